@@ -15,12 +15,20 @@ CUSTOM_MODEL_KWARGSES=()
 ENABLE_INFER=true
 ENABLE_EVAL=true
 
-# true: jobs run side by side within GPUs and cores; false: one after another. Overridden by --parallel.
-PARALLEL=false
+# true: jobs run side by side within GPUs and cores; empty: one after another, but a judge behind an API is asked while
+# the images are made; false: strictly one after another. Overridden by --parallel.
+PARALLEL=
+
+# true: images are judged as they are made, as far as PARALLEL lets jobs run side by side; false: once all of a cell are.
+OVERLAP=true
 
 # Copies of a local model that run side by side at most (empty: one for each of its groups of GPUs, one on the CPU).
 # Overridden by --replicas.
 REPLICAS=
+
+# Seconds that a local model may take for one image (empty: no bound). A worker that takes longer is ended and started
+# again; an image on which two have ended so is failed.
+ITEM_TIMEOUT="${ITEM_TIMEOUT:-}"
 
 # A failed item leaves a white placeholder image. It is counted as blank, never as generated.
 GENERATE_BLANK_IMAGE_ON_ERROR=false
@@ -41,8 +49,13 @@ USE_API=false
 NUM_WORKERS=4
 REQUESTS_PER_MINUTE=
 
-# Stop before the API images of a run cost more USD than this (empty: no bound). Overridden by --max_cost.
+# Stop before the API requests of a run (images, judges, rewriters) cost more USD than this (empty: no bound).
+# Overridden by --max_cost.
 MAX_COST=
+
+# Send images and questions to APIs as batches of the provider's: half the price, within 24 hours.
+# Overridden by --batch.
+BATCH=false
 
 # Better in config.local.sh or the environment: this file is tracked by git. A model with a gateway of its own names
 # the variable of its key in its kwargs: "base_url=https://other.example/v1,api_key_env=OTHER_API_KEY".
@@ -61,6 +74,31 @@ SHARE_GPUS="${SHARE_GPUS:-false}"
 # GPUs of one replica of a model; 0 = it runs on the CPU, '' or no entry = the `gpus` of its entry in the registry, else
 # one where there is one. A model has as many replicas as there are GPUs for (see REPLICAS).
 declare -gA INFER_GPU_MAP=()
+
+# ---- Clusters ----------------------------------------------------------------------------------------------
+# local: jobs run on this machine; slurm: they are submitted with sbatch. Overridden by --launcher.
+LAUNCHER=local
+
+# What sbatch is told of a job. A key is the name of a model (its images) or a benchmark (its evaluation), else "api"
+# (what waits for endpoints: it needs the internet and no GPU), else a stage (rewrite, generate, adopt, evaluate, report),
+# else "*"; the first of these that has a value counts: SLURM_PARTITION_MAP=(['*']='gpu' ['api']='internet').
+declare -gA SLURM_PARTITION_MAP=()
+declare -gA SLURM_ACCOUNT_MAP=()
+declare -gA SLURM_QOS_MAP=()
+declare -gA SLURM_TIME_MAP=()
+declare -gA SLURM_MEM_MAP=()
+declare -gA SLURM_CPUS_MAP=() # where nothing is said 2 for "api" and report, else 4
+declare -gA SLURM_ARGS_MAP=() # any other words of sbatch
+
+# GPUs of a node (empty: as sinfo says). A job asks for one replica of its model, or for REPLICAS.
+SLURM_GPUS_PER_NODE=
+
+# Jobs of a run in the queue at once, and their GPUs (empty: no bound).
+SLURM_MAX_JOBS=
+SLURM_MAX_GPUS=
+
+# Seconds before its time limit at which a job is told to end; it goes back into the queue and goes on from there.
+SLURM_GRACE=120
 
 # ---- Places ------------------------------------------------------------------------------------------------
 # Environments named in the maps below live in ${CONDA_BASE}/envs.

@@ -15,47 +15,65 @@ if [[ $REPO == *:* ]]; then
 fi
 
 # The environment wins over config files for these: keys, tokens and the endpoints they belong to.
-ENVIRONMENT_FIRST=(API_KEY BASE_URL HF_TOKEN HF_ENDPOINT)
-EXPORTED=(API_KEY BASE_URL HF_TOKEN HF_ENDPOINT CONDA_BASE CUDA_BASE TORCH_HOME HF_HOME TRANSFORMERS_CACHE
-  HF_HUB_OFFLINE TRANSFORMERS_OFFLINE)
-SCALARS=(USE_API NUM_WORKERS REQUESTS_PER_MINUTE MAX_COST PARALLEL REPLICAS GPU_MIN_FREE_MEMORY SHARE_GPUS
-  ENABLE_INFER ENABLE_EVAL GENERATE_BLANK_IMAGE_ON_ERROR MISSING_ITEMS PROMPT_REWRITER CONDA_BASE)
-ARRAYS=(DS_NAMES MODEL_NAMES CUSTOM_MODEL_KWARGSES)
-MAPS=(INFER_ENV_MAP INFER_GPU_MAP EVAL_ENV_MAP EVAL_GPU_MAP JUDGE_MAP JUDGE_KWARGS_MAP DS_KWARGS_MAP
-  REWRITER_KWARGS_MAP)
+# utils/config_defaults.sh has them too.
+ENVIRONMENT_FIRST=(API_KEY BASE_URL AZURE_OPENAI_ENDPOINT OPENAI_API_VERSION OPENAI_ORG_ID OPENAI_PROJECT_ID
+  OPENAI_CUSTOM_HEADERS HF_TOKEN HF_ENDPOINT)
+EXPORTED=("${ENVIRONMENT_FIRST[@]}"
+  CONDA_BASE CUDA_BASE TORCH_HOME HF_HOME TRANSFORMERS_CACHE HF_HUB_OFFLINE TRANSFORMERS_OFFLINE)
 
-# NUL-separated: kind, name, count, values; "end" last, so that a dump cut short is noticed.
-# Secrets are not in it, they travel in the environment.
+# NUL-separated: kind, name, count, values, of every variable in capitals; "end" last, so that a dump cut short is
+# noticed. Secrets are not in it, they travel in the environment.
 dump_config() {
-  local name key
-  for name in "${SCALARS[@]}"; do printf '%s\0' scalar "$name" 1 "${!name-}"; done
-  for name in "${ARRAYS[@]}"; do
-    local -n array="$name"
-    printf '%s\0' array "$name" "${#array[@]}"
-    if ((${#array[@]})); then printf '%s\0' "${array[@]}"; fi
-    unset -n array
-  done
-  for name in "${MAPS[@]}"; do
-    local -n map="$name"
-    printf '%s\0' map "$name" "$((2 * ${#map[@]}))"
-    for key in "${!map[@]}"; do printf '%s\0' "$key" "${map[$key]}"; done
-    unset -n map
-  done
+  local kind name key
+  while read -r kind name; do
+    case $name in *API_KEY | *TOKEN | *SECRET | *PASSWORD | OPENAI_CUSTOM_HEADERS) continue ;; esac
+    case $kind in
+      *a*)
+        local -n array="$name"
+        printf '%s\0' array "$name" "${#array[@]}"
+        if ((${#array[@]})); then printf '%s\0' "${array[@]}"; fi
+        unset -n array
+        ;;
+      *A*)
+        local -n map="$name"
+        printf '%s\0' map "$name" "$((2 * ${#map[@]}))"
+        for key in "${!map[@]}"; do printf '%s\0' "$key" "${map[$key]}"; done
+        unset -n map
+        ;;
+      *) printf '%s\0' scalar "$name" 1 "${!name-}" ;;
+    esac
+  done < <(declare -p | sed -nE 's/^declare (-[^ ]+) ([A-Z][A-Z0-9_]*)(=.*)?$/\1 \2/p')
   printf 'end\0'
 }
 
+# For --help and slips of the pen before there is an environment: any Python will do that knows the options' module.
 find_python() {
-  local candidate
-  for candidate in "$REPO/.venv/bin/python" "${PYTHON:-}" python3.12 python3.11 python3.13 python3; do
+  local candidate found
+  for candidate in "${PYTHON:-}" python3 python3.12 python3.11 python3.13; do
     [[ -n $candidate ]] || continue
-    if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-      command -v "$candidate"
-      return
-    fi
+    # its own path: what a version manager puts in its place takes a tenth of a second to find it
+    found=$("$candidate" -ISc 'import sys; print(sys.executable); sys.exit(sys.version_info < (3, 11))' 2>/dev/null) || continue
+    printf '%s\n' "$found"
+    return
   done
   echo "error: no Python 3.11 or newer found; install one, or name it: PYTHON=/path/to/python3 bash eval.sh …" >&2
   return 2
 }
+
+export PYTHONPATH="$REPO:$REPO/infer${PYTHONPATH:+:$PYTHONPATH}"
+# every file of a run is UTF-8, whatever the locale
+export PYTHONUTF8=1
+
+DRIVER=$REPO/.venv/bin/python
+asks_help=''
+for word; do case $word in -h | --help | --help=*) asks_help=1 ;; esac done
+if [[ -n $asks_help || ! -x $DRIVER ]]; then
+  # -P: the user's working folder must not shadow our packages or the standard library
+  python=$DRIVER
+  [[ -x $DRIVER ]] || python=$(find_python)
+  "$python" -P -m imageevalkit.launch.options "$@"
+  [[ -z $asks_help ]] || exit 0
+fi
 
 # A model with a gateway of its own names the variable of its key: any that ends in _API_KEY will do.
 declare -A given=()
@@ -77,9 +95,6 @@ for file in "$REPO/config.sh" "$REPO/config.local.sh"; do
   set -eu
 done
 
-# a name that a config file unset is empty, not an error in the middle of the dump
-for name in "${ARRAYS[@]}"; do declare -p "$name" &>/dev/null || declare -a "$name=()"; done
-for name in "${MAPS[@]}"; do declare -p "$name" &>/dev/null || declare -A "$name=()"; done
 for name in "${ENVIRONMENT_FIRST[@]}"; do
   if [[ -n ${given[$name]} ]]; then printf -v "$name" '%s' "${given[$name]}"; fi
 done
@@ -89,13 +104,16 @@ for name in "${EXPORTED[@]}"; do
   if [[ -n ${!name-} ]]; then export "${name?}"; else unset "$name"; fi
 done
 
-PYTHON_OF_DRIVER="$(find_python)"
-export PYTHONPATH="$REPO:$REPO/infer${PYTHONPATH:+:$PYTHONPATH}"
-# every file of a run is UTF-8, whatever the locale
-export PYTHONUTF8=1
 # ONNX Runtime (which reads text, and which diffusers imports), vLLM and Hugging Face's libraries would report to their
 # makers, where there is no internet too
 export ORT_DISABLE_TELEMETRY=1 DO_NOT_TRACK=1
+status=0
+bash "$REPO/utils/make_env.sh" --driver || status=$?
+if ((status > 128)); then exit "$status"; fi # interrupted
+if ((status)); then
+  echo "error: the driver's environment $REPO/.venv cannot be made (see above)" >&2
+  exit 2
+fi
 # exec: the launcher becomes this process, so that Ctrl-C, SIGTERM and its exit status are the launcher's own
 exec 3< <(dump_config)
 # utils/prefetch.sh reads the same configuration
@@ -104,5 +122,4 @@ if [[ ${1-} == --prefetch ]]; then
   program=prefetch
   shift
 fi
-# -P: the user's working folder must not shadow our packages or the standard library
-exec "$PYTHON_OF_DRIVER" -P -m "imageevalkit.$program" --config-fd 3 "$@"
+exec "$DRIVER" -P -m "imageevalkit.$program" --config-fd 3 "$@"

@@ -55,7 +55,8 @@ for job in "${waits[@]}"; do wait "$job"; done
 
 echo "== tests"
 status=0
-"$bin/python" -m pytest -n 3 --dist loadfile --no-loadscope-reorder "$@" || status=$?
+# more workers than cores: they wait for processes and servers half of the time
+"$bin/python" -m pytest -n 4 --dist loadfile --no-loadscope-reorder "$@" || status=$?
 echo "== shellcheck, shfmt, ruff, mypy"
 wait "$checks" || status=$?
 cat "$checked"

@@ -2,70 +2,55 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PIL import Image
 
-from eval_models.encoders.weights import ENCODERS, find, loading
-from imageevalkit.benchmark.answerer import Answerer, digest, without_packages
+from eval_models.encoders.encoder import Measurer, why_no_number
+from eval_models.encoders.weights import ENCODERS, loading
+from imageevalkit.assets.weights import first_line
 from imageevalkit.benchmark.question import Answer, Question
-from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import CellFailure
-from imageevalkit.images import CorruptImage, map_threads, sha256_file
+from imageevalkit.images import map_threads, sha256_file
 from imageevalkit.judges.api import open_picture
-from imageevalkit.secrets import one_line
-from imageevalkit.weights import WeightsSource, first_line, package_versions
 
 if TYPE_CHECKING:
     import numpy as np
 
 
-class _ImageMetric(Answerer):
+class _ImageMetric(Measurer):
     """Asked by a message of one picture; an answer is a number, or null where the image has none."""
 
-    name: ClassVar[str]
-    packages: ClassVar[Sequence[str]]
+    kind = "metric"
     # it is the published program's number, or the package's own
     is_official = True
 
-    @property
+    @cached_property
     @abstractmethod
-    def identity(self) -> dict[str, Any]:
-        """All that decides what it answers but the packages."""
-
-    @abstractmethod
-    def ready(self) -> None:
-        """Load what :meth:`number` needs. Raises CellFailure."""
+    def model(self) -> Any:
+        """What :meth:`number` needs. Raises CellFailure: it does not load."""
 
     @abstractmethod
     def number(self, image: Image.Image) -> float | None:
         """Of ``image`` (RGB); called in one of several threads."""
 
-    @cached_property
-    def evaluator(self) -> Evaluator:
-        packages = package_versions(ENCODERS, self.packages)
-        identity = {**self.identity, "packages": packages}
-        name = f"{self.name}/{digest(without_packages(identity))[:8]}"
-        return Evaluator(name, False, {"metric": identity})
-
     def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
-        self.ready()
+        _ = self.model
         yield from map_threads(self._answer, questions, workers)
 
     def _answer(self, question: Question) -> Answer:
         started = time.monotonic()
         try:
             text = json.dumps(self.number(open_picture(question.pictures[0])), allow_nan=False)
-        except CorruptImage as error:
-            return Answer(question, None, f"unreadable image: {one_line(error)}")
-        except Exception as error:  # of the disk, of the libraries: it costs this image, not the cell
-            return Answer(question, None, first_line(error))
+        except Exception as error:
+            return Answer(question, None, why_no_number(error))
         return Answer(question, text, seconds=time.monotonic() - started)
 
 
@@ -95,37 +80,29 @@ class Niqe(_ImageMetric):
     """
 
     name = "niqe"
+    weight_names = ("niqe",)
     packages = ("numpy", "scipy", "pillow")
-
-    def __init__(self, weights: Mapping[str, str] | None = None) -> None:
-        self._weights = weights or {}
-
-    @cached_property
-    def _source(self) -> WeightsSource:
-        return find("niqe", self._weights)
 
     @property
     def identity(self) -> dict[str, Any]:
-        return {"metric": "niqe", "statistics": self._source.identity, "block": _BLOCK}
+        return {"metric": "niqe", "statistics": self.sources["niqe"].identity, "block": _BLOCK}
 
     @cached_property
-    def _statistics(self) -> Statistics:
+    def model(self) -> Statistics:
         import numpy as np
 
-        with loading(self._source), np.load(self._source.model_path) as saved:
+        source = self.sources["niqe"]
+        with loading(source), np.load(source.model_path) as saved:
             names = ("mu_pris_param", "cov_pris_param", "gaussian_window")
             mean, covariance, window = (np.asarray(saved[name], dtype=np.float64) for name in names)
             return Statistics(mean.reshape(36), covariance.reshape(36, 36), window.reshape(7, 7))
-
-    def ready(self) -> None:
-        _ = self._statistics
 
     def number(self, image: Image.Image) -> float | None:
         import numpy as np
 
         luma = np.asarray(image, dtype=np.float32) / 255 @ np.array(_LUMA) + _BLACK
         # quirk: with the digits of float32 the variance of what is nearly flat is noise, which counts
-        return niqe(luma.astype(np.float32), self._statistics)
+        return niqe(luma.astype(np.float32), self.model)
 
 
 def niqe(luma: np.ndarray, pristine: Statistics) -> float | None:
@@ -212,7 +189,7 @@ class NudeNet(_ImageMetric):
     packages = ("nudenet", "onnxruntime", "numpy", "pillow")
 
     @cached_property
-    def _detector(self) -> Any:
+    def model(self) -> Any:
         try:
             from nudenet import NudeDetector
 
@@ -222,8 +199,6 @@ class NudeNet(_ImageMetric):
 
     @property
     def identity(self) -> dict[str, Any]:
-        import importlib.util
-
         spec = importlib.util.find_spec("nudenet")
         files = sorted(Path(spec.origin).parent.glob("*.onnx")) if spec and spec.origin else []
         return {
@@ -232,12 +207,9 @@ class NudeNet(_ImageMetric):
             "classes": list(NAKED),
         }
 
-    def ready(self) -> None:
-        _ = self._detector
-
     def number(self, image: Image.Image) -> float:
         import numpy as np
 
         # as OpenCV reads a file: blue, green, red
-        found = self._detector.detect(np.ascontiguousarray(np.asarray(image)[:, :, ::-1]))
+        found = self.model.detect(np.ascontiguousarray(np.asarray(image)[:, :, ::-1]))
         return 1.0 - max((one["score"] for one in found if one["class"] in NAKED), default=0.0)

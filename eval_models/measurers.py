@@ -39,7 +39,7 @@ MEASURERS: dict[str, MeasurerSetting] = {
         "eval_models.encoders.vqascore", "ClipFlanT5XL", "vqascore", ("clip_flant5_xl", "clip_vit_l_336")
     ),
     "llava-v1.5-13b": MeasurerSetting("eval_models.encoders.vqascore", "Llava", "vqascore", ("llava_13b",)),
-    "hpsv2": MeasurerSetting("eval_models.encoders.hpsv2", "HPSv2Encoder", "preference", ("hpsv2",)),
+    "hpsv2": MeasurerSetting("eval_models.encoders.clip", "HPSv2Encoder", "preference", ("hpsv2",)),
     "mplug": MeasurerSetting("eval_models.mplug", "MPlug", "vqa", ("mplug",)),
     "clipscore": MeasurerSetting(
         "eval_models.encoders.clip_metrics", "ClipScore", "metric", ("clip_vit_b_32",)

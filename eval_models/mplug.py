@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PIL import Image
 
-from eval_models.encoders.encoder import Encoder, inference, to_device
-from eval_models.encoders.pixels import to_floats
+from eval_models.encoders.encoder import TORCH, Encoder, inference, to_device, to_floats
 from eval_models.encoders.weights import loading, refuse_unfit
+from imageevalkit.assets.weights import WeightsSource
 from imageevalkit.benchmark.question import PILLOW, Question
-from imageevalkit.weights import WeightsSource
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,17 +37,14 @@ class MPlug(Encoder):
 
     name = "mplug"
     weight_names = ("mplug",)
-    packages = ("modelscope",)
+    packages = (*TORCH, "modelscope")
     official = True
+    precision = "float32"
     pixels = PILLOW
 
     @property
     def identity(self) -> dict[str, Any]:
-        return {
-            "encoder": self.name,
-            "weights": self.sources["mplug"].identity,
-            "precision": "float32",
-        }
+        return {**super().identity, "weights": self.sources["mplug"].identity}
 
     def load(self, questions: Sequence[Question]) -> _Models:
         source = self.sources["mplug"]

@@ -20,18 +20,22 @@ def part_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.part")
 
 
-def write_part(path: Path, data: bytes) -> Path:
-    """Write ``data`` durably under the temporary name of ``path``. Raises CellFailure: the disk is full."""
+def write_part(path: Path, data: bytes, durably: bool = True) -> int:
+    """Write ``data`` under the temporary name of ``path``; what is not written ``durably`` a power cut may damage.
+
+    Returns the file's ``st_mtime_ns``; the file may be gone again by then. Raises CellFailure: the disk is full.
+    """
     part = part_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with when_one_is_free(lambda: part.open("wb")) as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if durably:
+                os.fsync(file.fileno())
+            return os.fstat(file.fileno()).st_mtime_ns
     except OSError as error:
         raise disk_error(error, path, part) from error
-    return part
 
 
 def commit_part(path: Path) -> None:
@@ -54,9 +58,9 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def write_atomic(path: Path, data: bytes | str) -> None:
-    """Replace ``path`` with ``data``: a reader sees the old file or the new one. Raises as :func:`write_part`."""
-    write_part(path, to_bytes(data) if isinstance(data, str) else data)
+def write_atomic(path: Path, data: bytes | str, durably: bool = True) -> None:
+    """Replace ``path`` with ``data``: a reader sees the old file or the new one. As :func:`write_part`."""
+    write_part(path, to_bytes(data) if isinstance(data, str) else data, durably)
     commit_part(path)
 
 

@@ -26,6 +26,8 @@ class ExitStatus(IntEnum):
     """Nothing was started: a wrong option, name, environment or a cell in use."""
     INCOMPLETE = 3
     """The cell ran to its end, but items are refused, failed, blank, corrupt or unjudged."""
+    LATER = 75
+    """A job that follows another one has left no outcome, as it needs all that one makes; sysexits.h: EX_TEMPFAIL."""
     INTERRUPTED = 130
     TERMINATED = 143
 
@@ -33,6 +35,7 @@ class ExitStatus(IntEnum):
 _GRAVITY = (
     ExitStatus.COMPLETE,
     ExitStatus.INCOMPLETE,
+    ExitStatus.LATER,
     ExitStatus.FAILED,
     ExitStatus.USAGE,
     ExitStatus.TERMINATED,
@@ -59,6 +62,12 @@ def suggest(name: str, known: Iterable[str]) -> str:
     by_lower = {k.lower().lstrip("-"): k for k in known}
     close = difflib.get_close_matches(name.lower().lstrip("-"), by_lower, n=1, cutoff=0.6)
     return f" (did you mean '{by_lower[close[0]]}'?)" if close else ""
+
+
+def unknown(what: str, name: str, known: Iterable[str], more: str = "") -> UserError:
+    """To raise where a user's ``name`` is none of the ``known`` ones; ``more`` says what else it may be."""
+    known = list(known)
+    return UserError(f"unknown {what} '{name}'{suggest(name, known)}; known: {', '.join(known)}{more}")
 
 
 def run_main(main: Callable[[], ExitStatus]) -> None:

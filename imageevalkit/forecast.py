@@ -1,4 +1,7 @@
-"""What a stage would do, told to ``--dry_run``: requests on stdin, a line for each of their cells as JSON on stdout."""
+"""What a stage would do, told to the launcher: requests on stdin, a word on each of their cells as JSON on stdout.
+
+The launcher writes ``{"settings": those of the benchmarks, "requests": [{"cells": […], "order": …, …}]}``.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from imageevalkit.cell import Cell
-from imageevalkit.cell.items import MODEL_NAME_MARK, Item, entries_of, placed
-from imageevalkit.cell.rewritten import as_shown
+from imageevalkit.cell.items import MODEL_NAME_MARK, Item, as_shown, entries_of, placed
 from imageevalkit.cell.states import Survey, survey
 from imageevalkit.errors import CellFailure, ExitStatus, said_of, show
 from imageevalkit.guest_code import guest_code
-from imageevalkit.jobs import cell_of
+from imageevalkit.jobs import BenchmarkSettings, cell_of
 from imageevalkit.registry import load_dataset
 from imageevalkit.secrets import one_line
 
@@ -25,8 +27,9 @@ from imageevalkit.secrets import one_line
 class Datasets:
     """The datasets of benchmarks, each read and checked once however many models there are."""
 
-    def __init__(self) -> None:
-        self._loaded = functools.cache(load_dataset)
+    def __init__(self, settings: BenchmarkSettings | None = None) -> None:
+        self.settings = settings or {}
+        self._loaded = functools.cache(lambda name: load_dataset(name, self.settings.get(name, {})))
         self._entries = functools.cache(lambda benchmark: entries_of(self[benchmark], benchmark))
         self._untouched = functools.cache(lambda cell, limit: survey(cell, self.items(cell, limit)))
 
@@ -44,7 +47,7 @@ class Datasets:
         return self._untouched(Cell(MODEL_NAME_MARK, cell.benchmark), limit)
 
 
-Forecast = Callable[[Cell], str]
+Forecast = Callable[[Cell], str | int]
 
 
 @contextlib.contextmanager
@@ -61,25 +64,33 @@ def stdout_kept() -> Iterator[None]:
 
 
 def tell_forecasts(forecast_of: Callable[[Mapping[str, Any], Datasets], Forecast]) -> ExitStatus:
-    """For each request a list of ``[line, counted]``, one for each of its cells; one that fails is not counted."""
+    """For each request a list of ``[told, counted]``, one for each of its cells; one that fails is not counted."""
     gc.disable()  # of 100,000 questions none is garbage, and looking for some takes a quarter of the time
-    datasets = Datasets()
+    asked = json.load(sys.stdin)
+    datasets = Datasets(asked["settings"])
     # a benchmark is made once for all cells of which the same is asked
     forecast_for = functools.cache(lambda request: forecast_of(json.loads(request), datasets))
 
-    def told(forecast: Forecast, key: str) -> tuple[str, bool]:
+    def told(forecast: Forecast, key: str) -> tuple[str | int, bool]:
         try:
             with guest_code():
-                return f"{key}: {forecast(cell_of(key))}", True
+                return forecast(cell_of(key)), True
         except Exception as error:  # a fault in one dataset class or benchmark must not hide the other cells
             said = one_line(error, 300) if isinstance(error, CellFailure) else said_of(error)
-            return f"{key}: unknown: {said}", False
+            return f"unknown: {said}", False
 
     answers = []
     with stdout_kept():
-        for request in json.load(sys.stdin):
+        for request in asked["requests"]:
             cells = request.pop("cells")
             forecast = forecast_for(json.dumps(request))
             answers.append([told(forecast, key) for key in cells])
     show(json.dumps(answers))
     return ExitStatus.COMPLETE
+
+
+def job_or_forecast(
+    job: Callable[[], ExitStatus], forecast_of: Callable[[Mapping[str, Any], Datasets], Forecast]
+) -> Callable[[], ExitStatus]:
+    """What the program of a stage does: its ``job`` or, with ``--forecast`` alone, :func:`tell_forecasts`."""
+    return functools.partial(tell_forecasts, forecast_of) if sys.argv[1:] == ["--forecast"] else job

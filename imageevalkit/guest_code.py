@@ -23,21 +23,27 @@ class CodeExit(Exception):
 def guest_code(cancellable: bool = False) -> Iterator[None]:
     """A block that calls such code: every error that leaves it is an ``Exception``.
 
-    ``cancellable``: a CancelledError is one of ours, as in a coroutine whose task may be cancelled.
-
-    Raises:
-        CodeExit: in place of whatever would end more than the block.
+    ``cancellable``: a CancelledError is one of ours, as in a coroutine whose task may be cancelled. Raises CodeExit: in
+    place of whatever would end more than the block.
     """
     try:
         yield
-    except (StopIteration, StopAsyncIteration) as error:  # a future cannot hold it
-        raise CodeExit(f"its code raised {type(error).__name__}") from error
-    except Exception:
-        raise
     except BaseException as error:
-        if _is_ctrl_c(error) or (cancellable and _is_cancellation(error)):
-            raise
-        raise CodeExit(_words(error)) from error
+        if (failure := as_failure(error, cancellable)) is not error:
+            raise failure from error
+        raise
+
+
+def as_failure(error: BaseException, cancellable: bool = False) -> BaseException:
+    """What leaves a block of :func:`guest_code` that raised ``error``: itself, or a CodeExit that it caused."""
+    if isinstance(error, (StopIteration, StopAsyncIteration)):  # a future cannot hold it
+        failure = CodeExit(f"its code raised {type(error).__name__}")
+    elif isinstance(error, Exception) or _is_ctrl_c(error) or (cancellable and _is_cancellation(error)):
+        return error
+    else:
+        failure = CodeExit(_words(error))
+    failure.__cause__ = error
+    return failure
 
 
 def _is_ctrl_c(error: BaseException) -> bool:

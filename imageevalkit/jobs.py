@@ -1,26 +1,147 @@
-"""The plan: every job of a run, as JSON that any launcher can run and any job can read itself from."""
+"""The plan: every job of a run with its order, as JSON that any launcher can run and any job can read itself from."""
 
 from __future__ import annotations
 
+import argparse
 import json
-import os
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
+from imageevalkit import logs
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell, short_path
 from imageevalkit.cell.jsonl import Shape, parse
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, said_of
 from imageevalkit.guest_code import guest_code
+from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.secrets import one_line, redact
 
-ATTEMPT_ENV = "IMAGEEVALKIT_ATTEMPT"
-"""How often a launcher has started a job, this time included; a launcher that starts none again need not say so."""
-SETTINGS_ENV = "IMAGEEVALKIT_DS_KWARGS"
-"""Holds ``{benchmark: {name: value}}`` as JSON in the environment of every job: dataset classes take no arguments."""
+ATTEMPT_ENV, CORES_ENV = "IMAGEEVALKIT_ATTEMPT", "IMAGEEVALKIT_CORES"
+"""What only a launcher knows of a start: how often it has started the job, this time included, and the cores that the
+job has; one that starts none again, or bounds none, need not say so."""
+PLAN_ENV, JOB_ENV = "IMAGEEVALKIT_PLAN", "IMAGEEVALKIT_JOB"
+"""Name the plan and the job to what a user's own script starts, which cannot pass on words that it does not know."""
+
+BenchmarkSettings = dict[str, dict[str, Any]]
+"""The settings that the user gave, by benchmark, as planning checked them."""
+ModelSettings = dict[str, dict[str, Any]]
+"""The resolved settings of one model by task, of those that it does."""
+
+
+@dataclass(frozen=True)
+class RewriteOrder:
+    """Have the prompts of all cells rewritten by ``rewriter`` with its settings ``kwargs``.
+
+    The bounds of its requests are those of :class:`JudgeOptions`.
+    """
+
+    rewriter: str
+    kwargs: dict[str, Any]
+    limit: int | None = None
+    """Only so many of the first items of each cell."""
+    overwrite: bool = False
+    retry_refused: bool = False
+    workers: int = 4
+    requests_per_minute: float | None = None
+    max_cost: float | None = None
+    shared: str = ""
+    kind: Literal["rewrite"] = "rewrite"
+
+
+@dataclass(frozen=True)
+class GenerateOrder:
+    """Make the images of all cells, of models behind an API (``api``) or of one local model.
+
+    ``settings`` are by model, as results call it. ``replica_gpus`` is what a copy of a local model takes, ``replicas``
+    how many there are at most (None: as many as there are GPUs for), ``item_timeout`` how many seconds it may take for
+    an image. ``max_cost`` is in USD. ``batch``: requests go as batches of the provider's.
+    """
+
+    api: bool
+    settings: dict[str, ModelSettings]
+    limit: int | None = None
+    overwrite: bool = False
+    retry_refused: bool = False
+    blank_on_error: bool = False
+    workers: int = 1
+    requests_per_minute: float | None = None
+    max_cost: float | None = None
+    batch: bool = False
+    replica_gpus: int = 0
+    replicas: int | None = None
+    item_timeout: float | None = None
+    kind: Literal["generate"] = "generate"
+
+
+@dataclass(frozen=True)
+class AdoptOrder:
+    """Take the images of all cells from ``sources``, a folder or file by benchmark.
+
+    ``among`` is the folder of several models' images (empty: there is one model).
+    """
+
+    sources: dict[str, str]
+    among: str = ""
+    limit: int | None = None
+    overwrite: bool = False
+    kind: Literal["adopt"] = "adopt"
+
+
+@dataclass(frozen=True)
+class EvaluateOrder:
+    """Score the one cell of the job.
+
+    ``judge`` is the full name of the judge or the name of the reader to ask (empty: neither is). ``environment`` is
+    what config.sh calls the one it runs in. ``official``: missing items count as the official evaluator has them.
+    ``ask`` False: only what is on record counts. ``retry_unparsed``: answers without a value are asked anew.
+    """
+
+    judge: str = ""
+    judge_options: JudgeOptions = JudgeOptions()  # noqa: RUF009 - it cannot change
+    environment: str = ""
+    uses_encoders: bool = False
+    limit: int | None = None
+    official: bool = False
+    ask: bool = True
+    retry_unparsed: bool = False
+    kind: Literal["evaluate"] = "evaluate"
+
+
+@dataclass(frozen=True)
+class ServeOrder:
+    """Serve a judge by ``command`` (the port comes last), and run the jobs of the plan that ask it, ``parts``, in turn.
+
+    ``judge`` is its full name, ``model`` the name under which it is served; ``secrets`` are the variables with the keys
+    that the server takes, ``gpus`` its GPUs; ``start_timeout`` is in seconds.
+    """
+
+    judge: str
+    model: str
+    command: list[str]
+    secrets: list[str]
+    gpus: int
+    start_timeout: float
+    log: str
+    address_file: str
+    parts: list[str] = field(default_factory=list)
+    kind: Literal["serve"] = "serve"
+
+
+@dataclass(frozen=True)
+class ReportOrder:
+    """Write the report; print ``cells``. ``relations`` are the metrics to relate by benchmark, with their settings."""
+
+    cells: list[str]
+    relations: dict[str, list[str]] = field(default_factory=dict)
+    relations_kwargs: dict[str, Any] = field(default_factory=dict)
+    kind: Literal["report"] = "report"
+
+
+Order = RewriteOrder | GenerateOrder | AdoptOrder | EvaluateOrder | ServeOrder | ReportOrder
+OrderT = TypeVar("OrderT", bound=Order)
 
 
 @dataclass(frozen=True)
@@ -29,14 +150,17 @@ class Job:
 
     ``command`` is its argv; ``environ`` is what it adds to the launcher's environment. Of the secrets there it has
     those in the variables called ``secrets``, no others. ``cells`` are the cells (``model/benchmark``) it serves, in
-    order. ``after`` names jobs.
+    order. ``after`` names jobs. ``order`` says what it does with its cells (None: its command tells all).
     A job starts when, for each of its cells, every job in ``after`` serving that cell has left that cell's
     outcome (see :func:`outcome_path`) with a state in :data:`USABLE`; if such an outcome is FAILED or the job
     ended without leaving one, it is skipped. A ``partial`` job starts without such cells, once the jobs that
     failed them have ended, and itself leaves FAILED for them; it is skipped when no other cell is left.
-    ``always`` (the report) starts when all in ``after`` have ended, however they ended. Of the jobs with the same
-    ``turn`` (an API endpoint, say) one runs at a time. ``gpus`` are those that a job must have; it can use up to
-    ``gpus_at_most`` (never less than ``gpus``), a multiple of ``gpus``: one replica more for each.
+    One that ``follows`` may start as soon as its cells are opened (:func:`note_opened`), where there is room beside all
+    others: it works at what is there, waits for their outcomes itself, and ends with the status LATER where they are
+    not usable, or where it cannot go on before they are; then it counts as not started, and does not follow again.
+    ``always`` (the report) starts when all in ``after`` have ended, however they ended. A ``light`` one waits for
+    others' machines most of the time, and takes no core from those beside it. ``gpus`` are those that a job must have;
+    it can use up to ``gpus_at_most`` (never less than ``gpus``), a multiple of ``gpus``: one replica more for each.
     """
 
     name: str
@@ -53,33 +177,64 @@ class Job:
     gpus_at_most: int = 0
     cores: int = 1
     retries: int = 0
-    turns: list[str] = field(default_factory=list)
-    options: dict[str, Any] = field(default_factory=dict)
+    follows: bool = False
+    light: bool = False
+    order: Order | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gpus_at_most", max(self.gpus, self.gpus_at_most))
 
     @property
-    def file_stem(self) -> str:
-        """The job's name as a file name."""
-        return self.name.replace("/", "__").replace(":", "_")
+    def stem(self) -> str:
+        """What its files are called."""
+        return self.name.replace("/", "__").replace(":", "_").replace(" ", "_")
+
+    @property
+    def owed(self) -> list[str]:
+        """The cells whose outcome it owes: the report looks at many and owes none."""
+        return [] if self.always else self.cells
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """How a plan runs on Slurm: ``sbatch`` are the words for each job, by its name.
+
+    ``grace`` is how many seconds before its time limit a job is told to end; at most ``max_jobs`` of the run are in the
+    queue at once, with at most ``max_gpus``.
+    """
+
+    sbatch: dict[str, list[str]]
+    grace: int
+    max_jobs: int | None = None
+    max_gpus: int | None = None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All jobs of one run; ``run_folder`` holds this plan, progress files and outcomes.
+    """All jobs of one run; ``run_folder`` holds this plan, progress files, outcomes, and what requests share.
 
-    Of a GPU that a job is given, at least ``gpu_min_free_memory`` is free (a percentage, or GiB) and no other run
-    has it, unless ``share_gpus``.
+    ``jobs`` are those that a launcher starts, ``parts`` those that one of them starts itself (:class:`ServeOrder`).
+    They run side by side (``parallel``) or one after another; beside that one, unless ``parallel`` is False, the light
+    ones that follow it. Of a GPU that a job is given, at least ``gpu_min_free_memory`` is free (a percentage, or GiB)
+    and no other run has it, unless ``share_gpus``.
     """
 
     run_folder: str
-    parallel: bool
+    parallel: bool | None
     jobs: list[Job]
     blocked: dict[str, str] = field(default_factory=dict)
     """Cells that cannot start, with the one-line reason (a missing benchmark file)."""
     gpu_min_free_memory: str = "90%"
     share_gpus: bool = False
+    settings: BenchmarkSettings = field(default_factory=dict)
+    parts: list[Job] = field(default_factory=list)
+    cluster: Cluster | None = None
+    """None: it runs on this machine."""
+
+    @property
+    def path(self) -> Path:
+        """Its file."""
+        return Path(self.run_folder) / "plan.json"
 
     @property
     def cells(self) -> list[str]:
@@ -87,26 +242,56 @@ class Plan:
         return list(dict.fromkeys([c for job in self.jobs for c in job.cells] + list(self.blocked)))
 
     def job(self, name: str) -> Job:
-        """The job called ``name``."""
-        for job in self.jobs:
+        """The job called ``name``. Raises UserError: there is none."""
+        for job in (*self.jobs, *self.parts):
             if job.name == name:
                 return job
         raise UserError(f"the plan in {self.run_folder} has no job '{name}'")
 
+    def progress_path(self, job: Job) -> Path:
+        """Where ``job`` reports its progress: a part of another one where that one does."""
+        whole = (
+            one for one in self.jobs if isinstance(one.order, ServeOrder) and job.name in one.order.parts
+        )
+        return Path(self.run_folder) / "progress" / f"{next(whole, job).stem}.jsonl"
+
     def save(self) -> Path:
         """Write ``plan.json`` into the run folder and return its path."""
-        path = Path(self.run_folder) / "plan.json"
-        write_atomic(path, json.dumps(asdict(self), indent=1, ensure_ascii=False))
-        return path
+        write_atomic(self.path, json.dumps(self, default=vars, indent=1, ensure_ascii=False))
+        return self.path
+
+
+_PLAN = Shape.of(Plan)
 
 
 def load_plan(path: Path) -> Plan:
     """Read a plan. Raises :class:`UserError` when the file is missing or is no plan."""
     try:
-        raw = parse(path.read_bytes())
-        return Plan(**{**raw, "jobs": [Job(**job) for job in raw["jobs"]]})
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return _PLAN.read(parse(path.read_bytes()))
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} is not a readable plan ({error})") from error
+
+
+def job_words(plan: Path | str, name: str) -> list[str]:
+    """What follows the program in the command of a job that reads its order from ``plan``."""
+    return ["--plan", str(plan), "--job", name]
+
+
+def given_job(kind: type[OrderT], words: Sequence[str] | None = None) -> tuple[Plan, Job, OrderT]:
+    """The plan, the job and the order that :func:`job_words` name on the command line of this process, a job.
+
+    Raises UserError: there is no such plan or job, or it has another kind of order.
+    """
+    parser = argparse.ArgumentParser(description="A job of a run, as a launcher starts it.")
+    parser.add_argument("--plan", type=Path, required=True)
+    parser.add_argument("--job", required=True)
+    args = parser.parse_args(words)
+    logs.print_without_fear()
+    plan = load_plan(args.plan)
+    job = plan.job(args.job)
+    if not isinstance(job.order, kind):
+        raise UserError(f"job '{job.name}' of {args.plan} has no order of this kind of job")
+    return plan, job, job.order
 
 
 COMPLETE, INCOMPLETE, FAILED, STALE = "complete", "incomplete", "failed", "stale"
@@ -145,9 +330,19 @@ def outcome_of(step: Callable[[], Outcome], log: Callable[[str], None]) -> Outco
         return Outcome(FAILED, said_of(error))
 
 
+def shared_bounds(run_folder: Path) -> Path:
+    """The folder of what the processes of a run share of the bounds of their requests."""
+    return run_folder / "requests"
+
+
+def outcomes_of(run_folder: Path) -> Path:
+    """The folder of all outcomes of a run."""
+    return run_folder / "outcomes"
+
+
 def outcome_path(run_folder: Path, cell: Cell, stage: str) -> Path:
     """Where the stage of a cell leaves its outcome: the done-marker a dependent job waits for."""
-    return run_folder / "outcomes" / f"{cell.model}__{cell.benchmark}.{stage}.json"
+    return outcomes_of(run_folder) / f"{cell.model}__{cell.benchmark}.{stage}.json"
 
 
 def write_outcome(run_folder: Path, cell: Cell, stage: str, outcome: Outcome) -> None:
@@ -169,19 +364,38 @@ def read_outcome(run_folder: Path, cell: Cell, stage: str) -> Outcome | None:
     return Outcome(raw["state"], raw["message"])
 
 
+def lost_before(plan: Plan, job: Job) -> dict[str, str]:
+    """By cell of ``job``, why it cannot be worked on, now that the jobs before have ended: a stage is not usable."""
+    lost = dict[str, str]()
+    for before in map(plan.job, job.after):
+        for key in job.cells:
+            if key not in before.owed or key in lost:
+                continue
+            outcome = read_outcome(Path(plan.run_folder), cell_of(key), before.stage) or Outcome(FAILED)
+            if outcome.state not in USABLE:
+                lost[key] = f"not started: {before.stage} of {key} is {outcome.state}"
+    return lost
+
+
+def opened_path(run_folder: Path, cell: Cell) -> Path:
+    """Where it stands that images of ``cell`` are about to come (:func:`note_opened`)."""
+    return outcome_path(run_folder, cell, "generate").with_suffix(".opened")
+
+
+def note_opened(run_folder: Path, cell: Cell, fingerprint: str) -> None:
+    """Images of ``cell`` are about to come: those of the settings with that ``fingerprint`` count."""
+    write_atomic(opened_path(run_folder, cell), fingerprint)
+
+
+def opened_with(run_folder: Path, cell: Cell) -> str | None:
+    """The fingerprint of the settings with which images of ``cell`` are being made; None: that has not begun."""
+    try:
+        return opened_path(run_folder, cell).read_text()
+    except OSError:
+        return None
+
+
 def cell_of(key: str) -> Cell:
     """The cell of ``"model/benchmark"``; a model name may itself hold slashes (a hub id)."""
     model, _, benchmark = key.rpartition("/")
     return Cell(model, benchmark)
-
-
-def environ_of(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """What a job's environment needs so that :func:`settings_of` finds ``settings`` there."""
-    given = {benchmark: dict(kwargs) for benchmark, kwargs in settings.items() if kwargs}
-    return {SETTINGS_ENV: json.dumps(given, sort_keys=True)} if given else {}
-
-
-def settings_of(benchmark: str) -> dict[str, Any]:
-    """The settings that the user gave for ``benchmark``; none where a script is run by hand."""
-    given: dict[str, dict[str, Any]] = json.loads(os.environ.get(SETTINGS_ENV) or "{}")
-    return given.get(benchmark, {})

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
 import pwd
 import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from imageevalkit.errors import UserError
@@ -49,12 +51,47 @@ def take_lock(fd: int, path: Path, wait: bool = False) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-        raise UserError(
-            f"{path.parent} is on a filesystem without file locks (flock: {error.strerror}): use a folder on one that "
-            "has them, such as a local disk (a link to it will do), or have this one mounted with them"
-        ) from None
+        raise _without_locks(error, path, "flock") from None
+
+
+def take_byte(fd: int, path: Path, byte: int, wait: bool = False) -> bool:
+    """Lock one ``byte`` of ``fd``, an open file at ``path``, for this process; False: another one has it.
+
+    Unlike :func:`take_lock`, it is the process's: it has any byte as often as it asks, and loses all with the first
+    descriptor of the file that it closes. Raises as :func:`take_lock`.
+    """
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, byte)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            return False
+        raise _without_locks(error, path, "fcntl") from None
+    return True
+
+
+def _without_locks(error: OSError, path: Path, kind: str) -> Exception:
+    if error.errno not in _NO_LOCKS:
+        return error
+    return UserError(
+        f"{path.parent} is on a filesystem without file locks ({kind}: {error.strerror}): use a folder on one that "
+        "has them, such as a local disk (a link to it will do), or have this one mounted with them"
+    )
+
+
+@contextlib.contextmanager
+def held(path: Path, wait_for: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """For its time nobody else has the lock at ``path``, which is made where it is not there.
+
+    Where somebody has it, ``wait_for`` is called, and it is waited for. Raises as :func:`open_lock`, :func:`take_lock`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with os.fdopen(open_lock(path), "wb") as lock:
+        try:
+            take_lock(lock.fileno(), path)
+        except BlockingIOError:
+            wait_for()
+            take_lock(lock.fileno(), path, wait=True)
+        yield
 
 
 def with_owner(path: Path) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from imageevalkit.atomic import is_disk_full, write_part
+from imageevalkit.atomic import is_disk_full, part_path, write_part
 from imageevalkit.errors import CellFailure
 from imageevalkit.machine import are_used_up, when_one_is_free
 from imageevalkit.text import printable, to_bytes
@@ -40,24 +40,19 @@ def print_to(path: Path) -> None:
 
 
 def print_without_fear() -> None:
-    """In a job, whose stdout and stderr are its log: no ``print`` fails because that is full."""
+    """From now on no ``print`` fails because the disk of a log is full, or nobody reads a terminal any more."""
     for name, fd in (("stdout", 1), ("stderr", 2)):
-        stream = getattr(sys, name)
-        forgiving = io.TextIOWrapper(
-            _ForgivingFile(fd, "wb", closefd=False),
-            stream.encoding,
-            stream.errors,
-            line_buffering=True,
-            write_through=True,
-        )
-        setattr(sys, name, forgiving)
+        before, file = getattr(sys, name), _ForgivingFile(fd, "wb", closefd=False)
+        how = {"encoding": before.encoding, "errors": before.errors}
+        setattr(sys, name, io.TextIOWrapper(file, **how, line_buffering=True, write_through=True))
 
 
 def is_full(folder: Path) -> bool:
     """Whether the disk of ``folder`` has no room for what a run leaves there."""
     probe = folder / "room"
     try:
-        write_part(probe, os.urandom(_ROOM)).unlink()
+        write_part(probe, os.urandom(_ROOM))
+        part_path(probe).unlink()
     except CellFailure:
         return True
     except OSError:
@@ -72,12 +67,11 @@ def full_words(folder: Path) -> str:
 
 class _ForgivingFile(io.FileIO):
     def write(self, data: Any, /) -> int:
-        try:
-            return super().write(data) or 0
-        except OSError as error:
-            if not is_disk_full(error):
-                raise
-            return memoryview(data).nbytes
+        rest = memoryview(data)
+        with contextlib.suppress(OSError):
+            while rest:  # a signal cuts short what a pipe takes
+                rest = rest[super().write(rest) or rest.nbytes :]
+        return memoryview(data).nbytes
 
 
 @contextlib.contextmanager

@@ -6,18 +6,16 @@ A file, not a pipe: it works the same when the launcher is Slurm and the job run
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Container, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from imageevalkit.cell.jsonl import JsonlWriter, parse
+from imageevalkit.cell.jsonl import JsonlTail, JsonlWriter, Shape
 from imageevalkit.errors import CellFailure
 
-PROGRESS_ENV = "IMAGEEVALKIT_PROGRESS"
 _INTERVAL = 0.5
 _UNCHANGED_INTERVAL = 10.0
 _LOOK_EVERY = 0.5  # seconds
@@ -47,14 +45,13 @@ class Progress(NamedTuple):
 
 
 class ProgressWriter:
-    """Reports snapshots, at most two a second of each cell; silent when no launcher asked for them."""
+    """Reports snapshots to ``path``, at most two a second of each cell; silent without one: nobody asked for them."""
 
-    def __init__(self) -> None:
-        path = os.environ.get(PROGRESS_ENV)
+    def __init__(self, path: Path | None = None) -> None:
         self._writer = None
         if path:
             with contextlib.suppress(OSError, CellFailure):  # what it shows stops nothing
-                self._writer = JsonlWriter(Path(path))
+                self._writer = JsonlWriter(path)
         self._last: dict[str, tuple[float, Progress]] = {}
 
     def report(self, progress: Progress, force: bool = False) -> None:
@@ -100,32 +97,16 @@ class ProgressReader:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._offset = 0
+        self._lines = JsonlTail(path, Shape[dict[str, Any]]({}))
         self._snapshots: dict[str, Progress] = {}
 
     def read(self) -> dict[str, Progress]:
         """The last snapshot of each cell, by cell key; empty when there is none."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                data = file.read()
-        except FileNotFoundError:
-            return self._snapshots
-        whole, newline, _ = data.rpartition(b"\n")  # a line still being written is left for the next read
-        self._offset += len(whole) + len(newline)
-        for line in whole.splitlines():
-            progress = _parse(line)
-            if progress:
+        for line in self._lines.read():
+            with contextlib.suppress(TypeError):  # of another version
+                progress = Progress(**line)
                 self._snapshots[progress.cell] = progress
         return self._snapshots
-
-
-def _parse(line: bytes) -> Progress | None:
-    try:
-        return Progress(**parse(line))
-    except (ValueError, TypeError):
-        return None  # the torn line of a killed writer
 
 
 _WINDOW = 60.0  # seconds: long enough for slow images, short enough to follow a change of speed
@@ -182,22 +163,7 @@ class PaceReader:
         return [self._pace(progress) for progress in running]
 
     def _take(self, progress: Progress) -> None:
-        self._add(self._samples.setdefault(progress.cell, deque()), progress)
-        if progress.cost is not None:
-            # money does not come back: an attempt that starts to count anew lowers no sum
-            self._costs[progress.cell] = max(progress.cost, self._costs.get(progress.cell, 0.0))
-        if progress.max_cost is not None:
-            self.max_cost = progress.max_cost
-
-    def _pace(self, progress: Progress) -> Pace:
-        rate = _rate(self._samples[progress.cell])
-        eta = None
-        if rate:
-            eta = max(0.0, (progress.total - progress.done) / rate - (time.time() - progress.time))
-        return Pace(progress, rate, eta)
-
-    @staticmethod
-    def _add(samples: deque[tuple[float, int]], progress: Progress) -> None:
+        samples = self._samples.setdefault(progress.cell, deque())
         # reused items cost nothing: they would promise an end that never comes
         sample = (progress.time, progress.done - progress.reused)
         if len(samples) == 1 and sample[1] == samples[0][1]:
@@ -206,10 +172,15 @@ class PaceReader:
             samples.append(sample)
         while len(samples) > 2 and samples[1][0] < sample[0] - _WINDOW:
             samples.popleft()
+        if progress.cost is not None:
+            # money does not come back: an attempt that starts to count anew lowers no sum
+            self._costs[progress.cell] = max(progress.cost, self._costs.get(progress.cell, 0.0))
+        if progress.max_cost is not None:
+            self.max_cost = progress.max_cost
 
-
-def _rate(samples: deque[tuple[float, int]]) -> float | None:
-    if len(samples) < 2:
-        return None
-    (first, before), (last, after) = samples[0], samples[-1]
-    return (after - before) / (last - first) or None
+    def _pace(self, progress: Progress) -> Pace:
+        samples = self._samples[progress.cell]
+        (first, before), (last, after) = samples[0], samples[-1]
+        rate = (after - before) / (last - first) or None if len(samples) > 1 else None
+        left = (progress.total - progress.done) / rate - (time.time() - progress.time) if rate else None
+        return Pace(progress, rate, None if left is None else max(0.0, left))

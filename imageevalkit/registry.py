@@ -16,17 +16,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from imageevalkit.asset_checks.check import Needed
-from imageevalkit.assets import REWRITERS, BenchmarkFiles
+from imageevalkit.assets import REWRITERS, BenchmarkFiles, Needed
 from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.benchmark.contract import Benchmark, benchmark_code
 from imageevalkit.benchmark.question import PixelRule
 from imageevalkit.cell import REPO, REWRITER_NAME
 from imageevalkit.cell.items import MODEL_NAME_MARK, SampleEntry
-from imageevalkit.errors import CellFailure, UserError, suggest
+from imageevalkit.errors import CellFailure, UserError, suggest, unknown
 from imageevalkit.guest_code import guest_code
-from imageevalkit.jobs import settings_of
-from imageevalkit.judges.choice import BACKENDS, JudgeChoice, JudgeOptions, JudgeSetting, is_judge
+from imageevalkit.judges.choice import BACKENDS, JudgeChoice, JudgeOptions, JudgeSetting
 from imageevalkit.secrets import one_line
 
 TASKS = ("t2i", "edit", "subject")
@@ -83,10 +81,9 @@ def _classes_in(folder: Path) -> list[type[Benchmark]]:
             f"there is no {where}, where the class of a benchmark goes, but {files}: rename the file"
         )
     module = _imported(f"benchmarks.{folder.name}.benchmark")
-    own = (cls for cls in vars(module).values() if inspect.isclass(cls) and cls.__module__ == module.__name__)
-    classes = [
-        cls for cls in dict.fromkeys(own) if issubclass(cls, Benchmark) and vars(cls).get("name") is not None
-    ]
+    own = dict.fromkeys(cls for cls in vars(module).values() if inspect.isclass(cls))
+    ours = [cls for cls in own if cls.__module__ == module.__name__ and issubclass(cls, Benchmark)]
+    classes = [cls for cls in ours if vars(cls).get("name") is not None]
     if not classes:
         raise UserError(f"{where} holds no benchmark: write a class with a name ({_CONTRACT})")
     return classes
@@ -99,9 +96,9 @@ def _problem_of(cls: type[Benchmark]) -> str:
         if not isinstance(text, str) or not text:
             is_wrong = "is missing" if text is None else f"is {text!r}"
             return f"the {attribute} of class {cls.__name__} {is_wrong}, and must be a text"
-    hints = {
-        name: kind for base in cls.__mro__ for name, kind in vars(base).get("__annotations__", {}).items()
-    }
+    hints: dict[str, Any] = {}
+    for base in cls.__mro__:
+        hints |= vars(base).get("__annotations__", {})
     known = {*hints, *(name for base in cls.__mro__[1:] for name in vars(base))}
     words = [name for name in known if not name.startswith("_") and not callable(getattr(cls, name, None))]
     for name, value in vars(cls).items():
@@ -191,13 +188,13 @@ def broken_benchmarks() -> Mapping[str, str]:
     return {**_benchmarks()[1], **_foreign_datasets()[1]}
 
 
-def load_dataset(name: str, settings: Mapping[str, Any] | None = None) -> Any:
-    """The dataset of the benchmark ``name`` with ``settings`` (None: those of this job), as the extension guide has it.
+def load_dataset(name: str, settings: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    """The dataset of the benchmark ``name`` with ``settings``, as the extension guide has it.
 
     Raises UserError: there is no such one; CellFailure: a foreign class is not what DATASET_SETTINGS says.
     """
     if benchmark_class(name):
-        return BenchmarkDataset(make_benchmark(name, settings_of(name) if settings is None else settings, ""))
+        return BenchmarkDataset(make_benchmark(name, settings, ""))
     setting = foreign_dataset(name)
     if setting is None:
         raise UserError(f"unknown benchmark '{name}'{suggest(name, benchmark_tasks())}")
@@ -228,18 +225,12 @@ class BenchmarkDataset:
         self.dataset_task = benchmark.task
         self.find_images = benchmark.find_images
         shown = "prompt" if benchmark.task == "t2i" else "input_list"
+        self.data: list[SampleEntry] = []
         with benchmark_code(benchmark.name, "samples()"):
-            self.data = [
-                SampleEntry(
-                    {
-                        shown: getattr(sample, shown),
-                        "seed": sample.seed,
-                        "image_save_path": f"{MODEL_NAME_MARK}/{benchmark.name}/{sample.file}",
-                    },
-                    {**sample.data},
-                )
-                for sample in benchmark.samples()
-            ]
+            for sample in benchmark.samples():
+                path = f"{MODEL_NAME_MARK}/{benchmark.name}/{sample.file}"
+                entry = {shown: getattr(sample, shown), "seed": sample.seed, "image_save_path": path}
+                self.data.append(SampleEntry(entry, {**sample.data}))
 
 
 def is_foreign(name: str) -> bool:
@@ -267,9 +258,8 @@ def _foreign_datasets() -> tuple[Mapping[str, DatasetSetting], Mapping[str, str]
     for name, line in lines.items():
         where = f"DATASET_SETTINGS['{name}'] in infer/custom_datasets/load_dataset.py"
         if not isinstance(line, tuple) or [type(text) for text in line] != [str] * 3:
-            broken[name] = (
-                f'{where} is {line!r}, and must be like ("t2i", ".dataset_cls.t2i.mybench", "MyBench")'
-            )
+            shape = '("t2i", ".dataset_cls.t2i.mybench", "MyBench")'
+            broken[name] = f"{where} is {line!r}, and must be like {shape}"
         elif line[0] not in TASKS:
             broken[name] = f"{where}: its task is '{line[0]}': use {', '.join(TASKS)}"
         elif name in (ours := _benchmarks()[0]):
@@ -295,9 +285,7 @@ def rewriter_class(name: str) -> Any:
     Raises UserError: there is none, or its file has a fault.
     """
     if name not in rewriter_names():
-        raise UserError(
-            f"unknown prompt rewriter '{name}'{suggest(name, rewriter_names())}; known: {', '.join(rewriter_names())}"
-        )
+        raise unknown("prompt rewriter", name, rewriter_names())
     if not re.fullmatch(REWRITER_NAME, name):
         raise UserError(
             f"infer/custom_rewriters/{name}.py cannot be used: a rewriter's name begins with a small letter and has "
@@ -326,10 +314,8 @@ def choose_judge(judge: str) -> JudgeChoice:
     if backend in BACKENDS and not name.strip():
         raise UserError(f"judge '{judge}' names no model; as in openai:gpt-4o")
     if not colon and judge not in known:
-        raise UserError(
-            f"unknown judge '{judge}'{suggest(judge, known)}; known: {', '.join(known)}, "
-            f"and any model as backend:model, such as openai:{judge} (backends: {', '.join(BACKENDS)})"
-        )
+        backends = f"such as openai:{judge} (backends: {', '.join(BACKENDS)})"
+        raise unknown("judge", judge, known, f", and any model as backend:model, {backends}")
     if not colon:
         return JudgeChoice(judge, known[judge])
     if backend not in BACKENDS:
@@ -345,44 +331,49 @@ def choose_judge(judge: str) -> JudgeChoice:
     return JudgeChoice(name, JudgeSetting(backend, model_path))
 
 
-def find_judge(full_name: str) -> JudgeChoice | None:
-    """The judge with that full name; None for an evaluator that is no judge (a text reader)."""
-    return choose_judge(full_name) if is_judge(full_name) else None
-
-
 def judge(
     name: str,
     prompts: Mapping[str, str],
     official: Collection[str] = (),
     pixels: PixelRule | None = None,
-    options: JudgeOptions | None = None,
+    options: JudgeOptions = JudgeOptions(),  # noqa: B008 - it cannot change
 ) -> Answerer:
-    """The judge called ``name`` (:class:`imageevalkit.judges.answerer.Judge`); ``options`` None: those of this job."""
+    """The judge called ``name`` (:class:`imageevalkit.judges.choice.Judge`)."""
     choice = choose_judge(name)
     # a server that a job of the run starts is asked like any other API
     is_local = choice.setting.backend == "transformers"
     place = ("eval_models.vlm.judge", "TransformersJudge") if is_local else (_API_JUDGES, "ApiJudge")
-    answerer: Answerer = _named(*place)(
-        choice, options or JudgeOptions.from_environment(), prompts, official, pixels
-    )
+    answerer: Answerer = _named(*place)(choice, options, prompts, official, pixels)
     return answerer
+
+
+def measurers() -> Mapping[str, Any]:
+    """The settings of the measurers (:class:`eval_models.measurers.MeasurerSetting`) by name."""
+    known: Mapping[str, Any] = importlib.import_module("eval_models.measurers").MEASURERS
+    return known
 
 
 def measurer_names(kind: str = "") -> list[str]:
     """The measurers of a kind (empty: of any), which stand in for a judge where a benchmark takes them."""
-    return [name for name, setting in _measurers().MEASURERS.items() if setting.kind == kind or not kind]
+    return [name for name, setting in measurers().items() if kind in (setting.kind, "")]
 
 
-def check_measurer(name: str, kind: str) -> str:
-    """``name``, if there is a measurer of that kind called so. Raises UserError: there is none."""
-    if name not in measurer_names(kind):
-        known = [*measurer_names(kind), *judges()]
-        what = "text reader" if kind == "reader" else kind
-        raise UserError(
-            f"unknown {what} '{name}'{suggest(name, known)}; known: {', '.join(known)}, "
-            "and any model as backend:model"
-        )
-    return name
+def measurer_setting(name: str, kind: str = "") -> Any:
+    """What is known of the measurer called ``name``, of that kind if one is given; one with a colon is a benchmark's
+    own, whose files are the benchmark's.
+
+    Raises UserError: there is none; where one of a kind is wanted, a judge would do too.
+    """
+    module, colon, class_name = name.partition(":")
+    if colon:
+        named = importlib.import_module("eval_models.measurers").MeasurerSetting
+        return named(module, class_name, "measurer", place="driver")
+    if name in measurer_names(kind):
+        return measurers()[name]
+    if not kind:
+        raise unknown("measurer", name, measurers(), ", and one of your own as module:Class")
+    what = "text reader" if kind == "reader" else kind
+    raise unknown(what, name, [*measurer_names(kind), *judges()], ", and any model as backend:model")
 
 
 def measurer(name: str, options: Mapping[str, Any]) -> Answerer:
@@ -390,65 +381,30 @@ def measurer(name: str, options: Mapping[str, Any]) -> Answerer:
 
     Raises UserError: there is no such one, or a benchmark's own cannot be made.
     """
-    setting = _measurer(name)
+    setting = measurer_setting(name)
     try:
         with guest_code():
             answerer = _named(setting.module, setting.class_name)(**options)
     except (UserError, CellFailure):
         raise
     except Exception as error:
-        raise UserError(
-            f"measurer '{name}' cannot be made: {type(error).__name__}: {one_line(error)}"
-        ) from error
+        why = f"{type(error).__name__}: {one_line(error)}"
+        raise UserError(f"measurer '{name}' cannot be made: {why}") from error
     if not isinstance(answerer, Answerer):
         raise UserError(f"measurer '{name}' is no Answerer (imageevalkit/benchmark/answerer.py)")
     return answerer
 
 
-def measurer_kind(name: str) -> str:
-    """What the measurer called ``name`` is: "encoder", "reader", …; "measurer" where it is a benchmark's own."""
-    kind: str = _measurer(name).kind
-    return kind
-
-
-def measurer_place(name: str) -> str:
-    """Where the measurer called ``name`` runs: "gpu", "cpu", or "driver", whose environment has its packages."""
-    place: str = _measurer(name).place
-    return place
-
-
 def measurer_assets(name: str, options: Mapping[str, Any]) -> list[Needed]:
     """What prefetch gets for the measurer ``name``. Raises UserError: there is none, or no weights of such a name."""
-    return _of_weights("assets_of", name, options)
+    found: list[Needed] = _named(_WEIGHTS, "assets_of")(measurer_setting(name).weights, options)
+    return found
 
 
 def measurer_missing(name: str, options: Mapping[str, Any]) -> list[str]:
     """A line for each of the weights of ``name`` that only prefetch gets and that is not here, or not whole."""
-    return _of_weights("missing_files", name, options)
-
-
-def _of_weights(function: str, name: str, options: Mapping[str, Any]) -> list[Any]:
-    weights = _measurer(name).weights
-    found: list[Any] = _named(_WEIGHTS, function)(weights, options) if weights else []
-    return found
-
-
-def _measurer(name: str) -> Any:
-    """The setting of the measurer ``name``. Raises UserError: there is none."""
-    module, colon, class_name = name.partition(":")
-    if colon:  # a benchmark's own, whose files are the benchmark's
-        return _measurers().MeasurerSetting(module, class_name, "measurer", place="driver")
-    known = _measurers().MEASURERS
-    if name not in known:
-        raise UserError(
-            f"unknown measurer '{name}'{suggest(name, known)}; known: {', '.join(known)}, and one of your own as "
-            "module:Class"
-        )
-    return known[name]
-
-
-def _measurers() -> Any:
-    return importlib.import_module("eval_models.measurers")
+    lines: list[str] = _named(_WEIGHTS, "missing_files")(measurer_setting(name).weights, options)
+    return lines
 
 
 def _named(module: str, name: str) -> Any:

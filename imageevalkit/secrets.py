@@ -8,7 +8,9 @@ from collections.abc import Collection
 
 from imageevalkit.guest_code import guest_code
 
-_SECRET_NAME = re.compile(r"(^|_)(API_KEY|SECRET_ACCESS_KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
+_SECRET_NAME = re.compile(
+    r"(^|_)(API_KEY|SECRET_ACCESS_KEY|TOKEN|SECRET|PASSWORD)$|^OPENAI_CUSTOM_HEADERS$", re.IGNORECASE
+)
 _USER_OF_ADDRESS = re.compile(r"""(?<=://)[^\s/?#"'<>]+@""")
 # a value that stands there itself, as opposed to one that a command or another variable gives
 _SET_TO_VALUE = re.compile(r"""\b(\w+)=["']?([^\s"'$`();]+)""")
@@ -41,8 +43,11 @@ def redact(text: str) -> str:
     Addresses lose their ``user:password@``.
     """
     for name in secret_names():
-        if len(value := os.environ[name]) >= SHORTEST:
-            text = text.replace(value, f"<{name}>")
+        value = os.environ[name]
+        # a line of headers is "name: value"
+        for part in (value, *(line.partition(":")[2].strip() for line in value.splitlines())):
+            if len(part) >= SHORTEST:
+                text = text.replace(part, f"<{name}>")
     return _USER_OF_ADDRESS.sub("", text)
 
 

@@ -6,11 +6,14 @@ emoji, which JSON can spell, or a byte of a file name that is no text. They may 
 
 from __future__ import annotations
 
+import csv
 import io
 import math
 import re
 import sys
 import unicodedata
+from collections.abc import Iterable
+from typing import Any
 
 _STEERING = re.compile(
     # a title, a device's string; one ends where the next begins, or thousands of beginnings would take minutes
@@ -28,6 +31,13 @@ def to_bytes(text: str) -> bytes:
     In JSON that is the very escape it came as (``"\ud83d"``), so that every reader gets back what was written.
     """
     return text.encode("utf-8", "backslashreplace")
+
+
+def csv_text(rows: Iterable[Iterable[Any]], line_end: str = "\n") -> str:
+    """``rows`` as CSV, as pandas writes them: nothing for what is None."""
+    file = io.StringIO(newline="")
+    csv.writer(file, lineterminator=line_end).writerows(rows)
+    return file.getvalue()
 
 
 def counted(number: int, noun: str) -> str:

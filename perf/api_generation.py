@@ -1,193 +1,186 @@
-"""API generation against its limits: ``.venv-test/bin/python perf/api_generation.py [--quick]``.
+"""Images through an API: the generate job from its start to its end, and ``bash eval.sh`` up to the finished report.
 
-Every row is one run of the toolkit's generate job against a fresh local server whose latencies are lognormal
-(median 0.3 s, p99 3 s) and depend on the seed alone. The yardstick is the list-schedule makespan of those
-latencies, items in the benchmark's order. With faults (5 % 429, 2 % 500, 1 % resets) an item's length there
-is the sum of the latencies of its requests up to its image: the server's time is the yardstick's, all
-waiting between tries is the client's. Some rows also run a plain pool of processes (``perf/static_pool.py``).
+Every row is one run against a fresh local server whose latencies are lognormal (median 0.3 s, p99 3 s) and depend on
+the seed alone. The ratio is to the list-schedule makespan of the very latencies that the server drew, items in the
+benchmark's order, which no program can beat. With faults (5 % 429, 2 % 500, 1 % resets) an item's length there is the
+sum of the latencies of its requests up to its image: the server's time is the bound's, all waiting between tries is the
+client's.
 
-CPU seconds and peak memory are of all processes of the client. ``start`` is when its first request came.
-``server`` is the server's CPU seconds: the same work in all rows of a size, it shows when the machine's speed
-changes. ``others`` is how many cores anything else took: 0 on a machine that was free.
-Exits 1 when a limit (``perf/limits.py``) is broken.
+The job, with 64 in flight: a plain pool of processes (``perf/plain.py``) does the same, whose CPU is held against a
+share of it, memory against megabytes; and the official client sends the requests (``client=openai``), which stands in a
+row without a bar.
+
+The command: a measurer that costs nothing scores the images. The last row asks a judge, of another server with as long
+latencies, about each. Its ratio is to the longer of two commands: one makes the images only, one scores them only.
+
+CPU seconds and peak memory are of all processes of the client; ``server CPU s`` is part of the wall time of two cores.
+``asked`` is when the first request came.
 """
 
 from __future__ import annotations
 
 import argparse
 import shutil
-import sys
-import tempfile
-from collections.abc import Callable
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from perf import toolkit
-from perf.limits import broken_limits, ratio_limit
-from perf.makespan import job_lengths, makespan
-from perf.measure import Usage, measure
-from perf.replies import SIDES, make_pngs, write_image_replies
-from perf.server_process import REPO, ServerProcess
-
-# Of the seeds 0 to 11 the one that leaves 64 workers idle the least: where one drawn latency of 10 s and more
-# stretches the makespan, a slow client does not show.
-_SEED = 11
-# The shortest wait that the header's unit, whole seconds, can ask for.
-_RETRY_AFTER = "1"
-
-_COLUMNS = (
-    ("images", 6),
-    ("faults", 6),
-    ("workers", 7),
-    ("makespan", 8),
-    ("wall s", 6),
-    ("ratio", 5),
-    ("limit", 5),
-    ("start", 5),
-    ("CPU s", 6),
-    ("MB", 5),
-    ("server", 6),
-    ("others", 6),
-    ("pool wall", 9),
-    ("pool CPU", 8),
-    ("pool MB", 7),
+from perf.harness import USAGE, Row, Table, Usage, at_most, run_program
+from perf.latency_server import AnsweredRequest, ServerProcess, job_lengths, makespan
+from perf.toolkit import (
+    BENCHMARK,
+    JUDGED,
+    MODEL,
+    SIDES,
+    Toolkit,
+    geneval2_items,
+    make_pngs,
+    of_bound,
+    write_image_replies,
+    write_judge_replies,
 )
+
+# Of the seeds 0 to 11 the ones that leave 64 workers idle the least: where one drawn latency of 10 s and more stretches
+# the makespan, a slow client does not show.
+_SEED, _JUDGE_SEED = 11, 0
+# few in flight are measured with small images only
+_JOB_BARS = {
+    ("256 px", 4): 1.10,
+    ("256 px", 16): 1.10,
+    ("256 px", 64): 1.10,
+    ("256 px", 256): 1.35,
+    ("1024 px", 16): 1.15,
+    ("1024 px", 64): 2.0,
+}
+_WITH_FAULTS = 0.25
+_OF_POOL = {"256 px": at_most(0.25), "1024 px": at_most(0.167)}
+_MB = {"256 px": at_most(200), "1024 px": at_most(600)}
+_WORKERS = 64
+"""In flight where a pool, and where whole commands are measured."""
+# four in flight take a minute and a half for all 800
+_MOST_ITEMS = {4: 200}
+_COMMAND_BARS = {"256 px": at_most(1.35), "1024 px": at_most(2.0)}
+_OF_LONGER = at_most(1.15)
 
 
 class Bench:
-    """What all rows share: the prompts, a copy of the tree, the images, and a folder for results."""
+    """The toolkit, the servers' replies and the items in ``folder``."""
 
-    def __init__(self, folder: Path, options: argparse.Namespace) -> None:
+    def __init__(self, folder: Path, items: int, sizes: Sequence[str]) -> None:
         self._folder = folder
-        self._options = options
-        self.prompts = toolkit.read_prompts(options.items)
-        self._checkout = toolkit.prepare(folder / "checkout", self.prompts.texts)
-        self._pngs = {size: make_pngs(size) for size in options.images}
+        self.items = geneval2_items(items)
+        self._kit = Toolkit(folder, self.items.entries)
+        self._pngs = {size: make_pngs(size) for size in sizes}
         for size, pngs in self._pngs.items():
             write_image_replies(folder / size, pngs)
+        write_judge_replies(folder / "verdicts")
 
-    def heading(self) -> str:
-        """What is measured, and the names of the columns."""
-        sizes = ", ".join(
-            f"{size} = PNGs of {len(pngs[0]) / 1e6:.2f} MB" for size, pngs in self._pngs.items()
-        )
-        names = "  ".join(f"{name:>{width}}" for name, width in _COLUMNS)
-        return (
-            f"{len(self.prompts.texts)} prompts ({self.prompts.source}), seed {self._options.seed}, "
-            f"Retry-After {self._options.retry_after} s, {sizes}\n{names}  verdict"
-        )
-
-    def row(self, images: str, faults: bool, workers: int) -> list[str]:
-        """Measure one configuration, print its row, and return what is wrong with it."""
-        output = self._folder / "output"
-        with self._server(images, faults) as server:
-            usage = toolkit.generate(self._checkout, server, workers, output)
-            log = server.log()
-        problems = toolkit.problems(self.prompts.texts, self._pngs[images], log, output)
-        if usage.status:
-            problems.insert(0, f"exit status {usage.status}")
-        shutil.rmtree(output, ignore_errors=True)
-        pool = None
-        if workers in self._options.pool_workers and not faults:
-            pool, made = self._pool(images, workers)
-            if made < len(self.prompts.texts):
-                problems.append(f"the pool made {made} images only: not comparable")
-        least = makespan(job_lengths(self.prompts.texts, log), workers)
-        start = min((line.arrived for line in log), default=usage.started) - usage.started
-        problems += broken_limits(images, workers, faults, usage.wall / least, usage, pool) if log else []
-        limit = ratio_limit(images, workers, faults)
-        _print_row(
-            *[images, "on" if faults else "off", str(workers), f"{least:.2f}", f"{usage.wall:.2f}"],
-            *[f"{usage.wall / least:.2f}" if log else "", f"{limit:.2f}" if limit else "", f"{start:.2f}"],
-            *[f"{usage.cpu:.1f}", f"{usage.peak_mb:.0f}"],
-            *[f"{usage.server_cpu:.2f}", f"{usage.others:.2f}"],
-            *([f"{pool.wall:.1f}", f"{pool.cpu:.1f}", f"{pool.peak_mb:.0f}"] if pool else ["", "", ""]),
-            verdict="; ".join(problems) or "ok",
-        )
-        return problems
-
-    def _server(self, images: str, faults: bool) -> ServerProcess:
-        return ServerProcess(self._folder / images, self._options.seed, faults, self._options.retry_after)
-
-    def _pool(self, images: str, workers: int) -> tuple[Usage, int]:
-        """What the static pool took, and how many images it made."""
+    def job(self, size: str, workers: int, faults: bool) -> list[Row]:
+        """One run of the generate job, and with 64 in flight what other ways take."""
+        limit = at_most(_JOB_BARS[size, workers] + _WITH_FAULTS * faults)
+        usage, row = self._job(size, workers, faults)
+        rows = [row._replace(bar=limit)]
+        if workers != _WORKERS or faults:
+            return rows
+        _, official = self._job(size, workers, faults, "openai")
+        rows.append(official._replace(label="  by the official client"))
         output = self._folder / "pool"
-        command = [
-            *[sys.executable, str(REPO / "perf/static_pool.py"), "--workers", str(workers)],
-            *["--prompts", str(self._checkout / "perf.json"), "--out", str(output)],
-        ]
-        with self._server(images, faults=False) as server:
-            usage = measure(
-                command,
-                cwd=self._checkout,
-                environ=toolkit.environ(self._checkout, **server.environ),
-                log=self._folder / "pool.log",
-                server=server.pid,
-            )
+        with ServerProcess(self._folder / size, _SEED) as server:
+            pool = self._kit.run_plainly("pool", "--workers", str(workers), output=output, server=server)
         made = len(list(output.glob("*.png")))
         shutil.rmtree(output)
-        return usage, made
+        lost = [f"the pool made {made} images only: not comparable"] * (made < len(self.items.prompts))
+        share, label = usage.cpu / pool.cpu, "  CPU / that of a pool of processes"
+        rows.append(Row(label, share, _OF_POOL[size], pool.figures, lost, pool.others))
+        return [*rows, Row("  memory", usage.peak_mb, _MB[size], unit=" MB")]
+
+    def _job(self, size: str, workers: int, faults: bool, client: str = "plain") -> tuple[Usage, Row]:
+        count = min(len(self.items.prompts), _MOST_ITEMS.get(workers, len(self.items.prompts)))
+        items = self.items._replace(entries=self.items.entries[:count])
+        self._kit.forget()
+        with ServerProcess(self._folder / size, _SEED, faults) as server:
+            usage = self._kit.run_job(
+                "generate",
+                *["--model_names", MODEL, "--ds_names", BENCHMARK, "--use_api", "true"],
+                *["--num_workers", str(workers), "--limit", str(count)],
+                *["--custom_model_kwargses", f"client={client}"],
+                server=server,
+            )
+            log = server.log()
+        problems = self._kit.failure(usage) + self._kit.image_problems(items, self._pngs[size], log)
+        least = makespan(job_lengths(items.prompts, log), workers)
+        label = f"{size}, {workers} in flight{', faults' * faults}"
+        return usage, of_bound(label, usage, log, least, None, problems)
+
+    def command(self, size: str) -> list[Row]:
+        """``eval.sh`` with images that nobody judges."""
+        usage, log, problems = self._command(size, BENCHMARK)
+        least = makespan(job_lengths(self.items.prompts, log), _WORKERS)
+        label = f"eval.sh, {size}, not judged"
+        return [of_bound(label, usage, log, least, _COMMAND_BARS[size], problems)]
+
+    def judged(self, size: str) -> list[Row]:
+        """``eval.sh`` with images that a judge of the same latencies scores."""
+        images, _, problems = self._command(size, JUDGED, "--eval", "false")
+        scores, _, more = self._command(size, JUDGED, "--infer", "false")
+        usage, log, most = self._command(size, JUDGED)
+        longer = max(images.wall, scores.wall)
+        others = max(images.others, scores.others, usage.others)
+        label = f"eval.sh, {size}, judged (images {images.wall:.1f} s, scores {scores.wall:.1f} s)"
+        row = of_bound(label, usage, log, longer, _OF_LONGER, [*problems, *more, *most])
+        return [row._replace(others=others)]
+
+    def _command(
+        self, size: str, benchmark: str, *words: str
+    ) -> tuple[Usage, Sequence[AnsweredRequest], list[str]]:
+        """What ``eval.sh`` cost, the log of the images' server, and what is wrong with the results."""
+        makes, scores = "--infer" not in words, "--eval" not in words
+        if makes:
+            self._kit.forget()
+        with ExitStack() as stack:
+            server = stack.enter_context(ServerProcess(self._folder / size, _SEED))
+            judge = stack.enter_context(ServerProcess(self._folder / "verdicts", _JUDGE_SEED))
+            judges = ["--judge_kwargs", f"base_url={judge.environ['BASE_URL']}"] * (benchmark == JUDGED)
+            usage = self._kit.run(
+                *["--model_names", MODEL, "--ds_names", benchmark, "--use_api", "true"],
+                *["--num_workers", str(_WORKERS), *judges, *words],
+                servers=[server, judge],
+            )
+            log, asked = server.log(), judge.log()
+        count, problems = len(self.items.prompts), self._kit.failure(usage)
+        if makes:
+            problems += self._kit.image_problems(self.items, self._pngs[size], log, benchmark)
+        if scores:
+            records = self._kit.records("scores.jsonl", benchmark)
+            lost = count - sum(record["status"] == "judged" for record in records)
+            problems += [f"{lost} of {count} without a score"] * bool(lost)
+        if scores and judges and len(asked) != count:
+            problems.append(f"{len(asked)} questions for {count} images")
+        return usage, log, problems
 
 
-def _print_row(*cells: str, verdict: str) -> None:
-    print(
-        "  ".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, _COLUMNS, strict=True)),
-        verdict,
-        sep="  ",
-    )
-    sys.stdout.flush()
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(word) for word in text.split(",") if word]
-
-
-def _some_of(*known: str) -> Callable[[str], list[str]]:
-    def words(text: str) -> list[str]:
-        if unknown := set(text.split(",")) - set(known):
-            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: use {', '.join(known)}")
-        return text.split(",")
-
-    return words
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--workers", type=_numbers, default="4,16,64,256", help="requests in flight")
-    parser.add_argument("--images", type=_some_of(*SIDES), default="small,real", help="256 px, 1024 px")
-    parser.add_argument("--faults", type=_some_of("off", "on"), default="off,on")
-    parser.add_argument("--items", type=int, default=800)
-    parser.add_argument(
-        "--pool-workers", type=_numbers, default="64", help="workers of the rows that run the pool too"
-    )
-    parser.add_argument("--seed", type=int, default=_SEED)
-    parser.add_argument("--retry-after", default=_RETRY_AFTER, help="seconds that a 429 asks to wait")
-    parser.add_argument("--quick", action="store_true", help="64 workers only")
-    options = parser.parse_args()
-    if options.quick:
-        options.workers = [64]
-    return options
-
-
-def main() -> int:
-    """Print the table; status 1 when a limit is broken."""
-    options = _options()
-    if not (REPO / ".venv/bin/python").exists():
-        sys.exit("there is no .venv: bash utils/make_env.sh --driver makes it")
-    with tempfile.TemporaryDirectory(prefix="api-generation-") as folder:
-        bench = Bench(Path(folder), options)
-        print(bench.heading())
-        broken = [
-            bench.row(images, faults == "on", workers)
-            for images in options.images
-            for workers in options.workers
-            for faults in options.faults
-        ]
-    return int(any(broken))
+def main(options: argparse.Namespace, folder: Path) -> Table:
+    bench = Bench(folder, options.items, options.images)
+    about = f"{len(bench.items.prompts)} prompts ({bench.items.source}); wall time / its bound"
+    table = Table(about, "bound s", "asked", *USAGE, tries=options.tries)
+    for size, workers in _JOB_BARS if "job" in options.parts else ():
+        if size in options.images and str(workers) in options.workers:
+            for faults in options.faults:
+                table.measure(bench.job, size, workers, faults == "on")
+    if "command" in options.parts:
+        for size in options.images:
+            table.measure(bench.command, size)
+        table.measure(bench.judged, options.images[0])
+    return table
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(
+        __doc__,
+        main,
+        items=(800, "prompts"),
+        images=((*SIDES,), "sizes"),
+        workers=(("4", "16", "64", "256"), "requests in flight of the job"),
+        faults=(("off", "on"), "of the job's server"),
+        parts=(("job", "command"), "what is measured"),
+    )

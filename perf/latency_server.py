@@ -1,10 +1,10 @@
-"""An HTTP server with seeded latencies and faults, in its own process: ``python -m perf.latency_server``.
+"""An HTTP server with seeded latencies and faults, in its own process: ``python -m perf.latency_server REPLIES SEED``.
 
 It shares the machine with the client it measures, so it spends as little CPU time as it can: bare sockets,
 replies built beforehand, nothing of a request read but its prompt; the images of a judge's request are received
-and forgotten. It prints its port and serves until it is
-terminated. ``GET /log`` answers one JSON line per answered request:
-``{"item", "attempt", "latency", "answer", "arrived"}``, ``arrived`` on the clock of ``time.monotonic``.
+and forgotten. (The servers of ``tests/support`` read and check all that they get, each connection in a thread.) Every
+image that it sends is another file: a comment in it says of which item it is. It prints its port and serves until it is
+terminated. ``GET /log`` answers one JSON line per answered request, the fields of :class:`AnsweredRequest`.
 
 Every answer, a fault too, comes after the request's drawn latency: a gateway that queues a request and then
 fails it. So all time that the server takes is in the yardstick, and only the client's own waiting is not. With
@@ -15,17 +15,154 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import contextlib
 import hashlib
+import heapq
 import json
+import math
 import re
 import socket
 import struct
+import subprocess
+import sys
 import time
-from collections import Counter
+import urllib.request
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import NormalDist
+from typing import NamedTuple
 
-from perf.draws import OK, RATE_LIMIT, RESET, SERVER_ERROR, answer, latency, reply_number
+from perf.harness import REPO
+
+MEDIAN = 0.3
+P99 = 3.0
+"""Seconds; both are of the lognormal distribution of latencies."""
+
+OK, RATE_LIMIT, SERVER_ERROR, RESET = "ok", "429", "500", "reset"
+FAULTS = {RATE_LIMIT: 0.05, SERVER_ERROR: 0.02, RESET: 0.01}
+"""The share of requests that each fault takes when faults are on."""
+
+_NORMAL = NormalDist()
+_SIGMA = math.log(P99 / MEDIAN) / _NORMAL.inv_cdf(0.99)
+
+
+def latency(seed: int, item: str, attempt: int) -> float:
+    """Seconds until the answer to request number ``attempt`` (from 1) for ``item``."""
+    return MEDIAN * math.exp(_SIGMA * _NORMAL.inv_cdf(_uniform("latency", seed, item, attempt)))
+
+
+def answer(seed: int, item: str, attempt: int) -> str:
+    """``ok`` or the fault that this request meets when faults are on."""
+    left = _uniform("answer", seed, item, attempt)
+    for fault, share in FAULTS.items():
+        if left < share:
+            return fault
+        left -= share
+    return OK
+
+
+def reply_number(item: str, replies: int) -> int:
+    """Which of ``replies`` bodies an ``ok`` answer for ``item`` carries."""
+    return int(_uniform("reply", item) * replies)
+
+
+def comment(item: str = "") -> bytes:
+    """The comment of the PNG of ``item``: a chunk whose base64 has the same length for all, and no padding."""
+    words = b"tEXtitem\0" + hashlib.blake2b(item.encode(), digest_size=19).hexdigest()[:19].encode()
+    return struct.pack(">I", len(words) - 4) + words + struct.pack(">I", zlib.crc32(words))
+
+
+def _uniform(*key: object) -> float:
+    """A number in (0, 1) that depends on ``key`` alone."""
+    digest = hashlib.blake2b("|".join(map(str, key)).encode(), digest_size=8).digest()
+    return ((int.from_bytes(digest, "big") >> 12) + 0.5) / 2**52
+
+
+def makespan(lengths: Iterable[float], workers: int) -> float:
+    """Seconds that ``workers`` need for jobs of these ``lengths``: each job in turn to the first free worker.
+
+    List scheduling (Graham 1966) without any time between jobs; 0 when there are none.
+    """
+    free = [0.0] * workers
+    end = 0.0
+    for length in lengths:
+        done = free[0] + length
+        heapq.heapreplace(free, done)
+        end = max(end, done)
+    return end
+
+
+def job_lengths(items: Sequence[str], log: Sequence[AnsweredRequest]) -> list[float]:
+    """The seconds that each of ``items`` took the server, all requests up to its first good answer."""
+    lengths: dict[str, float] = defaultdict(float)
+    done = set()
+    for line in sorted(log, key=lambda line: line.attempt):
+        if line.item not in done:
+            lengths[line.item] += line.latency
+        if line.answer == OK:
+            done.add(line.item)
+    return [lengths[item] for item in items]
+
+
+class TokenBucket:
+    """Lets ``per_second`` requests through, ``burst`` at once at most."""
+
+    def __init__(self, per_second: float, burst: float, now: float) -> None:
+        self._per_second, self._burst = per_second, burst
+        self._tokens, self._at = burst, now
+
+    def takes(self, now: float) -> bool:
+        """Whether a request at the time ``now`` is let through."""
+        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._per_second)
+        self._at = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+class AnsweredRequest(NamedTuple):
+    """One line of the server's log."""
+
+    item: str
+    attempt: int
+    latency: float
+    answer: str
+    arrived: float
+
+
+class ServerProcess:
+    """A latency server in its own process, while used as a context manager."""
+
+    def __init__(self, replies: Path, seed: int, faults: bool = False, per_second: float = 0.0) -> None:
+        self._command = [sys.executable, "-m", "perf.latency_server", str(replies), str(seed)]
+        self._command += ["--per-second", str(per_second), *["--faults"] * faults]
+
+    def __enter__(self) -> ServerProcess:
+        self._process = subprocess.Popen(self._command, cwd=REPO, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        if not (line := self._process.stdout.readline()):
+            raise SystemExit("the latency server did not start")
+        self._origin, self.pid = f"http://127.0.0.1:{int(line)}", self._process.pid
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.communicate()
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """What names the server to a client."""
+        return {"BASE_URL": f"{self._origin}/v1", "API_KEY": "EMPTY"}
+
+    def log(self) -> list[AnsweredRequest]:
+        """All requests answered so far, in the order of their answers."""
+        with urllib.request.urlopen(f"{self._origin}/log") as response:
+            return [AnsweredRequest(*json.loads(line)) for line in response]
+
 
 HEAD = 1 << 15
 """Bytes that are enough: images come after the words."""
@@ -46,6 +183,7 @@ def request_item(body: bytes) -> str:
     return str(json.loads(body)["prompt"])
 
 
+_LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _READ = 1 << 18
 
@@ -53,26 +191,23 @@ _READ = 1 << 18
 class LatencyServer:
     """Answers POST requests with one of ``replies`` (JSON bodies), or with a fault when ``faults`` are on.
 
-    ``retry_after`` is the header's value, in seconds, in a 429; ``per_second`` requests are let through
-    (a token bucket of one second's tokens), 0 for all.
+    ``per_second`` requests are let through (a token bucket of one second's tokens), 0 for all.
     """
 
-    def __init__(
-        self, replies: list[bytes], seed: int, faults: bool, retry_after: str, per_second: float = 0.0
-    ) -> None:
+    def __init__(self, replies: list[bytes], seed: int, faults: bool, per_second: float = 0.0) -> None:
         self._seed = seed
         self._faults = faults
-        self._replies = [_response("200 OK", body) for body in replies]
+        # what goes before and after the comment of an image
+        place = base64.b64encode(comment())
+        self._replies = [_response("200 OK", body).partition(place)[::2] for body in replies]
         self._errors = {
-            RATE_LIMIT: _response(
-                "429 Too Many Requests", _error("slow down"), f"Retry-After: {retry_after}\r\n"
-            ),
+            # the shortest wait that the header's unit, whole seconds, can ask for
+            RATE_LIMIT: _response("429 Too Many Requests", _error("slow down"), "Retry-After: 1\r\n"),
             SERVER_ERROR: _response("500 Internal Server Error", _error("the backend failed")),
         }
-        self._per_second = self._tokens = per_second
-        self._refilled = time.monotonic()
+        self._bucket = TokenBucket(per_second, per_second, time.monotonic()) if per_second else None
         self._attempts: Counter[str] = Counter()
-        self._log: list[dict[str, object]] = []
+        self._log: list[AnsweredRequest] = []
 
     async def run(self) -> None:
         """Serve on a free port of 127.0.0.1, printed first, until the process is ended."""
@@ -100,7 +235,8 @@ class LatencyServer:
                         return
                     received += chunk
                 head, received = received[:end], received[end + 4 :]
-                length = _content_length(head)
+                found = _LENGTH.search(head)
+                length = int(found[1]) if found else 0
                 body, received = bytearray(received[:length]), received[length:]
                 left = length - len(body)
                 while left:
@@ -113,48 +249,43 @@ class LatencyServer:
                 if response is None:
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
                     return
-                await loop.sock_sendall(connection, response)
+                await _send(connection, *response)
 
-    async def _respond(self, head: bytes, body: bytes) -> bytes | None:
-        """The response to one request, after its latency; None to reset the connection.
+    async def _respond(self, head: bytes, body: bytes) -> tuple[bytes, bytes] | None:
+        """The response to one request in two parts, after its latency; None to reset the connection.
 
         ``body`` is at least the first ``HEAD`` bytes of it.
         """
         if head.startswith(b"GET /log "):
-            return _response("200 OK", "".join(json.dumps(line) + "\n" for line in self._log).encode())
+            return _response("200 OK", "".join(json.dumps(line) + "\n" for line in self._log).encode()), b""
         arrived = time.monotonic()
         item = request_item(body)
         self._attempts[item] += 1
         attempt = self._attempts[item]
         drawn = latency(self._seed, item, attempt)
         outcome = answer(self._seed, item, attempt) if self._faults else OK
-        if self._is_refused(arrived):
+        if self._bucket and not self._bucket.takes(arrived):
             drawn, outcome = 0.0, RATE_LIMIT
         await asyncio.sleep(drawn)
-        self._log.append(
-            {"item": item, "attempt": attempt, "latency": drawn, "answer": outcome, "arrived": arrived}
-        )
+        self._log.append(AnsweredRequest(item, attempt, drawn, outcome, arrived))
         if outcome == RESET:
             return None
-        return self._errors.get(outcome) or self._replies[reply_number(item, len(self._replies))]
-
-    def _is_refused(self, now: float) -> bool:
-        if not self._per_second:
-            return False
-        self._tokens = min(self._per_second, self._tokens + (now - self._refilled) * self._per_second)
-        self._refilled = now
-        if self._tokens < 1:
-            return True
-        self._tokens -= 1
-        return False
+        if outcome in self._errors:
+            return self._errors[outcome], b""
+        before, after = self._replies[reply_number(item, len(self._replies))]
+        return before + base64.b64encode(comment(item)) * bool(after), after
 
 
-def _content_length(head: bytes) -> int:
-    for line in head.split(b"\r\n"):
-        name, _, value = line.partition(b":")
-        if name.lower() == b"content-length":
-            return int(value)
-    return 0
+async def _send(connection: socket.socket, first: bytes, second: bytes) -> None:
+    """Send both, with one system call where the socket takes so much; neither is copied."""
+    try:
+        sent = connection.sendmsg([first, second])
+    except BlockingIOError:
+        sent = 0
+    loop = asyncio.get_running_loop()
+    for part, start in ((first, sent), (second, max(0, sent - len(first)))):
+        if start < len(part):
+            await loop.sock_sendall(connection, memoryview(part)[start:])
 
 
 def _response(status: str, body: bytes, headers: str = "") -> bytes:
@@ -170,14 +301,13 @@ def _error(message: str) -> bytes:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--replies", type=Path, required=True, help="folder of JSON bodies")
-    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("replies", type=Path, help="folder of JSON bodies")
+    parser.add_argument("seed", type=int)
     parser.add_argument("--faults", action="store_true")
-    parser.add_argument("--retry-after", required=True)
     parser.add_argument("--per-second", type=float, default=0.0)
     options = parser.parse_args()
     replies = [path.read_bytes() for path in sorted(options.replies.glob("*.json"))]
-    server = LatencyServer(replies, options.seed, options.faults, options.retry_after, options.per_second)
+    server = LatencyServer(replies, options.seed, options.faults, options.per_second)
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(server.run())
 

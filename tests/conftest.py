@@ -21,11 +21,13 @@ for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 
 # The files that take longest, first: the workers of pytest-xdist then end together.
 _LONGEST = """
-oneig_runs eval_sh api_runs judged_runs foreign_benchmarks served_judge api_end_to_end local_launcher keys
-benchmark_discovery env_scripts guest_code requirements native_models cell_folders adoption openai_images
-power_cut open_files openai_judge shared_folders dataset_entries guard guide_benchmarks ocr
-perceptual_encoder model_entries local_judge_runs outside_text kill_resume offline replicas
-transformers_judge gpu_runs
+slurm every_benchmark eval_sh oneig_runs batches api_runs following_runs judged_runs perf
+prompt_rewriters benchmark_discovery
+replicas env_scripts served_judge llm2clip measurers transformers_judge foreign_benchmarks
+offline native_models guest_code local_launcher kill_resume perceptual_encoder local_judge_runs power_cut keys
+model_entries cell_folders ocr outside_text open_files adoption blip_diffusion metric_zoo relations openai_judge
+openai_images prefetch_models gpu_runs dataset_entries requirements api_routes following damaged_files evaluation
+architecture guard gpus_of_work geneval gpu_plan api_end_to_end guide_benchmarks contract authors_models_a
 """.split()  # noqa: SIM905
 
 

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from imageevalkit.adoption.copies import adopt_cell
-from imageevalkit.adoption.forecast import images_to_come
-from imageevalkit.adoption.places import Place, find_images, read_filepaths
+from imageevalkit.adoption import Place, find_images, read_filepaths
+from imageevalkit.adoption.copies import adopt_cell, images_to_come
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.records import last_records
@@ -55,7 +54,7 @@ def test_bytes_are_copied_as_they_are_whatever_their_format(tmp_path: Path, belo
     images = sorted((CELL.folder / "images").iterdir())
     assert [path.name for path in images] == ["00000.png", "00001.png", "00002.png"]
     assert [path.read_bytes() for path in images] == [p.read_bytes() for p in sorted(source.iterdir())]
-    states = survey_images(CELL, items(FakeDataset(3)))
+    states = survey_images(CELL, items(FakeDataset(3))).states
     assert [(state.status, state.made_here) for state in states.values()] == [("generated", False)] * 3
     record = last_records(CELL)["images/00002"]
     assert (record.size, record.seed) == ((8, 10), None)
@@ -65,6 +64,8 @@ def test_bytes_are_copied_as_they_are_whatever_their_format(tmp_path: Path, belo
 def test_a_second_time_copies_only_what_changed(tmp_path: Path) -> None:
     source = made_elsewhere(tmp_path / "theirs", 3)
     adopt(source, 3)
+    thumbnails = {path.stem for path in (CELL.folder / ".thumbnails").iterdir()}
+    assert thumbnails == {record.image_sha256 for record in last_records(CELL).values()}
     before = CELL.generation.read_text()
     adopt(source, 3)
     assert CELL.generation.read_text() == before
@@ -73,7 +74,7 @@ def test_a_second_time_copies_only_what_changed(tmp_path: Path) -> None:
     assert adopt(source, 3).state == INCOMPLETE
     assert (CELL.folder / "images/00001.png").read_bytes() == (source / "00001.png").read_bytes()
     assert not (CELL.folder / "images/00002.png").exists(), "an image that is gone must not be scored"
-    statuses = [state.status for state in survey_images(CELL, items(FakeDataset(3))).values()]
+    statuses = [state.status for state in survey_images(CELL, items(FakeDataset(3))).states.values()]
     assert statuses == ["generated", "generated", "failed"]
 
 
@@ -128,7 +129,7 @@ def test_a_file_that_is_no_whole_image_is_named_and_corrupt_and_all_others_are_t
     assert not (CELL.folder / "images/00001.png").exists()
     record = last_records(CELL)["images/00001"]
     assert (record.status, record.attempts, record.source) == ("failed", 0, str(bad))
-    states = survey_images(CELL, items(FakeDataset(4)))
+    states = survey_images(CELL, items(FakeDataset(4))).states
     assert [one.status for one in states.values()] == ["generated", "corrupt", "generated", "failed"]
     assert says in states["images/00001"].reason
 
@@ -141,7 +142,7 @@ def test_a_file_that_is_no_whole_image_is_named_and_corrupt_and_all_others_are_t
 
     bad.write_bytes(saved("PNG"))
     assert "corrupt" not in again().message
-    states = survey_images(CELL, items(FakeDataset(4)))
+    states = survey_images(CELL, items(FakeDataset(4))).states
     assert [one.status for one in states.values()] == ["generated"] * 3 + ["failed"]
 
 

@@ -190,9 +190,9 @@ def test_max_cost_counts_what_was_spent_before_a_crash(api: ApiRuns) -> None:
     api.server.latency = 0.05
     run = api.run("--max_cost", "0.2", kwargs="price=0.01", limit=40)
     assert run.returncode == 3, text_of(run)
-    assert api.statuses() == {"ok": 20}
-    assert len(api.server.requests) <= 20 + 2 * 4, "what the killed process had in flight is not known"
-    assert "(20 of 40 images, $0.20)" in message(run, "--max_cost")
+    assert len(api.server.requests) <= 20, "what the killed process had in flight may be billed, too"
+    assert api.statuses()["ok"] >= 20 - 2 * 4
+    assert "--max_cost 0.2 is used up: $0.20 spent" in message(run, "--max_cost")
 
 
 def test_attempts_are_told_of_an_item_that_the_budget_stopped(api: ApiRuns) -> None:

@@ -30,24 +30,21 @@ REGISTRY = "imageevalkit/registry.py"
 
 # files that have a reason to ask what an object may lack
 MAY_LACK = {
-    "imageevalkit/api/uploads.py": "Pillow: only an image that was opened has a file",
+    "imageevalkit/requests/routes.py": "Pillow: only an image that was opened has a file",
     "imageevalkit/benchmark/contract.py": "Pillow: only an image that was opened has a file",
     "imageevalkit/cell/items.py": "a dataset of the user's, and Pillow",
     "imageevalkit/images.py": "Pillow: a format of one frame counts none",
     "imageevalkit/machine.py": "Python: a group of errors before 3.11, an event loop before asyncio is there",
-    "eval_models/vlm/model.py": "transformers: attributes differ by model",
+    "eval_models/vlm/judge.py": "transformers: attributes differ by model",
 }
 
 SHORTEST = 30
 # files that have a reason to be short
 SHORT = {
-    "benchmarks/quicktext/benchmark.py": "a benchmark is a file",
     "eval_models/judges.py": "the registry of judges",
     "infer/custom_datasets/load_dataset.py": "the registry of foreign datasets",
+    "infer/generate.py": "a program: what the environment of a model runs",
     "infer/worker.py": "a program: what the environment of a model runs",
-    "infer/custom_models/model_utils/diffusers_subject.py": "where a class is stands in the records of its images",
-    "infer/custom_models/model_utils/hq_edit.py": "where a class is stands in the records of its images",
-    "perf/generate_job.py": "a program of its own process",
 }
 
 
@@ -168,7 +165,7 @@ def test_only_the_authors_code_changes_where_modules_are_found() -> None:
         if isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.path"
     }
     # repositories that are no packages: their modules import each other by bare names
-    assert changing == {"infer/custom_models/authors_code.py"}
+    assert changing == {"infer/custom_models/authors.py"}
 
 
 def test_attributes_are_asked_for_only_of_what_others_made() -> None:

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from imageevalkit.asset_checks.check import check_asset
-from imageevalkit.asset_checks.code import entries
-from imageevalkit.asset_checks.files import FileFacts, Finding
-from imageevalkit.asset_checks.hub import cache_folder
-from imageevalkit.assets import HubAsset
+from imageevalkit.assets import FileFacts, Finding, HubAsset
+from imageevalkit.assets.check import LocalFolder, cache_folder, check_asset
+from imageevalkit.assets.hub import check_room, snapshot
 from imageevalkit.errors import CellFailure
-from imageevalkit.hashes import git_tree
-from imageevalkit.prefetch.hub import _check_room as check_room
-from imageevalkit.prefetch.hub import snapshot
 from tests.support.hub_server import COMMIT, HubServer, hub_server
 
 # a safetensors file of one tensor of two bytes
@@ -135,7 +129,7 @@ def test_short_and_altered_files_are_fetched_anew(cache: Path, monkeypatch: pyte
 def test_large_files_come_from_the_content_network_without_the_token(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("imageevalkit.prefetch.hub.LARGE", 1)
+    monkeypatch.setattr("imageevalkit.assets.hub.LARGE", 1)
     monkeypatch.setenv("HF_TOKEN", "hf_nobodyshouldseethis")
     with hub_server(FILES) as network:
         asked = fetch(monkeypatch, content_network=network.url)
@@ -145,12 +139,25 @@ def test_large_files_come_from_the_content_network_without_the_token(
     assert check_asset(ASSET, hashes=True) == Finding([], [])
 
 
-def test_of_other_patterns_the_record_knows_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_files_of_other_patterns_are_known_too(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fetch(monkeypatch, HubAsset("org/tiny", COMMIT, "model", ("*.json",)))
-    finding = check_asset(ASSET, hashes=False)
-    assert any("names model-1.safetensors, which is missing" in problem for problem in finding.problems)
+    (problem,) = check_asset(ASSET, hashes=False).problems
+    assert "1 file is missing (unet/model-1.safetensors)" in problem
     fetch(monkeypatch, HubAsset("org/tiny", COMMIT))
-    assert check_asset(ASSET, hashes=True) == Finding([], []), "all files are known: those of any pattern are"
+    assert check_asset(ASSET, hashes=True) == Finding([], [])
+
+
+def test_an_older_record_that_has_some_files_only_is_no_record(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch(monkeypatch)
+    path = cache / "imageevalkit" / f"{COMMIT}.json"
+    record = json.loads(path.read_text())
+    del record["files"]["unet/model-1.safetensors"]
+    path.write_text(json.dumps({"wanted": [["*.json"]], **record}))
+    (cache / "snapshots" / COMMIT / "unet/model-1.safetensors").unlink()
+    problems = check_asset(ASSET, hashes=False).problems
+    assert any("names model-1.safetensors, which is missing" in problem for problem in problems)
 
 
 def test_cache_that_others_have_filled(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +191,7 @@ def test_after_a_killed_download_what_is_short_is_named(cache: Path, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("imageevalkit.prefetch.hub._complete_large_files", killed)
+        patch.setattr("imageevalkit.assets.hub._complete_large_files", killed)
         with pytest.raises(KeyboardInterrupt):
             fetch(monkeypatch)
     (problem,) = check_asset(ASSET, hashes=False).problems
@@ -282,7 +289,7 @@ def test_room_is_counted_with_what_has_begun(cache: Path, monkeypatch: pytest.Mo
     wanted = {"w.safetensors": FileFacts(3 << 30, "a" * 64)}
     (cache / "blobs").mkdir(parents=True)
     usage = shutil.disk_usage(cache)
-    monkeypatch.setattr("imageevalkit.prefetch.hub.shutil.disk_usage", lambda _: usage._replace(free=2 << 30))
+    monkeypatch.setattr("imageevalkit.assets.hub.shutil.disk_usage", lambda _: usage._replace(free=2 << 30))
     part = cache / "blobs" / f"{'b' * 64}.resume"
     with part.open("wb") as file:
         file.truncate(2 << 30)
@@ -292,9 +299,9 @@ def test_room_is_counted_with_what_has_begun(cache: Path, monkeypatch: pytest.Mo
     with pytest.raises(
         CellFailure, match=r"3\.2 GB are to be downloaded.*\*\.incomplete are 1\.1 GB that killed"
     ):
-        check_room(ASSET, COMMIT, wanted)
+        check_room("org/tiny", cache / "blobs", wanted)
     part.rename(cache / "blobs" / f"{'a' * 64}.resume")
-    check_room(ASSET, COMMIT, wanted)
+    check_room("org/tiny", cache / "blobs", wanted)
 
 
 def test_a_look_at_sizes_is_quick(cache: Path) -> None:
@@ -305,7 +312,7 @@ def test_a_look_at_sizes_is_quick(cache: Path) -> None:
     for name in facts:
         (folder / name).write_bytes(b"{}")
     (cache / "imageevalkit").mkdir()
-    record = {"wanted": [[]], "files": facts}
+    record = {"files": facts}
     (cache / "imageevalkit" / f"{COMMIT}.json").write_text(json.dumps(record))
     begin = time.monotonic()
     assert check_asset(ASSET, hashes=False) == Finding([], [])
@@ -331,28 +338,6 @@ def test_the_cache_is_where_the_library_has_it(
     assert str(cache_folder()) == folder
 
 
-def test_tree_hash_is_git_s_own(tmp_path: Path) -> None:
-    def git(*words: str) -> str:
-        command = ["git", "-c", "user.name=a", "-c", "user.email=a@b.example", *words]
-        return subprocess.run(
-            command, cwd=tmp_path, check=True, capture_output=True, text=True
-        ).stdout.strip()
-
-    # git sorts "a" as a folder behind "a-b" and "a.py"
-    for name in ("a/b/c.py", "a-b", "a.py", "ä.txt", "z/__init__.py"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(name)
-    (tmp_path / "run.sh").write_text("exit\n")
-    (tmp_path / "run.sh").chmod(0o755)
-    (tmp_path / "link").symlink_to("a/b")
-    git("init", "-q")
-    git("add", "-A")
-    git("commit", "-qm", "all")
-    assert git_tree(entries(tmp_path)) == git("rev-parse", "HEAD^{tree}")
-    (tmp_path / "run.sh").chmod(0o644)
-    assert git_tree(entries(tmp_path)) != git("rev-parse", "HEAD^{tree}")
-
-
 @pytest.mark.parametrize(
     ("files", "says"),
     [
@@ -365,8 +350,6 @@ def test_tree_hash_is_git_s_own(tmp_path: Path) -> None:
     ],
 )
 def test_a_folder_of_ones_own(tmp_path: Path, files: list[str], says: str) -> None:
-    from imageevalkit.asset_checks.check import LocalFolder, check_asset
-
     for name in files:
         (tmp_path / "mine" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "mine" / name).write_text("{}")

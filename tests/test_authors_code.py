@@ -6,25 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from custom_models import authors_code, authors_examples
+from custom_models import authors
 from custom_models.load_model import MODEL_SETTINGS
-from custom_models.model_utils.diffusers_t2i import DiffusersT2I
-from custom_models.model_utils.emu3 import Emu3T2I
-from custom_models.model_utils.qwen_image import QwenImage, QwenImage2512
+from custom_models.model_utils.diffusers_models import DiffusersT2I
+from custom_models.model_utils.diffusers_special import QwenImage, QwenImage2512
+from custom_models.model_utils.transformers_models import Emu3T2I
 from imageevalkit.generation.model import ModelUnusable
 from tests.support.mirror import official_source
 
 
 @pytest.fixture
 def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(authors_code, "CODE", tmp_path)
+    monkeypatch.setattr(authors, "CODE", tmp_path)
     (tmp_path / "emu3").mkdir()
     (tmp_path / "emu3/program.py").write_text('raise SystemExit\nWORDS = " very fine."\n')
     return tmp_path
 
 
 def test_text_of_a_program(code: Path) -> None:
-    assert authors_examples.set_in_program("emu3", "program.py", "WORDS") == " very fine."
+    assert authors.set_in_file("emu3", "program.py", "WORDS") == " very fine."
 
 
 @pytest.mark.parametrize(
@@ -36,21 +36,21 @@ def test_text_of_a_program(code: Path) -> None:
 )
 def test_what_is_not_there_is_one_line(code: Path, file: str, variable: str, says: str) -> None:
     with pytest.raises(ModelUnusable, match=says):
-        authors_examples.set_in_program("emu3", file, variable)
+        authors.set_in_file("emu3", file, variable)
 
 
 def test_code_of_several_models_names_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authors_code, "CODE", tmp_path)
+    monkeypatch.setattr(authors, "CODE", tmp_path)
     with pytest.raises(ModelUnusable, match=r"--model_names show-o or show-o-512$"):
-        authors_code.use("show-o")
+        authors.use("show-o")
     with pytest.raises(ModelUnusable, match=r"no model of the registry has it among its assets$"):
-        authors_code.use("nobodys")
+        authors.use("nobodys")
 
 
 def test_emu3_without_its_authors_code_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(authors_code, "CODE", tmp_path)
+    monkeypatch.setattr(authors, "CODE", tmp_path)
     with pytest.raises(ModelUnusable, match=r"run bash utils/prefetch\.sh --model_names emu3$"):
         Emu3T2I("BAAI/Emu3-Gen-hf")
 
@@ -96,7 +96,7 @@ def qwen_readme(code: Path) -> Path:
 def test_example_of_a_readme_is_that_of_the_weights(
     qwen_readme: Path, weights: str, variable: str, expected: object
 ) -> None:
-    assert authors_examples.set_in_readme("qwen-image", "README.md", weights, variable) == expected
+    assert authors.set_in_file("qwen-image", "README.md", variable, weights) == expected
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_what_no_example_says_is_one_line(
     qwen_readme: Path, file: str, weights: str, variable: str, says: str
 ) -> None:
     with pytest.raises(ModelUnusable, match=says):
-        authors_examples.set_in_readme("qwen-image", file, weights, variable)
+        authors.set_in_file("qwen-image", file, variable, weights)
 
 
 def test_example_of_a_docstring() -> None:
@@ -127,11 +127,11 @@ def test_example_of_a_docstring() -> None:
             ```
         """
 
-    assert authors_examples.set_in_docstring(function, "words") == "one, two"
+    assert authors.set_in_docstring(function, "words") == "one, two"
     with pytest.raises(ModelUnusable, match="does not say others"):
-        authors_examples.set_in_docstring(function, "others")
+        authors.set_in_docstring(function, "others")
     with pytest.raises(ModelUnusable, match=r"the example of .*lambda> does not say words"):
-        authors_examples.set_in_docstring(lambda: None, "words")
+        authors.set_in_docstring(lambda: None, "words")
 
 
 def test_qwen_image_ends_prompts_in_their_language(
@@ -185,7 +185,7 @@ def test_authors_readme_at_the_pinned_commit_says_it(code: Path) -> None:
     ((commit, to),) = pins
     (code / to).mkdir()
     (code / to / "README.md").write_text(official_source("QwenLM/Qwen-Image", commit, "README.md"))
-    magic = authors_examples.set_in_readme(to, "README.md", "Qwen/Qwen-Image", "positive_magic")
-    negative = authors_examples.set_in_readme(to, "README.md", "Qwen/Qwen-Image-2512", "negative_prompt")
+    magic = authors.set_in_file(to, "README.md", "positive_magic", "Qwen/Qwen-Image")
+    negative = authors.set_in_file(to, "README.md", "negative_prompt", "Qwen/Qwen-Image-2512")
     assert sorted(language for language, text in magic.items() if text.startswith(", ")) == ["en", "zh"]
     assert len(negative) > 50

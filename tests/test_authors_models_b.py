@@ -215,7 +215,7 @@ def test_vila_u_runs_on_its_authors_modules_of_transformers(
     authors: Path, weights: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transformers_of("4.36.2", authors.parent)
-    monkeypatch.setattr("custom_models.model_utils.vila_u.best_device", lambda name: name)
+    monkeypatch.setattr("custom_models.model_utils.loading.best_device", lambda name: name)
     model = build("vila-u-7b-256", weights)
     import vila_u
 
@@ -233,7 +233,7 @@ def test_vila_u_refuses_what_its_modules_cannot_replace(
 ) -> None:
     with pytest.raises(ModelUnusable, match="is not usable here"):
         build("vila-u-7b-256", weights)
-    monkeypatch.setattr("custom_models.model_utils.vila_u.best_device", lambda name: name)
+    monkeypatch.setattr("custom_models.model_utils.loading.best_device", lambda name: name)
     transformers_of("4.41.0", authors.parent)
     with pytest.raises(ModelUnusable, match=r"made for transformers 4\.36\.2.* has 4\.41\.0"):
         build("vila-u-7b-256", weights)
@@ -266,7 +266,7 @@ def test_every_generator_is_seeded(authors: Path, weights: str, monkeypatch: pyt
 def test_without_the_authors_code_one_line_says_what_to_do(
     name: str, weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("custom_models.authors_code.CODE", tmp_path / "code")
+    monkeypatch.setattr("custom_models.authors.CODE", tmp_path / "code")
     with pytest.raises(ModelUnusable, match=r"authors' code is not at .*utils/prefetch\.sh"):
         build(name, weights)
 

@@ -69,7 +69,7 @@ def plan(checkout: Path, *words: str) -> tuple[int, str]:
 
 @needs_driver_env
 def test_one_file_is_a_benchmark_and_its_variant(checkout: Path) -> None:
-    add(checkout, "signs", SIGNS)
+    add(find_no_text(checkout), "signs", SIGNS)
     listed = run_eval(checkout, "--list").stdout
     for name in ("street-signs", "large-signs"):
         assert re.search(rf"\n  {name} +t2i +2 +ppocr +ready\n", listed), listed
@@ -293,8 +293,8 @@ def test_missing_weights_of_who_measures_block_the_cell(checkout: Path) -> None:
 def test_a_fresh_machine_plans_in_the_environment_that_it_has_just_made(checkout: Path) -> None:
     (checkout / ".venv").unlink(missing_ok=True)
     (checkout / "utils/make_env.sh").write_text(
-        "mkdir -p .venv/bin; [ ! -e .venv/.imageevalkit-requirements ] || exit 0\n"
-        f'printf \'#!/bin/sh\\necho "$*" >>runs.txt\\nexec {sys.executable} "$@"\\n\' >.venv/bin/python\n'
+        f"cd {checkout}; mkdir -p .venv/bin; [ ! -e .venv/.imageevalkit-requirements ] || exit 0\n"
+        f'printf \'#!/bin/sh\\necho "$*" >>{checkout}/runs.txt\\nexec {sys.executable} "$@"\\n\' >.venv/bin/python\n'
         "chmod +x .venv/bin/python; echo made >.venv/.imageevalkit-requirements\n"
     )
     status, said = plan(checkout, "--ds_names", "quicktext", "--eval", "false")

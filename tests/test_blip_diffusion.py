@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from custom_models.model_utils.blip_diffusion import BlipDiffusion
+from custom_models.model_utils.diffusers_special import BlipDiffusion
 from imageevalkit.cell import REPO
 from imageevalkit.generation.model import ModelUnusable
 
@@ -67,7 +67,7 @@ def test_q_former_is_asked_for_with_tokenizer_commit_and_type(
     monkeypatch.setitem(sys.modules, "diffusers.pipelines.blip_diffusion", SimpleNamespace())
     model = BlipDiffusion.__new__(BlipDiffusion)
     model._model_path, model._bert = str(tmp_path / "pipeline"), (str(tmp_path / "bert"), None)
-    model._options = SimpleNamespace(revision="0" * 40)  # type: ignore[assignment]
+    model.revision = "0" * 40
     model.dtype = {"default": "float16", "qformer": "float32"}
     assert model._load_parts() == {"qformer": "the Q-Former"}
     assert asked == [

@@ -38,7 +38,7 @@ def cell() -> None:
 
 
 def test_each_item_has_one_state() -> None:
-    states = list(survey_images(CELL, items(FakeDataset(6))).values())
+    states = list(survey_images(CELL, items(FakeDataset(6))).states.values())
     assert [state.status for state in states] == [
         *("generated", "refused", "blank", "corrupt", "generated", "failed")
     ]
@@ -85,7 +85,7 @@ def test_an_image_whose_last_step_was_cut_off_is_whole_for_all() -> None:
     [planned] = images_to_come(CELL, first, TODAY).values()
     assert planned.sha256 == last_records(CELL)["images/00000"].image_sha256
     assert not path.exists(), "a plan touches nothing"
-    [judged] = survey_images(CELL, first).values()
+    [judged] = survey_images(CELL, first).states.values()
     assert (judged.status, judged.sha256, path.is_file()) == ("generated", planned.sha256, True)
 
 
@@ -96,7 +96,7 @@ def test_what_cannot_be_read_is_not_paid_for_again() -> None:
     for look in (survey, images_to_come):  # a plan says what the run will
         with pytest.raises(CellFailure, match=r"00000\.png cannot be read: Input/output error"):
             look(CELL, items(FakeDataset(1)), TODAY)
-    [judged] = survey_images(CELL, items(FakeDataset(1))).values()
+    [judged] = survey_images(CELL, items(FakeDataset(1))).states.values()
     assert (judged.status, judged.reason) == ("corrupt", "the image cannot be read: Input/output error")
 
 

@@ -118,6 +118,8 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "empty.png").touch()
     (tmp_path / ".half.png").write_bytes(b"being written")
     (tmp_path / ".half.png.part").write_bytes(b"being written")
+    (tmp_path / ".thumbnails").mkdir()
+    good.save(tmp_path / ".thumbnails/a.webp")
     (tmp_path / "notes.txt").write_text("no image")
     return tmp_path
 

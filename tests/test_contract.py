@@ -27,7 +27,6 @@ from imageevalkit.benchmark.contract import (
     Sample,
     Scores,
     Unparsed,
-    grouped,
 )
 from imageevalkit.benchmark.question import QWEN_VL_UTILS, Answer, Picture, Question, ask, measure
 from imageevalkit.cell import Cell, output_root
@@ -35,9 +34,8 @@ from imageevalkit.cell.items import Item, items_of
 from imageevalkit.cell.results import Evaluator, Metric, Result, Score, read_result
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.evaluation.engine import evaluate_cell
-from imageevalkit.evaluation.interview import EvaluateOptions
-from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
-from imageevalkit.metrics import mean, mean_by, points
+from imageevalkit.jobs import COMPLETE, INCOMPLETE, EvaluateOrder, Job, Outcome, Plan, ReportOrder, job_words
+from imageevalkit.metrics import grouped, mean, mean_by, points
 from imageevalkit.progress import ProgressWriter
 from imageevalkit.registry import BenchmarkDataset
 from tests.support.checkout import environ, make_checkout
@@ -45,7 +43,7 @@ from tests.support.generation import picture
 from tests.support.image_server import KEY
 from tests.support.judge_server import ReplyServer
 
-_ASK = EvaluateOptions()
+_ASK = EvaluateOrder()
 
 
 @pytest.fixture
@@ -59,7 +57,7 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Iterator[ReplyServer]:
 
 
 def evaluate(
-    benchmark: Benchmark, model: str = "m", options: EvaluateOptions = _ASK
+    benchmark: Benchmark, model: str = "m", options: EvaluateOrder = _ASK
 ) -> tuple[Outcome, Result, list[dict[str, Any]]]:
     """Images of ``model`` for the benchmark, unless there are some, and what they are worth."""
     cell = Cell(model, benchmark.name)
@@ -103,7 +101,7 @@ def test_a_later_question_quotes_an_earlier_reply_and_a_resumed_run_asks_nothing
 ) -> None:
     judge.reply = lambda request: "2" if "Grade" in request.prompt else f"a view ({request.prompt[-9:]})"
     judge.choose = lambda request, attempt: "401" if "Grade" in request.prompt else "ok"
-    with pytest.raises(CellFailure, match=r"0 of 3 judged; run again to go on"):
+    with pytest.raises(CellFailure, match=r"0 of 3 judged; the next run goes on"):
         evaluate(Described())
     assert sum("Describe" in request.prompt for request in judge.requests) == 3
     judge.requests.clear()
@@ -159,7 +157,7 @@ def test_the_words_of_a_question_change_with_the_attempt_and_not_with_a_restart(
             if evaluate(Reworded(), "again")[0].state == COMPLETE:
                 break
         except CellFailure as error:
-            assert "run again to go on" in str(error)
+            assert "the next run goes on" in str(error)
     assert replies == uninterrupted
     assert len(cell.judgements.read_text().splitlines()) == 9
 
@@ -172,7 +170,7 @@ def test_what_no_attempt_answers_is_unparsed_and_asked_in_new_words_if_the_user_
     assert (outcome.state, result.coverage.unparsed, len(judge.requests)) == (INCOMPLETE, 2, 7)
     evaluate(Reworded())
     assert len(judge.requests) == 7
-    evaluate(Reworded(), options=EvaluateOptions(retry_unparsed=True))
+    evaluate(Reworded(), options=EvaluateOrder(retry_unparsed=True))
     asked = [request.prompt for request in judge.requests]
     assert len(asked) == 7 + 2 * 3
     evaluate(Reworded())
@@ -503,10 +501,10 @@ def test_metrics_may_be_of_all_images_of_a_prompt_and_official_files_pictures(ju
 _SPREAD = f"""
 import io, json
 from PIL import Image
-from imageevalkit.benchmark.contract import Benchmark, Sample, grouped
+from imageevalkit.benchmark.contract import Benchmark, Sample
 from imageevalkit.benchmark.question import ask
 from imageevalkit.cell.results import Score
-from imageevalkit.metrics import mean
+from imageevalkit.metrics import grouped, mean
 
 {inspect.getsource(_png)}
 {inspect.getsource(Spread)}"""
@@ -514,9 +512,11 @@ from imageevalkit.metrics import mean
 
 def report(checkout: Path) -> str:
     """What the report of the checkout prints about the results of this test."""
-    settings = json.dumps({"spread": {"rules": "corrected"}})
-    environment = environ(checkout, IMAGEEVALKIT_OUTPUT=str(output_root()), IMAGEEVALKIT_DS_KWARGS=settings)
-    command = [sys.executable, "-m", "imageevalkit.report"]
+    job = Job("report", "report", [], [], [], always=True, order=ReportOrder([]))
+    settings = {"spread": {"rules": "corrected"}}
+    plan = Plan(str(checkout / "log/run"), False, [job], settings=settings).save()
+    environment = environ(checkout, IMAGEEVALKIT_OUTPUT=str(output_root()))
+    command = [sys.executable, "-m", "imageevalkit.report", *job_words(plan, "report")]
     done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=True)
     return done.stdout
 

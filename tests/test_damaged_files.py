@@ -20,8 +20,9 @@ from imageevalkit.cell.jsonl import JsonlWriter, Shape, copy_of, mend, read_kept
 from imageevalkit.cell.records import RECORD
 from imageevalkit.cell.results import Metric
 from imageevalkit.errors import ExitStatus
-from imageevalkit.jobs import outcome_path
-from imageevalkit.report.__main__ import main
+from imageevalkit.jobs import Plan, outcome_path
+from imageevalkit.report.__main__ import make_report
+from imageevalkit.report.relations import Asked
 from tests.support.cells import QWEN, Made, write_cell
 from tests.support.checkout import REPO, environ
 
@@ -38,10 +39,10 @@ def cell() -> Cell:
     return write_cell("bad", "text", ITEMS, metrics)
 
 
-def report(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+def report(capsys: pytest.CaptureFixture[str], plan: Plan | None = None) -> list[str]:
     """The lines that the report prints, which has the good cell in every file whatever else there is."""
     capsys.readouterr()
-    assert main(list(words)) == ExitStatus.COMPLETE
+    assert make_report(Asked(), plan) == ExitStatus.COMPLETE
     with (output_root() / "leaderboard.csv").open(newline="") as file:
         assert ("good", "0.5") in {(row["model"], row["value"]) for row in csv.DictReader(file)}
     assert "| good |" in (output_root() / "leaderboard.md").read_text()
@@ -190,7 +191,7 @@ def test_an_outcome_that_cannot_be_read_is_no_score_of_this_run(
     path = outcome_path(tmp_path / "run", Cell("bad", "text"), "evaluate")
     path.parent.mkdir(parents=True)
     path.write_text(text)
-    lines = report(capsys, "--run_folder", str(tmp_path / "run"))
+    lines = report(capsys, Plan(str(tmp_path / "run"), False, []))
     [line] = [line for line in lines if line.startswith("bad/text: ")]
     assert line.startswith("bad/text: failed in this run: its outcome file is unreadable")
 

@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from custom_models.model_utils.diffusers_edit import DiffusersEdit
-from custom_models.model_utils.diffusers_loading import _denoiser, part_dtype
-from custom_models.model_utils.diffusers_t2i import DiffusersT2I
+from custom_models.model_utils.diffusers_models import DiffusersEdit, DiffusersT2I, _denoiser, part_dtype
 from imageevalkit.generation.model import Generated, ModelUnusable, Refused
 from tests.support.native_contract import PHOTO, apart
 from tests.support.tiny_checkpoints.diffusers_others import save_pixart_sigma

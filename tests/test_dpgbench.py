@@ -18,8 +18,8 @@ from PIL import Image
 
 from benchmarks.dpgbench.benchmark import DPGBench
 from imageevalkit import assets
+from imageevalkit.adoption import find_images
 from imageevalkit.adoption.copies import adopt_cell
-from imageevalkit.adoption.places import find_images
 from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores, Settings, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, measure
 from imageevalkit.cell import Cell

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from eval_models.encoders.pixels import (
+from eval_models.encoders.encoder import (
     CLIP_MEAN,
     CLIP_STD,
     clip_pixels,

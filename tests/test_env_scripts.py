@@ -14,10 +14,9 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from imageevalkit.assets import HubAsset
+from imageevalkit.assets import HubAsset, http, hub
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure
-from imageevalkit.prefetch import hub
 from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 from tests.support.hub_server import COMMIT, hub_server
 from tests.support.tree import copy_tree, environment, lend_driver_environment, one_error, run
@@ -180,6 +179,9 @@ declare -gA EVAL_ENV_MAP=([small]='' [small-zh]='' [many]='one two' [encoders]=s
             "benchmark/edit/small.txt",
         ),
         (["--benchmark", "small"], "EVAL_ENV_MAP[small]=served", "conda/envs/served", "judge/served.txt"),
+        # a list of several benchmarks, each with an environment of its own
+        (["--benchmark", "alone"], "", "conda/envs/alone", "benchmark/t2i/alone.txt"),
+        (["--benchmark", "alone-too"], "", "conda/envs/alone-too", "benchmark/t2i/alone.txt"),
     ],
 )
 def test_a_name_leads_to_its_environment_and_list(
@@ -191,8 +193,10 @@ def test_a_name_leads_to_its_environment_and_list(
         "model/own.txt": "# another one\n",
         "benchmark/edit/small-zh.txt": "# the same packages\n-r small.txt\n",
         "benchmark/edit/small.txt": "encoder==1\n",
+        "benchmark/t2i/alone.txt": "# Alone.\n# also for: alone-too\nother==1\n",
         "judge/served.txt": "server==1\n",
     }.items():
+        (root / "requirements" / name).parent.mkdir(exist_ok=True)
         (root / "requirements" / name).write_text(text)
     # an interpreter that suits and makes nothing: what would be built where has been said by then
     idle = root / "idle_python"
@@ -435,7 +439,7 @@ def test_env_python_names_what_is_missing(root: Path) -> None:
 
 # --- config_defaults.sh ---
 
-SETTINGS = ("CONDA_BASE", "TORCH_HOME", "HF_HOME", "HF_TOKEN", "HF_ENDPOINT")
+SETTINGS = ("CONDA_BASE", "TORCH_HOME", "HF_HOME", "HF_TOKEN", "HF_ENDPOINT", "AZURE_OPENAI_ENDPOINT")
 
 
 def test_helpers_take_the_same_settings_as_eval_sh(root: Path) -> None:
@@ -443,12 +447,14 @@ def test_helpers_take_the_same_settings_as_eval_sh(root: Path) -> None:
         shutil.copy(REPO / name, root)
     (root / "config.local.sh").write_text(
         'CONDA_BASE=/file/conda\nTORCH_HOME=""\nHF_TOKEN=file-token\nHF_ENDPOINT=http://file\n'
+        "AZURE_OPENAI_ENDPOINT=http://file\n"
     )
     environ = {
         "CONDA_BASE": "/environment/conda",
         "TORCH_HOME": "/environment/torch",
         "HF_HOME": "/environment/hf",
         "HF_TOKEN": "environment-token",
+        "AZURE_OPENAI_ENDPOINT": "http://environment",
     }
     expected = {
         "CONDA_BASE": "/file/conda",
@@ -459,6 +465,7 @@ def test_helpers_take_the_same_settings_as_eval_sh(root: Path) -> None:
         # a token and the endpoint it belongs to: the environment first
         "HF_TOKEN": "environment-token",
         "HF_ENDPOINT": "http://file",
+        "AZURE_OPENAI_ENDPOINT": "http://environment",
     }
     script = f"set -euo pipefail; . utils/config_defaults.sh; config_defaults {' '.join(SETTINGS)}; env"
     assert settings(run("bash", "-c", script, cwd=root, environ=environ)) == expected
@@ -466,6 +473,7 @@ def test_helpers_take_the_same_settings_as_eval_sh(root: Path) -> None:
     launcher.parent.mkdir(parents=True)
     launcher.write_text('#!/bin/sh\n[ "$1" = -c ] || exec env\n')
     launcher.chmod(0o755)
+    (root / "utils/make_env.sh").write_text("exit 0\n")  # it is fine
     assert settings(run("bash", "eval.sh", cwd=root, environ=environ)) == expected
 
 
@@ -586,12 +594,12 @@ def test_hub_that_stays_away_is_given_up_after_bounded_tries(
         raise ConnectionError("no route to the hub")
 
     monkeypatch.setattr(hub, "_attempt", refuse)
-    monkeypatch.setattr(hub, "_FIRST_WAIT", 0.01)
-    monkeypatch.setattr(hub, "why_unreachable", lambda url: "")
+    monkeypatch.setattr(http, "_FIRST_WAIT", 0.01)
+    monkeypatch.setattr(hub, "check_reach", lambda *_: None)
     with pytest.raises(CellFailure, match="no route to the hub"):
         hub.snapshot(HubAsset("org/tiny"))
-    assert len(calls) == hub.TRIES
-    assert capsys.readouterr().err.count("no route to the hub; try ") == hub.TRIES - 1
+    assert len(calls) == http.TRIES
+    assert capsys.readouterr().err.count("no route to the hub; try ") == http.TRIES - 1
 
 
 def test_wrong_usage_of_the_download(kit: Path) -> None:
@@ -681,7 +689,7 @@ def test_ci_gets_the_programs_that_tests_need_where_it_may_and_says_where_not(
         (tools / name).symlink_to(str(shutil.which(name)))
     end = {"up": f"> {tools}/chromium; > {tools}/chromedriver", "down": "exit 100"}[mirror]
     (tools / "apt-get").write_text(f'#!{shutil.which("bash")}\necho "$@" >>{called}\n{end}\n')
-    for name in ("strace", "apt-get"):
+    for name in ("strace", "openssl", "slurmctld", "munged", "apt-get"):
         (tools / name).touch()
         (tools / name).chmod(0o755)
     done = run("bash", tmp_path / "kit/.ci/run", environ={"PATH": str(tools)})

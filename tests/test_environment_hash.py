@@ -15,11 +15,12 @@ import pytest
 from imageevalkit.cell import REPO, Cell
 from imageevalkit.cell import fingerprint as fp
 from imageevalkit.cell.results import Metric
-from imageevalkit.evaluation.provenance import provenance
+from imageevalkit.cell.states import survey
+from imageevalkit.evaluation.engine import provenance
 from imageevalkit.generation.model import installed_packages
 from imageevalkit.hashes import environment_hash, hash_of, installed
 from imageevalkit.report.collect import collect
-from imageevalkit.report.html import render
+from imageevalkit.report.pages import render
 from tests.support.cells import Made, write_cell
 
 
@@ -82,7 +83,7 @@ def test_the_hash_is_in_the_provenance_of_image_and_score_and_in_the_report(
     cell = Cell("m", "longtext")
     cell.folder.mkdir(parents=True)
     fp.remember(cell.fingerprints, {"model_path": "x"}, installed_packages())
-    origin = provenance(cell, [], {}, "nobody")
+    origin = provenance(cell, survey(cell, []), {})
     assert origin["environment"] == origin["model_packages"][0]["environment"] == environment_hash()
 
     write_cell(*cell, [Made("images/p/0001_1", "a red cat", value=0.5)], {"accuracy": Metric(0.5, 1)})

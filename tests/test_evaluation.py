@@ -25,19 +25,18 @@ from imageevalkit.cell.records import last_records
 from imageevalkit.cell.results import Metric, Result, Score, read_result, standing, validate, write_files
 from imageevalkit.cell.states import images_to_come
 from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.answerers import Answerers
-from imageevalkit.evaluation.engine import evaluate_cell, pictures_of
-from imageevalkit.evaluation.interview import EvaluateOptions, Interview
+from imageevalkit.evaluation.engine import evaluate_cell
+from imageevalkit.evaluation.interview import Interview
 from imageevalkit.generation.cell_run import GenerateOptions
 from imageevalkit.generation.model import Refused
-from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, Outcome
-from imageevalkit.progress import PROGRESS_ENV, Progress, ProgressWriter
+from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, EvaluateOrder, Outcome
+from imageevalkit.progress import Progress, ProgressWriter
 from imageevalkit.report.collect import collect
 from tests.support.generation import FakeAsyncModel, FakeDataset, FakeModel, generate, items
 from tests.support.red_benchmark import RedBenchmark
 
 CELL = Cell("m", "fake")
-_ASK = EvaluateOptions()
+_ASK = EvaluateOrder()
 
 
 class SameQuestion(RedBenchmark):
@@ -47,16 +46,15 @@ class SameQuestion(RedBenchmark):
         return [measure("red", image)]
 
 
-def evaluate(benchmark: RedBenchmark, n: int = 5, options: EvaluateOptions = _ASK) -> tuple[Outcome, Result]:
+def evaluate(benchmark: RedBenchmark, n: int = 5, options: EvaluateOrder = _ASK) -> tuple[Outcome, Result]:
     outcome = evaluate_cell(CELL, benchmark, items(FakeDataset(n)), ProgressWriter(), options)
     return outcome, read_result(CELL.result)
 
 
-def to_ask(benchmark: RedBenchmark, n: int = 5, options: EvaluateOptions = _ASK) -> tuple[int, int]:
+def to_ask(benchmark: RedBenchmark, n: int = 5, options: EvaluateOrder = _ASK) -> tuple[int, int]:
     """What a forecast tells: how many questions there are to ask, of how many."""
     of_cell = items(FakeDataset(n))
-    pictures = pictures_of(benchmark, images_to_come(CELL, of_cell, None))
-    known = Interview(CELL, benchmark, Answerers(benchmark), of_cell, pictures, options)
+    known = Interview(CELL, benchmark, of_cell, images_to_come(CELL, of_cell, None), options)
     return len(known.open()), known.requests
 
 
@@ -115,7 +113,7 @@ def test_blank_placeholders_are_blank_not_generated() -> None:
 
 def test_official_treatment_scores_the_files_it_finds_and_says_so() -> None:
     generate(lossy_model(), FakeDataset(5), GenerateOptions(blank_on_error=True))
-    outcome, result = evaluate(RedBenchmark(), options=EvaluateOptions(official=True))
+    outcome, result = evaluate(RedBenchmark(), options=EvaluateOrder(official=True))
     assert result.treatment == "official"
     assert result.headline == ["red"]
     assert result.metrics["red"].n == 4, "three images and the white placeholder"
@@ -156,7 +154,7 @@ def test_a_reply_without_a_score_is_asked_for_as_often_as_officially() -> None:
     again = RedBenchmark(tries=3)
     evaluate(again)
     assert again.asked == [], "a fourth reply would be one to choose from"
-    outcome, result = evaluate(again, options=EvaluateOptions(retry_unparsed=True))
+    outcome, result = evaluate(again, options=EvaluateOrder(retry_unparsed=True))
     assert again.asked == ["images/00000"]
     assert again.answered_before and outcome.state == COMPLETE
     assert result.notes == ["1 questions were asked more often than officially (--retry_unparsed)"]
@@ -403,7 +401,7 @@ def test_a_trial_with_another_judge_hides_no_full_result() -> None:
     generate(FakeModel(), FakeDataset(5))
     evaluate(RedBenchmark("red-v1"))
     evaluate_cell(
-        CELL, RedBenchmark("red-v2"), items(FakeDataset(5))[:2], ProgressWriter(), EvaluateOptions(2)
+        CELL, RedBenchmark("red-v2"), items(FakeDataset(5))[:2], ProgressWriter(), EvaluateOrder(limit=2)
     )
     assert read_result(CELL.result).evaluator.id == "red-v1"
     assert len(CELL.scores.read_text().splitlines()) == 5
@@ -431,10 +429,10 @@ class Waiting(RedBenchmark):
         yield from super().ask(questions)
 
 
-def test_what_holds_the_judge_back_is_told_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(PROGRESS_ENV, str(tmp_path / "progress"))
+def test_what_holds_the_judge_back_is_told_meanwhile(tmp_path: Path) -> None:
     generate(FakeModel(), FakeDataset(5))
-    evaluate(Waiting())
+    progress = ProgressWriter(tmp_path / "progress")
+    evaluate_cell(CELL, Waiting(), items(FakeDataset(5)), progress)
     told = [Progress(**json.loads(line)) for line in (tmp_path / "progress").read_text().splitlines()]
     told = [each for each in told if each.stage == "evaluate"]
     notes = [each.note for each in told]
@@ -448,7 +446,7 @@ def test_a_judge_that_dies_fails_the_cell_and_keeps_what_it_said(capsys: pytest.
     outcome, result = evaluate(RedBenchmark(faults={"images/00003": "judge dies"}))
     assert outcome.state == FAILED
     assert "\nred-v1 stopped answering: the key is rejected\n" in capsys.readouterr().out
-    assert outcome.message == "the key is rejected (3 of 5 judged; run again to go on)"
+    assert outcome.message == "the key is rejected (3 of 5 judged; the next run goes on)"
     assert (result.coverage.judged, result.coverage.judge_failed, result.headline) == (3, 2, [])
     again = RedBenchmark()
     outcome, undisturbed = evaluate(again)
@@ -468,7 +466,7 @@ def test_rescoring_asks_nothing_and_parses_anew() -> None:
     generate(FakeModel(), FakeDataset(5))
     _, before = evaluate(RedBenchmark(faults={"images/00004": "judge down"}))
     rescored = Doubling()
-    outcome, result = evaluate(rescored, options=EvaluateOptions(ask=False))
+    outcome, result = evaluate(rescored, options=EvaluateOrder(ask=False))
     assert rescored.asked == []
     assert before.metrics["red"].value and result.metrics["red"].value
     assert result.metrics["red"].value == pytest.approx(2 * before.metrics["red"].value)
@@ -482,7 +480,7 @@ def test_rescoring_for_a_judge_that_said_nothing_replaces_no_result() -> None:
     generate(FakeModel(), FakeDataset(5))
     evaluate(RedBenchmark("red-v1"))
     with pytest.raises(CellFailure, match="red-v2 has said nothing about these images"):
-        evaluate(RedBenchmark("red-v2"), options=EvaluateOptions(ask=False))
+        evaluate(RedBenchmark("red-v2"), options=EvaluateOrder(ask=False))
     assert read_result(CELL.result).evaluator.id == "red-v1"
 
 
@@ -495,7 +493,7 @@ def test_what_was_not_asked_replaces_nothing_more_complete() -> None:
     with pytest.raises(
         CellFailure, match=r"3 judge failed \(.*leave --rescore out .*\); the result of 5 judged"
     ):
-        evaluate(RedBenchmark(), options=EvaluateOptions(ask=False))
+        evaluate(RedBenchmark(), options=EvaluateOrder(ask=False))
     assert read_result(CELL.result).coverage.judged == 5
 
 
@@ -508,7 +506,7 @@ def test_a_trial_that_is_not_judged_says_why_beside_the_result_that_stands() -> 
     with pytest.raises(
         CellFailure, match=r"^1 judge failed \(once: judge down; run again .+\); the result of 5"
     ):
-        evaluate_cell(CELL, benchmark, trial, ProgressWriter(), EvaluateOptions(2))
+        evaluate_cell(CELL, benchmark, trial, ProgressWriter(), EvaluateOrder(limit=2))
 
 
 def test_a_machine_without_git_has_results_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -523,7 +521,7 @@ def test_a_trial_replaces_no_complete_result_even_of_an_evaluator_before_the_lat
     for evaluator in ("red-v1", "red-v2"):
         evaluate(RedBenchmark(evaluator))
     trial = items(FakeDataset(5))[:2]
-    outcome = evaluate_cell(CELL, RedBenchmark("red-v1"), trial, ProgressWriter(), EvaluateOptions(2))
+    outcome = evaluate_cell(CELL, RedBenchmark("red-v1"), trial, ProgressWriter(), EvaluateOrder(limit=2))
     assert outcome.message.endswith("the result of 5 items stands")
     judged = {cell.result.evaluator.id: cell.result.coverage.judged for cell in collect() if cell.result}
     assert judged == {"red-v1": 5, "red-v2": 5}
@@ -637,7 +635,7 @@ def test_a_result_goes_when_a_placeholder_takes_the_place_of_an_image() -> None:
 def test_a_result_goes_when_an_image_that_it_lacked_is_there_again() -> None:
     generate(FakeModel(), FakeDataset(3))
     (CELL.folder / "images/00001.png").unlink()
-    assert evaluate(RedBenchmark(), n=3, options=EvaluateOptions(official=True))[1].coverage.judged == 2
+    assert evaluate(RedBenchmark(), n=3, options=EvaluateOrder(official=True))[1].coverage.judged == 2
     generate(FakeModel(), FakeDataset(3))
     assert standing(CELL) == [], "it is the image on record, but not one that was measured"
 
@@ -645,7 +643,7 @@ def test_a_result_goes_when_an_image_that_it_lacked_is_there_again() -> None:
 def test_a_result_goes_when_what_nobody_tried_has_failed() -> None:
     """Official treatments differ between the two."""
     generate(FakeModel(), FakeDataset(2))
-    evaluate(RedBenchmark(), n=3, options=EvaluateOptions(official=True))
+    evaluate(RedBenchmark(), n=3, options=EvaluateOrder(official=True))
     generate(FakeModel(lambda prompt: (_ for _ in ()).throw(Refused("no"))), FakeDataset(3))
     assert standing(CELL) == []
 
@@ -696,10 +694,10 @@ def test_a_forecast_counts_what_is_asked() -> None:
     assert to_ask(RedBenchmark()) == (5, 5)
     evaluate(RedBenchmark(faults={"images/00001": "hm", "images/00003": "judge down"}))
     for tries, options, count in (
-        (1, EvaluateOptions(), 1),
-        (2, EvaluateOptions(), 2),
-        (1, EvaluateOptions(retry_unparsed=True), 2),
-        (2, EvaluateOptions(ask=False), 0),
+        (1, EvaluateOrder(), 1),
+        (2, EvaluateOrder(), 2),
+        (1, EvaluateOrder(retry_unparsed=True), 2),
+        (2, EvaluateOrder(ask=False), 0),
     ):
         benchmark = RedBenchmark(tries=tries, faults={"images/00001": "hm", "images/00003": "judge down"})
         assert to_ask(benchmark, options=options) == (count, 5)
@@ -714,23 +712,6 @@ def test_a_forecast_knows_the_answers_about_images_made_elsewhere() -> None:
     write_over(CELL.generation, None)
     evaluate(RedBenchmark(), n=2)
     assert to_ask(RedBenchmark(), n=3) == (1, 3)
-
-
-@pytest.mark.parametrize(
-    ("environment", "options"),
-    [
-        ({}, EvaluateOptions(workers=3)),
-        ({"IMAGEEVALKIT_RETRY_UNPARSED": "true"}, EvaluateOptions(workers=3, retry_unparsed=True)),
-        ({"IMAGEEVALKIT_RESCORE": "true"}, EvaluateOptions(workers=3, ask=False)),
-    ],
-    ids=str,
-)
-def test_a_job_and_its_forecast_read_their_options_from_the_environment(
-    environment: Mapping[str, str], options: EvaluateOptions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in {"IMAGEEVALKIT_CORES": "3", **environment}.items():
-        monkeypatch.setenv(name, value)
-    assert EvaluateOptions.from_environment() == options
 
 
 def test_a_new_image_is_judged_anew() -> None:

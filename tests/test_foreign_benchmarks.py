@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from imageevalkit.cell.metrics_file import read_metrics
-from imageevalkit.cell.results import Metric
+from imageevalkit.cell.results import Metric, read_metrics
 from imageevalkit.errors import CellFailure
 from tests.support.checkout import (
     SLOW_NOISE,

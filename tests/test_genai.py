@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.genai.benchmark import TAGS, GenAI, GenAISettings
-from imageevalkit.adoption.places import find_images
+from imageevalkit.adoption import find_images
 from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, ask, measure
 from imageevalkit.cell import Cell

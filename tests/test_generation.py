@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from imageevalkit.api.money import Bill
 from imageevalkit.atomic import part_path
 from imageevalkit.cell import Cell
 from imageevalkit.cell.records import last_records
 from imageevalkit.errors import CellFailure
 from imageevalkit.generation.cell_run import CellRun, GenerateOptions
-from imageevalkit.generation.model import Generated, ItemFailed, ModelUnusable, Refused
+from imageevalkit.generation.model import Generated, ImageModel, ItemFailed, ModelUnusable, Refused
 from imageevalkit.images import encode
 from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STALE
+from imageevalkit.requests.money import Bill
 from tests.support.generation import (
     FakeAsyncModel,
     FakeDataset,
@@ -44,6 +44,22 @@ def contents() -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in sorted((CELL.folder / "images").iterdir())}
 
 
+@pytest.mark.parametrize(
+    ("answer", "own", "expected"), [(None, True, True), (None, None, None), (False, True, False)]
+)
+def test_whether_a_seed_is_honoured_is_what_the_class_says(
+    answer: bool | None, own: bool | None, expected: bool | None
+) -> None:
+    class Model(ImageModel):
+        seed_honoured = own
+
+        def generate(self, given: Any, seed: int = 42) -> Any:
+            return Generated(picture(given, seed), seed_honoured=answer)
+
+    assert generate(Model(), FakeDataset(1)).state == COMPLETE
+    assert last_records(CELL)["images/00000"].seed_honoured is expected
+
+
 def test_records_say_everything_design_asks_for() -> None:
     assert generate(FakeModel(), FakeDataset(3)).state == COMPLETE
     record = last_records(CELL)["images/00001"]
@@ -52,7 +68,7 @@ def test_records_say_everything_design_asks_for() -> None:
     assert record.seed == 43  # 42 + the dataset's seed
     assert record.size == (8, 8)
     assert record.attempts == 1
-    assert record.seed_honoured is True
+    assert record.seed_honoured is None, "it cannot be known of a class that does not say"
     needed = {
         "prompt_sha256",
         "requested_size",
@@ -614,6 +630,54 @@ def test_a_copy_of_the_tree_with_its_weights_makes_the_same_images(tmp_path: Pat
     assert here == node
     assert str(tmp_path) not in str(here)
     assert "weights of kwargs.adapter" in fp.explain(here, settings(tmp_path / "node", b"b"))
+
+
+ON_RECORD = {
+    "bagel": "BagelEdit BagelT2I",
+    "blip_diffusion": "BlipDiffusion",
+    "diffusers_edit": "DiffusersEdit",
+    "diffusers_subject": "DiffusersSubject",
+    "diffusers_t2i": "DiffusersT2I",
+    "emu3": "Emu3T2I",
+    "flux_ip_adapter": "FluxIPAdapter",
+    "freediff": "FreeDiffEdit",
+    "hq_edit": "HQEdit",
+    "janus": "JanusT2I",
+    "janus_authors": "JanusAuthorsT2I",
+    "janusflow": "JanusFlowT2I",
+    "lumina_dimoo": "LuminaDimooEdit LuminaDimooT2I",
+    "ominicontrol": "OminiControlSubject",
+    "omnigen": "OmniGenEdit OmniGenSubject",
+    "openai_images": "OpenAIImagesEdit OpenAIImagesSubject OpenAIImagesT2I",
+    "orthus": "OrthusT2I",
+    "ovis_u1": "OvisU1Edit OvisU1T2I",
+    "qwen_image": "QwenImage QwenImage2512",
+    "reference_blank": "ReferenceBlank ReferenceBlankEdit ReferenceBlankSubject ReferenceIdentity",
+    "reference_noise": "ReferenceNoise ReferenceNoiseEdit ReferenceNoiseSubject",
+    "reference_typeset": "ReferenceTypeset ReferenceTypesetEdit ReferenceTypesetSubject",
+    "show_o": "ShowOT2I",
+    "ssr_encoder": "SSREncoderSubject",
+    "vila_u": "VilaUT2I",
+}
+"""What the records of users' images call the shipped classes: a change makes those images stale."""
+
+
+def test_the_records_of_images_know_a_class_by_the_name_that_it_was_first_recorded_by() -> None:
+    from custom_models.load_model import MODEL_SETTINGS
+    from imageevalkit.cell import fingerprint as fp
+
+    names = {
+        f".model_utils.{module}:{name}" for module, classes in ON_RECORD.items() for name in classes.split()
+    }
+    entries = [(task, entry) for task, models in MODEL_SETTINGS.items() for entry in models.values()]
+    assert {fp.settings_of(task, entry)["class"] for task, entry in entries} == names
+    # an entry of the user's that has such a name finds the class, and its images stay, too
+    for name in names:
+        module, _, class_name = name.partition(":")
+        moved = {"module": fp.module_now(module, class_name), "class": class_name, "model_path": ""}
+        assert fp.settings_of("t2i", moved)["class"] == name
+        assert any((entry["module"], entry["class"]) == (moved["module"], class_name) for _, entry in entries)
+    assert fp.module_now(".model_utils.diffusers_t2i", "MyOwn") == ".model_utils.diffusers_t2i"
 
 
 def test_another_commit_of_the_authors_code_makes_images_stale() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from benchmarks.geneval.benchmark import COLORS, TAGS, GenEval, GenEvalSettings, kept, relations, verdict
-from imageevalkit.adoption.places import find_images
+from imageevalkit.adoption import find_images
 from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, measure
 from imageevalkit.cell import REPO

@@ -11,10 +11,10 @@ import pytest
 
 from custom_models.load_model import MODEL_SETTINGS
 from imageevalkit.errors import UserError
-from imageevalkit.jobs import Job, Plan
+from imageevalkit.jobs import GenerateOrder, Job, Plan
 from imageevalkit.launch import gpus
 from imageevalkit.launch.config import Config
-from imageevalkit.launch.options import parse_words, resolve
+from imageevalkit.launch.options import parse, resolve
 from imageevalkit.launch.planner import make_plan
 from imageevalkit.launch.workload import gpus_of
 from tests.support.checkout import make_checkout, needs_driver_env, run_eval
@@ -48,7 +48,7 @@ def _plan(
 ) -> Plan:
     given = Config(scalars=config, maps=maps)
     names = ["--model_names", model, "--ds_names", "quicktext"]
-    return make_plan(resolve(parse_words([*names, *words]), given), given)
+    return make_plan(resolve(parse([*names, *words]), given), given)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,8 @@ def test_gpus_of_a_model(
     job = plan(model, *words, gpus=gpus).jobs[0]
     replicas = int(words[1]) if words else None
     assert (job.gpus, job.gpus_at_most) == (each, most)
-    assert (job.options["replica_gpus"], job.options["replicas"]) == (each, replicas)
+    assert isinstance(job.order, GenerateOrder)
+    assert (job.order.replica_gpus, job.order.replicas) == (each, replicas)
     assert gpus_of(job) == shown
 
 
@@ -89,6 +90,16 @@ def test_without_a_gpu_a_model_runs_on_the_cpu(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.usefixtures("machine")
+def test_seconds_that_an_image_may_take_are_those_of_the_configuration() -> None:
+    for text, seconds in (("", None), ("90", 90.0), ("0.5", 0.5)):
+        order = plan("diffusers", ITEM_TIMEOUT=text).jobs[0].order
+        assert isinstance(order, GenerateOrder) and order.item_timeout == seconds
+    for text in ("soon", "0", "-1"):
+        with pytest.raises(UserError, match=rf"^ITEM_TIMEOUT in config.sh is '{text}': use a number above 0"):
+            plan("diffusers", ITEM_TIMEOUT=text)
+
+
+@pytest.mark.usefixtures("machine")
 def test_gpus_of_other_jobs() -> None:
     jobs = _plan("diffusers", (), {"EVAL_GPU_MAP": {"quicktext": "2"}}, {}).jobs
     assert [(job.stage, job.gpus, job.gpus_at_most) for job in jobs] == [
@@ -97,10 +108,7 @@ def test_gpus_of_other_jobs() -> None:
         ("report", 0, 0),
     ]
     assert gpus_of(jobs[1]) == "2 GPUs"
-    assert (
-        gpus_of(Job("generate:x", "generate", [], [], [], options={"api": True, "replica_gpus": 0}))
-        == "0 GPUs"
-    )
+    assert gpus_of(Job("generate:x", "generate", [], [], [], order=GenerateOrder(True, {}))) == "0 GPUs"
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from imageevalkit.errors import UserError
-from imageevalkit.launch.gpu_pool import GpuPool, Lease, Offer, Share, lock
-from imageevalkit.launch.gpus import Gpu
-from imageevalkit.launch.nvidia_smi import MinFreeMemory
+from imageevalkit.launch import gpus
+from imageevalkit.launch.gpu_pool import GpuPool, Lease, Offer, lock
+from imageevalkit.launch.gpus import Gpu, MinFreeMemory
 from tests.support.fake_nvidia_smi import (
     fail_memory,
     install_fake_nvidia_smi,
@@ -19,6 +19,7 @@ from tests.support.fake_nvidia_smi import (
     slow_memory,
     times_asked,
 )
+from tests.support.fake_nvml import FakeGpu, FakeNvml, NVMLError
 
 WHOLE = [Gpu(str(n), f"GPU-{n}") for n in range(8)]
 MIGS = [Gpu(f"MIG-{n}", f"MIG-{n}") for n in range(3)]
@@ -26,27 +27,22 @@ MakePool = Callable[..., GpuPool]
 
 
 @pytest.fixture
-def make_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakePool]:
+def make_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakePool:
     monkeypatch.setenv("PATH", install_fake_nvidia_smi(tmp_path, [gpu.key for gpu in WHOLE])["PATH"])
-    pools = []
 
     def make(gpus: list[Gpu], min_free: str = "0", shares: bool = False) -> GpuPool:
-        pools.append(GpuPool(gpus, MinFreeMemory.parse(min_free, ""), shares, tmp_path / "leases"))
-        return pools[-1]
+        return GpuPool(gpus, MinFreeMemory.parse(min_free, ""), shares, tmp_path / "leases")
 
-    yield make
-    for pool in pools:
-        pool.close()
+    return make
 
 
 def reserved(pool: GpuPool, unit: int = 1) -> tuple[Lease | None, str]:
     """The lease of one job that takes ``unit`` GPUs, once nvidia-smi has told its memory, or why there is none."""
     deadline = time.monotonic() + 10
     while True:
-        with pool.offer() as offer:
-            share = offer.reserve(unit, unit)
-            if share:
-                return offer.lease(share), ""
+        with Offer(pool) as offer:
+            if lease := offer.reserve(unit, unit):
+                return lease, ""
             why = offer.why_not(unit)
         if "is asked" not in why:
             return None, why
@@ -92,36 +88,47 @@ def test_free_gpus_are_divided(
     make_pool: MakePool, gpus: list[Gpu], wanted: list[tuple[int, int]], shares: list[str | None]
 ) -> None:
     pool = make_pool(gpus)
-    with pool.offer() as offer:
+    with Offer(pool) as offer:
         got = [offer.reserve(unit, most) for unit, most in wanted]
         offer.grow()
-        leases = [offer.lease(share) for share in got if share]
-    assert [_names(share) for share in got] == shares
+    assert [_names(lease) for lease in got] == shares
+    leases = [lease for lease in got if lease]
     taken = [gpu for lease in leases for gpu in lease.gpus]
     assert len(set(taken)) == len(taken)
     for lease in leases:
         pool.give_back(lease)
     again = make_pool(gpus)
-    with again.offer() as offer:
+    with Offer(again) as offer:
         assert offer.reserve(1, 1), "all are free again"
 
 
-def _names(share: Share | None) -> str | None:
-    return None if share is None else "".join(gpu.name for gpu in share.gpus)
+def _names(lease: Lease | None) -> str | None:
+    return None if lease is None else "".join(gpu.name for gpu in lease.gpus)
+
+
+def test_what_could_be_had_beside_something_else(make_pool: MakePool) -> None:
+    with Offer(make_pool([*MIGS[:1], *WHOLE[:3]])) as offer:
+        assert offer.could(1, 3) and offer.could(2, 1, 0) and not offer.could(2, 2) and not offer.could(4)
+        assert offer.reserve(2, 2) and offer.could(1) and not offer.could(2)
 
 
 def test_what_nobody_takes_is_free_for_other_runs(make_pool: MakePool) -> None:
     first, other = make_pool(WHOLE[:3]), make_pool(WHOLE[:3])
-    with first.offer() as offer:
-        assert _reserve(offer, 2)
+    with Offer(first) as offer:
+        ours = _reserve(offer, 2)
+        assert ours
         assert why_not(other) == "needs a GPU; GPUs 0, 1, 2: " + _held(other, WHOLE[0])
+    third = take(other)
+    assert third.gpus == [WHOLE[2]]
+    first.give_back(ours)
+    other.give_back(third)
     lease = take(other, 3)
     assert _held(first, WHOLE[1]) in why_not(first)
     other.give_back(lease)
     assert take(first, 3)
 
 
-def _reserve(offer: Offer, unit: int) -> Share | None:
+def _reserve(offer: Offer, unit: int) -> Lease | None:
     return offer.reserve(unit, unit)
 
 
@@ -185,6 +192,31 @@ def test_a_gpu_that_is_too_small_is_not_waited_for(make_pool: MakePool) -> None:
     assert pool.never(1) == "GPUs 0, 1: 80.0 GiB in all, less than GPU_MIN_FREE_MEMORY=96GiB"
 
 
+def test_a_gpu_that_is_lost_while_the_run_goes_on(
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml = FakeNvml([FakeGpu(gpu.key) for gpu in WHOLE[:2]])
+    monkeypatch.setattr(gpus, "_nvml", lambda: nvml)
+    pool = make_pool(WHOLE[:2], "90%")
+    pool.give_back(take(pool, 2))
+    nvml.gpus[0].lost = True
+    assert take(pool).gpus == [WHOLE[1]], "the other goes on"
+    assert reserved(pool)[0] is None and pool.never(1) == ""
+    assert pool.never(2) == "GPU 0: does not answer any more (nvidia-smi tells why)"
+
+
+def test_the_driver_is_asked_again_after_it_failed(
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml = FakeNvml([FakeGpu("GPU-0")], NVMLError("Timeout"))
+    monkeypatch.setattr(gpus, "_nvml", lambda: nvml)
+    pool = make_pool(WHOLE[:1], "90%")
+    with pytest.raises(UserError, match="Timeout"):
+        reserved(pool)
+    nvml.problem = None
+    assert take(pool).gpus == [WHOLE[0]]
+
+
 def test_memory_of_the_job_before_is_not_another_process(make_pool: MakePool, tmp_path: Path) -> None:
     pool = make_pool(WHOLE[:1], "90%")
     lease = take(pool)
@@ -201,10 +233,10 @@ def test_nvidia_smi_is_asked_beside_the_launcher(make_pool: MakePool, tmp_path: 
     longest, began = 0.0, time.monotonic()
     while True:
         look = time.monotonic()
-        with pool.offer() as offer:
+        with Offer(pool) as offer:
             if _reserve(offer, 1):
                 break
-            assert "nvidia-smi is asked for its free memory" in offer.why_not(1)
+            assert "the driver is asked for its free memory" in offer.why_not(1)
         longest = max(longest, time.monotonic() - look)
         assert time.monotonic() - began < 10
         time.sleep(0.02)

@@ -10,6 +10,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,8 @@ from imageevalkit.launch import display, local
 from imageevalkit.launch.display import Display, View, WaitingJob
 from imageevalkit.launch.gpu_pool import LEASES, Lease, lock
 from imageevalkit.launch.gpus import Gpu
+from imageevalkit.launch.ledger import RunSummary
 from imageevalkit.launch.local import run_plan
-from imageevalkit.launch.summary import RunSummary
 from tests.support.fake_nvidia_smi import fail_memory, install_fake_nvidia_smi, set_memory
 from tests.support.jobs import ESCAPING, launcher, marked, python_job, wait_for
 
@@ -77,7 +78,7 @@ def test_jobs_side_by_side_never_have_the_same_gpu(tmp_path: Path, monkeypatch: 
     summary = run(tmp_path, jobs, parallel=True)
     assert [seen(job) for job in jobs[:4]] == ["1", UUIDS[0], f"1,{UUIDS[0]}", ""]
     assert [cell.state for cell in summary.cells] == ["complete"] * 4 + ["failed"]
-    assert "needs 3 GPUs, but this machine shows 2 (nvidia-smi and" in summary.cells[4].message
+    assert "needs 3 GPUs, but this machine shows 2 (its driver and" in summary.cells[4].message
     assert summary.seconds < sum(job.seconds for job in summary.jobs), "side by side"
     assert summary.jobs[4].attempts == 0
 
@@ -150,6 +151,24 @@ def test_an_nvidia_smi_that_fails_while_the_run_goes_on(tmp_path: Path, machine:
     summary = run(tmp_path, [gpu_job(tmp_path, "m", 1), gpu_job(tmp_path, "n", 0)])
     assert [cell.state for cell in summary.cells] == ["failed", "complete"]
     assert summary.cells[0].message.startswith("generate: nvidia-smi failed (GPU is lost); mend the driver")
+
+
+def test_an_early_look_at_gpus_that_fails_ends_nothing(tmp_path: Path, machine: Path) -> None:
+    """Images are made; the job that would have followed is told of it in its turn."""
+    fail_memory(machine, "GPU is lost", 15)
+    make = f"""
+from imageevalkit.jobs import note_opened
+note_opened(FOLDER, cell_of("m/a"), "0" * 16)
+while not Path({str(machine / "asked")!r}).exists() or "memory" not in Path({str(machine / "asked")!r}).read_text():
+    time.sleep(0.05)
+time.sleep(0.5)
+outcome("m/a", "generate")
+"""
+    evaluate = python_job(tmp_path, "evaluate:m/a", "pass", ["m/a"], gpus=1, after=["generate:m"])
+    jobs = [python_job(tmp_path, "generate:m", make, ["m/a"]), replace(evaluate, follows=True)]
+    summary = run(tmp_path, jobs, parallel=True)
+    assert [stage.state for stage in summary.cells[0].stages] == ["complete", "failed"]
+    assert summary.cells[0].message.startswith("evaluate: nvidia-smi failed (GPU is lost); mend the driver")
 
 
 def test_the_plan_keeps_what_a_job_can_use(tmp_path: Path) -> None:
@@ -246,3 +265,36 @@ def test_a_job_that_waits_for_long_says_so_again(monkeypatch: pytest.MonkeyPatch
     assert len(lines) == 3, "a number that changes is no news"
     assert lines[0] == "generate:m needs a GPU; GPU 0: 0 GiB in use"
     assert lines[1].endswith(" (for 5:00)") and lines[2].endswith(" (for 10:00)")
+
+
+@pytest.mark.parametrize(("spare", "events"), [(1, ["made", "followed"]), (0, ["followed", "made"])])
+def test_a_job_that_follows_leaves_the_gpu_that_the_next_model_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spare: int, events: list[str]
+) -> None:
+    """Of two GPUs one makes images; the other is for the model that waits for its prompts, if there is one."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    make = """
+from imageevalkit.jobs import note_opened
+note_opened(FOLDER, cell_of("m/a"), "0" * 16)
+for _ in range(PATIENCE):
+    if not (FOLDER / "followed").exists():
+        time.sleep(0.1)
+stamp("made")
+outcome("m/a", "generate")
+"""
+    evaluate = "stamp('followed'); outcome('m/a','evaluate')"
+    jobs = [
+        python_job(
+            tmp_path, "generate:m", make.replace("PATIENCE", "20" if spare else "600"), ["m/a"], gpus=1
+        ),
+        python_job(tmp_path, "rewrite:w", "time.sleep(3); outcome('n/a','rewrite')", ["n/a"]),
+        python_job(
+            tmp_path, "generate:n", "outcome('n/a','generate')", ["n/a"], gpus=spare, after=["rewrite:w"]
+        ),
+        replace(
+            python_job(tmp_path, "evaluate:m/a", evaluate, ["m/a"], gpus=1, after=["generate:m"]),
+            follows=True,
+        ),
+    ]
+    assert run(tmp_path, jobs, parallel=True).status is ExitStatus.COMPLETE
+    assert sorted(events, key=lambda name: float((tmp_path / name).read_text())) == events

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
 from imageevalkit.errors import UserError
+from imageevalkit.launch import gpus
 from imageevalkit.launch.gpus import Gpu, spell, too_few, visible_gpus
 from tests.support.fake_nvidia_smi import install_fake_nvidia_smi, times_asked
+from tests.support.fake_nvml import FakeGpu, FakeNvml, NVMLError
 
 UUIDS = ["GPU-aaaa1111-0", "GPU-bbbb2222-1", "GPU-cccc3333-2"]
 # the first GPU is divided in three, the last in two
@@ -33,9 +36,9 @@ def test_visible_gpus(tmp_path: Path, allowed: str | None, names: list[str], key
     environ = install_fake_nvidia_smi(tmp_path, UUIDS)
     if allowed is not None:
         environ["CUDA_VISIBLE_DEVICES"] = allowed
-    gpus = visible_gpus(environ)
-    assert [gpu.name for gpu in gpus] == names
-    assert [gpu.key for gpu in gpus] == keys
+    found = visible_gpus(environ)
+    assert [gpu.name for gpu in found] == names
+    assert [gpu.key for gpu in found] == keys
     assert times_asked(tmp_path, "-L") == 0, "nothing is divided"
 
 
@@ -54,9 +57,9 @@ def test_mig_devices(tmp_path: Path, allowed: str | None, names: list[str], keys
     environ = install_fake_nvidia_smi(tmp_path, UUIDS, migs=MIGS)
     if allowed is not None:
         environ["CUDA_VISIBLE_DEVICES"] = allowed
-    gpus = visible_gpus(environ)
-    assert [gpu.name for gpu in gpus] == names
-    assert [gpu.key for gpu in gpus] == (keys or names)
+    found = visible_gpus(environ)
+    assert [gpu.name for gpu in found] == names
+    assert [gpu.key for gpu in found] == (keys or names)
 
 
 def test_mig_devices_of_an_old_driver(tmp_path: Path) -> None:
@@ -101,7 +104,7 @@ def test_a_process_uses_one_mig_device_or_whole_gpus() -> None:
     assert too_few([*migs, *whole], 2) == too_few(migs, 1) == ""
     assert "only one MIG device, and of whole GPUs this machine shows 0" in too_few(migs, 2)
     assert "of whole GPUs this machine shows 2" in too_few([*migs, *whole], 3)
-    assert too_few(whole, 3) == "this machine shows 2 (nvidia-smi and CUDA_VISIBLE_DEVICES decide)"
+    assert too_few(whole, 3) == "this machine shows 2 (its driver and CUDA_VISIBLE_DEVICES decide)"
     assert (spell(whole), spell(whole[:1]), spell(migs)) == ("GPUs 0, 1", "GPU 0", "MIG-a, MIG-b")
 
 
@@ -128,3 +131,73 @@ def test_statuses_of_nvidia_smi_that_are_no_failure(tmp_path: Path) -> None:
     warned = f"WARNING: infoROM is corrupted at gpu 0000:1A:00.0\n0, {UUIDS[0]}, [N/A]"
     assert visible_gpus(install_fake_nvidia_smi(tmp_path, [], warned, status=14)) == [Gpu("0", UUIDS[0])]
     assert visible_gpus(install_fake_nvidia_smi(tmp_path, [], "No devices were found", status=6)) == []
+
+
+# NVML, by a fake of NVIDIA's module: what it tells must be what nvidia-smi tells
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    divided = FakeGpu(
+        UUIDS[0], total=None, migs=[FakeGpu("MIG-a0", 10 << 30, 9 << 30), None, FakeGpu("MIG-a2")]
+    )
+    undivided = FakeGpu(UUIDS[1], 80 << 30, 20 << 30, migs=[None] * 7, enabled=False)
+    fake = FakeNvml([divided, undivided, FakeGpu(UUIDS[2])])
+    monkeypatch.setattr(gpus, "_nvml", lambda: fake)
+    return fake
+
+
+def test_nvml_tells_gpus_and_mig_devices_without_any_nvidia_smi(tmp_path: Path, nvml: FakeNvml) -> None:
+    environ = {"PATH": str(tmp_path)}
+    assert [gpu.name for gpu in visible_gpus(environ)] == ["MIG-a0", "MIG-a2", UUIDS[1], UUIDS[2]]
+    assert visible_gpus(environ | {"CUDA_VISIBLE_DEVICES": "2,MIG-a2"}) == [
+        Gpu("2", UUIDS[2]),
+        Gpu("MIG-a2", "MIG-a2"),
+    ]
+    nvml.gpus = nvml.gpus[1:]
+    assert [gpu.name for gpu in visible_gpus(environ)] == ["0", "1"]
+    nvml.gpus = []
+    assert visible_gpus(environ) == []
+
+
+@pytest.mark.usefixtures("nvml")
+def test_nvml_tells_memory_of_mig_devices_too() -> None:
+    told = {uuid: (memory.total / 1024, memory.free / 1024) for uuid, memory in gpus.memory().items()}
+    assert told == {"MIG-a0": (10, 9), "MIG-a2": (80, 79), UUIDS[1]: (80, 20), UUIDS[2]: (80, 79)}
+
+
+def test_a_failing_nvml_is_one_clear_line(nvml: FakeNvml, tmp_path: Path) -> None:
+    nvml.problem = NVMLError("GPU is lost")
+    with pytest.raises(
+        UserError, match=r"^NVML failed \(GPU is lost\); mend the driver, or run without GPUs"
+    ):
+        visible_gpus({"PATH": str(tmp_path)})
+    with pytest.raises(UserError, match=r"^NVML failed \(GPU is lost\)"):
+        gpus.memory()
+
+
+def test_a_gpu_that_does_not_answer_is_left_out(
+    nvml: FakeNvml, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Lost, or not for this user: the others go on, by UUID where CUDA may count them otherwise."""
+    nvml.gpus = [FakeGpu(uuid) for uuid in UUIDS]
+    nvml.gpus[2].lost = True
+    environ = {"PATH": str(tmp_path)}
+    for _ in range(2):
+        assert visible_gpus(environ) == [Gpu("0", UUIDS[0]), Gpu("1", UUIDS[1])]
+    assert capfd.readouterr().err == "GPU 2 is left out: NVML failed (GPU is lost)\n"
+    assert set(gpus.memory()) == {*UUIDS[:2]}
+    assert visible_gpus(environ | {"CUDA_VISIBLE_DEVICES": "1,2"}) == [Gpu("1", UUIDS[1])]
+    with pytest.raises(UserError, match=r"CUDA_VISIBLE_DEVICES=2 names none of this machine's GPUs \(0, 1\)"):
+        visible_gpus(environ | {"CUDA_VISIBLE_DEVICES": "2"})
+    nvml.gpus[0].lost = True
+    assert visible_gpus(environ) == [Gpu(UUIDS[1], UUIDS[1])]
+
+
+def test_a_driver_that_hangs_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    never = threading.Event()
+    monkeypatch.setattr(gpus, "_nvml", never.wait)
+    monkeypatch.setattr(gpus, "SECONDS", 0.2)
+    with pytest.raises(UserError, match="the GPU driver did not answer within"):
+        visible_gpus({"PATH": str(tmp_path)})
+    never.set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ import pytest
 from imageevalkit.cell import Cell
 from imageevalkit.forecast import Datasets
 from imageevalkit.generation.cell_run import GenerateOptions
-from imageevalkit.generation.forecast import calls_left
+from imageevalkit.generation.forecast import calls_of
 from imageevalkit.generation.model import Refused
-from imageevalkit.jobs import Job, Plan, read_outcome
+from imageevalkit.jobs import GenerateOrder, Job, Plan, cell_of, read_outcome
 from imageevalkit.launch import workload as gpus_of_work
 from imageevalkit.launch.workload import gpus_of, with_gpus_of_work
 from tests.support.checkout import (
@@ -34,20 +35,19 @@ from tests.support.generation import SETTING, FakeDataset, FakeModel, generate
 CELL = Cell("m", "fake")
 
 
-def options(overwrite: bool = False, retry_refused: bool = False, **kwargs: Any) -> dict[str, Any]:
-    return {
-        "settings": {"m": {"t2i": {**SETTING, "model_kwargs": kwargs}}},
-        "limit": None,
-        "overwrite": overwrite,
-        "retry_refused": retry_refused,
-        "replica_gpus": 1,
-        "replicas": None,
-        "api": False,
-    }
+def order(overwrite: bool = False, retry_refused: bool = False, **kwargs: Any) -> GenerateOrder:
+    return GenerateOrder(
+        False,
+        {"m": {"t2i": {**SETTING, "model_kwargs": kwargs}}},
+        overwrite=overwrite,
+        retry_refused=retry_refused,
+        replica_gpus=1,
+    )
 
 
-def left(cells: list[str], given: dict[str, Any], enough: int) -> int:
-    return calls_left(cells, given, enough, Datasets())
+def left(cells: list[str], given: GenerateOrder, enough: int) -> int:
+    calls = calls_of({"order": vars(given), "enough": enough}, Datasets())
+    return sum(int(calls(cell_of(key))) for key in cells)
 
 
 @pytest.fixture
@@ -56,7 +56,9 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], FakeDataset]:
 
     def register(items: int) -> FakeDataset:
         dataset = FakeDataset(items)
-        monkeypatch.setattr("imageevalkit.forecast.load_dataset", {"fake": dataset}.__getitem__)
+        monkeypatch.setattr(
+            "imageevalkit.forecast.load_dataset", lambda name, settings: {"fake": dataset}[name]
+        )
         return dataset
 
     return register
@@ -64,17 +66,17 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], FakeDataset]:
 
 def test_counts_what_is_left_in_calls(benchmark: Callable[[int], FakeDataset]) -> None:
     dataset = benchmark(9)
-    assert left(["m/fake"], options(), 100) == 9
-    assert left(["m/fake"], options(batch_size=4), 100) == 3
+    assert left(["m/fake"], order(), 100) == 9
+    assert left(["m/fake"], order(batch_size=4), 100) == 3
     generate(FakeModel(), dataset)
-    assert left(["m/fake"], options(), 100) == 0
+    assert left(["m/fake"], order(), 100) == 0
     (CELL.folder / "images/00001.png").unlink()
     flipped = bytearray((CELL.folder / "images/00002.png").read_bytes())
     flipped[-20] ^= 1
     (CELL.folder / "images/00002.png").write_bytes(flipped)
-    assert left(["m/fake"], options(), 100) == 2, "of the same size, and damaged"
-    assert left(["m/fake"], options(guidance_scale=5), 100) == 0, "images are stale: the cell stops"
-    assert left(["m/fake"], options(guidance_scale=5, overwrite=True), 100) == 9
+    assert left(["m/fake"], order(), 100) == 2, "of the same size, and damaged"
+    assert left(["m/fake"], order(guidance_scale=5), 100) == 0, "images are stale: the cell stops"
+    assert left(["m/fake"], order(guidance_scale=5, overwrite=True), 100) == 9
 
 
 def test_refused_items_count_when_they_are_sent_again(benchmark: Callable[[int], FakeDataset]) -> None:
@@ -83,15 +85,15 @@ def test_refused_items_count_when_they_are_sent_again(benchmark: Callable[[int],
             raise Refused("no")
 
     generate(FakeModel(fault), benchmark(3), GenerateOptions())
-    assert left(["m/fake"], options(), 100) == 0
-    assert left(["m/fake"], options(retry_refused=True), 100) == 1
+    assert left(["m/fake"], order(), 100) == 0
+    assert left(["m/fake"], order(retry_refused=True), 100) == 1
 
 
 def test_counts_no_further_than_replicas_go(benchmark: Callable[[int], FakeDataset]) -> None:
     benchmark(3)
-    assert left(["m/fake", "m/unknown"], options(), 2) == 3
+    assert left(["m/fake", "m/unknown"], order(), 2) == 3
     with pytest.raises(KeyError):
-        left(["m/fake", "m/unknown"], options(), 4)
+        left(["m/fake", "m/unknown"], order(), 4)
 
 
 @pytest.mark.parametrize(
@@ -107,9 +109,9 @@ def test_counts_no_further_than_replicas_go(benchmark: Callable[[int], FakeDatas
 def test_gpus_of_a_job(
     monkeypatch: pytest.MonkeyPatch, calls: int | None, gpus: int, at_most: int, shown: str
 ) -> None:
-    monkeypatch.setattr(gpus_of_work, "_calls_left", lambda jobs: {jobs[0].name: calls})
-    given = {**options(), "replica_gpus": 2, "replicas": 5}
-    job = Job("generate:m", "generate", [], ["m/fake"], [], gpus=2, gpus_at_most=8, options=given)
+    monkeypatch.setattr(gpus_of_work, "_calls_left", lambda plan, jobs: {jobs[0].name: calls})
+    given = replace(order(), replica_gpus=2, replicas=5)
+    job = Job("generate:m", "generate", [], ["m/fake"], [], gpus=2, gpus_at_most=8, order=given)
     other = Job("evaluate:m/fake", "evaluate", [], ["m/fake"], [], gpus=1)
     plan = with_gpus_of_work(Plan("folder", False, [job, other]))
     assert (plan.jobs[0].gpus, plan.jobs[0].gpus_at_most, gpus_of(plan.jobs[0])) == (gpus, at_most, shown)
@@ -118,9 +120,9 @@ def test_gpus_of_a_job(
 
 @needs_driver_env
 def test_a_job_that_cannot_be_counted_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs = [Job("generate:m", "generate", [], ["m/gone"], [], gpus=1, gpus_at_most=4, options=options())]
+    jobs = [Job("generate:m", "generate", [], ["m/gone"], [], gpus=1, gpus_at_most=4, order=order())]
     assert with_gpus_of_work(Plan("folder", False, jobs)).jobs == jobs
-    monkeypatch.setattr(gpus_of_work, "DRIVER_ENV", Path("/nonexistent"))
+    monkeypatch.setattr(gpus_of_work, "DRIVER_PYTHON", "/nonexistent")
     assert with_gpus_of_work(Plan("folder", False, jobs)).jobs == jobs
 
 
@@ -135,9 +137,8 @@ def test_an_image_damaged_later_is_not_made_on_the_cpu(tmp_path: Path) -> None:
         "model_path": "",
         "model_kwargs": {},
     }
-    given = {**options(), "settings": {"m": {"t2i": setting}}, "limit": 2, "replica_gpus": 1}
-    given |= {"requests_per_minute": None, "max_cost": None, "blank_on_error": False, "workers": 1}
-    job = Job("generate:m", "generate", [], ["m/many"], [str(tmp_path / "log")], options=given)
+    given = replace(order(), settings={"m": {"t2i": setting}}, limit=2)
+    job = Job("generate:m", "generate", [], ["m/many"], [str(tmp_path / "log")], order=given)
     plan = Plan(str(tmp_path / "run"), False, [job]).save()
     command = [sys.executable, "infer/generate.py", "--plan", str(plan), "--job", "generate:m"]
     environment = environ(checkout, IMAGEEVALKIT_OUTPUT=str(tmp_path / "output"), CUDA_VISIBLE_DEVICES="")

@@ -178,7 +178,7 @@ SIGNAL_AT_FORK = """
 import os, signal, sys, time
 from pathlib import Path
 from imageevalkit.errors import ExitStatus
-from imageevalkit.generation.fork import run_apart
+from imageevalkit.generation.job import run_apart
 
 fork = os.fork
 
@@ -306,7 +306,7 @@ def test_a_signal_to_a_generating_process_is_no_failure_of_an_item(
     assert "Traceback" not in ended.stderr
     lost = [record for record in api.records().values() if record["status"] != "ok"]
     assert all(record["maybe_billed"] for record in lost), "only a request that was under way is on record"
-    assert not list(plan.parent.glob("outcomes/*")), "what is stopped has not ended"
+    assert not list(plan.parent.glob("outcomes/*.json")), "what is stopped has not ended"
 
 
 def planned(api: ApiRuns) -> Path:
@@ -316,7 +316,7 @@ def planned(api: ApiRuns) -> Path:
     (path,) = api.checkout.glob("log/runs/*/plan.json")
     plan = json.loads(path.read_text())
     for job in plan["jobs"]:
-        job["options"] |= {"limit": 24} if job["stage"] == "generate" else {}
+        job["order"] |= {"limit": 24} if job["stage"] == "generate" else {}
     shutil.rmtree(path.parent / "outcomes")
     path.write_text(json.dumps(plan))
     return path

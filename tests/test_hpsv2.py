@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks.hpsv2.benchmark import HPSv2, HPSv2Settings
-from imageevalkit.adoption.places import find_images
+from imageevalkit.adoption import find_images
 from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, measure
 from imageevalkit.cell import Cell

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 import io
 import os
 import subprocess
@@ -15,18 +14,18 @@ import pytest
 from PIL import EpsImagePlugin, Image
 
 from custom_models.model_utils.openai_images import OpenAIImagesT2I
+from imageevalkit.adoption import Place, find_images
 from imageevalkit.adoption.copies import adopt_cell
-from imageevalkit.adoption.places import Place, find_images
 from imageevalkit.benchmark.question import Encoding, Picture
 from imageevalkit.cell import REPO, Cell
+from imageevalkit.cell.pictures import THUMBNAILS
 from imageevalkit.cell.states import survey_images
 from imageevalkit.generation.model import ItemFailed
-from imageevalkit.generation.replicas.messages import ImageFile, incoming, outgoing
+from imageevalkit.generation.worker import ImageFile, incoming, outgoing
 from imageevalkit.grids import Grid
-from imageevalkit.images import FORMATS, REPLY_FORMATS, CorruptImage, decode, opened, prove
+from imageevalkit.images import FORMATS, REPLY_FORMATS, CorruptImage, decode, facts, opened
 from imageevalkit.judges.api import open_picture, sent_picture
 from imageevalkit.progress import ProgressWriter
-from imageevalkit.report import thumbnails
 from tests.support.generation import FakeDataset, items
 from tests.support.image_replies import EPS
 from tests.support.image_server import ImageServer
@@ -73,7 +72,7 @@ def test_an_eps_is_named_and_never_drawn(tmp_path: Path, unrun: Path) -> None:
         with pytest.raises(CorruptImage, match=SAID):
             look()
     with pytest.raises(CorruptImage, match="its format is EPS: only PNG, JPEG, WEBP are opened"):
-        prove(EPS)
+        facts(EPS, REPLY_FORMATS)
     assert not unrun.exists()
 
 
@@ -94,10 +93,11 @@ def test_one_among_images_made_elsewhere_is_corrupt_and_has_no_thumbnail(tmp_pat
     dataset = FakeDataset(2)
     wanted = items(dataset)
     adopt_cell(CELL, wanted, theirs, find_images(theirs, wanted, dataset.data), ProgressWriter())
-    states = survey_images(CELL, wanted)
+    states = survey_images(CELL, wanted).states
     assert [state.status for state in states.values()] == ["corrupt", "generated"]
     assert states["images/00000"].reason == f"{theirs / '00000.png'} does not decode ({SAID})"
-    assert thumbnails.make({hashlib.sha256(EPS).hexdigest(): [theirs / "00000.png"]}) == {}
+    [thumbnail] = (CELL.folder / THUMBNAILS).iterdir()
+    assert thumbnail.stem == states["images/00001"].sha256
     assert not unrun.exists()
 
 
@@ -125,10 +125,10 @@ def test_what_a_cell_may_hold_and_what_a_server_may_answer(format: str) -> None:
     data = encoded(format)
     assert decode(data).format == format
     if format in REPLY_FORMATS:
-        prove(data)
+        facts(data, REPLY_FORMATS)
     else:
         with pytest.raises(CorruptImage, match=f"its format is {format}: only PNG, JPEG, WEBP are opened"):
-            prove(data)
+            facts(data, REPLY_FORMATS)
 
 
 @pytest.mark.parametrize("format", ["PPM", "ICO", "SGI", "PCX", "DDS", "XBM"])

@@ -14,7 +14,7 @@ from PIL import Image
 
 from benchmarks.imgedit.benchmark import _NAMED, TYPES, ImgEdit, ImgEditSettings
 from imageevalkit import assets
-from imageevalkit.adoption.places import find_images
+from imageevalkit.adoption import find_images
 from imageevalkit.benchmark.contract import Answers, Rules, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask
 from imageevalkit.cell import Cell

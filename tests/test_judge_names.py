@@ -12,7 +12,7 @@ import pytest
 from imageevalkit import registry
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import UserError
-from imageevalkit.judges.choice import VARIABLE, JudgeOptions
+from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.registry import choose_judge
 from tests.support.checkout import REPO
 
@@ -50,12 +50,6 @@ def test_names_stay_what_they_are_so_that_answers_on_record_are_found(
     given: dict[str, Any], name: str
 ) -> None:
     assert evaluator(**given).id == name
-
-
-def test_the_settings_of_a_job_are_those_of_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, JudgeOptions({"top_logprobs": 5}).to_json())
-    job = registry.judge("gpt-4o-2024-05-13", {"prompt": "Is it good?"}, OFFICIAL)
-    assert job.evaluator == evaluator(top_logprobs=5)
 
 
 @pytest.mark.parametrize(
@@ -103,8 +97,8 @@ def test_the_weights_of_every_official_judge_are_known_or_named() -> None:
 
 def test_judges_and_measurers_are_known_by_name() -> None:
     assert registry.measurer_names("reader") == ["ppocr"]
-    assert registry.measurer_kind("dreamsim") == "encoder"
-    assert registry.find_judge("ppocr") is None and registry.find_judge("openai:gpt-4o") is not None
+    assert registry.measurer_setting("dreamsim").kind == "encoder"
+    assert registry.choose_judge("openai:gpt-4o").full_name == "openai:gpt-4o"
     here = {"csd": __file__, "se": __file__}
     missing = registry.measurer_missing("csd+se", {"weights": {"csd": "/no/csd.pth"}, "references": here})
     assert len(missing) == 1 and "/no/csd.pth" in missing[0]

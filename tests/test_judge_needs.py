@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from imageevalkit import assets
+from imageevalkit.cell import REPO
 from imageevalkit.errors import UserError
-from imageevalkit.judges.choice import VARIABLE, JudgeOptions
 from imageevalkit.launch.benchmarks import choose_benchmark
 from imageevalkit.launch.config import Config
-from imageevalkit.launch.evaluate_jobs import JudgeNeeds, judge_needs
-from imageevalkit.launch.generate_jobs import Run
-from imageevalkit.launch.options import Options
+from imageevalkit.launch.options import Options, resolve
+from imageevalkit.launch.planner import make_plan
+from imageevalkit.launch.stage_jobs import JudgeNeeds, Run, judge_needs
+from imageevalkit.prefetch import read_request
 from tests.support.fake_vllm import install
 
 
@@ -31,16 +32,20 @@ def needs(tmp_path: Path, judge: str, **kwargs: Any) -> JudgeNeeds:
     )
 
 
-def told(needs: JudgeNeeds) -> JudgeOptions:
-    return JudgeOptions(**json.loads(needs.environ[VARIABLE]))
-
-
 def test_the_settings_of_our_server_say_nothing_of_one_that_runs_already(tmp_path: Path) -> None:
     settings = {"revision": "abc", "serve_args": "--dtype half", "gpus": 0}
     ours = needs(tmp_path, "vllm:org/judge", **settings)
-    assert told(ours).served == {"revision": "abc", "serve_args": "--dtype half"}
+    assert ours.options.served == {"revision": "abc", "serve_args": "--dtype half"}
     running = needs(tmp_path, "vllm:org/judge", base_url="http://gpu1:8000/v1", **settings)
-    assert told(running).served == {} and running.server is None
+    assert running.options.served == {} and running.server is None
+
+
+def test_no_script_that_comes_with_the_toolkit_is_a_users_own() -> None:
+    names = sorted(path.stem for path in (REPO / "eval").glob("*.sh"))
+    assert len(names) >= 19
+    # one of a user's own may do anything: its evaluation does not follow the images
+    own = [name for name in names if choose_benchmark(Config(), name, "", {}).own_script]
+    assert own == []
 
 
 def test_a_wrong_setting_of_a_judge_is_told_before_anything_starts(tmp_path: Path) -> None:
@@ -58,3 +63,67 @@ def test_a_wrong_setting_of_a_judge_is_told_before_anything_starts(tmp_path: Pat
     ):
         with pytest.raises(UserError, match=words):
             needs(tmp_path, judge, **settings)
+
+
+def test_a_judge_without_its_key_is_told_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("API_KEY", raising=False)
+    words = "judge 'gpt-4o' of wise is reached through an API: API_KEY is not set"
+    with pytest.raises(UserError, match=words):
+        needs(tmp_path, "openai:gpt-4o")
+
+
+def test_what_a_judge_of_embedded_prompts_is_asked_with_is_missed_before_an_image_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assets, "BENCHMARKS", tmp_path)
+    monkeypatch.setenv("API_KEY", "x")
+    words = {"--model_names": "reference-noise", "--ds_names": "quicktext"}
+    judged = {**words, "--judges": "quicktext=openai:my-judge"}
+
+    def blocked(given: dict[str, str]) -> str:
+        return "".join(make_plan(resolve(given, Config()), Config()).blocked.values())
+
+    assert "judge_prompts.json is missing. Run: bash utils/prefetch.sh --ds_names longtext" in blocked(judged)
+    assert not blocked(words) and not blocked({**judged, "--eval": "false"})
+
+    def files(given: dict[str, str]) -> list[str]:
+        return [file.path for of in read_request(given, Config()).data.values() for file in of().local]
+
+    assert files(judged) == ["judge_prompts.json"]
+    assert files(words) == files({**judged, "--eval": "false"}) == []
+
+
+def test_settings_that_only_some_judges_of_a_run_take_are_told_where_to_go(tmp_path: Path) -> None:
+    kwargs = {"gpus": 1}
+    quicktext = choose_benchmark(Config(), "quicktext", "", kwargs)
+
+    def said(*benchmarks: str) -> str:
+        options = Options(judge_kwargs=kwargs, benchmarks=[*benchmarks])
+        with pytest.raises(UserError) as told:
+            judge_needs(Run(options, Config(), tmp_path, "now", 1, {}, {"quicktext": quicktext}), quicktext)
+        return str(told.value)
+
+    alone = "--judge_kwargs: benchmark quicktext is measured by 'ppocr', which takes none"
+    assert said("quicktext") == alone
+    assert said("quicktext", "wise") == (
+        f"{alone}; --judge_kwargs goes to the judges of all benchmarks, "
+        "JUDGE_KWARGS_MAP in config.sh has settings for each"
+    )
+
+
+def test_scoring_what_is_on_record_makes_no_image_and_takes_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("API_KEY", raising=False)
+    words = {"--model_names": "gpt-image-2", "--use_api": "true", "--ds_names": "quicktext"}
+    with pytest.raises(UserError, match="API_KEY is not set"):
+        make_plan(resolve(words, Config()), Config())
+    plan = make_plan(resolve({**words, "--rescore": "true"}, Config()), Config())
+    assert [job.stage for job in plan.jobs] == ["evaluate", "report"]
+
+
+def test_where_money_is_bounded_the_images_come_first(tmp_path: Path) -> None:
+    def follows(max_cost: float | None) -> bool:
+        return Run(Options(overlap=True, max_cost=max_cost), Config(), tmp_path, "now", 1, {}, {}).follows
+
+    assert [follows(None), follows(0.5)] == [True, False]

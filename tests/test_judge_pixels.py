@@ -21,7 +21,6 @@ from PIL.PngImagePlugin import PngInfo
 from benchmarks.oneig.benchmark import PIXELS as ONEIG
 from custom_models.model_utils.inputs import split_inputs
 from imageevalkit import registry
-from imageevalkit.api.uploads import inputs_of
 from imageevalkit.benchmark.contract import Answers, Benchmark
 from imageevalkit.benchmark.question import (
     QWEN_VL_UTILS,
@@ -37,12 +36,13 @@ from imageevalkit.cell import REPO, Cell
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.cell.states import images_to_come, survey_images
 from imageevalkit.evaluation.answerers import Answerers, request_hash
-from imageevalkit.evaluation.engine import pictures_of
-from imageevalkit.evaluation.interview import EvaluateOptions, Interview
+from imageevalkit.evaluation.interview import Interview
 from imageevalkit.grids import Grid
 from imageevalkit.images import CorruptImage, encode, is_plain, sha256_file
+from imageevalkit.jobs import EvaluateOrder
 from imageevalkit.judges.api import fitted_size, judge_picture, open_picture, sent_picture
 from imageevalkit.judges.choice import JudgeOptions
+from imageevalkit.requests.routes import inputs_of
 from tests.support import tiny_vlm
 from tests.support.generation import FakeDataset, items
 from tests.support.image_questions import ask_about
@@ -308,11 +308,10 @@ def test_a_dry_run_knows_the_same_requests_as_the_run(tmp_path: Path) -> None:
     for item, exif in zip(wanted, (UPRIGHT, TURNED), strict=True):
         item.path.parent.mkdir(parents=True, exist_ok=True)
         halves().save(item.path, exif=exif)
-    states = survey_images(cell, wanted)
+    states = survey_images(cell, wanted).states
     assert [state.plain for state in states.values()] == [True, False]
     benchmark = benchmark_with_texts("longtext")
-    pictures = pictures_of(benchmark, images_to_come(cell, wanted, None))
-    known = Interview(cell, benchmark, Answerers(benchmark), wanted, pictures, EvaluateOptions())
+    known = Interview(cell, benchmark, wanted, images_to_come(cell, wanted, None), EvaluateOrder())
     told = [question.pictures[0] for question in known.open()]
     assert [picture.plain for picture in told] == [True, False]
 

@@ -1,4 +1,4 @@
-"""kill -9 of the generating process at 20 random moments, then resume: nothing truncated, twice or missing."""
+"""kill -9 of the generating process at a dozen random moments, then resume: nothing truncated, twice or missing."""
 
 from __future__ import annotations
 
@@ -13,28 +13,17 @@ from pathlib import Path
 
 from PIL import Image
 
-from imageevalkit.jobs import Job, Plan
+from imageevalkit.jobs import GenerateOrder, Job, Plan
 from tests.support.checkout import MANY, SLOW_NOISE, add_benchmark, add_model, environ, make_checkout
 
-KILLS = 20
+KILLS = 12
 SETTING = {"module": ".model_utils.slow_noise", "class": "SlowNoise", "model_path": ""}
 
 
 def plan_of(checkout: Path, run: Path, seconds: float) -> Path:
-    options = {
-        "api": False,
-        "settings": {"m": {"t2i": {**SETTING, "model_kwargs": {"seconds": seconds, "side": 160}}}},
-        "limit": None,
-        "overwrite": False,
-        "retry_refused": False,
-        "requests_per_minute": None,
-        "max_cost": None,
-        "blank_on_error": False,
-        "workers": 1,
-        "replica_gpus": 0,
-        "replicas": None,
-    }
-    job = Job("generate:m", "generate", [], ["m/many"], [str(run / "many.log")], options=options)
+    setting = {**SETTING, "model_kwargs": {"seconds": seconds, "side": 160}}
+    order = GenerateOrder(False, {"m": {"t2i": setting}})
+    job = Job("generate:m", "generate", [], ["m/many"], [str(run / "many.log")], order=order)
     return Plan(str(run), False, [job]).save()
 
 
@@ -51,7 +40,7 @@ def images(output: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in (output / "m/many").glob("*.png")}
 
 
-def test_twenty_kills(tmp_path: Path) -> None:
+def test_a_dozen_kills(tmp_path: Path) -> None:
     checkout = make_checkout(tmp_path / "checkout")
     add_model(checkout, "slow-noise", "SlowNoise", SLOW_NOISE)
     add_benchmark(checkout, "many", "Many", MANY)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from imageevalkit.errors import UserError
-from imageevalkit.launch.kwargs import parse_kwargs, parse_kwargses
+from imageevalkit.launch.config import parse_kwargs, parse_kwargses
 
 
 @pytest.mark.parametrize(

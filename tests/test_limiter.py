@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from imageevalkit.api.engine import Attempt, RequestSettings, retry
-from imageevalkit.api.failures import Failure, Kind
-from imageevalkit.api.limiter import Limiter
+from imageevalkit.requests.engine import Attempt, RequestSettings, retry
+from imageevalkit.requests.failures import Failure, Kind
+from imageevalkit.requests.limiter import Limiter
 from tests.support.simulated_clock import run_simulated
 
 REFUSAL_TIME = 0.02
@@ -63,6 +63,10 @@ class Run:
     @property
     def ok(self) -> int:
         return sum(tried.result == "image" for tried in self.tried)
+
+
+def is_down(tried: Attempt[str]) -> bool:
+    return isinstance(tried.result, Failure) and tried.result.kind is Kind.DOWN
 
 
 def serve(server: Server, limiter: Limiter, items: int) -> Run:
@@ -246,7 +250,8 @@ def test_failures_here_and_there_are_no_outage(share: float, median: float) -> N
     latency = functools.partial(lognormal, 5, median)
     server = Server(lambda item, attempt, now: "500" if rng.random() < share else "ok", latency())
     run = serve(server, Limiter(64), 800)
-    assert run.ok >= 798
+    # six attempts in a row fail for 0.6 of 800 items on average, where 3 of 10 do
+    assert run.ok >= 795
     undisturbed = serve(Server(latency=latency()), Limiter(64), 800).seconds
     assert run.seconds < 1.25 * undisturbed + (6 if share < 0.3 else 62), "the tail waits for its backoff"
 
@@ -260,7 +265,7 @@ def test_a_wait_beyond_the_bound_of_an_item_is_not_begun() -> None:
         await retry(functools.partial(server.ask, 1), policy, limiter)  # the endpoint is not down
         began = asyncio.get_running_loop().time()
         failed = await retry(functools.partial(server.ask, 0), policy, limiter)
-        assert isinstance(failed.result, Failure) and not failed.down
+        assert isinstance(failed.result, Failure) and not is_down(failed)
         return asyncio.get_running_loop().time() - began
 
     assert all(run_simulated(seconds()) < 61 for _ in range(20))
@@ -271,7 +276,7 @@ def test_an_endpoint_that_stays_down_ends_the_run_at_the_bound() -> None:
     run = serve(server, Limiter(16, max_outage=900.0), 800)
     assert 0 < run.ok < 800
     lost = [tried for tried in run.tried if tried.result != "image"]
-    assert all(tried.down for tried in lost)
+    assert all(is_down(tried) for tried in lost)
     assert any(
         isinstance(tried.result, Failure) and "has been down: 500" in tried.result.text for tried in lost
     )
@@ -281,7 +286,7 @@ def test_an_endpoint_that_stays_down_ends_the_run_at_the_bound() -> None:
 def test_an_account_that_stays_limited_ends_the_run_at_the_bound() -> None:
     run = serve(Server(lambda *request: "429", retry_after=5.0), Limiter(4, max_outage=300.0), 20)
     assert run.ok == 0
-    assert all(tried.down for tried in run.tried)
+    assert all(is_down(tried) for tried in run.tried)
     assert run.seconds < 300 + 130
 
 
@@ -290,7 +295,7 @@ def test_hopeless_items_fail_and_look_like_no_outage() -> None:
     server = Server(lambda item, attempt, now: "500" if item in hopeless else "ok")
     run = serve(server, Limiter(8), 100)
     assert {n for n, tried in enumerate(run.tried) if tried.result != "image"} == hopeless
-    assert not any(tried.down for tried in run.tried)
+    assert not any(is_down(tried) for tried in run.tried)
     assert run.seconds < 200
 
 
@@ -310,7 +315,7 @@ def test_hopeless_items_at_the_end_are_tried_as_ever(
     server = Server(lambda item, attempt, now: "500" if item in hopeless else "ok", lambda: latency)
     run = serve(server, Limiter(workers), items)
     assert run.ok == items - len(hopeless)
-    assert not any(tried.down for tried in run.tried)
+    assert not any(is_down(tried) for tried in run.tried)
     assert run.seconds < items / workers * latency + latency + 200
 
 
@@ -326,7 +331,7 @@ def test_an_item_that_is_always_limited_fails_by_itself() -> None:
     server = Server(lambda item, attempt, now: "429" if item == 7 else "ok")
     run = serve(server, Limiter(8), 2000)
     assert [n for n, tried in enumerate(run.tried) if tried.result != "image"] == [7]
-    assert not run.tried[7].down
+    assert not is_down(run.tried[7])
     assert server.attempts[7] < 40
     assert run.seconds < 900
 
@@ -334,7 +339,7 @@ def test_an_item_that_is_always_limited_fails_by_itself() -> None:
 def test_a_rerun_with_hopeless_items_only_does_not_wait_for_half_an_hour() -> None:
     run = serve(Server(lambda *request: "500"), Limiter(8), 6)
     assert run.ok == 0
-    assert not any(tried.down for tried in run.tried)
+    assert not any(is_down(tried) for tried in run.tried)
     assert run.seconds < 200
 
 

@@ -15,7 +15,8 @@ from imageevalkit.assets import BenchmarkFiles, FileAsset, TableAsset
 from imageevalkit.cell import REPO
 from imageevalkit.launch.benchmarks import BenchmarkChoice, choose_benchmark
 from imageevalkit.launch.config import Config
-from imageevalkit.launch.listing import listing
+from imageevalkit.launch.models import model_tasks
+from imageevalkit.launch.workload import listing
 from tests.support.fake_vllm import install
 from tests.support.mirror import shared_mirror
 from tests.support.trig_data import write_rows
@@ -157,6 +158,18 @@ def test_what_a_class_says_of_its_items_is_true_of_its_data(
     benchmark = registry.make_benchmark(name, settings, "")
     assert benchmark.prompt_count
     assert benchmark.prompt_count * benchmark.images_per_prompt == len([*benchmark.samples()])
+
+
+@pytest.mark.parametrize("document", ["README.md", "README_zh.md"])
+def test_the_readme_has_the_tasks_of_models_behind_an_api(document: str) -> None:
+    text = (REPO / document).read_text(encoding="utf-8")
+    table = {
+        name: re.split("、|, ", tasks)
+        for names, tasks in re.findall(r"^\| ([^|]*) \| ([^|]*) \| API[,，]", text, re.MULTILINE)
+        for name in re.findall("`([^`]*)`", names)
+    }
+    assert "gpt-image-2" in table
+    assert table == {name: model_tasks()[name] for name in table}
 
 
 @pytest.mark.parametrize(("document", "none"), [("README.md", "none"), ("README_zh.md", "不需要")])

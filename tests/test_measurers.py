@@ -100,7 +100,7 @@ def test_too_little_memory_is_told_in_one_line_wherever_it_runs_out(said: Mappin
     full = said["full"]
     assert "too little GPU memory is free for a question;" in full["answer"]
     assert "too little GPU memory is free for a text;" in full["text"]
-    assert full["projector"].endswith("/t5 does not load: OutOfMemoryError: CUDA out of memory.")
+    assert "/t5 does not fit into GPU memory; give the job more GPUs" in full["projector"]
 
 
 def test_colours_are_told_of_the_classes_that_were_asked_about(said: Mapping[str, Any]) -> None:

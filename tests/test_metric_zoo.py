@@ -84,7 +84,7 @@ def test_clipscore_is_the_cosine_with_the_prefixed_caption(tmp_path: Path) -> No
     import torch
     from transformers import AutoTokenizer
 
-    from eval_models.encoders.pixels import clip_pixels
+    from eval_models.encoders.encoder import clip_pixels
 
     model = save_clip(tmp_path / "clip")
     tokens, encoder = (
@@ -110,7 +110,7 @@ def test_clipscore_is_the_cosine_with_the_prefixed_caption(tmp_path: Path) -> No
 def test_the_aesthetic_predictor_is_linear_in_normalised_features(tmp_path: Path) -> None:
     import torch
 
-    from eval_models.encoders.pixels import clip_pixels
+    from eval_models.encoders.encoder import clip_pixels
 
     model, state = save_clip(tmp_path / "clip"), save_aesthetic(tmp_path / "head.pth")
     weights = {"clip_vit_l_14": str(tmp_path / "clip"), "aesthetic": str(tmp_path / "head.pth")}
@@ -321,6 +321,6 @@ def test_any_benchmark_can_name_them(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_where_they_run() -> None:
-    places = {name: registry.measurer_place(name) for name in registry.measurer_names("metric")}
+    places = {name: registry.measurer_setting(name).place for name in registry.measurer_names("metric")}
     assert places == {"clipscore": "gpu", "aesthetic_predictor": "gpu", "niqe": "driver", "nudenet": "cpu"}
-    assert registry.measurer_place("tests.test_metric_zoo:Own") == "driver"
+    assert registry.measurer_setting("tests.test_metric_zoo:Own").place == "driver"

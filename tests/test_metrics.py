@@ -12,9 +12,12 @@ import pytest
 
 from imageevalkit.cell.results import Metric, Score
 from imageevalkit.metrics import (
+    Part,
+    Stratum,
     arithmetic_mean,
     geometric_mean,
     groups,
+    interval_of_sum,
     mean,
     mean_by,
     points,
@@ -22,7 +25,6 @@ from imageevalkit.metrics import (
     weighted,
     weighted_sum,
 )
-from imageevalkit.metrics.intervals import Part, Stratum, interval_of_sum
 
 Draw = Callable[[random.Random], float]
 

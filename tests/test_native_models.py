@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 
 from custom_models.load_model import MODEL_SETTINGS
-from custom_models.model_settings import native
 from imageevalkit.cell import REPO
 from imageevalkit.generation.model import ItemFailed, ModelUnusable
-from imageevalkit.launch.kwargs import parse_kwargs
+from imageevalkit.launch.config import parse_kwargs
 from tests.support.native_contract import CHECKPOINTS, PHOTO, SHORT, built, findings, tiny_model
 
 pytest.importorskip("diffusers")
 
 _FIELDS = {"model_path", "module", "class", "model_kwargs", "gpus", "api", "patterns", "assets"}
+MODULES = sorted({entry["module"] for models in MODEL_SETTINGS.values() for entry in models.values()})
 # pipelines that let the images of a batch depend on each other
 _NOT_IN_BATCHES = {"cogview4-6b", "omnigen"}
 
@@ -207,7 +207,7 @@ def test_every_entry_can_be_run() -> None:
             assert entry["class"] in classes, name
 
 
-@pytest.mark.parametrize("module", sorted(set(native.CLASSES.values())))
+@pytest.mark.parametrize("module", MODULES)
 def test_classes_import_nothing_heavy_before_they_are_built(module: str) -> None:
     code = f"import sys, custom_models{module}; print({{'torch', 'diffusers', 'transformers'}} & set(sys.modules))"
     done = subprocess.run(

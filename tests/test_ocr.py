@@ -141,9 +141,9 @@ def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_unknown_reader_gets_a_suggestion() -> None:
     with pytest.raises(UserError, match=r"did you mean 'ppocr'\?"):
-        registry.check_measurer("pp-ocr", "reader")
+        registry.measurer_setting("pp-ocr", "reader")
     with pytest.raises(UserError, match=r"did you mean 'qwen2.5-vl-7b'\?"):
-        registry.check_measurer("qwen-2.5-vl-7b", "reader")
+        registry.measurer_setting("qwen-2.5-vl-7b", "reader")
 
 
 def test_processes_read_as_one_does_and_silently(

@@ -17,8 +17,7 @@ from imageevalkit.cell.items import Item, items_of
 from imageevalkit.cell.results import Metric, read_result
 from imageevalkit.errors import CellFailure
 from imageevalkit.evaluation.engine import evaluate_cell
-from imageevalkit.evaluation.interview import EvaluateOptions
-from imageevalkit.jobs import COMPLETE
+from imageevalkit.jobs import COMPLETE, EvaluateOrder
 from imageevalkit.progress import ProgressWriter
 from imageevalkit.registry import BenchmarkDataset
 
@@ -123,6 +122,6 @@ def test_a_program_scores_whether_or_not_anybody_may_be_asked(
     for item in items:
         item.path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (32, 8)).save(item.path)
-    outcome = evaluate_cell(cell, benchmark, items, ProgressWriter(), EvaluateOptions(ask=ask))
+    outcome = evaluate_cell(cell, benchmark, items, ProgressWriter(), EvaluateOrder(ask=ask))
     assert outcome.state == COMPLETE
     assert read_result(cell.result).metrics["width"].value == 32

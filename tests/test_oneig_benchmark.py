@@ -15,7 +15,7 @@ from PIL import Image
 
 from benchmarks.oneig.benchmark import PIXELS, OneIG, OneIGSettings
 from benchmarks.oneig.data import CHINESE, ENGLISH
-from benchmarks.oneig.text import check_package
+from benchmarks.oneig.scores import check_package
 from imageevalkit import registry
 from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.benchmark.contract import JUDGE, Answers, ScoredItem, Scores, Unparsed
@@ -277,7 +277,7 @@ def test_every_answerer_gets_its_own_questions_the_encoders_first(asked: list[st
     questions = [
         q for one in (item("text", "000"), item("anime", STYLED)) for q in questions_of(benchmark, one)
     ]
-    assert len(list(answerers.ask(questions, 1))) == len(questions)
+    assert len(list(answerers.ask(questions))) == len(questions)
     assert list(dict.fromkeys(who.partition(" ")[0] for who in asked)) == ["csd+se", "dreamsim", "judge"]
     assert [what for what in asked if what.startswith("csd+se")] == ["csd+se style"]
 

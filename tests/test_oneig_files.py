@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.oneig import official, summary
+from benchmarks.oneig import summary
 from benchmarks.oneig.data import CHINESE, ENGLISH, TASKS, Edition, Task
-from benchmarks.oneig.scores import metrics
+from benchmarks.oneig.scores import max_tokens, metrics
 from benchmarks.oneig.summary import summary_files
-from benchmarks.oneig.text import max_tokens
 from imageevalkit.benchmark.contract import Rules
 from imageevalkit.cell import Cell
 from imageevalkit.cell.results import Coverage, Evaluator, Metric, Result, as_object
@@ -51,7 +50,7 @@ def table(text: str) -> list[list[str]]:
 @pytest.mark.parametrize("name", RUNS)
 def test_the_official_programs_write_the_same_tables(runs: Mapping[str, OfficialRun], name: str) -> None:
     run = runs[name]
-    ours = official.score_files(run_of(run.scored, tasks_of(name), "official", run.edition))
+    ours = summary.score_files(run_of(run.scored, tasks_of(name), "official", run.edition))
     assert ours.keys() == run.tables.keys()
     for file, text in run.tables.items():
         if not re.fullmatch(r"[a-z]+_score_(EN|ZH)\.csv", file):
@@ -95,7 +94,7 @@ def _three_decimals(metric: Metric) -> str:
 @pytest.mark.parametrize("name", RUNS)
 def test_the_official_analysis_writes_the_same_tables(runs: Mapping[str, OfficialRun], name: str) -> None:
     run = runs[name]
-    written = official.analysis_files(run_of(run.scored, TASKS, "official", run.edition))
+    written = summary.analysis_files(run_of(run.scored, TASKS, "official", run.edition))
     ours = {
         file.split()[0].lower(): next(csv.DictReader(text.splitlines())) for file, text in written.items()
     }
@@ -122,10 +121,10 @@ def test_the_official_analysis_writes_the_same_tables(runs: Mapping[str, Officia
 
 def test_a_table_is_left_out_for_none_but_a_chosen_task() -> None:
     scored = scored_prompts(ENGLISH, "no_reasoning")
-    some = official.analysis_files(run_of(scored, ["alignment", "style"], "official", ENGLISH))
+    some = summary.analysis_files(run_of(scored, ["alignment", "style"], "official", ENGLISH))
     assert [*some] == ["Alignment Model Scores.csv", "Style Model Scores.csv"]
     scored = scored_prompts(ENGLISH, "no_reasoning", "corrected")
-    every = official.analysis_files(run_of(scored, TASKS, "corrected", ENGLISH))
+    every = summary.analysis_files(run_of(scored, TASKS, "corrected", ENGLISH))
     assert len(every) == len(TASKS) and "nan" not in "".join(every.values())
 
 
@@ -170,15 +169,15 @@ def test_the_official_program_asks_for_as_many_tokens(
 
 def test_corrected_tables_take_nothing_from_other_prompts() -> None:
     scored = scored_prompts(ENGLISH, "gaps", "corrected")
-    files = official.score_files(run_of(scored, ["text"], "corrected", ENGLISH))
+    files = summary.score_files(run_of(scored, ["text"], "corrected", ENGLISH))
     # images count there, if they are black
     assert [prompt for prompt, score in table(files["text_prompt_score_EN.csv"]) if not score] == ["112"]
     gone = [PromptImages(one.prompt, [GONE]) for one in scored]
-    files = official.score_files(run_of(gone, TASKS, "corrected", ENGLISH))
+    files = summary.score_files(run_of(gone, TASKS, "corrected", ENGLISH))
     assert files["reasoning_score_EN.csv"] == f",reasoning\n{MODEL},\n"
     assert "text_score_EN.csv" not in files
     assert files["diversity_prompt_score_EN.csv"] == f",{MODEL}\n"
-    officially = official.score_files(run_of(gone, TASKS, "official", ENGLISH))
+    officially = summary.score_files(run_of(gone, TASKS, "official", ENGLISH))
     assert officially.keys() == files.keys() - {"reasoning_score_EN.csv", "reasoning_prompt_score_EN.csv"}
 
 
@@ -253,7 +252,7 @@ def text_again(result: Mapping[str, Any], chinese: bool, rules: Rules) -> float:
 @EDITIONS
 def test_metrics_can_be_recomputed_from_the_samples(edition: Edition, rules: Rules) -> None:
     run = run_of(scored_prompts(edition, "gaps", rules), TASKS, rules, edition)
-    files, found = official.sample_files(run, TEXTS), metrics(run)
+    files, found = summary.sample_files(run, TEXTS), metrics(run)
     results = {task: json.loads(files[f"oneig_{task}.json"]) for task in TASKS}
     for task in TASKS:
         assert results[task]["accuracy"] == pytest.approx(100 * (found[task].value or 0), rel=1e-15)
@@ -295,8 +294,7 @@ def test_metrics_can_be_recomputed_from_the_samples(edition: Edition, rules: Rul
 def test_what_a_sample_tells() -> None:
     scored = scored_prompts(ENGLISH, "gaps")
     files, again = (
-        official.sample_files(run_of(one, TASKS, "official", ENGLISH), TEXTS)
-        for one in (scored, scored[::-1])
+        summary.sample_files(run_of(one, TASKS, "official", ENGLISH), TEXTS) for one in (scored, scored[::-1])
     )
     assert list(files) == [f"oneig_{task}.json" for task in TASKS]
     assert files == again
@@ -331,7 +329,7 @@ def test_what_a_sample_tells() -> None:
 
 
 def test_samples_of_a_run_without_any_score() -> None:
-    files = official.sample_files(run_of([], TASKS, "official", ENGLISH), TEXTS)
+    files = summary.sample_files(run_of([], TASKS, "official", ENGLISH), TEXTS)
     assert {json.loads(text)["accuracy"] for text in files.values()} == {None}
 
 
@@ -342,7 +340,7 @@ def test_samples_of_all_prompts_are_a_few_megabytes() -> None:
         if prompt.questions
     ]
     run = run_of(scored, ["alignment"], "official", ENGLISH)
-    text = official.sample_files(run, TEXTS)["oneig_alignment.json"]
+    text = summary.sample_files(run, TEXTS)["oneig_alignment.json"]
     outputs = sum(
         len(one["judge_outputs"]) for sample in json.loads(text)["details"] for one in sample["judge_details"]
     )

@@ -13,9 +13,9 @@ from PIL import Image
 
 from benchmarks.oneig import grids
 from benchmarks.oneig.grids import write_grids
-from imageevalkit.adoption import places
+from imageevalkit import adoption
+from imageevalkit.adoption.__main__ import forecast_of
 from imageevalkit.adoption.copies import adopt_cell
-from imageevalkit.adoption.forecast import forecast_of
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import items_of
 from imageevalkit.cell.states import Survey
@@ -68,7 +68,7 @@ def test_there_and_back(tmp_path: Path, grid: Grid) -> None:
     assert write(tmp_path, grid, name="other") == ExitStatus.INCOMPLETE
     dataset, other = TinyOneIG(4, grid), Cell("other", "oneig")
     items = items_of(dataset, other)
-    found = places.find_images(tmp_path, items, dataset.data, dataset.find_images)
+    found = adoption.find_images(tmp_path, items, dataset.data, dataset.find_images)
     adopt_cell(other, items, tmp_path, found, ProgressWriter())
     for item, twin in zip(items, dataset.items(), strict=True):
         assert item.path.exists() == twin.path.exists()
@@ -99,7 +99,7 @@ def test_a_prompt_without_any_image_is_all_black_and_one_not_begun_has_no_file(t
 def test_only_what_changed_is_written_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make()
     write(tmp_path)
-    files = sorted(tmp_path.rglob("*.webp"))
+    files = sorted((tmp_path / "images").rglob("*.webp"))
     # the exact time of now: that of a file just written is a clock tick old
     now = time.time()
     for path in files:
@@ -137,7 +137,7 @@ def test_an_image_that_is_gone_costs_its_own_file_only(
         CellFailure, match=r"no .*anime/m/001\.webp: .*No such file or directory: .*001_2\.png"
     ):
         write(tmp_path)
-    assert len(list(tmp_path.rglob("*.webp"))) == 2
+    assert len(list((tmp_path / "images").rglob("*.webp"))) == 2
 
 
 def test_a_damaged_image_is_an_error_and_leaves_no_old_file(tmp_path: Path) -> None:
@@ -206,8 +206,7 @@ def test_a_forecast_counts_the_cells_of_grids(tmp_path: Path, monkeypatch: pytes
     write(tmp_path, name="other")
     (tmp_path / "images/anime/other/000 2.webp").write_bytes(b"")
     monkeypatch.setattr(Datasets, "__getitem__", lambda *_: TinyOneIG(4, Grid(2, 2)))
-    options = {"limit": None, "sources": {"oneig": str(tmp_path)}, "among": "", "overwrite": False}
-    forecast = forecast_of(options, Datasets())
+    forecast = forecast_of({"order": {"sources": {"oneig": str(tmp_path)}}}, Datasets())
     with pytest.raises(CellFailure, match="generated here"):
         forecast(CELL)
     assert forecast(Cell("other", "oneig")) == (

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from imageevalkit.adoption import places
+from imageevalkit import adoption
+from imageevalkit.adoption import Place
 from imageevalkit.adoption.copies import adopt_cell
-from imageevalkit.adoption.places import Place
 from imageevalkit.cell.records import last_records
 from imageevalkit.cell.states import survey_images
 from imageevalkit.errors import CellFailure
@@ -23,7 +23,7 @@ SQUARE = Grid(2, 2)
 
 
 def find(source: Path, dataset: TinyOneIG, limit: int | None = None) -> dict[str, Place]:
-    return places.find_images(source, dataset.items(limit), dataset.data, dataset.find_images)
+    return adoption.find_images(source, dataset.items(limit), dataset.data, dataset.find_images)
 
 
 def adopt(source: Path, dataset: TinyOneIG, overwrite: bool = False) -> Outcome:
@@ -51,7 +51,7 @@ def test_every_cell_becomes_the_image_of_its_repetition(tmp_path: Path, grid: Gr
     record = last_records(CELL)[f"images/human/000_{grid.cells}"]
     source = tmp_path / f"images/human/m/000{suffix}"
     assert (record.source, record.cell, record.size) == (str(source), grid.cells - 1, (12, 8))
-    states = survey_images(CELL, dataset.items()).values()
+    states = survey_images(CELL, dataset.items()).states.values()
     assert {(state.status, state.flat, state.made_here) for state in states} == {("generated", False, False)}
 
 
@@ -167,7 +167,7 @@ def test_black_cells_are_no_images(tmp_path: Path) -> None:
         "2 of 12 images are not to be had: anime/000_2.png, anime/000_4.png (the first: cell 2 of "
         f"{tmp_path / 'anime/m/000.png'} is black: the official padding for an image that was not made)",
     )
-    states = survey_images(CELL, TinyOneIG().items())
+    states = survey_images(CELL, TinyOneIG().items()).states
     assert [states[f"images/anime/000_{n}"].status for n in (1, 2, 3, 4)] == ["generated", "failed"] * 2
     assert states["images/anime/000_4"].reason == (
         f"ItemFailed: cell 4 of {path} is black: the official padding for an image that was not made"
@@ -230,7 +230,7 @@ def test_a_damaged_or_tiny_grid_costs_its_own_images_only(tmp_path: Path) -> Non
     damaged.write_bytes(damaged.read_bytes()[:-200])
     Image.new("RGB", (1, 9), "red").save(tiny)
     assert adopt(tmp_path, TinyOneIG(4, SQUARE)).state == INCOMPLETE
-    states = survey_images(CELL, TinyOneIG().items())
+    states = survey_images(CELL, TinyOneIG().items()).states
     reason = states["images/anime/000_2"].reason
     assert f"{damaged} does not decode (" in reason and "\n" not in reason
     assert f"{tiny}: 1×9 px cannot be cut into 2 rows and 2 columns" in states["images/anime/001_4"].reason

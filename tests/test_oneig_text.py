@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.oneig.data import CHINESE, ENGLISH, Edition, Language, Prompt
-from benchmarks.oneig.text import (
+from benchmarks.oneig.scores import (
     clean_reading,
     compare,
     max_tokens,

@@ -1,4 +1,4 @@
-"""The API models against a real local server: each row of the table in ``imageevalkit.api.failures``."""
+"""The API models against a real local server: each row of the table in ``imageevalkit.requests.failures``."""
 
 from __future__ import annotations
 
@@ -18,11 +18,6 @@ import pytest
 from PIL import Image
 
 from custom_models.model_utils.openai_images import OpenAIImagesEdit, OpenAIImagesT2I
-from imageevalkit.api import routes
-from imageevalkit.api.endpoint import Endpoint
-from imageevalkit.api.engine import RequestSettings
-from imageevalkit.api.failures import Failure, Kind, asked_wait, classify_status, parse_error, used_up_for
-from imageevalkit.api.limiter import Traffic
 from imageevalkit.cell.fingerprint import settings_of
 from imageevalkit.generation.model import (
     Generated,
@@ -32,6 +27,18 @@ from imageevalkit.generation.model import (
     OnHold,
     Refused,
 )
+from imageevalkit.requests import routes
+from imageevalkit.requests.endpoint import Endpoint
+from imageevalkit.requests.engine import RequestSettings
+from imageevalkit.requests.failures import (
+    Failure,
+    Kind,
+    asked_wait,
+    classify_status,
+    parse_error,
+    used_up_for,
+)
+from imageevalkit.requests.limiter import Traffic
 from tests.support.image_replies import CHATS, RESPONSES
 from tests.support.image_server import FAULTS, KEY, REFUSAL_WORDS, ImageServer, png_of
 
@@ -314,7 +321,7 @@ def test_no_endpoint_at_all_stops_the_model(monkeypatch: pytest.MonkeyPatch, ser
         error = failure_of(t2i())
     assert type(error) is ModelUnusable
     assert "ConnectError" in str(error)
-    assert "check BASE_URL" in str(error)
+    assert "check its address and the network (BASE_URL" in str(error)
     assert error.attempts == 3
 
 

@@ -36,13 +36,13 @@ from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.evaluation.answerers import request_hash
 from imageevalkit.images import sha256_file
-from imageevalkit.judges.api import FEW_LOGPROBS, FEWER_THAN_SCORED, read_reply
-from imageevalkit.judges.choice import JudgeChoice, JudgeOptions, JudgeSetting
+from imageevalkit.judges.api import FEW_LOGPROBS, FEWER_THAN_SCORED, NO_LOGPROBS, read_reply
+from imageevalkit.judges.choice import ApiSettings, JudgeChoice, JudgeOptions, JudgeSetting
 from imageevalkit.judges.client import ApiJudge
 from imageevalkit.judges.server import Address
-from imageevalkit.judges.settings import ApiSettings
-from imageevalkit.launch.kwargs import checked
+from imageevalkit.launch.config import checked
 from imageevalkit.progress import watched
+from imageevalkit.requests.failures import Failure
 from tests.support.checkout import REPO
 from tests.support.image_server import KEY
 from tests.support.judge_replies import draw
@@ -227,6 +227,40 @@ def test_the_reply_its_tokens_and_its_price(judge_server: JudgeServer, picture: 
 def test_the_official_judge_has_a_price(judge_server: JudgeServer, picture: Picture) -> None:
     (answer,) = registry.judge("gpt-4o-2024-05-13", {}, options=JudgeOptions()).ask([wise(picture)])
     assert answer.usd == pytest.approx((1003 * 5 + 2 * 15) / 1e6)
+
+
+PER_INPUT = {"text_input": 1000, "text_output": 1000}  # a question is about 1 USD
+
+
+@pytest.mark.parametrize("fault", ["spent", "refuse", "filtered", "unended"])
+def test_a_reply_that_is_of_no_use_is_paid_for(
+    judge_server: JudgeServer, picture: Picture, fault: str
+) -> None:
+    judge_server.default = fault
+    options = JudgeOptions({"backoff": 0.01, "price": PER_INPUT}, max_cost=5.5)
+    given: list[Answer] = []
+    with pytest.raises(JudgeUnusable, match=r"--max_cost 5.5 is used up: \$5\.0\d* spent"):
+        collect(registry.judge("openai:m-1", {}, options=options).ask(many(picture, 12)), given)
+    assert len(judge_server.requests) == 5
+    assert all(answer.text is None for answer in given)
+    paid = sum(answer.usd for answer in given if answer.usd is not None)
+    # "unended" is asked again: when the money is used up, no question has its answer yet
+    assert paid == pytest.approx(0 if fault == "unended" else 5.01, abs=0.05)
+
+
+def test_an_answer_costs_what_the_attempts_before_it_did(judge_server: JudgeServer, picture: Picture) -> None:
+    judge_server.script("Score the image", "500", "unended", "ok")
+    answer = ask_one(wise(picture), price=PER_INPUT)
+    assert (answer.attempts, len(judge_server.requests)) == (3, 3)
+    assert answer.usd == pytest.approx(2 * (1003 + 2) / 1000, abs=0.01), "a 500 took nothing"
+
+
+def test_a_reply_without_probabilities_is_paid_for() -> None:
+    reply = json.loads(body(("Yes", -0.1))) | {"usage": {"completion_tokens": 7, "cost": 0.5}}
+    del reply["choices"][0]["logprobs"]
+    found = read_reply(Question("q", (), Sampling(1), ("No",)), json.dumps(reply).encode(), 3, None)
+    assert isinstance(found, Failure) and found.text == NO_LOGPROBS.text
+    assert (found.tokens, found.reported_cost) == ({"completion_tokens": 7}, 0.5)
 
 
 @pytest.mark.parametrize(("fault", "text"), [("parts", "Score: 1"), ("malformed", "I would rather not")])

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from imageevalkit.errors import UserError
-from imageevalkit.launch import __main__ as launch
 from imageevalkit.launch.config import Config
-from imageevalkit.launch.options import Options, help_text, parse_words, resolve
+from imageevalkit.launch.options import TABLE, Options, main, parse, resolve
 
 
 def options(argv: list[str], **scalars: str) -> Options:
-    return resolve(parse_words(argv), Config(scalars=scalars))
+    return resolve(parse(argv), Config(scalars=scalars))
 
 
 def test_names_tolerate_spaces_empties_and_duplicates() -> None:
     got = options(["--model_names", " a ; b;a;", "--ds_names", "x;; x ;y "])
-    assert (got.models, got.benchmarks) == (["a", "b"], ["x", "y"])
+    assert ([*got.models], got.benchmarks) == (["a", "b"], ["x", "y"])
 
 
 def test_config_names_and_command_line_precedence() -> None:
@@ -31,11 +28,11 @@ def test_config_names_and_command_line_precedence() -> None:
     )
     from_config = resolve({}, config)
     assert from_config.benchmarks == ["genai", "wiseedit"]
-    assert from_config.model_kwargs == [{"s": 1}]
-    assert (from_config.evaluate, from_config.num_workers, from_config.parallel) == (False, 9, True)
-    over = resolve(parse_words(["--ds_names", "wiseedit;gedit", "--eval=true", "--num_workers", "2"]), config)
+    assert from_config.models == {"a": {"s": 1}}
+    assert (from_config.eval, from_config.num_workers, from_config.parallel) == (False, 9, True)
+    over = resolve(parse(["--ds_names", "wiseedit;gedit", "--eval=true", "--num_workers", "2"]), config)
     assert over.benchmarks == ["wiseedit", "gedit"]
-    assert (over.evaluate, over.num_workers) == (True, 2)
+    assert (over.eval, over.num_workers) == (True, 2)
 
 
 @pytest.mark.parametrize("word", ["true", "True", "1", "yes", "YES", "on"])
@@ -48,17 +45,24 @@ def test_false_words(word: str) -> None:
     assert not options(["--model_names", "a", "--ds_names", "x", "--infer", word]).infer
 
 
+def test_parallel_may_be_left_open() -> None:
+    """Empty is neither true nor false, on the command line over config.sh too."""
+    words = ["--model_names", "a", "--ds_names", "x"]
+    assert options(words).parallel is None and options(words, PARALLEL="false").parallel is False
+    assert options([*words, "--parallel", ""], PARALLEL="true").parallel is None
+
+
 def test_duplicate_models_merge_their_kwargs_sets() -> None:
     got = options(["--model_names", "a;b;a", "--ds_names", "x", "--custom_model_kwargses", "k=1;;k=1"])
-    assert dict(zip(got.models, got.model_kwargs, strict=True)) == {"a": {"k": 1}, "b": {}}
+    assert got.models == {"a": {"k": 1}, "b": {}}
 
 
 def test_quickstart_ignores_configured_names() -> None:
     config = Config(
         arrays={"MODEL_NAMES": ["mine"], "DS_NAMES": ["theirs"], "CUSTOM_MODEL_KWARGSES": ["a=1"]}
     )
-    got = resolve(parse_words(["--quickstart"]), config)
-    assert got.models == ["reference-typeset", "reference-noise"]
+    got = resolve(parse(["--quickstart"]), config)
+    assert [*got.models] == ["reference-typeset", "reference-noise"]
     assert got.benchmarks == ["quicktext"]
 
 
@@ -67,8 +71,8 @@ def test_quickstart_ignores_configured_names() -> None:
     [
         (["--ds_name", "x"], "unknown option '--ds_name' (did you mean '--ds_names'?)"),
         (["longtext"], "unknown argument 'longtext'"),
-        (["--ds_names"], "--ds_names needs a value"),
-        (["--ds_names", "--infer", "true"], "--ds_names needs a value"),
+        (["--ds_names"], "--ds_names: expected one argument"),
+        (["--ds_names", "--infer", "true"], "--ds_names: expected one argument"),
         (["--model_names", "a", "--ds_names", " ; "], "--ds_names is empty"),
         (["--model_names", "a"], "no benchmarks given"),
         (["--model_names", "a", "--ds_names", "x", "--infer", "ture"], "did you mean 'true'?"),
@@ -91,32 +95,42 @@ def test_flags_take_an_optional_truth_value() -> None:
     base: list[Any] = ["--model_names", "a", "--ds_names", "x"]
     assert options([*base, "--overwrite"]).overwrite
     assert not options([*base, "--overwrite", "false"]).overwrite
-    assert options(["--overwrite", *base]).models == ["a"]
+    assert [*options(["--overwrite", *base]).models] == ["a"]
 
 
-def test_help_names_every_option() -> None:
-    for name in parse_words.__globals__["OPTIONS"]:
-        assert name in help_text()
-
-
-def test_a_relative_folder_of_images_stays_that_of_the_user_when_the_environment_is_made_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_help_names_every_option_that_a_program_takes_and_no_other(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    class Started(Exception):
-        """The launcher has become another process."""
+    shown = {}
+    for words in (["--help"], ["--prefetch", "-h"]):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", ["options", *words])
+            main()
+        shown[words[0]] = {line.split()[0] for line in capsys.readouterr().out.splitlines() if "  --" in line}
+    of = {
+        use: {e.name for e in TABLE.values() if e.prefetch == use} for use in ("", "taken", "decisive", "own")
+    }
+    assert shown["--help"] == of[""] | of["taken"] | of["decisive"]
+    assert shown["--prefetch"] == of["decisive"] | of["own"]
 
-    def start(program: str, words: list[str]) -> None:
-        raise Started(words)
 
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(launch, "ensure_driver_env", lambda: True)
-    monkeypatch.setattr(os, "execv", start)
-    monkeypatch.setattr(
-        sys, "argv", ["launch", "--config-fd", "3", "--images", "mine", "--dry_run", "--ds-names", "x"]
-    )
-    with pytest.raises(Started) as started:
-        launch.main()
-    words = started.value.args[0]
-    assert words[words.index("--config-fd") + 1] == "3"
-    again = parse_words(words[words.index("--config-fd") + 2 :])
-    assert again == {"--images": str(tmp_path / "mine"), "--dry_run": "true", "--ds_names": "x"}
+def test_names_may_be_spelt_with_dashes_and_values_after_an_equals_sign() -> None:
+    assert parse(["--model-names=a=b", "--ds_names", "x", "--dry-run"]) == {
+        "--model_names": "a=b",
+        "--ds_names": "x",
+        "--dry_run": "true",
+    }
+    assert parse(["--limit", "1", "--limit=2"]) == {"--limit": "2"}, "the last one counts"
+
+
+def test_an_empty_value_takes_back_what_config_sh_says() -> None:
+    base = ["--model_names", "a", "--ds_names", "x"]
+    assert options(base, REQUESTS_PER_MINUTE="60").requests_per_minute == 60
+    assert options([*base, "--requests_per_minute", ""], REQUESTS_PER_MINUTE="60").requests_per_minute is None
+    with pytest.raises(UserError, match="--images is empty"):
+        options([*base, "--images="])
+
+
+def test_a_map_that_is_none_is_told() -> None:
+    with pytest.raises(UserError, match=r"sets JUDGE_MAP to the wrong kind of value: write JUDGE_MAP=\("):
+        options(["--model_names", "a", "--ds_names", "x"], JUDGE_MAP="wise")

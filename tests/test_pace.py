@@ -9,20 +9,19 @@ from pathlib import Path
 import pytest
 
 from imageevalkit import progress as progress_module
-from imageevalkit.progress import PROGRESS_ENV, PaceReader, Progress, ProgressReader, ProgressWriter
+from imageevalkit.progress import PaceReader, Progress, ProgressReader, ProgressWriter
 
 Report = Callable[..., None]
 
 
 @pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(PROGRESS_ENV, str(tmp_path / "job.jsonl"))
+def file(tmp_path: Path) -> Path:
     return tmp_path / "job.jsonl"
 
 
 @pytest.fixture
 def report(file: Path) -> Report:
-    writer = ProgressWriter()
+    writer = ProgressWriter(file)
 
     def reporting(cell: str, done: int, total: int = 10, **more: float | None) -> None:
         writer.report(Progress(cell, "generate", done, total, **more), force=True)  # type: ignore[arg-type]
@@ -37,7 +36,7 @@ def cells(reader: PaceReader, ended: tuple[str, ...] = ()) -> list[str]:
 def test_a_busy_cell_does_not_hide_another(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(progress_module.time, "monotonic", lambda: clock[0])
-    writer = ProgressWriter()
+    writer = ProgressWriter(file)
     for done in range(20):
         writer.report(Progress("m/busy", "generate", done, 20))
         writer.report(Progress("m/calm", "generate", done // 10, 20))

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from eval_models.encoders.dreamsim import DreamSimEncoder, distances, packed, read_embedding
+from imageevalkit.assets.weights import WeightsSource
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure
-from imageevalkit.weights import WeightsSource
 from tests.support.dreamsim_run import SIZES
 from tests.support.oneig_scored import embedding_text
 

@@ -12,8 +12,8 @@ from subprocess import CompletedProcess
 import pytest
 
 from imageevalkit.assets import BenchmarkFiles, github
+from imageevalkit.assets.data import fetch
 from imageevalkit.cell import REPO
-from imageevalkit.prefetch.benchmark_files import fetch
 from tests.support import manifest
 from tests.support.hub_server import COMMIT, hub_server
 from tests.support.mirror import shared_mirror
@@ -142,7 +142,7 @@ def usual_mode(folder: Path) -> int:
 
 def fetch_from(url: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What could not be got when the server at ``url`` stands for GitHub."""
-    monkeypatch.setattr("imageevalkit.prefetch.benchmark_files.GITHUB", url)
+    monkeypatch.setattr("imageevalkit.assets.data.GITHUB", url)
     monkeypatch.setattr("imageevalkit.assets.BENCHMARKS", root / "benchmarks")
     return fetch(manifest.tiny_files(), mirror=None)
 
@@ -197,7 +197,8 @@ def test_wrong_usage_is_one_line_and_status_2(root: Path, data: Path, tmp_path: 
 def test_longtext_from_the_shared_mirror(root: Path) -> None:
     target = root / "benchmarks" / "longtext"
     target.mkdir()
-    shutil.copy(REPO / "benchmarks/longtext/benchmark.py", target)
+    for name in ("benchmark.py", "assets.txt"):
+        shutil.copy(REPO / "benchmarks/longtext" / name, target)
     result = prefetch(root, "--mirror", shared_mirror(), "--ds_names", "longtext", "--eval", "false")
     assert result.returncode == 0, result.stderr
     for name in ("text_prompts.jsonl", "text_prompts_zh.jsonl"):

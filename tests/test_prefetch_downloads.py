@@ -5,28 +5,25 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import random
 import shutil
 import subprocess
 import sys
-import tarfile
 import time
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from imageevalkit.asset_checks.check import check_asset
-from imageevalkit.assets import CodeAsset, UrlAsset
+from imageevalkit.assets import CodeAsset, UrlAsset, http
+from imageevalkit.assets.check import check_asset
+from imageevalkit.assets.git import fetch_code
+from imageevalkit.assets.http import fetch_file
 from imageevalkit.errors import CellFailure
-from imageevalkit.prefetch import http
-from imageevalkit.prefetch.code import fetch_code
-from imageevalkit.prefetch.files import fetch_file
 from tests.support.hub_server import COMMIT, HubServer, hub_server
-from tests.support.web import web_server
 
 PLACE = "eval_models/weights/w.pt"
 CONTENT = bytes(range(256)) * 4000
@@ -37,8 +34,8 @@ TOKEN = "hf_nobodyshouldseethis"
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Stands for the tree; waits between tries are short."""
     root = tmp_path / "kit"
-    for module in ("asset_checks.url", "asset_checks.code", "prefetch.code"):
-        monkeypatch.setattr(f"imageevalkit.{module}.REPO", root)
+    for module in ("git", "http"):
+        monkeypatch.setattr(f"imageevalkit.assets.{module}.REPO", root)
     monkeypatch.setattr(http, "_FIRST_WAIT", 0.01)
     monkeypatch.setattr(http, "_LONGEST_WAIT", 0.02)
     return root
@@ -149,7 +146,7 @@ def test_a_server_that_refuses_is_one_line(web: HubServer, root: Path, status: i
 
 
 def test_a_server_that_is_away_is_one_line() -> None:
-    with pytest.raises(CellFailure, match=r"cannot be reached \(ConnectionError\) \(after 5 tries") as caught:
+    with pytest.raises(CellFailure, match=r"cannot be reached \(ConnectError\) \(after 5 tries") as caught:
         fetch(UrlAsset("http://127.0.0.1:9/w.pt", PLACE, "MIT"))
     assert "\n" not in str(caught.value)
 
@@ -170,8 +167,8 @@ def test_the_hub_is_asked_through_its_mirror_with_the_token_and_others_without(
 def test_killed_download_goes_on_where_it_stopped(web: HubServer, root: Path) -> None:
     web.stalls, web.cut_after = 1, 700_000
     part = root / "eval_models/weights/.w.pt.part"
-    code = "import sys, pathlib; from imageevalkit.prefetch.http import download; "
-    code += "download(sys.argv[1], pathlib.Path(sys.argv[2]), 'w')"
+    code = "import sys, pathlib; from imageevalkit.assets.http import download\n"
+    code += "with download(sys.argv[1], pathlib.Path(sys.argv[2]), 'w'): pass"
     environ = {**os.environ, "PYTHONPATH": str(Path(http.__file__).parents[2])}
     killed = subprocess.Popen([sys.executable, "-c", code, asset(web).url, str(part)], env=environ)
     try:
@@ -184,6 +181,19 @@ def test_killed_download_goes_on_where_it_stopped(web: HubServer, root: Path) ->
     fetch(asset(web))
     assert (root / PLACE).read_bytes() == CONTENT
     assert web.downloads()[-1].range == f"bytes={begun}-"
+
+
+def test_two_that_want_the_same_file_both_have_it(web: HubServer, root: Path) -> None:
+    web.stalls, web.cut_after = 1, 300_000
+    part = root / "eval_models/weights/.w.pt.part"
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(fetch, asset(web))
+        _wait_for(lambda: part.exists() and part.stat().st_size > 200_000)
+        second = pool.submit(fetch, asset(web))
+        time.sleep(0.3)  # so that it waits for the first
+        web.go_on.set()
+        first.result(20), second.result(20)
+    assert (root / PLACE).read_bytes() == CONTENT and is_fine(asset(web))
 
 
 def test_a_download_killed_after_its_last_byte_is_whole(web: HubServer, root: Path) -> None:
@@ -239,6 +249,23 @@ def _wait_for(condition: Any, seconds: float = 20) -> None:
         time.sleep(0.05)
 
 
+@pytest.fixture
+def full_disk(root: Path) -> Iterator[None]:
+    """The tree is on a disk with room for 200 kB."""
+    root.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(root)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small tmpfs needs root")
+    yield
+    subprocess.run(["umount", str(root)], check=True)
+
+
+def test_a_full_disk_is_one_line_and_keeps_what_has_come(web: HubServer, root: Path, full_disk: None) -> None:
+    with pytest.raises(CellFailure, match=r"^disk full: cannot write .*w\.pt.* run the same command again$"):
+        fetch(asset(web))
+    assert not (root / PLACE).exists() and (root / "eval_models/weights/.w.pt.part").stat().st_size > 100_000
+
+
 # --- archives ---
 
 MEMBERS = {"a.pth": b"weights", "lora/config.json": b"{}", "extra.txt": b"x"}
@@ -290,6 +317,38 @@ def test_a_bad_archive_leaves_nothing(web: HubServer, root: Path, content: bytes
     assert not any("part" not in name for name in files(root))
 
 
+def damaged(offset: int, value: bytes, method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    """An archive in whose first file ``value`` begins ``offset`` bytes behind its start; the list of files agrees."""
+    buffer = BytesIO()
+    with zipfile.ZipFile(buffer, "w", method) as archive:
+        archive.writestr("a.pth", bytes(5000))
+        archive.writestr("lora/config.json", b"{}")
+    content = bytearray(buffer.getvalue())
+    content[offset : offset + len(value)] = value
+    if offset < 30:
+        place = content.find(b"PK\1\2") + 2 + offset
+        content[place : place + len(value)] = value
+    return bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (damaged(6, b"\1"), "encrypted"),
+        (damaged(8, b"\x4d"), "not supported"),
+        (damaged(35, b"\7\7\7"), "decompressing"),
+        (damaged(35, b"\7\7\7", zipfile.ZIP_BZIP2), "Invalid data stream"),
+    ],
+)
+def test_an_archive_that_cannot_be_unpacked_is_one_line_and_fetched_anew(
+    web: HubServer, root: Path, content: bytes, said: str
+) -> None:
+    with pytest.raises(CellFailure, match=rf"^.*gives no ZIP file that can be unpacked \(.*({said}).*\)$"):
+        fetch(archive_asset(web, content))
+    assert files(root) == set()
+    assert fetch(archive_asset(web, zipped(MEMBERS)))
+
+
 # --- authors' code ---
 
 
@@ -321,18 +380,15 @@ def code_asset(upstream: Path) -> CodeAsset:
     return CodeAsset("owner/name", commit, tree, "infer/custom_models/code/net", "MIT")
 
 
-def put_archive(upstream: Path, server: Path, wanted: CodeAsset) -> Path:
-    """The archive of the commit as GitHub gives it."""
-    path = server / wanted.code / "tar.gz" / wanted.commit
-    path.parent.mkdir(parents=True, exist_ok=True)
-    git(upstream, "archive", "--format=tar.gz", f"--prefix=name-{wanted.commit}/", "-o", str(path), "HEAD")
-    return path
+def publish(upstream: Path, server: Path) -> None:
+    """Put the repository where that of ``owner/name`` is looked for."""
+    shutil.rmtree(server / "owner/name", ignore_errors=True)
+    git(upstream, "clone", "-q", "--bare", str(upstream), str(server / "owner/name"))
 
 
 def fetch_from(server: Path, wanted: CodeAsset, monkeypatch: pytest.MonkeyPatch) -> None:
-    with web_server(server) as url:
-        monkeypatch.setattr("imageevalkit.prefetch.code.ARCHIVES", url)
-        assert not fetch_code(wanted, "net", None).problems
+    monkeypatch.setattr("imageevalkit.assets.git.GITHUB", f"file://{server}")
+    assert not fetch_code(wanted, "net", None).problems
 
 
 def test_a_repository_is_verified_by_git_s_own_hash(
@@ -340,7 +396,7 @@ def test_a_repository_is_verified_by_git_s_own_hash(
 ) -> None:
     wanted = code_asset(upstream)
     assert "is missing" in check_asset(wanted, hashes=False).problems[0]
-    put_archive(upstream, tmp_path / "web", wanted)
+    publish(upstream, tmp_path / "web")
     fetch_from(tmp_path / "web", wanted, monkeypatch)
     folder = root / wanted.path
     assert files(folder) >= {"models/net.py", "models/__pycache__/net.pyc", "run.sh", ".imageevalkit.json"}
@@ -351,10 +407,12 @@ def test_a_repository_is_verified_by_git_s_own_hash(
     (folder / "models" / "__pycache__" / "net.cpython-312.pyc").write_bytes(b"x")
     (folder / "result.txt").touch()
     assert is_fine(wanted)
-    (folder / "run.sh").chmod(0o644)
+    (folder / "run.sh").write_text("quit\n")
     (folder / "models" / "net.py").unlink()
-    (problem,) = check_asset(wanted, hashes=True).problems
+    (folder / "latest").unlink()
+    problem, link = check_asset(wanted, hashes=True).problems
     assert "1 file is missing (models/net.py)" in problem and "run.sh has other content" in problem
+    assert "the link latest is missing" in link
     fetch_from(tmp_path / "web", wanted, monkeypatch)
     assert is_fine(wanted)
 
@@ -363,14 +421,14 @@ def test_another_commit_is_told_by_a_look_and_replaced(
     upstream: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = code_asset(upstream)
-    put_archive(upstream, tmp_path / "web", old)
+    publish(upstream, tmp_path / "web")
     fetch_from(tmp_path / "web", old, monkeypatch)
     (upstream / "run.sh").write_text("exit 1\n")
     git(upstream, "commit", "-qam", "next")
     wanted = code_asset(upstream)
     (problem,) = check_asset(wanted, hashes=False).problems
     assert f"is commit {old.commit} instead of {wanted.commit}" in problem
-    put_archive(upstream, tmp_path / "web", wanted)
+    publish(upstream, tmp_path / "web")
     fetch_from(tmp_path / "web", wanted, monkeypatch)
     assert (root / wanted.path / "run.sh").read_text() == "exit 1\n"
     assert sorted(p.name for p in (root / wanted.path).parent.iterdir()) == ["net"]
@@ -389,7 +447,7 @@ def test_a_mirror_and_a_clone_are_as_good(upstream: Path, root: Path, tmp_path: 
     git(tmp_path, "clone", "-q", str(upstream), str(root / wanted.path))
     assert is_fine(wanted)
     (root / wanted.path / "run.sh").write_text("rm -r /\n")
-    assert "run.sh has other content" in check_asset(wanted, hashes=False).problems[0]
+    assert "run.sh has 8 bytes instead of 5" in check_asset(wanted, hashes=False).problems[0]
     with pytest.raises(CellFailure, match="is not the pinned commit"):
         (upstream / "run.sh").write_text("rm -r /\n")
         fetch_code(wanted, "net", mirror)
@@ -404,7 +462,7 @@ def test_a_look_at_sizes_finds_what_a_folder_of_code_lacks(
     folder.mkdir(parents=True)
     assert "is not commit" in check_asset(wanted, hashes=False).problems[0], "an empty folder"
     folder.rmdir()
-    put_archive(upstream, tmp_path / "web", wanted)
+    publish(upstream, tmp_path / "web")
     fetch_from(tmp_path / "web", wanted, monkeypatch)
     assert check_asset(wanted, hashes=False).problems == []
     (folder / "models" / "net.py").write_text("class Net: ..")
@@ -413,14 +471,14 @@ def test_a_look_at_sizes_finds_what_a_folder_of_code_lacks(
     assert "1 file is missing (run.sh)" in problem and "models/net.py has 13 bytes instead of 15" in problem
 
 
-@pytest.mark.parametrize("how", ["archive", "clone", "copy"])
+@pytest.mark.parametrize("how", ["fetched", "clone", "copy"])
 def test_what_python_compiles_anew_is_no_change(
     upstream: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     wanted = code_asset(upstream)
     folder = root / wanted.path
-    if how == "archive":
-        put_archive(upstream, tmp_path / "web", wanted)
+    if how == "fetched":
+        publish(upstream, tmp_path / "web")
     elif how == "clone":
         git(tmp_path, "clone", "-q", str(upstream), str(folder))
     else:
@@ -436,114 +494,192 @@ def test_what_python_compiles_anew_is_no_change(
     assert "net.py has other content" in check_asset(wanted, hashes=True).problems[0]
 
 
-def member(
-    name: str, kind: bytes = tarfile.REGTYPE, link: str = "", content: bytes = b""
-) -> tuple[tarfile.TarInfo, BytesIO]:
-    info = tarfile.TarInfo(name)
-    info.type, info.linkname, info.size = kind, link, len(content)
-    return info, BytesIO(content)
+def test_a_copy_with_links_made_files_is_whole(
+    upstream: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = code_asset(upstream)
+    publish(upstream, tmp_path / "web")
+    fetch_from(tmp_path / "web", wanted, monkeypatch)
+    subprocess.run(["cp", "-rL", root / wanted.path, tmp_path / "copy"], check=True)
+    shutil.rmtree(root / wanted.path)
+    (tmp_path / "copy").rename(root / wanted.path)
+    assert not (root / wanted.path / "latest").is_symlink() and is_fine(wanted)
 
 
-EVIL = b"written by somebody else"
+def test_bytes_are_git_s_own_whatever_the_repository_and_the_user_want_changed(
+    upstream: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (upstream / "windows.txt").write_bytes(b"a\r\nb\n")
+    (upstream / "weights.bin").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    git(upstream, "add", "-A")
+    (upstream / ".gitattributes").write_text("*.txt text eol=crlf ident\n*.bin filter=lfs\n")
+    git(upstream, "-c", "core.safecrlf=false", "add", ".gitattributes")
+    git(upstream, "commit", "-qm", "more")
+    (tmp_path / "config").write_text(
+        f'[core]\n autocrlf = true\n[filter "lfs"]\n smudge = touch {tmp_path}/run\n required = true\n'
+    )
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
+    wanted = code_asset(upstream)
+    publish(upstream, tmp_path / "web")
+    fetch_from(tmp_path / "web", wanted, monkeypatch)
+    assert is_fine(wanted) and not (tmp_path / "run").exists()
+    assert (root / wanted.path / "windows.txt").read_bytes() == b"a\r\nb\n"
+
+
+def tree_object(repository: Path, *entries: tuple[str, str, str]) -> str:
+    """The hash of a tree of (mode, name, object), which git may find malformed."""
+    rows = (f"{mode} {name}".encode() + b"\0" + bytes.fromhex(named) for mode, name, named in entries)
+    command = ["git", "hash-object", "-t", "tree", "-w", "--literally", "--stdin"]
+    done = subprocess.run(command, cwd=repository, input=b"".join(rows), capture_output=True, check=True)
+    return done.stdout.decode().strip()
+
+
+def blob_object(repository: Path, content: str) -> str:
+    command = ["git", "hash-object", "-w", "--stdin"]
+    done = subprocess.run(command, cwd=repository, input=content, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+EVIL = "written by somebody else"
 LEAVING = {
-    "a name": [member("name/../../../x", content=EVIL)],
-    "an absolute name": [member("/x", content=EVIL)],
-    "a link": [member("name/x", tarfile.SYMTYPE, "../../../../etc")],
-    "an absolute link": [member("name/x", tarfile.SYMTYPE, "/etc")],
-    "a file below an absolute link": [
-        member("name/a", tarfile.SYMTYPE, "{outside}"),
-        member("name/a/x", content=EVIL),
-    ],
-    # by its words alone each of them stays within the folder
-    "a chain of links": [
-        member("name/d/b", tarfile.SYMTYPE, ".."),
-        member("name/a", tarfile.SYMTYPE, "d/b/../outside"),
-        member("name/a/x", content=EVIL),
-    ],
-    "a chain of links made backwards": [
-        member("name/a", tarfile.SYMTYPE, "d/b/.."),
-        member("name/d/b", tarfile.SYMTYPE, ".."),
-    ],
-    "a folder below a chain of links": [
-        member("name/d/b", tarfile.SYMTYPE, ".."),
-        member("name/a", tarfile.SYMTYPE, "d/b/../outside"),
-        member("name/a/x", tarfile.DIRTYPE),
-    ],
-    "a file instead of a link": [
-        member("name/a", tarfile.SYMTYPE, "{outside}/target"),
-        member("name/a", content=EVIL),
-    ],
-    "a hard link": [
-        member("name/x", tarfile.LNKTYPE, "{outside}/target"),
-        member("name/x", content=EVIL),
-    ],
-    "a hard link to a link": [
-        member("name/a", tarfile.SYMTYPE, "{outside}/target"),
-        member("name/x", tarfile.LNKTYPE, "name/a"),
-    ],
-    "a device": [member("name/x", tarfile.CHRTYPE)],
-    "a pipe": [member("name/x", tarfile.FIFOTYPE)],
-    "a file below a file": [member("name/x"), member("name/x/y")],
-    "a name with a NUL": [member("name/é\0y")],
+    "a link": "its link x points outside of its folder",
+    "an absolute link": "its link x points outside of its folder",
+    "a chain of links": "its link a points outside of its folder",
+    "a file below a link": "its link a points outside of its folder",
+    "a name": r"invalid path '\.\./outside/x'",
+    "an absolute name": "invalid path",
+    "a hook": r"invalid path '\.git/hooks/x'",
 }
 
 
 @pytest.mark.parametrize("kind", LEAVING)
-def test_an_archive_that_would_leave_its_folder_is_refused(
+def test_a_repository_that_would_leave_its_folder_is_refused(
     upstream: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    wanted = code_asset(upstream)
-    path = put_archive(upstream, tmp_path / "web", wanted)
-    # beside the folder that is unpacked, where one ".." too many leads
-    outside = (root / wanted.path).parent / "outside"
+    # beside the folder that is filled, where one ".." too many leads
+    outside = (root / code_asset(upstream).path).parent / "outside"
     outside.mkdir(parents=True)
     (outside / "target").write_text("ours")
-    with tarfile.open(path, "w:gz", format=tarfile.PAX_FORMAT) as archive:
-        for info, content in LEAVING[kind]:
-            linkname = info.linkname.format(outside=outside)
-            archive.addfile(info.replace(linkname=linkname, deep=False), content)
-            content.seek(0)
-    with pytest.raises(CellFailure, match="gives no archive that may be unpacked") as failure:
+    evil = blob_object(upstream, EVIL)
+
+    def link(to: str) -> str:
+        return blob_object(upstream, to)
+
+    file = tree_object(upstream, ("100755", "x", evil))
+    up = tree_object(upstream, ("120000", "b", link("..")))
+    trees = {
+        "a link": [("120000", "x", link("../outside"))],
+        "an absolute link": [("120000", "x", link("/etc"))],
+        "a chain of links": [("120000", "a", link("d/b/../outside")), ("40000", "d", up)],
+        "a file below a link": [("120000", "a", link(str(outside))), ("40000", "a", file)],
+        "a name": [("40000", "..", tree_object(upstream, ("40000", "outside", file)))],
+        "an absolute name": [("100644", f"{outside}/x", evil)],
+        "a hook": [("40000", ".git", tree_object(upstream, ("40000", "hooks", file)))],
+    }
+    tree = tree_object(upstream, *trees[kind])
+    commit = git(upstream, "commit-tree", tree, "-m", "evil")
+    git(upstream, "update-ref", "refs/heads/evil", commit)
+    publish(upstream, tmp_path / "web")
+    wanted = CodeAsset("owner/name", commit, tree, "infer/custom_models/code/net", "MIT")
+    with pytest.raises(CellFailure, match=LEAVING[kind]) as failure:
         fetch_from(tmp_path / "web", wanted, monkeypatch)
     assert "\n" not in str(failure.value)
-    assert files(root) == {"infer/custom_models/code/outside/target"} and not list(tmp_path.rglob("x"))
-    assert (outside / "target").read_text() == "ours" and (outside / "target").stat().st_nlink == 1
+    assert files(root) == {"infer/custom_models/code/outside/target"}
+    assert (outside / "target").read_text() == "ours"
     assert [path.name for path in outside.parent.iterdir()] == ["outside"], "nothing is left of it"
 
 
-@pytest.mark.parametrize("damage", ["no archive", "cut off", "wrong bytes"])
-def test_a_damaged_archive_is_refused(
-    upstream: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
-) -> None:
-    (upstream / "noise").write_bytes(random.Random(1).randbytes(1 << 16))
-    git(upstream, "add", "-A")
-    git(upstream, "commit", "-qm", "noise")
-    wanted = code_asset(upstream)
-    path = put_archive(upstream, tmp_path / "web", wanted)
-    whole = path.read_bytes()
-    half = len(whole) // 2
-    told = {
-        "no archive": b"<html>",
-        "cut off": whole[:half],
-        "wrong bytes": whole[:half] + whole[half + 999 :],
-    }
-    path.write_bytes(told[damage])
-    with pytest.raises(CellFailure, match="gives no archive that may be unpacked"):
-        fetch_from(tmp_path / "web", wanted, monkeypatch)
-    assert files(root) == set()
-
-
-def test_another_archive_than_the_pinned_commit_s_gets_no_name(
+def test_what_the_repository_lacks_is_one_line(
     upstream: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = code_asset(upstream)
-    path = put_archive(upstream, tmp_path / "web", wanted)
-    with tarfile.open(path, "w:gz") as archive:
-        archive.addfile(*member("name/run.sh", content=EVIL))
-        archive.addfile(*member("name/\udcff", content=EVIL))
+    with pytest.raises(CellFailure, match="git fetch: fatal: ") as failure:
+        fetch_from(tmp_path / "web", wanted, monkeypatch)
+    assert "\n" not in str(failure.value)
+    publish(upstream, tmp_path / "web")
+    with pytest.raises(CellFailure, match=r"git fetch: .*not our ref"):
+        fetch_from(tmp_path / "web", wanted._replace(commit="c" * 40), monkeypatch)
     with pytest.raises(CellFailure, match="is not the pinned commit"):
+        fetch_from(tmp_path / "web", wanted._replace(tree="c" * 40), monkeypatch)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(CellFailure, match="git is not installed"):
         fetch_from(tmp_path / "web", wanted, monkeypatch)
     assert files(root) == set()
+
+
+def test_a_damaged_repository_gets_no_name(
+    upstream: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = code_asset(upstream)
+    publish(upstream, tmp_path / "web")
+    objects = [path for path in (tmp_path / "web/owner/name/objects").rglob("*") if path.is_file()]
+    for path in objects:
+        path.chmod(0o644)
+        path.write_bytes(path.read_bytes()[:20])
+    monkeypatch.setattr(http, "TRIES", 1)
+    with pytest.raises(CellFailure):
+        fetch_from(tmp_path / "web", wanted, monkeypatch)
+    assert files(root) == set()
+
+
+def test_nothing_is_half_there_after_a_kill(
+    upstream: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = code_asset(upstream)
+    publish(upstream, tmp_path / "web")
+    # git itself, but slow to end
+    slow = tmp_path / "bin/git"
+    slow.parent.mkdir()
+    real = shutil.which("git")
+    slow.write_text(
+        f'#!/bin/sh\ncase "$*" in *read-tree*) "{real}" "$@"; touch "{tmp_path}/now"; sleep 2; '
+        f'touch "{tmp_path}/late";; *) exec "{real}" "$@";; esac\n'
+    )
+    slow.chmod(0o755)
+    code = (
+        "import sys, pathlib; from imageevalkit.assets import CodeAsset, git; "
+        "git.REPO, git.GITHUB = pathlib.Path(sys.argv[1]), sys.argv[2]; "
+        "git.fetch_code(CodeAsset(*sys.argv[3:]), 'net', None)"
+    )
+    environ = {**os.environ, "PATH": f"{slow.parent}:{os.environ['PATH']}"}
+    words = [sys.executable, "-c", code, str(root), f"file://{tmp_path / 'web'}", *wanted]
+    killed = subprocess.Popen(words, env={**environ, "PYTHONPATH": str(Path(http.__file__).parents[2])})
+    try:
+        _wait_for((tmp_path / "now").exists)
+    finally:
+        killed.kill()
+        killed.wait(20)
+    assert check_asset(wanted, hashes=False).problems == [f"owner/name ({wanted.path}) is missing"]
+    fetch_from(tmp_path / "web", wanted, monkeypatch)
+    assert (tmp_path / "late").exists(), "a git that goes on is waited for"
+    assert is_fine(wanted)
+    assert sorted(path.name for path in (root / wanted.path).parent.iterdir()) == ["net"]
+
+
+def test_code_that_a_disk_has_no_room_for_is_one_line(
+    upstream: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full_disk: None
+) -> None:
+    (upstream / "noise").write_bytes(os.urandom(300_000))
+    git(upstream, "add", "-A")
+    git(upstream, "commit", "-qm", "noise")
+    wanted = code_asset(upstream)
+    publish(upstream, tmp_path / "web")
+    with pytest.raises(CellFailure, match=r"^disk full: cannot write .* run the same command again$"):
+        fetch_from(tmp_path / "web", wanted, monkeypatch)
+    assert files(root) == set()
+
+
+def test_a_folder_of_an_older_prefetch_is_whole(upstream: Path, root: Path, tmp_path: Path) -> None:
+    wanted = code_asset(upstream)
+    folder = root / wanted.path
+    shutil.copytree(upstream, folder, symlinks=True, ignore=shutil.ignore_patterns(".git"))
+    lines = git(upstream, "ls-tree", "-r", "HEAD").splitlines()
+    rows = [(line.split()[0], line.split("\t")[1], line.split()[2]) for line in lines]
+    sized = [[*row, (folder / row[1]).lstat().st_size] for row in rows]
+    (folder / ".imageevalkit.json").write_text(json.dumps({"commit": wanted.commit, "files": sized}))
+    assert is_fine(wanted) and not fetch_code(wanted, "net", tmp_path / "nowhere").problems
+    (folder / "run.sh").write_text("quit\n")
+    assert "run.sh has other content" in check_asset(wanted, hashes=True).problems[0]
 
 
 def test_a_damaged_record_is_no_error(upstream: Path, root: Path, tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -13,7 +15,7 @@ import pytest
 
 from imageevalkit.cell import REPO
 from imageevalkit.launch.models import missing_of_model
-from imageevalkit.launch.options import OPTIONS
+from imageevalkit.launch.options import TABLE
 from tests.support.hub_server import COMMIT, HubServer, hub_server
 from tests.support.tree import copy_tree, lend_driver_environment, one_error, run
 
@@ -110,7 +112,7 @@ def test_weights_of_the_tasks_of_the_benchmarks(root: Path) -> None:
     register(root, "two", model_path="org/t2i")
     register(root, "two", "edit", model_path="org/edit")
     (root / "benchmarks/longtext").mkdir()
-    for source in (REPO / "benchmarks/longtext").glob("*.py"):
+    for source in (REPO / "benchmarks/longtext").glob("[a-z]*.*"):
         shutil.copy(source, root / "benchmarks/longtext")
     check = ["--check", "--model_names", "two"]
     everything = prefetch(root, *check).stderr
@@ -129,13 +131,23 @@ def test_every_option_of_a_run_is_taken(root: Path) -> None:
             "--limit",
             "4",
             "--replicas=2",
+            "--launcher",
+            "slurm",
             "--num_workers",
             "8",
             "--requests_per_minute",
             "9",
         ),
         *("--max_cost", "1", "--missing_items", "official", "--overwrite", "--retry_refused", "true"),
-        *("--retry_unparsed", "--rescore", "--relations", "x=a,b", "--relations_kwargs", "preset=paper"),
+        *(
+            "--batch",
+            "--retry_unparsed",
+            "--rescore",
+            "--relations",
+            "x=a,b",
+            "--relations_kwargs",
+            "preset=paper",
+        ),
     ]
     assert {w.partition("=")[0] for w in words if w.startswith("--")} | {
         *(
@@ -149,8 +161,8 @@ def test_every_option_of_a_run_is_taken(root: Path) -> None:
             "--prompt_rewriter",
             "--rewriter_kwargs",
         ),
-        *("--judges", "--judge_kwargs", "--ds_kwargs", "--dry_run", "--list", "--quickstart", "--help"),
-    } == set(OPTIONS)
+        *("--judges", "--judge_kwargs", "--ds_kwargs", "--help"),
+    } == {entry.name for entry in TABLE.values() if entry.prefetch in ("taken", "decisive")}
     result = prefetch(root, "--check", *words, "--model-names", "reference-noise")
     assert result.returncode == 0, result.stderr
     assert "model reference-noise: needs no files" in result.stdout
@@ -287,7 +299,7 @@ class TestEvaluators:
     @pytest.fixture(autouse=True)
     def rules(self, root: Path) -> None:
         """The benchmarks' code."""
-        for source in (REPO / "benchmarks").glob("*/*.py"):
+        for source in (REPO / "benchmarks").glob("*/[a-z]*.*"):
             (root / "benchmarks" / source.parent.name).mkdir(exist_ok=True)
             shutil.copy(source, root / "benchmarks" / source.parent.name)
 
@@ -337,4 +349,26 @@ def test_record_of_what_was_fetched(root: Path, hub: HubServer) -> None:
     register(root, "tiny", model_path="org/tiny", model_kwargs={"revision": COMMIT}, patterns=["*.json"])
     assert prefetch(root, "--model_names", "tiny", HF_ENDPOINT=hub.url).returncode == 0
     record = json.loads((root / f"home/hub/models--org--tiny/imageevalkit/{COMMIT}.json").read_text())
-    assert record["wanted"] == [["*.json"]] and list(record["files"]) == ["model_index.json"]
+    assert record["files"].keys() == hub.files.keys(), "those of other patterns are known too"
+
+
+def test_a_cache_that_can_only_be_read_is_right_where_it_is_whole(root: Path, hub: HubServer) -> None:
+    register(root, "tiny", assets=[{"hub": "org/rows", "type": "dataset", "patterns": ["*.json"]}])
+    register(root, "more", assets=[{"hub": "org/rows", "type": "dataset"}])
+    home = root / "home"
+    home.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(home)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a disk needs root")
+    try:
+        assert prefetch(root, "--model_names", "tiny", HF_ENDPOINT=hub.url).returncode == 0
+        for ours in ("imageevalkit", "trees"):  # others have filled it
+            shutil.rmtree(home / "hub/datasets--org--rows" / ours)
+        subprocess.run(["mount", "-o", "remount,ro", str(home)], check=True)
+        again = prefetch(root, "--model_names", "tiny", HF_ENDPOINT=hub.url)
+        assert again.returncode == 0, again.stderr
+        lacking = prefetch(root, "--model_names", "more", HF_ENDPOINT=hub.url)
+        assert lacking.returncode == 1 and "try 2 of" not in lacking.stderr
+        assert "Read-only file system; set HF_HOME to a folder of yours" in lacking.stderr.splitlines()[-1]
+    finally:
+        subprocess.run(["umount", str(home)], check=True)

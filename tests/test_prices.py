@@ -10,19 +10,20 @@ from typing import Any
 
 import pytest
 
-from imageevalkit.api import money as prices
-from imageevalkit.api.money import PRICES, cost_of_reply, price_of, reported_cost
-from imageevalkit.api.replies import tokens_of
 from imageevalkit.benchmark.question import Message, Picture, Question, Sampling
 from imageevalkit.cell import REPO, Cell
 from imageevalkit.cell import fingerprint as fp
 from imageevalkit.cell.items import items_of
 from imageevalkit.cell.jsonl import JsonlWriter
+from imageevalkit.cell.states import survey
 from imageevalkit.errors import UserError
+from imageevalkit.evaluation.engine import provenance
 from imageevalkit.evaluation.forecast import effort
-from imageevalkit.evaluation.provenance import provenance
 from imageevalkit.generation.forecast import money
-from imageevalkit.judges.choice import VARIABLE, JudgeOptions
+from imageevalkit.judges.choice import JudgeOptions
+from imageevalkit.requests import money as prices
+from imageevalkit.requests.money import PRICES, cost_of_reply, price_of, reported_cost
+from imageevalkit.requests.replies import tokens_of
 from imageevalkit.text import dollars
 from tests.support.generation import FakeDataset
 
@@ -389,12 +390,11 @@ def test_a_forecast_tells_money(setting: dict[str, Any], count: int, text: str) 
     ],
 )
 def test_a_forecast_tells_what_a_judge_costs(
-    judge: str, kwargs: dict[str, Any], max_tokens: int, text: str, monkeypatch: pytest.MonkeyPatch
+    judge: str, kwargs: dict[str, Any], max_tokens: int, text: str
 ) -> None:
-    monkeypatch.setenv(VARIABLE, JudgeOptions(kwargs=kwargs).to_json())
     messages = (Message("user", (Picture(Path("a.png"), "0"), "a" * 400)),)
     question = Question("score", messages, Sampling(max_tokens), item="item")
-    assert effort(judge, [question] * 1000) == "about 1.10 million tokens" + text
+    assert effort(judge, [question] * 1000, JudgeOptions(kwargs)) == "about 1.10 million tokens" + text
 
 
 @pytest.mark.parametrize(
@@ -422,5 +422,5 @@ def test_a_result_never_takes_an_unknown_price_for_nothing(
         for item, (status, price) in zip(items, records, strict=True):
             record = {"item": item.id, "status": status, "price": price, "fingerprint": key}
             writer.append({**record, "time": "2026-11-20T00:00:00.000+00:00"})
-    told = provenance(cell, items, {}, "nobody")
+    told = provenance(cell, survey(cell, items), {})
     assert {name: told[name] for name in told if name.startswith("generation_usd")} == money

@@ -11,11 +11,11 @@ import pytest
 
 from imageevalkit import assets, registry
 from imageevalkit.assets import BenchmarkFiles, PromptsAsset, github
+from imageevalkit.assets.data import fetch, pinned_texts, texts_in_program
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure
 from imageevalkit.evaluation.answerers import Answerers
-from imageevalkit.prefetch.__main__ import report
-from imageevalkit.prefetch.benchmark_files import fetch, pinned_texts, texts_in_program
+from imageevalkit.prefetch import report
 from tests.support.manifest import COMMIT
 from tests.support.mirror import official_source, shared_mirror
 from tests.support.web import web_server
@@ -101,7 +101,7 @@ def test_from_the_program_on_a_server(
 ) -> None:
     write_program(source)
     with web_server(tmp_path / "mirror") as url:
-        monkeypatch.setattr("imageevalkit.prefetch.benchmark_files.GITHUB", url)
+        monkeypatch.setattr("imageevalkit.assets.data.GITHUB", url)
         assert fetch(TINY, None) == []
     assert TINY.prompts() == TEXTS
     assert sorted(path.name for path in data.iterdir()) == [FILE], "the program itself is not kept"
@@ -109,7 +109,7 @@ def test_from_the_program_on_a_server(
 
 def test_no_server_no_file(data: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with web_server(tmp_path / "mirror") as url:
-        monkeypatch.setattr("imageevalkit.prefetch.benchmark_files.GITHUB", url)
+        monkeypatch.setattr("imageevalkit.assets.data.GITHUB", url)
         (problem,) = fetch(TINY, None)
     assert problem.startswith(FILE) and "404" in problem
     assert not data.exists()
@@ -223,7 +223,7 @@ def test_the_official_programs_hold_the_pinned_texts(
         program.write_text(official_source(asset.repo, asset.commit, path), encoding="utf-8")
     files = BenchmarkFiles(benchmark, [asset])
     with web_server(tmp_path) as url:
-        monkeypatch.setattr("imageevalkit.prefetch.benchmark_files.GITHUB", url)
+        monkeypatch.setattr("imageevalkit.assets.data.GITHUB", url)
         assert fetch(files, None) == []
     assert files.problems() == [] and len(files.prompts()) == len(asset.texts)
 

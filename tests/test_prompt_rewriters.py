@@ -17,12 +17,12 @@ import pytest
 from custom_rewriters import dtm
 
 from imageevalkit.assets import PromptsAsset
+from imageevalkit.assets.data import pinned_texts
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.errors import CellFailure
-from imageevalkit.prefetch.benchmark_files import pinned_texts
+from imageevalkit.relations import Relations
 from imageevalkit.relations import files as relation_files
-from imageevalkit.relations.rules import Relations
 from imageevalkit.rewriting.rewriter import NotRewritten
 from tests.support.checkout import REPO, environ, make_checkout, needs_driver_env, run_eval
 from tests.support.image_server import ImageServer, Received
@@ -278,6 +278,9 @@ def test_two_models_share_what_was_replied_and_dry_run_tells_it(checkout: Path, 
         assert run.returncode == 0, run.stdout + run.stderr
         assert sorted(server.rewrites) == [f"puzzle {n}" for n in range(6)]
         assert len(runs.cells()) == 2
+        # both share the requests, and the run pays for them once
+        [price] = re.findall(r"6 of 6 prompts rewritten; (\$[\d.]+) for gpt-4o", run.stderr)
+        assert re.findall(r"spent +(\$[\d.]+)", run.stderr)[-1] == price
         after = runs.run("--dry_run", model=both)
         assert after.stdout.count("0 of 6 rewrite requests") == 2
         assert after.stdout.count("0 images to make, 6 to reuse") == 2

@@ -9,12 +9,13 @@ import zlib
 from pathlib import Path
 
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image
 from PIL.PngImagePlugin import PngInfo
 
+from imageevalkit import images
 from imageevalkit.cell import Cell
 from imageevalkit.cell.states import survey_images
-from imageevalkit.images import CorruptImage, decode, facts, is_flat_file, prove
+from imageevalkit.images import CorruptImage, decode, facts, stored_as, thumbnail_of
 from tests.support.generation import FakeDataset, items
 from utils.check_empty_image import check_images
 
@@ -46,7 +47,7 @@ def decodes(data: bytes) -> bool:
 
 def proves(data: bytes) -> bool:
     try:
-        prove(data)
+        facts(data)
     except CorruptImage:
         return False
     return True
@@ -57,24 +58,60 @@ def test_whole_pngs_of_every_mode(mode: str) -> None:
     assert proves(encoded(picture(mode), "PNG"))
 
 
-@pytest.mark.parametrize("level", [0, 1, 6, 9])
-def test_one_colour_is_told_without_decoding_what_is_surely_not(
-    level: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def text(image: Image.Image) -> bytes:
-        info = PngInfo()
-        info.add_text("noise", random.Random(1).randbytes(200_000).hex())
-        return encoded(image, "PNG", compress_level=level, pnginfo=info)
-
+def test_one_colour_is_told_from_nearly_one() -> None:
     flat = Image.new("RGB", (300, 200), (12, 250, 3))
     dotted = flat.copy()
     dotted.putpixel((299, 199), (12, 250, 4))
-    assert [is_flat_file(text(image)) for image in (flat, dotted)] == [True, False]
-    assert is_flat_file(encoded(Image.new("RGBA", (8, 8), (1, 2, 3, 0)), "PNG"))
-    assert not is_flat_file(encoded(picture("RGB"), "JPEG"))
-    noise = encoded(picture("RGB", 128), "PNG", compress_level=level)
-    monkeypatch.setattr("imageevalkit.images.is_flat", lambda image: pytest.fail("decoded"))
-    assert not is_flat_file(noise)
+    pictures = [flat, dotted, Image.new("RGBA", (8, 8), (1, 2, 3, 0)), picture("RGB"), flat.convert("LAB")]
+    assert [stored_as(b"", one).flat for one in pictures] == [True, False, True, False, True]
+
+
+@pytest.mark.parametrize("mode", MODES[:-1])
+def test_a_thumbnail_shows_the_picture(mode: str) -> None:
+    left = Image.new("L", (600, 300), 255)
+    left.paste(0, (0, 0, 300, 300))
+    made = facts(encoded(left.convert(mode), "PNG"))
+    small = Image.open(io.BytesIO(made.thumbnail))
+    assert (made.size, small.size, small.format) == ((600, 300), (192, 96), "WEBP")
+    left_half, right_half = (
+        small.convert("L").crop((0, 0, 90, 96)),
+        small.convert("L").crop((102, 0, 192, 96)),
+    )
+    assert max(left_half.tobytes()) < 20 and min(right_half.tobytes()) > 235
+
+
+@pytest.mark.parametrize("format", ["PNG", "TIFF"])
+def test_thumbnails_of_16_bits_are_as_bright_as_the_picture(format: str) -> None:
+    values = [0, 30_000, 65_535]
+    row = b"".join(struct.pack("<H", value) * 200 for value in values)
+    wide = Image.frombytes("I;16", (600, 100), row * 100)
+    small = Image.open(io.BytesIO(facts(encoded(wide, format)).thumbnail)).convert("L")
+    seen = [small.getpixel((32 + 64 * n, 16)) for n in range(3)]
+    assert all(isinstance(s, int) and abs(s - v / 257) < 4 for s, v in zip(seen, values, strict=True))
+
+
+@pytest.mark.parametrize("format", ["JPEG", "WEBP", "PNG", "TIFF"])
+def test_thumbnails_are_upright_where_exif_data_turn_the_picture(format: str) -> None:
+    turned = Image.Exif()
+    turned[ExifTags.Base.Orientation] = 6  # the top is at the right
+    lying = Image.new("RGB", (300, 200), "red")
+    lying.paste("blue", (0, 0, 60, 200))
+    data = encoded(lying, format, exif=turned)
+    for thumbnail in (facts(data).thumbnail, thumbnail_of(data)):
+        small = Image.open(io.BytesIO(thumbnail)).convert("RGB")
+        assert small.size == (128, 192)
+        (red, _, blue), (low, _, high) = small.getpixel((64, 10)), small.getpixel((64, 100))  # type: ignore[misc]
+        assert blue > 200 > 50 > red and low > 200 > 50 > high
+
+
+@pytest.mark.parametrize("format", ["PNG", "WEBP"])
+def test_what_is_encoded_anew_has_the_thumbnail_of_the_pixels_that_it_has_then(format: str) -> None:
+    """Neither Exif data nor 16 bits are left in it."""
+    turned = Image.Exif()
+    turned[ExifTags.Base.Orientation] = 6
+    sent = picture("I;16") if format == "PNG" else Image.new("RGB", (300, 200), "red")
+    made = images.encoded(facts(encoded(sent, format, exif=turned)), Path("a.jpg"))
+    assert made.thumbnail == facts(encoded(sent.convert("RGB"), "PNG")).thumbnail
 
 
 @pytest.mark.parametrize("format", ["JPEG", "WEBP"])
@@ -116,7 +153,7 @@ def png(rows: bytes, width: int = 4, height: int = 4, interlace: int = 0) -> byt
 def inflating(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the driver's environment, and in one that lacks isal."""
     if request.param == "zlib":
-        monkeypatch.setattr("imageevalkit.png._zlib", zlib)
+        monkeypatch.setattr("imageevalkit.images._zlib", zlib)
 
 
 @pytest.mark.usefixtures("inflating")
@@ -145,7 +182,7 @@ def test_damage_that_checksums_do_not_show(rows: bytes, whole: bool, tmp_path: P
     [item] = items(FakeDataset(1))
     item.path.parent.mkdir(parents=True)
     item.path.write_bytes(data)  # by hand: no record tells of it
-    [state] = survey_images(Cell("m", "fake"), [item]).values()
+    [state] = survey_images(Cell("m", "fake"), [item]).states.values()
     assert state.status == ("generated" if whole else "corrupt")
 
 
@@ -190,3 +227,31 @@ def test_a_decompression_bomb_takes_no_memory() -> None:
     data = png(b"\0" * 10_000_000, 4, 4)
     assert proves(data)
     assert not proves(png(b"\0" * 13, 60_000, 60_000))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_png_is_decoded_as_pillow_decodes_it(mode: str) -> None:
+    info = PngInfo()
+    info.add(b"tEXt", b"after\0the pixels", after_idat=True)
+    # its image data are in several chunks
+    data = encoded(picture(mode, 300), "PNG", pnginfo=info)
+    assert data.count(b"IDAT") > (mode in ("RGB", "RGBA", "I;16"))
+    with Image.open(io.BytesIO(data)) as theirs:
+        theirs.load()
+        ours = decode(data)
+        assert (ours.mode, ours.size, ours.tobytes()) == (theirs.mode, theirs.size, theirs.tobytes())
+        assert ours.convert("RGBA").tobytes() == theirs.convert("RGBA").tobytes()
+        assert ours.info == theirs.info
+
+
+def test_an_interlaced_png_is_decoded_as_pillow_decodes_it() -> None:
+    # of 4 × 4 pixels the passes have 1, 1, 2, 4 and 8; the second and third of the seven have none
+    passes = [(1, 1), (1, 1), (2, 1), (2, 2), (4, 2)]
+    rows = b"".join(
+        b"\0" + bytes(range(n * 16, n * 16 + 3 * width))
+        for n, (width, height) in enumerate(passes)
+        for _ in range(height)
+    )
+    data = png(rows, interlace=1)
+    with Image.open(io.BytesIO(data)) as theirs:
+        assert decode(data).tobytes() == theirs.tobytes()

@@ -6,7 +6,8 @@ import socket
 
 import pytest
 
-from imageevalkit.prefetch import http
+from imageevalkit.assets import http
+from imageevalkit.errors import CellFailure
 
 
 @pytest.fixture(autouse=True)
@@ -27,8 +28,9 @@ def test_a_host_without_an_address_is_asked_for_once(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(socket, "getaddrinfo", nobody)
     for path in ("a", "b"):
-        why = http.why_unreachable(f"https://hub.example/{path}")
-        assert why == "hub.example cannot be reached (Name or service not known)"
+        with pytest.raises(CellFailure) as caught:
+            http.check_reach(f"https://hub.example/{path}", "go on")
+        assert str(caught.value) == "hub.example cannot be reached (Name or service not known); go on"
     assert asked == ["hub.example"] * 2, "a resolver may be away for a moment"
 
 
@@ -40,10 +42,10 @@ def test_a_resolver_that_comes_back_is_no_obstacle(monkeypatch: pytest.MonkeyPat
             raise error
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    assert http.why_unreachable("https://hub.example/") == ""
+    http.check_reach("https://hub.example/")
 
 
 def test_behind_a_proxy_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: pytest.fail("the proxy looks hosts up"))
-    assert http.why_unreachable("https://hub.example/") == ""
+    http.check_reach("https://hub.example/")

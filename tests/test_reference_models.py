@@ -13,10 +13,16 @@ from typing import Any
 import pytest
 from PIL import ExifTags, Image
 
-from custom_models.model_utils.quoted_text import quoted_strings
-from custom_models.model_utils.reference_blank import ReferenceBlank, ReferenceBlankEdit, ReferenceIdentity
-from custom_models.model_utils.reference_noise import ReferenceNoise, ReferenceNoiseEdit
-from custom_models.model_utils.reference_typeset import ReferenceTypeset, ReferenceTypesetEdit
+from custom_models.model_utils.reference import (
+    ReferenceBlank,
+    ReferenceBlankEdit,
+    ReferenceIdentity,
+    ReferenceNoise,
+    ReferenceNoiseEdit,
+    ReferenceTypeset,
+    ReferenceTypesetEdit,
+    quoted_strings,
+)
 from imageevalkit.generation.model import ItemFailed, ModelUnusable
 from imageevalkit.images import encode, is_flat
 

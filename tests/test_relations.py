@@ -18,13 +18,8 @@ from PIL import Image
 
 from imageevalkit.cell import Cell
 from imageevalkit.errors import ExitStatus, UserError
-from imageevalkit.launch.kwargs import checked
-from imageevalkit.relations import files
-from imageevalkit.relations.__main__ import main as select
-from imageevalkit.relations.pictures import MOST_ON_PAGE
-from imageevalkit.relations.pictures import draw as pictures
-from imageevalkit.relations.recognition import Points, decide, find_relations, statistics
-from imageevalkit.relations.rules import (
+from imageevalkit.launch.config import checked
+from imageevalkit.relations import (
     KINDS,
     PRESETS,
     Pair,
@@ -32,7 +27,12 @@ from imageevalkit.relations.rules import (
     Scored,
     Settings,
     Thresholds,
+    files,
 )
+from imageevalkit.relations.__main__ import main as select
+from imageevalkit.relations.files import MOST_ON_PAGE
+from imageevalkit.relations.files import draw as pictures
+from imageevalkit.relations.recognition import Points, decide, find_relations, statistics
 from tests.support.cells import Made, write_items
 
 DIMENSIONS = ["IQ-R", "IQ-O", "IQ-A", "TA-C", "TA-R", "TA-S", "D-K", "D-A", "R-T", "R-B"]

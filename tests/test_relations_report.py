@@ -17,7 +17,8 @@ from PIL import Image
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.cell.results import Metric
 from imageevalkit.errors import ExitStatus
-from imageevalkit.report.__main__ import main
+from imageevalkit.report.__main__ import main, make_report
+from imageevalkit.report.relations import Asked
 from tests.support.cells import PPOCR, Made, write_cell
 from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 
@@ -45,8 +46,7 @@ def synergy(n: int = 24, **more: float) -> list[Values]:
 
 def report(cell: Cell, *metrics: str, **settings: Any) -> ExitStatus:
     """The report as a run of ``cell`` starts it."""
-    asked = {"metrics": {cell.benchmark: metrics} if metrics else {}, "settings": settings}
-    return main(["--cells", cell.key, "--relations", json.dumps(asked)])
+    return make_report(Asked([cell.key], {cell.benchmark: metrics} if metrics else {}, settings))
 
 
 def on_record(cell: Cell) -> dict[str, Any]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import re
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +19,10 @@ from PIL import Image
 from imageevalkit.cell import REPO, Cell
 from imageevalkit.cell.items import items_of
 from imageevalkit.cell.records import last_records
+from imageevalkit.generation import replicas
 from imageevalkit.generation.cell_run import CellRun, GenerateOptions
 from imageevalkit.generation.concurrent import CellPlan, generate_together
-from imageevalkit.generation.replicas import pool as devices
-from imageevalkit.generation.replicas.model import load_replicated
-from imageevalkit.generation.replicas.pool import Replicas
+from imageevalkit.generation.replicas import Replicas, environs_of, load_replicated
 from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, Outcome
 from imageevalkit.progress import ProgressWriter
 from tests.support.generation import SETTING, FakeDataset
@@ -42,14 +44,21 @@ def notes(tmp_path: Path) -> Path:
 class Run:
     """Generation of some cells by worker processes; ``said`` is what the logs got."""
 
-    def __init__(self, workers: int = 1, environs: list[dict[str, str]] | None = None) -> None:
-        self.environs = environs or [{}] * workers
+    def __init__(
+        self,
+        workers: int = 1,
+        environs: list[dict[str, str]] | None = None,
+        item_timeout: float | None = None,
+        progress: Path | None = None,
+    ) -> None:
+        self.environs, self.item_timeout = environs or [{}] * workers, item_timeout
+        self.progress = ProgressWriter(progress)
         self.said: list[str] = []
         self.outcomes: dict[Cell, Outcome] = {}
 
     def __call__(self, *cells: tuple[Cell, Any], **kwargs: Any) -> list[Outcome]:
         asyncio.run(self._generate([self._planned(*cell, kwargs) for cell in cells]))
-        return list(self.outcomes.values())
+        return [self.outcomes[cell] for cell, _ in cells]
 
     def _planned(self, cell: Cell, dataset: Any, kwargs: dict[str, Any]) -> CellPlan:
         kwargs = {
@@ -64,23 +73,23 @@ class Run:
                 dataset.dataset_task,
                 {**SETTING, "model_kwargs": kwargs},
                 GenerateOptions(),
-                ProgressWriter(),
+                self.progress,
                 self.said.append,
             )
 
         return CellPlan(cell, open_cell, self.said.append)
 
     async def _generate(self, cells: list[CellPlan]) -> None:
-        replicas = Replicas(self.environs, COMMAND)
+        workers = Replicas(self.environs, COMMAND, self.item_timeout)
         loop = asyncio.get_running_loop()
 
         def load(run: CellRun) -> Any:
-            return asyncio.run_coroutine_threadsafe(load_replicated(replicas, run), loop).result()
+            return asyncio.run_coroutine_threadsafe(load_replicated(workers, run), loop).result()
 
         try:
             await generate_together([cells], load, 1, self.outcomes.__setitem__)
         finally:
-            await replicas.close()
+            await workers.close()
 
 
 def generate(workers: int, n: int, cell: Cell = CELL, **kwargs: Any) -> tuple[Outcome, list[str]]:
@@ -253,6 +262,98 @@ def test_a_cuda_error_ends_the_process_and_a_new_one_goes_on(notes: Path) -> Non
     assert len({line[0] for line in lines(notes)}) == 3, "one process, and one more for each error"
 
 
+def test_an_image_that_takes_longer_than_it_may_ends_its_worker_and_fails_at_the_second_time(
+    notes: Path,
+) -> None:
+    run = Run(item_timeout=4.0)
+    (outcome,) = run((CELL, FakeDataset(6)), notes=notes, slow_on="prompt 2", slow_seconds=3600.0)
+    assert (outcome.state, outcome.message.split(";")[0]) == (INCOMPLETE, "5 of 6 images, 1 failed")
+    error = last_records(CELL)["images/00002"].error
+    assert error == {"class": "WorkerDied", "text": "no image within 4 s (ITEM_TIMEOUT)"}
+    assert sum(line[2] == "prompt 2" for line in calls(notes)) == 2
+    assert len({line[0] for line in lines(notes)}) == 3, "one process, and one more for each that was ended"
+
+
+def test_items_that_hang_cost_no_worker_however_many_they_are(
+    notes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicas, "_MOST_DEATHS", 2)
+    monkeypatch.setattr(replicas, "_MOST_DEATHS_IN_ALL", 2)
+    dataset = FakeDataset(6)
+    for n in (2, 3):
+        dataset.data[n]["prompt"] = "endless"
+    progress = tmp_path / "progress.jsonl"
+    run = Run(item_timeout=2.0, progress=progress)
+    (outcome,) = run((CELL, dataset), notes=notes, seconds=0.02, slow_on="endless", slow_seconds=3600.0)
+    assert (outcome.state, outcome.message.split(";")[0]) == (INCOMPLETE, "4 of 6 images, 2 failed")
+    assert sum(line.startswith("a worker died, and is started again") for line in run.said) == 4
+    told = "worker deaths, the last: no image within 2 s (ITEM_TIMEOUT)"
+    assert any(note.endswith(told) for note in remarks(progress))
+
+
+def test_what_a_model_has_started_ends_with_its_worker(notes: Path) -> None:
+    """Its GPU memory would be missing to the next load."""
+    run = Run()
+    still_there: list[int] = []
+
+    def look_back(line: str) -> None:
+        if "model loaded in" in line:
+            *before, _ = (int(line[3]) for line in lines(notes) if line[2] == "started")
+            still_there.extend(filter(is_alive, before))
+
+    run.said = Listener(look_back)
+    (outcome,) = run((CELL, FakeDataset(4)), notes=notes, starts=True, dies_on="prompt 2")
+    assert outcome.message.startswith("3 of 4 images, 1 failed")
+    started = [int(line[3]) for line in lines(notes) if line[2] == "started"]
+    assert len(started) == 3
+    assert still_there == []
+    assert not any(map(is_alive, started)), "at the end too"
+
+
+class Listener(list[str]):
+    def __init__(self, listen: Callable[[str], None]) -> None:
+        super().__init__()
+        self._listen = listen
+
+    def append(self, line: str) -> None:
+        super().append(line)
+        self._listen(line)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def remarks(progress: Path) -> list[str]:
+    """What the progress told besides the counts."""
+    return [json.loads(line)["note"] for line in progress.read_text().splitlines()]
+
+
+def test_a_worker_that_stalls_is_told_and_not_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicas, "_STALL_AFTER", 0.5)
+    progress = tmp_path / "progress.jsonl"
+    run = Run(progress=progress)
+    (outcome,) = run((CELL, FakeDataset(8)), slow_on="prompt 5", slow_seconds=4.0, seconds=0.001)
+    assert (outcome.state, outcome.message) == (COMPLETE, "8 of 8 images")
+    assert any(
+        re.match(r"1 of 1 workers: no image for \d+ s \(\S+ s is usual\)", note) for note in remarks(progress)
+    )
+    (told,) = [line for line in run.said if "has made no image for" in line]
+    assert "ITEM_TIMEOUT" in told
+
+
+def test_deaths_of_workers_stand_in_the_progress(tmp_path: Path) -> None:
+    progress = tmp_path / "progress.jsonl"
+    (outcome,) = Run(progress=progress)((CELL, FakeDataset(30)), seconds=0.1, dies_on="prompt 3")
+    assert outcome.message.startswith("29 of 30 images, 1 failed")
+    assert "2 worker deaths, the last: its process was ended by SIGKILL (out of main memory?)" in remarks(
+        progress
+    )
+
+
 def test_a_worker_that_only_dies_is_given_up(notes: Path) -> None:
     dataset = FakeDataset(100)
     for entry in dataset.data:
@@ -379,7 +480,8 @@ def test_two_tasks_follow_each_other_in_the_same_workers(notes: Path, tmp_path: 
     assert [outcome.state for outcome in outcomes] == [COMPLETE, COMPLETE]
     loads = Counter(line[0] for line in lines(notes) if line[2] == "load")
     assert len(loads) == 2
-    assert set(loads.values()) == {2}, "each task's class once per process"
+    # a process that is slow to start may find the second task done
+    assert {2} <= set(loads.values()) <= {1, 2}, "each task's class once per process"
     assert f"({21}, 9) edit 11" in {line[2] for line in calls(notes)}
     assert all(entry["input_list"][0].tile for entry in edits.data), "no input's pixels stay in the parent"
 
@@ -405,7 +507,7 @@ def test_no_more_workers_than_items(notes: Path) -> None:
 
 
 def test_each_worker_sees_its_own_gpus(notes: Path) -> None:
-    environs = devices.environs(2, None, {"CUDA_VISIBLE_DEVICES": "3,GPU-a,5,7,1"})
+    environs = environs_of(2, None, {"CUDA_VISIBLE_DEVICES": "3,GPU-a,5,7,1"})
     assert [e["CUDA_VISIBLE_DEVICES"] for e in environs] == ["3,GPU-a", "5,7"]
     Run(environs=environs)((CELL, FakeDataset(20)), notes=notes, seconds=0.01)
     assert {line[1] for line in calls(notes)} == {"3,GPU-a", "5,7"}
@@ -424,7 +526,7 @@ def test_each_worker_sees_its_own_gpus(notes: Path) -> None:
 def test_shares_of_the_gpus(
     per_replica: int, most: int | None, given: str, expected: list[str | None]
 ) -> None:
-    environs = devices.environs(per_replica, most, {"CUDA_VISIBLE_DEVICES": given})
+    environs = environs_of(per_replica, most, {"CUDA_VISIBLE_DEVICES": given})
     assert [e.get("CUDA_VISIBLE_DEVICES") for e in environs] == expected
 
 

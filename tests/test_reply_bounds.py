@@ -17,14 +17,14 @@ from PIL import Image
 
 from custom_models.model_utils.openai_images import OpenAIImagesT2I
 from imageevalkit import registry
-from imageevalkit.api.endpoint import Endpoint
-from imageevalkit.api.failures import in_words, parse_error
-from imageevalkit.api.replies import refusal_in_words
-from imageevalkit.api.routes import Chat, read_content
 from imageevalkit.benchmark.question import Answer, Encoding, Message, Picture, Question, Sampling
 from imageevalkit.generation.model import GenerationError, ItemFailed
-from imageevalkit.images import CorruptImage, decode, facts, opened, prove
+from imageevalkit.images import CorruptImage, decode, facts, opened
 from imageevalkit.judges.choice import JudgeOptions
+from imageevalkit.requests.endpoint import Endpoint
+from imageevalkit.requests.failures import in_words, parse_error
+from imageevalkit.requests.replies import refusal_in_words
+from imageevalkit.requests.routes import Chat, read_content
 from imageevalkit.secrets import beginning, one_line
 from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 from tests.support.image_server import FAULTS, KEY, Fault, Handler, ImageServer, Received, base64_of, png_of
@@ -302,13 +302,13 @@ def test_absurd_counts_and_words_cost_no_image(bounds: Bounds) -> None:
 TOO_LARGE = "13300x13300 pixels are more than the 89,478,485 that are decoded"
 
 
-@pytest.mark.parametrize("look", [decode, prove, facts, opened])
+@pytest.mark.parametrize("look", [decode, facts, opened])
 def test_the_header_decides_before_anything_is_decoded(look: Any) -> None:
     with pytest.raises(CorruptImage, match=TOO_LARGE):
         look(head_of_png(13_300, 13_300))
 
 
-@pytest.mark.parametrize("look", [decode, prove, facts])
+@pytest.mark.parametrize("look", [decode, facts])
 def test_what_pillow_refuses_to_open_says_why(look: Any) -> None:
     with pytest.raises(CorruptImage, match="more than the 89,478,485 that are decoded"):
         look(head_of_png(30_000, 30_000))

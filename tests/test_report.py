@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from html import unescape
@@ -14,15 +15,20 @@ import pytest
 from PIL import Image
 
 from imageevalkit.cell import Cell, output_root
+from imageevalkit.cell.records import last_records
 from imageevalkit.cell.results import Metric, Result
 from imageevalkit.errors import CellFailure, ExitStatus
+from imageevalkit.generation.cell_run import GenerateOptions
+from imageevalkit.jobs import COMPLETE
 from imageevalkit.report import gallery
-from imageevalkit.report.__main__ import main
+from imageevalkit.report.__main__ import main, make_report
 from imageevalkit.report.collect import collect
-from imageevalkit.report.html import render
-from imageevalkit.report.table import format_table
+from imageevalkit.report.leaderboard import format_table
+from imageevalkit.report.pages import render
+from imageevalkit.report.relations import Asked
 from imageevalkit.text import columns_of
 from tests.support.cells import QWEN, Made, image_of, page_data, write_cell, write_items
+from tests.support.generation import FakeDataset, FakeModel, generate
 
 HOSTILE = "</script><script>alert(1)</script> <b>bold</b> \"quoted\" & 'single' \u2028 | `code` 中文"
 THREE = [
@@ -208,7 +214,7 @@ def test_half_written_records_and_wrong_types_do_not_break_the_report() -> None:
 def test_cells_without_a_result_and_models_with_slashes(capsys: pytest.CaptureFixture[str]) -> None:
     write_items(Cell("org/sub/模型", "text"), THREE)
     write_cell("org/other", "text", THREE, score(0.5))
-    main(["--cells", "org/sub/模型/text; org/none/text"])
+    make_report(Asked(["org/sub/模型/text", "org/none/text"]))
     printed = capsys.readouterr().out
     assert "org/sub/模型/text: not evaluated" in printed
     assert "org/none/text: nothing in" in printed
@@ -369,12 +375,74 @@ def test_thumbnails_are_kept_and_small(output: Path) -> None:
         "a", "text", [big], score(1.0), draw=lambda item: Image.radial_gradient("L").resize((900, 300))
     )
     main([])
-    (thumb,) = (output / ".thumbnails").iterdir()
+    (thumb,) = (output / "a/text/.thumbnails").iterdir()
     with Image.open(thumb) as image:
         assert (image.format, image.size) == ("WEBP", (192, 64))
     written = thumb.stat().st_mtime_ns
     main([])
     assert thumb.stat().st_mtime_ns == written
+
+
+def test_thumbnails_are_there_before_the_report(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert generate(FakeModel(), FakeDataset(3)).state == COMPLETE
+    cell = Cell("m", "fake")
+    made = {record.image_sha256 for record in last_records(cell).values()}
+    assert {path.stem for path in (cell.folder / ".thumbnails").iterdir()} == made
+    monkeypatch.setattr("imageevalkit.images.decode", lambda *_: pytest.fail("decoded"))
+    assert len(page_data(render(collect()))["pictures"]) == 3
+
+
+def test_an_image_that_was_made_again_has_another_thumbnail(output: Path) -> None:
+    dataset = FakeDataset(1)
+    generate(FakeModel(), dataset)
+    [before] = page_data(render(collect()))["pictures"]
+    dataset.data[0]["prompt"] = "a prompt of another length"
+    generate(FakeModel(), dataset, GenerateOptions(overwrite=True))
+    [after] = page_data(render(collect()))["pictures"]
+    assert before != after
+
+
+def statuses() -> list[tuple[str, bool]]:
+    """Of the items of the first cell, as a report shows them now; and whether with a picture."""
+    rows = page_data(render(collect()))["rows"]
+    return [(item["status"], "picture" in item) for row in rows for item in row["cells"][0]]
+
+
+@pytest.mark.parametrize("age", [-1000, 1000])
+def test_an_image_that_was_replaced_is_not_shown_by_the_thumbnail_of_the_old_one(
+    output: Path, age: int
+) -> None:
+    generate(FakeModel(), FakeDataset(3))
+    assert statuses() == [("generated", True)] * 3
+    replaced = Cell("m", "fake").folder / "images/00001.png"
+    Image.new("RGB", (64, 48), "red").save(replaced)
+    then = replaced.stat().st_mtime - age  # earlier ones come from "cp --preserve"
+    os.utime(replaced, (then, then))
+    for _ in range(2):
+        assert statuses() == [("generated", True), ("corrupt", False), ("generated", True)]
+
+
+def test_an_image_is_read_again_only_where_its_file_is_another(output: Path) -> None:
+    generate(FakeModel(), FakeDataset(2))
+    folder = Cell("m", "fake").folder
+    first, second = folder / "images/00000.png", folder / "images/00001.png"
+    about, data = first.stat(), first.read_bytes()
+    first.write_bytes(b"nothing that a report would show, had it been read")
+    os.utime(first, ns=(about.st_atime_ns, about.st_mtime_ns))
+    os.utime(second, (0, 0))  # such as of a copy, which is looked at once
+    assert statuses() == [("generated", True)] * 2
+    second.write_bytes(data)
+    os.utime(second, (0, 0))
+    assert statuses() == [("generated", True)] * 2
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0" * 500, b"RIFF\xff\0\0\0WEBP"])
+def test_a_damaged_thumbnail_is_made_again(damage: bytes) -> None:
+    write_cell("a", "text", THREE[:1], score(0.5))
+    before = page_data(render(collect()))["pictures"]
+    [thumbnail] = (Cell("a", "text").folder / ".thumbnails").iterdir()
+    thumbnail.write_bytes(damage)
+    assert page_data(render(collect()))["pictures"] == before
 
 
 def test_a_page_over_its_budget_drops_repetitions_first_and_says_so() -> None:

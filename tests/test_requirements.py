@@ -22,7 +22,14 @@ LISTS = sorted(
     str(path.relative_to(REPO / "requirements")) for path in (REPO / "requirements").rglob("*.txt")
 )
 MODEL_LISTS = [name for name in LISTS if name.startswith("model/")]
-BENCHMARK_LISTS = [name for name in LISTS if name.startswith("benchmark/")]
+BENCHMARK_LISTS = {
+    benchmark: name
+    for name in LISTS
+    if name.startswith("benchmark/")
+    for header in re.findall("^# also for: (.*)$", (REPO / "requirements" / name).read_text(), re.MULTILINE)
+    or [""]
+    for benchmark in (Path(name).stem, *header.split())
+}
 
 TRIG = (
     *("eval_models/encoders/clip_metrics", "eval_models/encoders/vqascore", "eval_models/image_metrics"),
@@ -36,7 +43,7 @@ EVALUATORS = {
     "oneig-zh": ("eval_models/ocr", "eval_models/encoders", "imageevalkit/judges/client", "eval_models/vlm"),
     "geneval": ("eval_models/encoders/mask2former",),
     "genai": ("eval_models/encoders/vqascore", "imageevalkit/judges/client", "eval_models/vlm"),
-    "hpsv2": ("eval_models/encoders/hpsv2",),
+    "hpsv2": ("eval_models/encoders/clip",),
     "dpgbench": ("eval_models/mplug", "imageevalkit/judges/client"),
     **dict.fromkeys(("trig-t2i", "trig-p2p", "trig-s2p"), TRIG),
 }
@@ -50,15 +57,21 @@ AUTHORS = {
     "vila-u": ("vila_u",),
 }
 
-# Only the replies of an API are images of strangers, and only there requests are sent.
-NO_API = ("imageevalkit.api", "imageevalkit.png", "imageevalkit.judges.api", "imageevalkit.judges.client")
+# Only the replies of an API are images of strangers, and only there and in prefetch requests are sent.
+NO_API = (
+    "imageevalkit.requests",
+    "imageevalkit.assets.http",
+    "imageevalkit.images",
+    "imageevalkit.judges.api",
+    "imageevalkit.judges.client",
+)
 # Only what runs from weights looks for them.
 NO_WEIGHTS = (
     *("eval_models.encoders", "eval_models.vlm"),
-    "imageevalkit.weights",
+    "imageevalkit.assets.weights",
 )
 # Few users prefetch what is Parquet, and its reader is large.
-PARQUET = ("imageevalkit.prefetch.tables",)
+PARQUET = ("imageevalkit.assets.data",)
 
 
 # --- pinned ---
@@ -172,16 +185,16 @@ def test_a_models_list_is_complete(name: str) -> None:
     assert not missing(name, {module: place for module, place in needed.items() if module not in authors})
 
 
-@pytest.mark.parametrize("name", BENCHMARK_LISTS)
-def test_a_benchmarks_list_is_complete(name: str) -> None:
-    benchmark = Path(name).stem
-    assert f"benchmark/{benchmark_tasks()[benchmark]}/{benchmark}.txt" == name
+@pytest.mark.parametrize("benchmark", BENCHMARK_LISTS)
+def test_a_benchmarks_list_is_complete(benchmark: str) -> None:
+    name = BENCHMARK_LISTS[benchmark]
+    assert f"benchmark/{benchmark_tasks()[Path(name).stem]}/{Path(name).stem}.txt" == name
     evaluators = EVALUATORS.get(benchmark, ("imageevalkit/judges/client",))
     without = [] if "imageevalkit/judges/client" in evaluators else [*NO_API]
     of_weights = ("eval_models/encoders", "eval_models/mplug")
     without += [] if any(part.startswith(of_weights) for part in evaluators) else [*NO_WEIGHTS]
     if "imageevalkit/judges/client" in evaluators:
-        without.append("imageevalkit.png")
+        without.append("imageevalkit.images")
     needed = third_party(evaluation([benchmark], evaluators), idle=without)
     assert "PIL" in needed and len(needed) >= 3
     assert not missing(name, needed)
@@ -206,7 +219,7 @@ def test_the_list_of_the_tests_is_complete() -> None:
 
 def test_every_environment_of_config_has_a_list() -> None:
     assert set(environments("INFER_ENV_MAP").values()) - {""} == {Path(name).stem for name in MODEL_LISTS}
-    known = {Path(name).stem for name in LISTS if name.startswith(("benchmark/", "judge/"))}
+    known = {Path(name).stem for name in LISTS if name.startswith("judge/")} | BENCHMARK_LISTS.keys()
     assert set(environments("EVAL_ENV_MAP").values()) - {""} <= known
     assert set(benchmark_tasks()) <= known
 

@@ -22,7 +22,8 @@ import pytest
 
 from imageevalkit.benchmark.question import JudgeUnusable
 from imageevalkit.errors import UserError
-from imageevalkit.judges.server import Address, ServerAddress, ServerSettings
+from imageevalkit.jobs import ServeOrder
+from imageevalkit.judges.server import ServerAddress, ServerSettings
 from imageevalkit.launch import judge_server
 from imageevalkit.launch.judge_server import JudgeServer
 from tests.support.checkout import (
@@ -167,7 +168,7 @@ def test_server_that_dies_is_started_again_for_the_same_cell_and_the_next(tree: 
     assert (
         "died 2 times (exit status 1): RuntimeError: CUDA error: an illegal memory access; log" in run.stdout
     )
-    assert "(2 of 3 judged; run again to go on)" in run.stdout
+    assert "(2 of 3 judged; the next run goes on)" in run.stdout
 
 
 @needs_driver_env
@@ -315,9 +316,9 @@ def make_server(tmp_path: Path) -> Iterator[Callable[..., JudgeServer]]:
         install(tmp_path / "env")
         command = ServerSettings().command(tmp_path / "env/bin/vllm", "org/judge", 0)
         environment = {**os.environ, "FAKE_VLLM": json.dumps(fake), "TEST_MARKER": str(tmp_path)}
-        address = Address(tmp_path / "address")
-        log = tmp_path / "judge.log"
-        made.append(JudgeServer("judge", "org/judge", command, environment, log, timeout, address, lifeline))
+        log, address = str(tmp_path / "judge.log"), str(tmp_path / "address")
+        order = ServeOrder("judge", "org/judge", command, [], 0, timeout, log, address)
+        made.append(JudgeServer(order, environment, lifeline))
         return made[-1]
 
     yield make

@@ -13,9 +13,13 @@ from PIL import Image
 from custom_models.load_model import MODEL_SETTINGS
 from custom_models.model_utils.inputs import split_subject
 from custom_models.model_utils.openai_images import OpenAIImagesSubject
-from custom_models.model_utils.reference_blank import ReferenceBlankSubject
-from custom_models.model_utils.reference_noise import ReferenceNoise, ReferenceNoiseSubject
-from custom_models.model_utils.reference_typeset import ReferenceTypeset, ReferenceTypesetSubject
+from custom_models.model_utils.reference import (
+    ReferenceBlankSubject,
+    ReferenceNoise,
+    ReferenceNoiseSubject,
+    ReferenceTypeset,
+    ReferenceTypesetSubject,
+)
 from imageevalkit.generation.model import Generated, ItemFailed
 from tests.support.image_server import ImageServer
 
@@ -71,8 +75,8 @@ def test_references_make_what_they_make_of_the_prompt_alone() -> None:
 def blip_diffusion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The registered model without its weights: a call that the real pipeline's signature would not take fails."""
     diffusers = pytest.importorskip("diffusers")
-    from custom_models.model_utils import diffusers_loading
-    from custom_models.model_utils.blip_diffusion import BlipDiffusion
+    from custom_models.model_utils import diffusers_models
+    from custom_models.model_utils.diffusers_special import BlipDiffusion
 
     signature = inspect.signature(diffusers.BlipDiffusionPipeline.__call__)
     calls: list[dict[str, Any]] = []
@@ -84,8 +88,8 @@ def blip_diffusion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def pipeline_class(*_: Any) -> Any:
         return diffusers.BlipDiffusionPipeline
 
-    monkeypatch.setattr(diffusers_loading, "pipeline_class", pipeline_class)
-    monkeypatch.setattr(diffusers_loading, "load_pipeline", lambda *_: pipeline)
+    monkeypatch.setattr(diffusers_models, "_pipeline_class", pipeline_class)
+    monkeypatch.setattr(BlipDiffusion, "_load", lambda *_: pipeline)
     entry = MODEL_SETTINGS["subject"]["blip-diffusion"]
     model = BlipDiffusion(str(tmp_path), **{**entry["model_kwargs"], "device": "cpu"})
     return SimpleNamespace(model=model, calls=calls)

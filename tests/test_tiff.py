@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from benchmarks.tiff.benchmark import GROUPS, TYPES, Tiff, TiffSettings
-from imageevalkit.adoption.places import find_images
+from imageevalkit.adoption import find_images
 from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask
 from imageevalkit.cell import Cell

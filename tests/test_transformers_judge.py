@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from eval_models.vlm.judge import TransformersJudge
-from eval_models.vlm.model import _once
+from eval_models.vlm.judge import TransformersJudge, _once
 from imageevalkit import registry
 from imageevalkit.benchmark.question import (
     QWEN_VL_UTILS,
@@ -30,9 +29,8 @@ from imageevalkit.benchmark.question import (
 )
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.judges.api import judge_picture, open_picture
-from imageevalkit.judges.choice import JudgeOptions
-from imageevalkit.judges.settings import TransformersSettings
-from imageevalkit.launch.kwargs import checked
+from imageevalkit.judges.choice import JudgeOptions, TransformersSettings
+from imageevalkit.launch.config import checked
 from tests.support import tiny_vlm
 from tests.support.image_questions import (
     ask_about,
@@ -304,7 +302,7 @@ def test_prompts_are_those_of_the_chat_template_of_the_processor(
     plain = PlainJudge(checkpoint(family))
     questions = questions_about(tmp_path, 2)
     ours = judge(family)
-    prompts = ours._local.prompts([[q] for q in questions], {})
+    prompts = ours._local.prompts(questions, {})
     for question, inputs in zip(questions, prompts, strict=True):
         expected = plain.inputs(question)
         assert set(inputs) == set(expected)
@@ -524,7 +522,7 @@ def test_words_for_the_chat_template_reach_it(
     question = ask_about(
         save_image(tmp_path / "a.png", (64, 64)), "Is it red?", _YES_NO, sampling=Sampling(1, extra=extra)
     )
-    (inputs,) = judge()._local.prompts([[question]], {})
+    (inputs,) = judge()._local.prompts([question], {})
     plain = PlainJudge(checkpoint("qwen3_vl"))
     assert inputs["input_ids"].equal(plain.inputs(question, enable_thinking=False)["input_ids"])
     assert not inputs["input_ids"].equal(plain.inputs(question)["input_ids"])
@@ -662,7 +660,7 @@ def make_it_a_language_model(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "kwargs", "words"),
     [
-        (remove_a_tensor, {}, r"lacks 1 of its weights \(first: lm_head.weight\); download it anew"),
+        (remove_a_tensor, {}, "judge: .* it lacks lm_head.weight; download it anew"),
         (remove_the_weights, {}, "does not load: OSError"),
         (remove_the_template, {}, "has no chat template"),
         (make_it_a_language_model, {}, "qwen3.* is no image-text-to-text model"),

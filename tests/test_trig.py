@@ -9,7 +9,11 @@ import math
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +21,16 @@ import pytest
 
 from benchmarks.trig.benchmark import DIMENSIONS, PAIRS, TrigP2P, TrigS2P, TrigSettings, TrigT2I, trig_score
 from imageevalkit import assets, registry
-from imageevalkit.adoption.places import find_images
-from imageevalkit.assets import TableAsset, table_record_of
+from imageevalkit.adoption import find_images
+from imageevalkit.assets import TableAsset
+from imageevalkit.assets import data as table_data
+from imageevalkit.assets.data import fetch, fetch_table
 from imageevalkit.benchmark.contract import Benchmark, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.launch.benchmarks import choose_benchmark
-from imageevalkit.launch.config import Config
-from imageevalkit.launch.kwargs import checked
-from imageevalkit.prefetch.benchmark_files import fetch
-from imageevalkit.prefetch.tables import fetch_table
+from imageevalkit.launch.config import Config, checked
 from tests.support import trig_data
 from tests.support.function_judge import evaluate, items, scores_of, use_function_judge, write_images
 from tests.support.hub_server import COMMIT as HUB_COMMIT
@@ -237,12 +240,12 @@ def test_settings_are_checked_when_the_run_is_planned(given: dict[str, Any], say
     [
         ({"data_id": "D-M_R-E_1"}, "item 'D-M_R-E_1' is of no pair"),
         ({"data_id": "IQ-R_IQ-O_../../1"}, "is of no pair"),
-        ({"data_id": 7}, "item 1 of 90 has the data_id 7, and must have a text"),
+        ({"data_id": 7}, "item 1 of 90: 'data_id' is 7"),
         ({"dimensions": ["IQ-R", "TA-C"]}, "or not of its dimensions ['IQ-R', 'TA-C']"),
-        ({"dimensions": 3}, "item 1 of 90 (IQ-R_IQ-O_1) has the dimensions 3, and must have a list of two"),
-        ({"dimensions": None}, "has the dimensions None, and must have a list of two"),
-        ({"dimensions": [["IQ-R"], "IQ-O"]}, "has the dimensions [['IQ-R'], 'IQ-O']"),
-        ({"img_id": 5}, "item IQ-R_IQ-O_1 has the img_id 5, which must be a file's name"),
+        ({"dimensions": 3}, "item 1 of 90: 'dimensions' is 3"),
+        ({"dimensions": None}, "item 1 of 90: 'dimensions' is null"),
+        ({"dimensions": [["IQ-R"], "IQ-O"]}, "item 1 of 90: 'dimensions' is [\"IQ-R\"]"),
+        ({"img_id": 5}, "item 1 of 90: 'img_id' is 5"),
         ({"prompt": " "}, "item IQ-R_IQ-O_1 lacks its prompt"),
         ({"item": None}, "item IQ-R_IQ-O_1 names no subject"),
         ({"img_id": ""}, "item IQ-R_IQ-O_1 names no image"),
@@ -272,7 +275,7 @@ def test_a_file_that_is_not_there_or_lacks_a_pair(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [({"data": []}, "it holds no list of items"), (["IQ-R"], "item 1 of 1 is 'IQ-R', and must be an object")],
+    [({"data": []}, "it holds no list of items"), (["IQ-R"], "item 1 of 1: it is no JSON object")],
 )
 def test_a_file_that_holds_no_items(tmp_path: Path, content: Any, says: str) -> None:
     file = tmp_path / "t2i.json"
@@ -357,20 +360,24 @@ def test_rows_are_trusted_once_and_then_known(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "home/hub").rename(tmp_path / "old")
     trig_data.write_hub_cache(tmp_path / "home", "p2p", 2)
     [problem] = fetch(files, shared_mirror())
-    assert (
-        "gives other rows than when it was first fetched" in problem and str(table_record_of(rows)) in problem
-    )
+    assert "gives other rows than when it was first fetched" in problem and str(record_of(rows)) in problem
     assert not image.exists() and not list(benchmark.data.glob(".*.part"))
-    table_record_of(rows).unlink()
+    record_of(rows).unlink()
     with_texts(benchmark)
     assert len(TrigP2P().chosen) == 90
 
 
+def record_of(rows: Path) -> Path:
+    return TableAsset(rows.name, "org/trig", (), "MIT").record(rows.parent)
+
+
 DOWNLOAD = """
 import sys
+import threading
+import time
 from pathlib import Path
 from imageevalkit.assets import TableAsset
-from imageevalkit.prefetch.tables import fetch_table
+from imageevalkit.assets.data import fetch_table
 asset = TableAsset("rows.jsonl", "org/trig", ("*image_editing*.parquet",), "MIT")
 fetch_table(asset, Path(sys.argv[1]), download_allowed=True)
 """
@@ -391,7 +398,7 @@ def test_the_dataset_is_downloaded_from_the_hub(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert len(hub.downloads()) == 2, "of its split alone"
     assert len((tmp_path / "data/rows.jsonl").read_text().splitlines()) == 45
-    record = json.loads(table_record_of(tmp_path / "data/rows.jsonl").read_text())
+    record = json.loads(record_of(tmp_path / "data/rows.jsonl").read_text())
     assert record["commit"] == HUB_COMMIT and f"org/trig at {HUB_COMMIT[:7]}" in done.stdout
 
 
@@ -449,6 +456,33 @@ def test_images_may_be_plain_bytes_and_in_lists(tmp_path: Path) -> None:
     assert (row["n"], row["no"]) == (1.5, None)
     assert (tmp_path / "data" / row["image"]).read_bytes() == jpg
     assert [(tmp_path / "data" / name).read_bytes() for name in row["more"]] == [png]
+
+
+def test_two_that_want_the_same_rows_both_have_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow", reason="no pyarrow, which reads Parquet: requirements/parquet.txt")
+    asset = one_row(tmp_path / "home", image=trig_data.image_bytes("1.jpg"))
+    data, read, begun, go_on = tmp_path / "data", table_data._rows, threading.Event(), threading.Event()
+
+    def rows(file: Path, folder: Path) -> Iterator[dict[str, Any]]:
+        for row in read(file, folder):
+            begun.set()
+            go_on.wait(20)
+            yield row
+
+    monkeypatch.setattr(table_data, "_rows", rows)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(fetch_table, asset, data, download_allowed=False)
+        begun.wait(20)
+        second = pool.submit(fetch_table, asset, data, download_allowed=False)
+        time.sleep(0.3)  # so that it waits for the first
+        go_on.set()
+        first.result(20), second.result(20)
+    assert not asset.problem(data, hashes=True)
+    assert sorted(path.name for path in data.iterdir()) == [
+        ".rows.jsonl.fetched.json",
+        "images",
+        "rows.jsonl",
+    ]
 
 
 def test_who_lacks_the_reader_of_parquet_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -681,6 +715,6 @@ def test_images_in_the_official_layout_are_found(tmp_path: Path) -> None:
 
 def test_names_and_judges_are_what_the_listing_shows() -> None:
     for benchmark in (TrigT2I(), TrigP2P(), TrigS2P()):
-        assert benchmark.judge == "vllm:Qwen/Qwen2.5-VL-7B-Instruct" and benchmark.is_official_judge
+        assert benchmark.judge == "vllm:Qwen/Qwen2.5-VL-7B-Instruct" and benchmark.judge in benchmark.official
         assert [*benchmark.headline] == [*DIMENSIONS]
     assert TrigT2I(TrigSettings(pairs="IQ-R_TA-C,D-K_R-B", per_pair=300)).prompt_count == 500

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from benchmarks.unigenbench.benchmark import LANGUAGES, UniGenBench, UniGenBenchSettings
-from imageevalkit.adoption.places import find_images
+from imageevalkit.adoption import find_images
 from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask
 from imageevalkit.cell import Cell
@@ -218,7 +218,7 @@ def test_the_authors_own_judge_is_shown_a_jpeg_first(tmp_path: Path, monkeypatch
     use_official_data("unigenbench", tmp_path, monkeypatch)
     judge = "vllm:CodeGoat24/UniGenBench-EvalModel-qwen3vl-32b-v1"
     benchmark = UniGenBench(UniGenBenchSettings(language="en"), judge)
-    assert benchmark.is_official_judge
+    assert benchmark.judge in benchmark.official
     [item] = items(benchmark, 1)
     write_images([item])
     [asked] = benchmark.questions(item, Picture(item.path, sha256_file(item.path)), Answers({}))

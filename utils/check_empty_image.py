@@ -12,7 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from functools import partial, reduce
+from functools import reduce
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,14 +29,7 @@ except ImportError as error:
     )
     sys.exit(2)
 
-from imageevalkit.errors import (  # noqa: E402
-    Arguments,
-    ExitStatus,
-    UserError,
-    complain,
-    run_main,
-    show,
-)
+from imageevalkit.errors import Arguments, ExitStatus, UserError, complain, run_main, show  # noqa: E402
 from imageevalkit.images import IMAGE_SUFFIXES, CorruptImage, decode, map_threads  # noqa: E402
 from imageevalkit.machine import available_cores  # noqa: E402
 
@@ -107,9 +100,9 @@ def _densest(histogram: list[int], tolerance: int) -> tuple[int, int]:
 
 
 def image_files(folder: Path) -> Iterator[Path]:
-    """Every image file below ``folder``, in order; hidden files (half-written ones) are passed over."""
+    """Every image file below ``folder``, in order, but for hidden ones: half-written files, folders of small copies."""
     for parent, folders, names in os.walk(folder):
-        folders.sort()
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             if not name.startswith(".") and Path(name).suffix.lower() in IMAGE_SUFFIXES:
                 yield Path(parent, name)
@@ -122,35 +115,23 @@ def check_images(
 
     ``threads`` defaults to the cores this process may use. A progress bar is shown on a terminal.
     """
+
+    def verdict(path: Path) -> tuple[str, str]:
+        try:
+            return ("blank" if is_blank(decode(path.read_bytes()), threshold, tolerance) else ""), ""
+        except CorruptImage as error:
+            return "corrupt", str(error)
+        except OSError as error:
+            return "unreadable", error.strerror or str(error)
+
     paths = list(image_files(folder))
-    report = Report(len(paths), [], {}, {})
-    verdicts = map_threads(
-        partial(_verdict, threshold=threshold, tolerance=tolerance),
-        paths,
-        threads or available_cores(),
+    found: dict[str, dict[str, str]] = {"": {}, "blank": {}, "corrupt": {}, "unreadable": {}}
+    verdicts = tqdm(
+        map_threads(verdict, paths, threads or available_cores()), total=len(paths), unit="img", disable=None
     )
-    for path, (kind, reason) in zip(
-        paths, tqdm(verdicts, total=len(paths), unit="img", disable=None), strict=True
-    ):
-        name = path.relative_to(folder).as_posix()
-        if kind == "blank":
-            report.blank.append(name)
-        elif kind == "corrupt":
-            report.corrupt[name] = reason
-        elif kind:
-            report.unreadable[name] = reason
-    return report
-
-
-def _verdict(path: Path, threshold: float, tolerance: int) -> tuple[str, str]:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        return "unreadable", error.strerror or str(error)
-    try:
-        return ("blank" if is_blank(decode(data), threshold, tolerance) else ""), ""
-    except CorruptImage as error:
-        return "corrupt", str(error)
+    for path, (kind, reason) in zip(paths, verdicts, strict=True):
+        found[kind][path.relative_to(folder).as_posix()] = reason
+    return Report(len(paths), list(found["blank"]), found["corrupt"], found["unreadable"])
 
 
 def main() -> ExitStatus:
@@ -179,11 +160,8 @@ def _text(report: Report) -> str:
     lines = [f"blank: {name}" for name in report.blank]
     lines += [f"corrupt: {name} ({reason})" for name, reason in report.corrupt.items()]
     lines += [f"unreadable: {name} ({reason})" for name, reason in report.unreadable.items()]
-    lines.append(
-        f"{report.total} images: {len(report.blank)} blank, {len(report.corrupt)} corrupt, "
-        f"{len(report.unreadable)} unreadable"
-    )
-    return "\n".join(lines)
+    counts = f"{len(report.blank)} blank, {len(report.corrupt)} corrupt, {len(report.unreadable)} unreadable"
+    return "\n".join([*lines, f"{report.total} images: {counts}"])
 
 
 if __name__ == "__main__":

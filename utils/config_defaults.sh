@@ -4,19 +4,23 @@
 # endpoints they belong to: there the environment does. A NAME that is empty in the end is unset.
 # A subshell reads the files: nothing else in them reaches the helper.
 
+config_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
 config_defaults() {
-  local repo setting name
-  repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd) || return
+  local setting name
   while IFS= read -r -d '' setting; do
     name=${setting%%=*}
     if [[ -n ${setting#*=} ]]; then export "${setting?}"; else unset "$name"; fi
   done < <(
     set +eu
     declare -A given=()
-    for name in API_KEY BASE_URL HF_TOKEN HF_ENDPOINT; do given[$name]=${!name}; done
+    for name in API_KEY BASE_URL AZURE_OPENAI_ENDPOINT OPENAI_API_VERSION OPENAI_ORG_ID OPENAI_PROJECT_ID \
+      OPENAI_CUSTOM_HEADERS HF_TOKEN HF_ENDPOINT; do
+      given[$name]=${!name}
+    done
     for file in config.sh config.local.sh; do
       # shellcheck source=/dev/null
-      [[ ! -f $repo/$file ]] || . "$repo/$file" >/dev/null
+      [[ ! -f $config_root/$file ]] || . "$config_root/$file" >/dev/null
     done
     for name; do
       printf '%s=%s\0' "$name" "${given[$name]:-${!name}}"
@@ -27,15 +31,28 @@ config_defaults() {
 # `config_map MAP [FILE]` prints the names and values of a map of config.sh, NUL after each: as the config files leave
 # it, or as FILE alone does.
 config_map() {
-  local repo
-  repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd) || return
   (
     set +eu
-    for file in "${2:-$repo/config.sh}" ${2:-"$repo/config.local.sh"}; do
+    for file in "${2:-$config_root/config.sh}" ${2:-"$config_root/config.local.sh"}; do
       # shellcheck source=/dev/null
       [[ ! -f $file ]] || . "$file" >/dev/null
     done
     declare -n map=$1
     for name in "${!map[@]}"; do printf '%s\0%s\0' "$name" "${map[$name]}"; done
   )
+}
+
+# `environment_folder ENV` prints the folder of an environment as config.sh names it:
+#   ''     the driver's .venv
+#   a/path an environment's folder (relative to the repository root)
+#   name   a conda environment: ${CONDA_BASE}/envs/name ('base' is ${CONDA_BASE} itself)
+# Status 1: ENV is a name, but CONDA_BASE is not set.
+environment_folder() {
+  case $1 in
+    '') printf '%s\n' "$config_root/.venv" ;;
+    /*) printf '%s\n' "$1" ;;
+    \~/*) printf '%s\n' "$HOME/${1#\~/}" ;;
+    */*) printf '%s\n' "$config_root/$1" ;;
+    *) [[ -n ${CONDA_BASE:-} ]] && if [[ $1 == base ]]; then echo "$CONDA_BASE"; else echo "$CONDA_BASE/envs/$1"; fi ;;
+  esac
 }

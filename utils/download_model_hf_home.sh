@@ -10,4 +10,4 @@ bash "$repo/utils/make_env.sh" --driver
 . "$repo/utils/config_defaults.sh"
 config_defaults HF_HOME HF_ENDPOINT HF_TOKEN
 # -P: a file in the user's folder must not shadow a module
-PYTHONPATH=$repo exec "$repo/.venv/bin/python" -P -m imageevalkit.prefetch.hub "$@"
+PYTHONPATH=$repo exec "$repo/.venv/bin/python" -P -m imageevalkit.assets.hub "$@"

@@ -1,12 +1,10 @@
 #!/usr/bin/env bash
-# Prints the Python of an environment as config.sh names it (see environment_folder.sh): bash utils/env_python.sh ENV
+# Prints the Python of an environment as config.sh names it (see config_defaults.sh): bash utils/env_python.sh ENV
 set -euo pipefail
 
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=utils/config_defaults.sh
 . "$repo/utils/config_defaults.sh"
-# shellcheck source=utils/environment_folder.sh
-. "$repo/utils/environment_folder.sh"
 
 fail() {
   printf 'error: %s\n' "$1" >&2

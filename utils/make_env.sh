@@ -2,7 +2,7 @@
 # Builds an environment from the lists in requirements/, or brings it up to date when its list has changed:
 #   bash utils/make_env.sh --driver                          .venv, for the driver
 #   bash utils/make_env.sh --model NAME [--path DIR]         requirements/model/ENVIRONMENT.txt
-#   bash utils/make_env.sh --benchmark NAME [--path DIR]     requirements/benchmark/*/ENVIRONMENT.txt
+#   bash utils/make_env.sh --benchmark NAME [--path DIR]     requirements/benchmark/*/ENVIRONMENT.txt, or one for several
 #   bash utils/make_env.sh --judge NAME [--path DIR]         requirements/judge/ENVIRONMENT.txt
 #   bash utils/make_env.sh --requirements FILE --path DIR    any list
 # NAME is one that INFER_ENV_MAP or EVAL_ENV_MAP of config.sh gives an environment, or a list. Without --path the
@@ -14,12 +14,6 @@ set -euo pipefail
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=utils/config_defaults.sh
 . "$repo/utils/config_defaults.sh"
-# shellcheck source=utils/environment_folder.sh
-. "$repo/utils/environment_folder.sh"
-# shellcheck source=utils/environment_list.sh
-. "$repo/utils/environment_list.sh"
-# shellcheck source=utils/conda.sh
-. "$repo/utils/conda.sh"
 
 # Inside each environment: the hash of the list it holds, or "building". Written last, so that an environment
 # left by a killed build never looks complete.
@@ -67,6 +61,124 @@ parse_options() {
   [[ $wanted -eq 1 ]] || fail "say one of --driver, --model NAME, --benchmark NAME, --judge NAME, --requirements FILE"
 }
 
+# From the name of a model, benchmark or judge to its environment and its list: `find_list KIND NAME` sets
+#   list         a file below requirements/; empty: NAME runs in the driver's environment
+#   environment  as config.sh names it; empty: it has none for NAME
+#   map, entry   where config.sh does: INFER_ENV_MAP[NAME], EVAL_ENV_MAP[NAME or what several benchmarks share]
+#   folder       the name of an environment's folder that config.sh does not name
+# A list is named after the environment, or after NAME. Where neither is one, config.local.sh has given NAME another
+# environment, and the list is that of the environment in config.sh.
+find_list() {
+  local kind=$1 name=$2
+  local -A lists=() configured=() shipped=()
+  map=EVAL_ENV_MAP entry=$name
+  [[ $kind != model ]] || map=INFER_ENV_MAP
+  read_map configured < <(config_map "$map")
+  read_map shipped < <(config_map "$map" "$repo/config.sh")
+  read_lists
+
+  list='' environment=${configured[$name]-}
+  if [[ $kind == model && -n ${configured[$name]+known} && -z $environment ]]; then return; fi
+  if [[ $kind == benchmark && -z $environment && -n ${lists[$name]-} ]]; then share_environment; fi
+  [[ $environment != *' '* ]] ||
+    fail "$kind '$name' runs in several environments ($environment): build each from its list, with --path DIR"
+  for folder in "$environment" "$name" "${shipped[$entry]-}"; do
+    [[ -z $folder ]] || list=${lists[$folder]-}
+    [[ -z $list ]] || return 0
+  done
+  [[ -z $environment ]] || no_list
+  [[ -n ${configured[$name]+known} ]] || is_benchmark || no_list
+}
+
+# Most benchmarks need no entry in a map: a script is enough, or a class with that name, in the file of another one too.
+is_benchmark() {
+  [[ $kind == benchmark ]] || return
+  [[ -e $repo/eval/$name.sh ]] || grep -qsF -e "\"$name\"" -e "'$name'" "$repo"/benchmarks/*/benchmark.py
+}
+
+# Fills lists, by name: that of the file, and those of its line "# also for: NAME…". A benchmark may run in a judge's
+# environment, too.
+read_lists() {
+  local folder file line other
+  local -a folders=("$repo/requirements/$kind")
+  [[ $kind != benchmark ]] || folders=("$repo/requirements/judge" "$repo/requirements/benchmark"/*)
+  for folder in "${folders[@]}"; do
+    for file in "$folder"/*.txt; do
+      [[ -f $file ]] || continue
+      lists["$(basename "$file" .txt)"]=$file
+      while read -r line; do
+        [[ $line == '# also for: '* ]] || continue
+        for other in ${line#*: }; do : "${lists[$other]:=$file}"; done
+      done <"$file"
+    done
+  done
+}
+
+# What several benchmarks share (the environment of their image encoders) stands under a name of its own.
+share_environment() {
+  local key shared
+  for key in "${!shipped[@]}"; do
+    shared=${lists[${shipped[$key]:-/}]-}
+    if [[ -n $shared && $(packages_of "$shared") == "$(packages_of "${lists[$name]}")" ]]; then
+      entry=$key environment=${configured[$key]-}
+      return
+    fi
+  done
+}
+
+no_list() {
+  local known
+  local -a names=("${!lists[@]}")
+  # EVAL_ENV_MAP has benchmarks and judges
+  [[ $kind != model ]] || names+=("${!configured[@]}")
+  known=$(printf '%s\n' "${!lists[@]}" | sort | paste -s -d ' ')
+  [[ -z $environment ]] ||
+    fail "no list is named after environment '$environment' of $kind '$name'; say which it is to hold: bash utils/make_env.sh --$kind LIST --path DIR (lists: $known)"
+  fail "unknown $kind '$name'$(suggestion "$name" "${names[@]}"): neither $map in config.sh nor requirements/$kind has it (lists: $known)"
+}
+
+# The packages of a list and of those it includes, a line each.
+packages_of() {
+  closure "$1" | sed -n 's/[[:space:]]*#.*//;/./p' | sort -u
+}
+
+# `read_map MAP` fills MAP with the names and values that config_map prints.
+read_map() {
+  declare -n _map=$1
+  local key value
+  while IFS= read -r -d '' key && IFS= read -r -d '' value; do _map["$key"]=$value; done
+}
+
+# `suggestion NAME KNOWN…` prints " (did you mean 'x'?)" or nothing; nothing, too, where there is no Python to ask.
+suggestion() {
+  local candidate
+  for candidate in "$repo/.venv/bin/python" "${PYTHON:-python3}" python3.12 python3.11; do
+    PYTHONPATH=$repo "$candidate" -c 'import sys; from imageevalkit.errors import suggest
+print(suggest(sys.argv[1], sys.argv[2:]))' "$@" 2>/dev/null && return
+  done
+  return 0
+}
+
+# `find_conda` sets conda to the first that runs: below CONDA_BASE, on PATH, or where a shell hook has left its place.
+# Empty: there is none.
+find_conda() {
+  local -a candidates=(mamba conda micromamba "${CONDA_EXE:-}" "${MAMBA_EXE:-}")
+  [[ -z ${CONDA_BASE:-} ]] || candidates=("$CONDA_BASE"/{bin,condabin}/{mamba,conda,micromamba} "${candidates[@]}")
+  for conda in "${candidates[@]}"; do
+    # a stub of a version manager answers to the name and then fails
+    if [[ -n $conda ]] && "$conda" --version >/dev/null 2>&1; then return; fi
+  done
+  conda=''
+}
+
+# Prints the folder of conda's base environment, below which its environments live. Status 1: there is no conda, or it
+# does not say.
+conda_base() {
+  [[ -n $conda ]] || return
+  # conda and mamba 1 call it root_prefix, mamba 2 and micromamba base environment
+  "$conda" info --json 2>/dev/null | sed -nE '/"(root_prefix|base environment)"/{s/.*: *"([^"]*)".*/\1/p;q;}' | grep .
+}
+
 # Sets list (the requirements file), path (the environment's folder) and name (for the log).
 resolve() {
   conda=''
@@ -90,7 +202,7 @@ resolve() {
 
 # Sets path to where config.sh expects the environment, CONDA_BASE to that of the conda on PATH where it has none.
 find_place() {
-  local folder=${environment:-$(basename "$list" .txt)}
+  folder=${environment:-$folder}
   if ! path=$(environment_folder "$folder"); then
     [[ -n ${PYTHON:-} ]] || find_conda
     CONDA_BASE=$(conda_base) || fail "set CONDA_BASE in config.sh or give --path DIR"
@@ -103,7 +215,7 @@ find_place() {
 say_how_it_is_found() {
   local value=$path
   [[ -n $kind && $(environment_folder "$environment") != "$path" ]] || return 0
-  [[ $path != "${CONDA_BASE:-/}/envs/$name" ]] || value=$name
+  [[ $path != "${CONDA_BASE:-/}/envs/$folder" ]] || value=$folder
   echo "to run $entry in it, set ${map}['$entry']='$value' in config.local.sh" >&2
 }
 

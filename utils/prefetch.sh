@@ -3,6 +3,5 @@
 set -euo pipefail
 
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-bash "$repo/utils/make_env.sh" --driver
 # the configuration is read as for a run, so that both mean the same models, judges and folders
 exec bash "$repo/eval.sh" --prefetch "$@"

@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from imageevalkit.assets import file_list, github
+from imageevalkit.assets import asset_list
 from imageevalkit.benchmark.contract import (
     Answers,
     Benchmark,
@@ -24,9 +24,7 @@ from imageevalkit.benchmark.contract import (
     Scores,
     Settings,
     Unparsed,
-    grouped,
     json_value,
-    spread,
 )
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask, measure
 from imageevalkit.cell import portable_path
@@ -34,7 +32,7 @@ from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric, Score
 from imageevalkit.errors import CellFailure
 from imageevalkit.grids import Grid
-from imageevalkit.metrics import arithmetic_mean, mean, mean_by, points
+from imageevalkit.metrics import arithmetic_mean, grouped, mean, mean_by, points, spread
 from imageevalkit.secrets import one_line
 
 _QUESTIONS = "dpgbench.csv"
@@ -62,24 +60,16 @@ class DPGBench(Benchmark):
 
     name = "dpgbench"
     version = "dpgbench-85b5e15"  # data are those of the kit at this commit
-    assets = github(
-        "PenghaoYin/ImageEvalKit",
-        "85b5e1511b867688fa37edee304ee0adc953e941",
-        file_list(Path(__file__).with_name("assets.txt"), "benchmarks/dpgbench/eval_prompts/"),
-        licence="Apache-2.0 (TencentQQGYLab/ELLA)",
-    )
+    assets = asset_list(Path(__file__).with_name("assets.txt"))
     prompt_count, images_per_prompt = 1065, 4
     judge = "mplug"
     takes = "vqa"
     headline = ("overall",)
+    official_headline = ("overall_official",)
     has_corrected_rules = True
     settings_class = DPGBenchSettings
 
     settings: DPGBenchSettings
-
-    @property
-    def official_headline(self) -> Sequence[str]:  # type: ignore[override]
-        return ("overall_official",) if self.settings.rules == "official" else ()
 
     @property
     def judge_options(self) -> Mapping[str, Any]:
@@ -105,7 +95,7 @@ class DPGBench(Benchmark):
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
         """Our own layout's, and of a prompt that has none the cells of its official grid, ``<item>.png``."""
         # the driver reads this module before any package is there
-        from imageevalkit.adoption.places import Place, only_one
+        from imageevalkit.adoption import Place, only_one
         from imageevalkit.images import IMAGE_SUFFIXES
 
         def found(folder: Path) -> dict[str, Place]:
@@ -128,14 +118,13 @@ class DPGBench(Benchmark):
     @cached_property
     def _propositions(self) -> dict[str, dict[int, Proposition]]:
         """Those of each prompt by number, in the order of the file. Raises CellFailure: it is not what it should be."""
-        is_official = self.settings.rules == "official"
         rows = self.read_csv(_QUESTIONS)
         found: dict[str, dict[int, Proposition]] = {}
         before = ""
         with self.content_of(_QUESTIONS):
-            for row in rows[1:] if is_official else rows:  # quirk: the first is taken for a header
+            for row in rows[1:] if self.is_official else rows:  # quirk: the first is taken for a header
                 name = row["item_id"]
-                if name not in found or (is_official and name != before):
+                if name not in found or (self.is_official and name != before):
                     found[name] = {}  # quirk: of a prompt whose rows are apart the last ones count
                 parents = [int(number) for number in row["dependency"].split(",")]
                 kind = row["tuple"].partition("(")[0].strip()
@@ -179,7 +168,7 @@ class DPGBench(Benchmark):
         """
         propositions = self._of(item)
         raw = {number: answers[f"question/{number}"].value for number in propositions}
-        counted = _counted(raw, propositions, is_official=self.settings.rules == "official")
+        counted = _counted(raw, propositions, is_official=self.is_official)
         keys = {key: item.data[key] for key in ("prompt_id", "repetition")}
         if counted is None:
             return Score({}, keys, {"left out": "a question depends on one that the official program skips"})
@@ -206,17 +195,16 @@ class DPGBench(Benchmark):
           with four alone, whatever it depends on (quirk). Corrected: in all images, with what depends on a no; and
           ``l1_raw``, ``l2_raw``, whatever it depends on.
         """
-        is_official = self.settings.rules == "official"
         of_prompt = grouped(scores, lambda score: score.keys["prompt_id"])
         counted = [mine for mine in of_prompt.values() if all(one.values for one in mine)]
         options: dict[str, Any] = {"percent": True, "cluster": "prompt_id"}
         found = {"overall": mean(chain(*counted), "score", **options)}
-        if is_official:
+        if self.is_official:
             whole = [*chain(*(mine for mine in counted if len(mine) == self.images_per_prompt))]
             found["overall_official"] = mean(whole, "score", **options)
             last = points(score for score in whole if score.keys["repetition"] == self.images_per_prompt - 1)
         for level in ("l1", "l2"):
-            if is_official:
+            if self.is_official:
                 found |= mean_by(last, "raw", level, prefix=f"{level}/", **options)
             else:
                 found |= mean_by(points(scores), "counted", level, prefix=f"{level}/", **options)

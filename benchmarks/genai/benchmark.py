@@ -9,28 +9,18 @@ import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from imageevalkit.assets import file_list, github
-from imageevalkit.benchmark.contract import (
-    Answers,
-    Benchmark,
-    Sample,
-    Scores,
-    Settings,
-    Unparsed,
-    grouped,
-    json_value,
-    spread,
-)
+from imageevalkit.assets import asset_list
+from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Settings, Unparsed, json_value
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask, measure
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.jsonl import is_number
 from imageevalkit.cell.results import Metric, Score
 from imageevalkit.errors import CellFailure
-from imageevalkit.metrics import mean
+from imageevalkit.metrics import grouped, mean, only_if, spread
 
 _BASIC = ("attribute", "scene", "spatial relation", "action relation", "part relation", "basic")
 _ADVANCED = ("counting", "comparison", "differentiation", "negation", "universal", "advanced")
@@ -38,9 +28,9 @@ TAGS = (*_BASIC, *_ADVANCED)
 _TABLES = {"basic": _BASIC, "advanced": _ADVANCED, "overall": ("basic", "advanced", "all")}
 _FOLDERS = {1600: "genai1600", 527: "genai_527"}
 _QUESTION = "vqascore"
-_MODEL = "benchmarks/genai/t2v_metrics/models/vqascore_models/clip_t5_model.py::"
-_TEMPLATE = f"{_MODEL}default_question_template"
-_SYSTEM = "benchmarks/genai/t2v_metrics/constants.py::SYSTEM_MSG"
+_MODELS = "benchmarks/genai/t2v_metrics/models"
+TEMPLATE = f"{_MODELS}/vqascore_models/clip_t5_model.py::default_question_template"
+SYSTEM = "benchmarks/genai/t2v_metrics/constants.py::SYSTEM_MSG"
 
 
 @dataclass(frozen=True)
@@ -48,7 +38,7 @@ class GenAISettings(Settings):
     """``prompts`` is how many: 1600 of GenAI-Bench, or the 527 of the paper before it. ``weights`` are places of
     those of CLIP-FlanT5."""
 
-    prompts: Literal[1600, 527] = 1600
+    prompts: Literal[1600, 527] = field(default=1600, metadata={"decides": True})
     weights: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -57,19 +47,11 @@ class GenAI(Benchmark):
 
     name = "genai"
     version = "genai-85b5e15"  # data and question are those of the kit at this commit
-    assets = github(
-        "PenghaoYin/ImageEvalKit",
-        "85b5e1511b867688fa37edee304ee0adc953e941",
-        file_list(Path(__file__).with_name("assets.txt"), "benchmarks/genai/eval_prompts/"),
-        {
-            _TEMPLATE: "e3a885b7d32d91a3a740da35235a73f5f969ba2f13ac721fbb0b88259383fc98",
-            _SYSTEM: "1fa69e2371b762d1882b0bd98d284f312a36c27add732016e12e52586f98a9f5",
-        },
-        licence="Apache-2.0 (linzhiqiu/t2v_metrics); the data state none",
-    )
+    assets = asset_list(Path(__file__).with_name("assets.txt"))
     judge = "clip-flant5-xxl"
     takes = "vqascore"
     headline = ("basic", "advanced", "all")
+    official_headline = ("basic_official", "advanced_official", "all_official")
     has_corrected_rules = True
     settings_class = GenAISettings
 
@@ -78,17 +60,10 @@ class GenAI(Benchmark):
     def __init__(self, settings: GenAISettings | None = None, judge: str = "") -> None:
         super().__init__(settings, judge)
         self.prompt_count = self.settings.prompts
-        if self.settings.rules == "official":
-            self.official_headline = tuple(f"{name}_official" for name in self.headline)
 
     @property
     def judge_options(self) -> Mapping[str, Any]:
-        return {"system": self.prompts[_SYSTEM], "weights": self.settings.weights}
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        count = self.settings.prompts
-        return {**super().identity, **({} if count == 1600 else {"prompts": count})}
+        return {"system": self.prompts[SYSTEM], "weights": self.settings.weights}
 
     def samples(self) -> Iterable[Sample]:
         """The skills take turns in their shares, each prompt with the rarest of its own."""
@@ -116,7 +91,7 @@ class GenAI(Benchmark):
         Raises CellFailure: of the 527 prompts none has the number 0.
         """
         # the driver reads this module before any package is there
-        from imageevalkit.adoption.places import only_one
+        from imageevalkit.adoption import only_one
         from imageevalkit.images import IMAGE_SUFFIXES
 
         def found(folder: Path) -> dict[int, list[Path]]:
@@ -134,7 +109,7 @@ class GenAI(Benchmark):
 
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
         # the text is a template of a template
-        text = self.prompts[_TEMPLATE].format().format(item.prompt)
+        text = self.prompts[TEMPLATE].format().format(item.prompt)
         return [
             ask(_QUESTION, image, text, choices=("Yes",)) if self.backend else measure(_QUESTION, image, text)
         ]
@@ -157,14 +132,11 @@ class GenAI(Benchmark):
         Official rules: of ``all`` images with a tag (quirk: seven prompts of the 1,600 have none), and
         ``basic_official`` and so on without value where an image lacks, as the official program stops there.
         """
-        is_official = self.settings.rules == "official"
         found = {tag: mean([one for one in scores if tag in one.keys["tags"]], "vqascore") for tag in TAGS}
-        found["all"] = mean([one for one in scores if one.keys["tags"] or not is_official], "vqascore")
-        if is_official:
+        found["all"] = mean([one for one in scores if one.keys["tags"] or not self.is_official], "vqascore")
+        if self.is_official:
             whole = len(scores) == self.prompt_count
-            for name in self.headline:
-                metric = found[name]
-                found[f"{name}_official"] = metric if whole else replace(metric, value=None, interval=None)
+            found |= {f"{name}_official": only_if(whole, found[name]) for name in self.headline}
         return found
 
     def official_files(self, scores: Scores) -> dict[str, str]:

@@ -12,20 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, TypedDict
+from typing import Any
 
-from imageevalkit.assets import file_table, github
-from imageevalkit.benchmark.contract import (
-    Answers,
-    Benchmark,
-    Sample,
-    Scores,
-    Settings,
-    Unparsed,
-    grouped,
-    json_value,
-    spread,
-)
+from imageevalkit.assets import asset_list
+from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Settings, json_value
 from imageevalkit.benchmark.question import Answer, Picture, Question, measure
 from imageevalkit.cell import portable_path
 from imageevalkit.cell.items import MODEL_NAME_MARK, Item
@@ -33,13 +23,12 @@ from imageevalkit.cell.jsonl import Shape, read_json, read_jsonl
 from imageevalkit.cell.results import Metric, Score
 from imageevalkit.errors import CellFailure, UserError, say
 from imageevalkit.hashes import sha256_file
-from imageevalkit.metrics import mean, mean_by, weighted
+from imageevalkit.metrics import grouped, mean, mean_by, mean_of_means, spread
 
 TAGS = ("single_object", "two_object", "counting", "colors", "position", "color_attr")
 COLORS = ("red", "orange", "yellow", "green", "blue", "purple", "pink", "brown", "black", "white")
 _CLASSES = 80
 _QUESTION = "objects"
-_PROGRAM = "benchmarks/geneval/evaluation/evaluate_images.py::color_classification[template {}]"
 # a detection counts above these confidences; so many of a class at most
 _THRESHOLD, _COUNTING_THRESHOLD, MOST_OBJECTS = 0.3, 0.9, 16
 _POSITION_THRESHOLD = 0.1
@@ -56,12 +45,7 @@ Objects = Mapping[str, Sequence[Detection]]
 _Box = tuple[float, float, float, float, float]
 
 
-class _Measured(TypedDict):
-    objects: dict[str, list[_Box]]
-    colors: dict[str, list[str]]
-
-
-_MEASURED = Shape.of(_Measured)
+_MEASURED = Shape[dict[str, Any]](must={"objects": dict[str, list[_Box]], "colors": dict[str, list[str]]})
 _DETAILS = Shape[dict[str, Any]]({}, rest=list[_Box])
 _RECORD = Shape[dict[str, Any]](
     must={"filename": str, "prompt": str, "correct": bool, "reason": str, "details": str}
@@ -85,23 +69,7 @@ class GenEval(Benchmark):
 
     name = "geneval"
     version = "geneval-af4902f"  # prompts and rules are those of djghosh13/geneval at this commit
-    assets = github(
-        "PenghaoYin/ImageEvalKit",
-        "85b5e1511b867688fa37edee304ee0adc953e941",
-        file_table(
-            """
-prompts/evaluation_metadata.jsonl 85209 5c48e0813e812e3c373fa5c8ed07a8f0a483be30272b4427b0559c8048e67c13
-prompts/object_names.txt 642 608f6a0e5c8ca1c7a92b818430141fe268c85b7930b50f4160f1d65893b5bacd
-""",
-            "benchmarks/geneval/",
-        ),
-        {
-            _PROGRAM.format(0): "2319e8c9ac84974d9576faf52c5298c6fb4e2507f6babecea68f9651cc55ccd1",
-            _PROGRAM.format(1): "956bd35a5fca05c5f2cb7646a3e75d032a89d474933661748ec75b4ab7b55aa4",
-            _PROGRAM.format(2): "6c7bed067c9c8eb6fe42ed9728bd8ed1e481199baff7ec4591283eea9096a29c",
-        },
-        licence="MIT (djghosh13/geneval)",
-    )
+    assets = asset_list(Path(__file__).with_name("assets.txt"))
     prompt_count, images_per_prompt = 553, 4
     judge = "mask2former"
     # the official one is mmdetection's, whose records the setting "detections" takes
@@ -161,12 +129,10 @@ prompts/object_names.txt 642 608f6a0e5c8ca1c7a92b818430141fe268c85b7930b50f4160f
         coloured = {clause["class"]: clause["count"] for clause in include if "color" in clause}
         return [measure(_QUESTION, image, json.dumps(coloured))]
 
-    def parse(self, question: Question, answer: Answer) -> _Measured:
+    def parse(self, question: Question, answer: Answer) -> dict[str, Any]:
         """``objects`` (:data:`Objects`) and ``colors``, those of the first objects of each class asked about."""
-        try:
-            return _MEASURED.read(json_value(answer))
-        except ValueError as error:
-            raise Unparsed(f"the record holds no detections: {error}") from None
+        found: dict[str, Any] = json_value(answer, _MEASURED)
+        return found
 
     def score(self, item: Item, answers: Answers) -> Score:
         """1 if the image shows what the prompt says, else 0."""
@@ -190,17 +156,14 @@ prompts/object_names.txt 642 608f6a0e5c8ca1c7a92b818430141fe268c85b7930b50f4160f
           the official summary has it.
         * ``images``: the share of all; ``prompts``: the share of prompts with a correct image.
         """
-        tags = mean_by(scores, "correct", "tag", order=TAGS, cluster="index")
-        shares = {tag: 1 / len(tags) for tag in tags}
-        overall = weighted(scores, "correct", "tag", shares, cluster="index") if tags else Metric(None, 0)
         best: dict[int, Score] = {}
         for score in scores:
             index = score.keys["index"]
             if index not in best or score.values["correct"]:
                 best[index] = score
         return {
-            "overall": overall,
-            **tags,
+            "overall": mean_of_means(scores, "correct", "tag", TAGS, cluster="index"),
+            **mean_by(scores, "correct", "tag", order=TAGS, cluster="index"),
             "images": mean(scores, "correct", cluster="index"),
             "prompts": mean(best.values(), "correct"),
         }
@@ -236,7 +199,7 @@ prompts/object_names.txt 642 608f6a0e5c8ca1c7a92b818430141fe268c85b7930b50f4160f
         """In the official folders, whatever the numbers of digits: which prompt one is of its ``metadata.jsonl`` says,
         where there is one."""
         # the driver reads this module before any package is there
-        from imageevalkit.adoption.places import Place, only_one
+        from imageevalkit.adoption import Place, only_one
         from imageevalkit.images import IMAGE_SUFFIXES
 
         prompts = {item.data["index"]: item.prompt for item in items}

@@ -10,15 +10,16 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from imageevalkit.assets import file_table, github
-from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, ScoredItem, Scores, Unparsed, grouped
+from imageevalkit.assets import asset_list
+from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import TRANSFORMERS, Answer, Picture, Question, ask
 from imageevalkit.cell import portable_path
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric, Score
-from imageevalkit.metrics import arithmetic_mean, geometric_mean, mean, mean_by, points
+from imageevalkit.metrics import arithmetic_mean, geometric_mean, grouped, mean, mean_by, points
 
 SKILLS = ("object", "attribute", "count", "position", "verb")
 ATOMICITIES = range(3, 11)
@@ -58,19 +59,7 @@ class GenEval2(Benchmark):
     version = "facebookresearch-a6e82d2"  # data, prompts and rules are those of facebookresearch/GenEval2
     prompt_count = 800
     judge = "transformers:qwen3-vl-8b"
-    assets = github(
-        "facebookresearch/GenEval2",
-        "a6e82d2289e8d418f27f0adee77908b07060eea3",
-        file_table(
-            "geneval2_data.jsonl 423220 09233adbc9f877fba205f1a20efa4a8640e7e62a91dfd55893562bed8a928e43"
-        ),
-        {
-            "evaluation.py::vqa_score": "b27eedf549bde4b6b263a9bb3d649abcd3957f33bfb74a89964320db396998fc",
-            "evaluation.py::tifa": "e04ecd761296510b69505c1b861c8354ef75e91cec3b198a43646f3375c258ef",
-            "evaluation.py::soft_tifa": "e04ecd761296510b69505c1b861c8354ef75e91cec3b198a43646f3375c258ef",
-        },
-        licence="CC-BY-NC-4.0",
-    )
+    assets = asset_list(Path(__file__).with_name("assets.txt"))
     headline = ("soft_tifa_gm",)
     official_headline = ("soft_tifa_gm_official",)
     pixels = TRANSFORMERS
@@ -94,7 +83,7 @@ class GenEval2(Benchmark):
         ]
         asked.append((_VQASCORE, whole.format(item.prompt), _YES))
         for name, text, choices in asked:
-            ids = _TOKEN_IDS.get(choices[0], ()) if self.is_official_judge else ()
+            ids = _TOKEN_IDS.get(choices[0], ()) if self.judge in self.official else ()
             yield replace(ask(name, image, text, choices=choices), choice_ids=ids)
 
     def parse(self, question: Question, answer: Answer) -> dict[str, Any]:

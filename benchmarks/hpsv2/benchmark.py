@@ -8,31 +8,24 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
-from imageevalkit.assets import file_table, github
-from imageevalkit.benchmark.contract import (
-    Answers,
-    Benchmark,
-    Sample,
-    Scores,
-    Settings,
-    Unparsed,
-    grouped,
-    json_value,
-    spread,
-)
+from imageevalkit.assets import asset_list
+from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Settings, json_value
 from imageevalkit.benchmark.question import Answer, Picture, Question, measure
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.jsonl import Shape
 from imageevalkit.cell.results import Metric, Score
 from imageevalkit.errors import UserError
-from imageevalkit.metrics import arithmetic_mean, mean, mean_by
+from imageevalkit.metrics import arithmetic_mean, grouped, groups, mean, spread
 
 STYLES = ("anime", "concept-art", "paintings", "photo")
 VERSIONS = ("v2.1", "v2.0")  # of the model; their scales do not compare
 _CHUNK = 80
 _QUESTION = "preference"
+_NUMBERS = Shape[dict[str, float]](dict.fromkeys(VERSIONS, float))
 
 
 @dataclass(frozen=True)
@@ -40,7 +33,7 @@ class HPSv2Settings(Settings):
     """``antialias`` False shrinks images as torchvision did by default before 0.17, and as numbers published before
     2024 were measured. ``weights`` is the place of the models', by its name."""
 
-    antialias: bool = True
+    antialias: bool = field(default=True, metadata={"decides": True})
     weights: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -49,15 +42,7 @@ class HPSv2(Benchmark):
 
     name = "hpsv2"
     version = "hpsv2-866735e"  # prompts and rules are those of tgxs002/HPSv2 at this commit
-    assets = github(
-        "PenghaoYin/ImageEvalKit",
-        "85b5e1511b867688fa37edee304ee0adc953e941",
-        file_table(
-            "prompts_extracted.json 525309 51f0c1acdbe5d4e51edb2761e2a931c384b9e2896e6e9a62ee7d59d808b8730d",
-            "benchmarks/HPSv2/",
-        ),
-        licence="Apache-2.0 (tgxs002/HPSv2)",
-    )
+    assets = asset_list(Path(__file__).with_name("assets.txt"))
     prompt_count = 3200
     judge = "hpsv2"
     takes = "preference"
@@ -74,15 +59,8 @@ class HPSv2(Benchmark):
 
     def parse(self, question: Question, answer: Answer) -> dict[str, float]:
         """The numbers by version."""
-        try:
-            numbers = Shape[dict[str, float]](dict.fromkeys(VERSIONS, float)).read(json_value(answer))
-        except ValueError as error:
-            raise Unparsed(f"the record holds no numbers of the versions: {error}") from None
+        numbers = json_value(answer, _NUMBERS)
         return {version: numbers[version] for version in VERSIONS}
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        return {**super().identity, **({} if self.settings.antialias else {"antialias": False})}
 
     def check(self) -> None:
         """Raises UserError: a judge is to say what only a number of the model is."""
@@ -114,35 +92,37 @@ class HPSv2(Benchmark):
         Official rules: that of a style is the mean of means of 80 images in the order of the prompts (quirk: the last
         of them may be of fewer).
         """
-        ordered = sorted(scores, key=lambda score: (STYLES.index(score.keys["style"]), score.keys["index"]))
-        found: dict[str, Metric] = {}
+        of_styles, found = _of_styles(scores), dict[str, Metric]()
         for version in VERSIONS:
-            found[version] = mean(ordered, version, top=100.0)
-            styles = mean_by(ordered, version, "style", prefix=f"{version}/", top=100.0)
-            if self.settings.rules == "official":
-                for style, mine in grouped(ordered, lambda score: score.keys["style"]).items():
-                    name = f"{version}/{style}"
-                    chunks = _chunk_means([score.values[version] for score in mine])
-                    styles[name] = replace(styles[name], value=arithmetic_mean(chunks))
-            found |= styles
+            found[version] = mean(chain(*of_styles.values()), version, top=100.0)
+            for style, mine in of_styles.items():
+                metric = mean(mine, version, top=100.0)
+                if self.is_official:
+                    metric = replace(metric, value=arithmetic_mean(_chunk_means(mine, version)))
+                found[f"{version}/{style}"] = metric
         return found
 
     def official_files(self, scores: Scores) -> dict[str, str]:
         """``v2.1.txt``, ``v2.0.txt``: what the official program prints for each version."""
-        ordered = sorted(scores, key=lambda score: (STYLES.index(score.keys["style"]), score.keys["index"]))
-        files = {}
+        of_styles, files = _of_styles(scores), dict[str, str]()
         for version in VERSIONS:
             lines = ["-----------benchmark score ---------------- "]
-            for style, mine in grouped(ordered, lambda score: score.keys["style"]).items():
-                chunks = _chunk_means([score.values[version] for score in mine])
+            for style, mine in of_styles.items():
+                chunks = _chunk_means(mine, version)
                 deviation = statistics.pstdev(chunks)
                 lines.append(f"images {style:<15} {arithmetic_mean(chunks):.2f} \t {deviation:.4f}")
-            if ordered:
-                average = arithmetic_mean(score.values[version] for score in ordered)
+            if of_styles:
+                average = arithmetic_mean(score.values[version] for score in chain(*of_styles.values()))
                 lines.append(f"images {'Average':<15} {average:.2f} \t")
             files[f"{version}.txt"] = "\n".join(lines) + "\n"
         return files
 
 
-def _chunk_means(values: Sequence[float]) -> list[float]:
+def _of_styles(scores: Scores) -> dict[str, list[Score]]:
+    """In the order of the prompts."""
+    return groups(sorted(scores, key=lambda score: score.keys["index"]), "style", STYLES)
+
+
+def _chunk_means(scores: Sequence[Score], version: str) -> list[float]:
+    values = [score.values[version] for score in scores]
     return [arithmetic_mean(values[n : n + _CHUNK]) for n in range(0, len(values), _CHUNK)]

@@ -8,32 +8,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from imageevalkit.assets import file_list, github
-from imageevalkit.benchmark.contract import (
-    Answers,
-    Benchmark,
-    Sample,
-    Scores,
-    Settings,
-    Unparsed,
-    grouped,
-    spread,
-)
+from imageevalkit.assets import asset_list
+from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Settings, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask
-from imageevalkit.cell import short_path
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric, Score
-from imageevalkit.errors import CellFailure
-from imageevalkit.metrics import arithmetic_mean, mean_by, weighted
-from imageevalkit.secrets import one_line
-
-if TYPE_CHECKING:
-    from PIL import Image
+from imageevalkit.metrics import arithmetic_mean, grouped, mean_by, mean_of_means, only_if, spread
 
 TYPES = ("extract", "style", "add", "alter", "background", "replace", "remove", "action", "compose")
 _SCALE = 5
@@ -49,7 +34,7 @@ _NAMED = re.compile(r"^\W*([A-Z][^\n:]*): ?A number", re.MULTILINE)
 class ImgEditSettings(Settings):
     """``edition`` "kit" has the instructions of the official kit, "original" those of the authors today: 57 differ."""
 
-    edition: Literal["kit", "original"] = "kit"
+    edition: Literal["kit", "original"] = field(default="kit", metadata={"decides": True})
 
 
 class ImgEdit(Benchmark):
@@ -58,75 +43,37 @@ class ImgEdit(Benchmark):
     name = "imgedit"
     version = "imgedit-85b5e15"  # data and prompts are those of the kit at this commit
     task = "edit"
-    assets = github(
-        "PenghaoYin/ImageEvalKit",
-        "85b5e1511b867688fa37edee304ee0adc953e941",
-        file_list(Path(__file__).with_name("assets.txt"), "benchmarks/imgedit/"),
-        licence="none stated (PKU-YuanGroup/ImgEdit)",
-    )
+    assets = asset_list(Path(__file__).with_name("assets.txt"))
     prompt_count = 737
     judge = "openai:gpt-4.1"
     official_judges = ("openai:gpt-4.1", "openai:gpt-4o")  # of the kit, of the authors
     headline = ("overall",)
+    official_headline = ("overall_official",)
     has_corrected_rules = True
     settings_class = ImgEditSettings
 
     settings: ImgEditSettings
 
-    @property
-    def official_headline(self) -> Sequence[str]:  # type: ignore[override]
-        return ("overall_official",) if self.settings.rules == "official" else ()
-
-    @property
-    def tries(self) -> int:  # type: ignore[override]
-        """Officially a reply without grades is not asked for again."""
-        return 1 if self.settings.rules == "official" else 3
-
-    @property
-    def unbounded(self) -> Sequence[str]:  # type: ignore[override]
-        """The official parser takes any number for a grade."""
-        return ("*",) if self.settings.rules == "official" else ()
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        edition = self.settings.edition
-        return {**super().identity, **({} if edition == "kit" else {"edition": edition})}
+    def __init__(self, settings: ImgEditSettings | None = None, judge: str = "") -> None:
+        super().__init__(settings, judge)
+        # officially a reply without grades is not asked for again, and any number is taken for a grade
+        self.tries, self.unbounded = (1, ("*",)) if self.is_official else (3, ())
 
     def samples(self) -> Iterable[Sample]:
         edits = self.read_json(_EDITIONS[self.settings.edition]).items()
         of_type = grouped(edits, lambda pair: _type(pair[1]))
-        images: dict[str, Image.Image] = {}
         for key, edit in spread(of_type[name] for name in TYPES):
-            file = edit["id"]
-            if file not in images:  # each stays open
-                images[file] = self._image(self.data / "imgedit_asset/Benchmark/singleturn" / file)
+            image = self.source_image(self.data / "imgedit_asset/Benchmark/singleturn" / edit["id"])
             data = {"key": key, "type": _type(edit), "prompt": edit["prompt"]}
             # of the same key the editions may ask for other edits
             folder = "images" if self.settings.edition == "kit" else "images_original"
-            yield Sample(f"{folder}/{key}.png", data=data, input_list=[images[file], edit["prompt"]])
+            yield Sample(f"{folder}/{key}.png", data=data, input_list=[image, edit["prompt"]])
 
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
         """By key, whatever the edition."""
-        from imageevalkit.adoption.places import find_named
+        from imageevalkit.adoption import find_named
 
-        return find_named(source, items, lambda item: item.data["key"])
-
-    def _image(self, path: Path) -> Image.Image:
-        """Not decoded yet. Raises CellFailure: it is not there, or no image."""
-        # the driver reads this module before any package is there
-        from imageevalkit.images import CorruptImage, opened
-
-        try:
-            return opened(path)
-        except (OSError, CorruptImage) as error:
-            said = (
-                "is missing"
-                if isinstance(error, FileNotFoundError)
-                else f"cannot be read ({one_line(error)})"
-            )
-            raise CellFailure(
-                f"benchmark {self.name}: {short_path(path)} {said}; run: bash utils/prefetch.sh --ds_names {self.name}"
-            ) from None
+        return find_named(source, items, ["{key}"])
 
     @cached_property
     def prompts(self) -> Mapping[str, str]:
@@ -135,7 +82,7 @@ class ImgEdit(Benchmark):
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
         text = self.prompts[item.data["type"]].replace("<edit_prompt>", item.data["prompt"])
         # officially every file is declared a PNG, the sources (JPEG) too
-        declared = "image/png" if self.settings.rules == "official" else None
+        declared = "image/png" if self.is_official else None
         pictures = [picture._replace(media_type=declared) for picture in (*self.sources(item), image)]
         return [ask("grades", text, *pictures, max_tokens=None, temperature=None)]
 
@@ -144,21 +91,24 @@ class ImgEdit(Benchmark):
         many there are (quirk). Corrected: the three that the judge was asked for, each 1-5."""
         lines = [line.strip().split(": ") for line in (answer.text or "").splitlines()]
         stated = [(line[0], int(line[1])) for line in lines if len(line) == 2 and _is_number(line[1])]
-        if self.settings.rules == "corrected":
+        if not self.is_official:
             grades = {name.strip("*-# "): grade for name, grade in stated if 1 <= grade <= _SCALE}
             stated = [(name, grades[name]) for name in _NAMED.findall(question.text) if name in grades]
             if len(stated) != 3:
-                raise Unparsed(f"not the three grades of 1 to 5 in '{one_line(answer.text or '', 100)}'")
+                raise Unparsed("not the three grades of 1 to 5", answer.text or "")
         if not stated:
-            raise Unparsed(f"no line 'name: grade' in '{one_line(answer.text or '', 100)}'")
+            raise Unparsed("no line 'name: grade'", answer.text or "")
         return [grade for _, grade in stated]
 
     def score(self, item: Item, answers: Answers) -> Score:
         """The mean of its grades, 1-5; official: rounded to 2 decimals."""
         answer = answers["grades"]
         grade = sum(answer.value) / len(answer.value)
-        grade = round(grade, 2) if self.settings.rules == "official" else grade
-        return Score({"overall": grade}, {"type": item.data["type"]}, {"judge": answer.text})
+        return Score(
+            {"overall": round(grade, 2) if self.is_official else grade},
+            {"type": item.data["type"]},
+            {"judge": answer.text},
+        )
 
     def metrics(self, scores: Scores) -> dict[str, Metric]:
         """By name, 1-5; ``n`` counts edits.
@@ -169,16 +119,15 @@ class ImgEdit(Benchmark):
           program prints nothing then.
         """
         types = mean_by(scores, "overall", "type", order=TYPES, top=_SCALE)
-        shares = {name: 1 / len(types) for name in types}
-        whole = weighted(scores, "overall", "type", shares, top=_SCALE) if types else Metric(None, 0)
-        if self.settings.rules == "corrected":
+        whole = mean_of_means(scores, "overall", "type", TYPES, top=_SCALE)
+        if not self.is_official:
             return {"overall": whole, **types}
         rounded = {name: round(metric.value or 0.0, 2) for name, metric in types.items()}
         overall = replace(whole, value=round(arithmetic_mean(rounded.values()), 2) if types else None)
         whole_set = sum(one.status in ("judged", "unparsed") for one in scores.items) == self.prompt_count
         return {
             "overall": overall,
-            "overall_official": overall if whole_set else replace(overall, value=None, interval=None),
+            "overall_official": only_if(whole_set, overall),
             "overall_unrounded": whole,
             **{name: replace(metric, value=rounded[name]) for name, metric in types.items()},
         }

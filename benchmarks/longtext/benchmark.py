@@ -11,9 +11,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from imageevalkit.assets import file_table, github
+from imageevalkit.assets import asset_list
 from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores
 from imageevalkit.benchmark.question import (
     QWEN_VL_UTILS,
@@ -21,8 +22,8 @@ from imageevalkit.benchmark.question import (
     Message,
     Picture,
     Question,
-    Sampling,
     measure,
+    of_checkpoint,
 )
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric, Score
@@ -48,19 +49,7 @@ class LongText(Benchmark):
     name = "longtext"
     version = "x-omni-2b8237b"  # the prompts and the metric are those of X-Omni-Team/X-Omni at this commit
     headline = LANGUAGES
-    assets = github(
-        "PenghaoYin/ImageEvalKit",
-        "85b5e1511b867688fa37edee304ee0adc953e941",
-        file_table(
-            """
-text_prompts.jsonl 203974 a2130769e72bd8560470a066114cdac87f80f1eb071ba6bc0f7033225a9be0d8
-text_prompts_zh.jsonl 169494 6512cd121ac093e8113e114d76eb2c0ce967c220b18e2049e1063554ce496758
-""",
-            "benchmarks/LongText/benchmark_dir/",
-        ),
-        {_PROMPT: "10c070ac876c07e1280492dae0c3dffa453bda1fcb9bb3e03f57e7c573fa3714"},
-        licence="Apache-2.0 (X-Omni-Team/X-Omni)",
-    )
+    assets = asset_list(Path(__file__).with_name("assets.txt"))
     prompt_count, images_per_prompt = 320, 4
     # 7B gave the numbers published with the benchmark, 32B those of the official evaluation kit
     judge = "transformers:qwen2.5-vl-7b"
@@ -91,12 +80,8 @@ text_prompts_zh.jsonl 169494 6512cd121ac093e8113e114d76eb2c0ce967c220b18e2049e10
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
         if not self.backend:
             return [measure(_QUESTION, image)]
-        # the official code leaves all to the checkpoint: greedy in effect, with a repetition penalty of 1.05. A server
-        # is told so, since what it would do by itself is its own business; only vLLM knows the penalty
-        penalty = {"repetition_penalty": 1.05} if self.backend == "vllm" else {}
-        temperature = None if self.backend == "transformers" else 0.0
-        sampling = Sampling(1024, temperature, extra=penalty)
-        return [Question(_QUESTION, (Message("user", (image, self.prompts[_PROMPT])),), sampling)]
+        shown = Message("user", (image, self.prompts[_PROMPT]))
+        return [Question(_QUESTION, (shown,), of_checkpoint(self.backend, 1024))]
 
     def parse(self, question: Question, answer: Answer) -> str:
         """The text that was read: an empty one is a score of 0, not a failure."""

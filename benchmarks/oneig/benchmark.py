@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from benchmarks.oneig import official, summary
+from benchmarks.oneig import summary
 from benchmarks.oneig.data import (
     CHINESE,
     ENGLISH,
@@ -27,11 +27,13 @@ from benchmarks.oneig.scores import (
     TOTAL,
     Run,
     ScoredPrompt,
+    check_package,
     is_padding,
+    max_tokens,
     metrics,
     shown_score,
 )
-from benchmarks.oneig.text import check_package, max_tokens
+from imageevalkit.assets import asset_list
 from imageevalkit.benchmark.contract import (
     JUDGE,
     Answers,
@@ -41,8 +43,6 @@ from imageevalkit.benchmark.contract import (
     Scores,
     Settings,
     Unparsed,
-    grouped,
-    spread,
 )
 from imageevalkit.benchmark.question import (
     QWEN_VL_UTILS,
@@ -59,6 +59,7 @@ from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric, Score
 from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.grids import Grid, is_black
+from imageevalkit.metrics import grouped, spread
 
 IMAGES_PER_PROMPT = 4  # as the official README recommends
 _SEED = 42  # of the official code and of AISBench, whose judge draws its answers
@@ -131,7 +132,7 @@ class OneIG(Benchmark):
     name = "oneig"
     # data, prompts and rules are those of OneIG-Bench/OneIG-Benchmark at this commit
     version = "oneig-41b4983"
-    assets = ENGLISH.assets
+    assets = asset_list(Path(__file__).with_name("assets.txt"))
     judge = "transformers:qwen2.5-vl-7b"
     pixels = PIXELS
     # a cosine distance is up to 2, and characters are counted beyond what changes a score
@@ -300,8 +301,8 @@ class OneIG(Benchmark):
     def official_files(self, scores: Scores) -> dict[str, str]:
         """A summary only where no item is missing: it has no place to say so."""
         run = self._run(scores)
-        files = official.score_files(run) | official.analysis_files(run)
-        files |= official.sample_files(run, self.prompts)
+        files = summary.score_files(run) | summary.analysis_files(run)
+        files |= summary.sample_files(run, self.prompts)
         if all(one.score for one in scores.items):
             count, whole = len(run.prompts), len(self._prompts_of_tasks)
             part = "" if count == whole else f"-{count}-of-{whole}-prompts"
@@ -337,7 +338,7 @@ class OneIGZh(OneIG):
     """The Chinese edition: the same tasks and rules, 200 multilingual prompts more."""
 
     name = "oneig-zh"
-    assets = CHINESE.assets
+    assets = asset_list(Path(__file__).with_name("assets_zh.txt"))
     edition = CHINESE
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Literal, NamedTuple
 
-from imageevalkit.assets import LocalAsset, file_table, github
 from imageevalkit.benchmark.contract import Benchmark
 
 Task = Literal["alignment", "text", "reasoning", "style", "diversity"]
@@ -31,22 +30,6 @@ QUESTION_TEXT = "scripts/utils/inference.py::Qwen2_5VLBatchInferencer.infer_sema
 READING_TEXT = "scripts/utils/inference.py::Qwen2_5VLBatchInferencer.TEXT_PROMPT"
 """The same of the task text, without a field."""
 
-_BOTH = """
-scripts/style/CSD_embed.pt 275724 cab217036607911e4273003cda5c8dfb69528e4a0421ec6006af8ddc6525e56e
-scripts/style/SE_embed.pt 231149 c53719b72b40ea997547fad1a001150350337bf69039965c6ff731ff2a17dd83
-"""
-
-
-def _assets(table: str) -> tuple[LocalAsset, ...]:
-    upstream = partial(github, "OneIG-Bench/OneIG-Benchmark", "41b49831e79e6dde5323618c164da1c4cf0f699d")
-    texts = {
-        QUESTION_TEXT: "343786ab3658cc4314408d0cba87e593d1feed7031bcfdc15a45110e7cee9c7c",
-        READING_TEXT: "10c070ac876c07e1280492dae0c3dffa453bda1fcb9bb3e03f57e7c573fa3714",
-    }
-    licence = "CC-BY-NC-4.0 (dataset card of OneIG-Bench/OneIG-Bench; the repository states none)"
-    files = upstream(file_table(table + _BOTH), licence=licence)
-    return files + upstream(prompts=texts, licence="none stated (OneIG-Bench/OneIG-Benchmark)")
-
 
 class Edition(NamedTuple):
     """``sizes``: how many prompts each class has, in the official order. ``mode`` is the official name."""
@@ -58,30 +41,12 @@ class Edition(NamedTuple):
     prompt_file: str
     suffix: str
     sizes: Mapping[str, int]
-    assets: Sequence[LocalAsset]
 
 
 _COMMON = {"anime": 245, "human": 244, "object": 206, "text": 200, "reasoning": 225}
 _CHINESE = {**_COMMON, "multilingualism": 200}
-_ENGLISH_FILES = _assets("""
-OneIG-Bench.csv 378082 e06c65b32252d82406fb1a27f13022b38d432c899a2486eb49ab0c100f83b3e1
-scripts/alignment/Q_D/anime.json 240912 21ea3d0360e69d72bc5f4cbb93b203d293d16f5c2f626634a52b990119e0a6e3
-scripts/alignment/Q_D/human.json 233346 0e92b25c6bc4091cac05fa0f4269b3b37465a7cd43ca2768f55f56149cdbf13b
-scripts/alignment/Q_D/object.json 179650 350dfdf72c2da143c78a7544d4c554faf6698c1ba4fcd27c7a9cc9199d487e0e
-scripts/text/text_content.csv 97314 ffbf0b588c617b77caf1e9a733496ff5b4704b6534df5fba13201a83f21e0512
-scripts/reasoning/gt_answer.json 141383 e46733770fc0b99632e77e54f59316bcc7f170752680dd0c24d43c722bae402b
-""")
-_CHINESE_FILES = _assets("""
-OneIG-Bench-ZH.csv 375669 8fc4ae1403db32dbb1203cc457361c3215500b34e741194a53f5002c9d824700
-scripts/alignment/Q_D/anime_zh.json 250389 171740d2d7158f0da2d907481b5cd97380398e4a45b53f0976ad4d91e01151d4
-scripts/alignment/Q_D/human_zh.json 248770 819f13b1efab67bdfba9ca633a37e009013350d148323f5d65b2a467f1789c64
-scripts/alignment/Q_D/object_zh.json 185005 19f69cfdf17119ff5400919341c930468a0de5ee06b9c91d8f16ba2365f51498
-scripts/alignment/Q_D/multilingualism_zh.json 148469 63614e72dbd86f1e56ed625a55f73d509323d34b68fb27d8fed0f87a49f69db9
-scripts/text/text_content_zh.csv 89199 6250b3be96e9c4fd4c9cb858dd36b5b2dc4fc8fccb8e4ed0317f5da392db9a1a
-scripts/reasoning/gt_answer_zh.json 94881 faaf0849de1fb62829ed49ec5de7f582562847fb01f390b7a4bb106e48f0c116
-""")
-ENGLISH = Edition("oneig", "en", "EN", "prompt_en", "OneIG-Bench.csv", "", _COMMON, _ENGLISH_FILES)
-CHINESE = Edition("oneig-zh", "zh", "ZH", "prompt_cn", "OneIG-Bench-ZH.csv", "_zh", _CHINESE, _CHINESE_FILES)
+ENGLISH = Edition("oneig", "en", "EN", "prompt_en", "OneIG-Bench.csv", "", _COMMON)
+CHINESE = Edition("oneig-zh", "zh", "ZH", "prompt_cn", "OneIG-Bench-ZH.csv", "_zh", _CHINESE)
 
 
 @dataclass(frozen=True)

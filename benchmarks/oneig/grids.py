@@ -9,25 +9,24 @@ read the numbers of a grid the other way round (:class:`Grid`): ours of 1,4 is `
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from imageevalkit.adoption.places import Place, only_one
+from imageevalkit.adoption import Place, only_one
 from imageevalkit.atomic import write_atomic
-from imageevalkit.benchmark.contract import grouped
-from imageevalkit.cell import Cell, output_root
+from imageevalkit.cell import Cell, check_name, output_root
 from imageevalkit.cell.items import Item, items_of
 from imageevalkit.cell.records import CORRUPT, GENERATED
 from imageevalkit.cell.states import ImageState, survey
 from imageevalkit.errors import Arguments, CellFailure, ExitStatus, UserError, run_main, say, suggest
 from imageevalkit.grids import NO_IMAGE_SIZE, Grid
 from imageevalkit.images import IMAGE_SUFFIXES, CorruptImage, decode, map_threads, opened
-from imageevalkit.launch.config import check_name
 from imageevalkit.machine import available_cores
+from imageevalkit.metrics import grouped
 from imageevalkit.registry import load_dataset
 
 # Lossless, or black cells are not black any more (spec quirk G2). Of the lossless settings the fastest: a tenth of the
@@ -49,8 +48,8 @@ def find_grids(
     Raises CellFailure: the grid is not given; or there is nothing but folders of other models.
     """
     roots, model = (source, source / "images"), items[0].model
-    found = max((_files(items, root, below, _prompt) for below in ("", model) for root in roots), key=len)
-    own = max(len(_files(items, root, "", _image)) for root in roots)
+    found = max((_files(items, root, below, "{id}") for below in ("", model) for root in roots), key=len)
+    own = max(len(_files(items, root, "", "{id}_{repetition}")) for root in roots)
     if own and own >= len(found) and (grid is None or grid.cells == 1):
         return None
     if not found:
@@ -72,24 +71,14 @@ def find_grids(
     return {item: only_one(files, grid or Grid(1, 1), cells[item]) for item, files in found.items()}
 
 
-def _prompt(item: Item) -> str:
-    return str(item.data["id"])
-
-
-def _image(item: Item) -> str:
-    return f"{item.data['id']}_{item.data['repetition']}"
-
-
-def _files(
-    items: Sequence[Item], root: Path, below: str, name: Callable[[Item], str]
-) -> dict[str, list[Path]]:
-    """The files in ``root/<class_item>/below`` with the ``name`` of an item, by the id of each such item."""
+def _files(items: Sequence[Item], root: Path, below: str, name: str) -> dict[str, list[Path]]:
+    """The files in ``root/<class_item>/below`` that are called as ``name`` has it of an item's data, by its id."""
     files: dict[tuple[str, str], list[Path]] = {}
     for class_item in {item.data["class_item"] for item in items}:
         for path in sorted((root / class_item / below).glob("*")):
             if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file():
                 files.setdefault((class_item, path.name[:3] if below else path.stem), []).append(path)
-    keys = {item.id: (item.data["class_item"], name(item)) for item in items}
+    keys = {item.id: (item.data["class_item"], name.format_map(item.data)) for item in items}
     return {item: files[key] for item, key in keys.items() if key in files}
 
 

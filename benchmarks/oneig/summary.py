@@ -1,21 +1,214 @@
-"""The summary of AISBench, of one or several models.
+"""What a run leaves beside its result: the CSV files of the official programs, AISBench's details of every sample, and
+its summary.
 
     python -m benchmarks.oneig.summary --model_names "a;b" --ds_name oneig-zh
 
-prints that of models that were evaluated, one column each.
+prints the summary of models that were evaluated, one column each.
+
+The last digit of means that the official programs leave to pandas (alignment, reasoning, style, total average) is that
+of no version. In AISBench a sample is a grid; here its images are files: ``image_path`` is the first of
+``image_paths``, in which null is an image that is not there, ``grid`` how they would be arranged, ``grid_idx`` a place
+among them.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from benchmarks.oneig.data import CHINESE, ENGLISH, TASKS, Edition
-from benchmarks.oneig.official import csv_text
-from benchmarks.oneig.scores import OFFICIAL, TEXT_PARTS, TOTAL
-from imageevalkit.cell import Cell, output_root
-from imageevalkit.cell.results import Metric, Result, standing
+from benchmarks.oneig.data import (
+    CHINESE,
+    ENGLISH,
+    QUESTION_TEXT,
+    READING_TEXT,
+    TASKS,
+    Edition,
+    Language,
+    Task,
+)
+from benchmarks.oneig.scores import (
+    COLUMNS,
+    OFFICIAL,
+    STYLE_GROUPS,
+    STYLES,
+    TEXT_PARTS,
+    TOTAL,
+    Run,
+    ScoredPrompt,
+    is_scored,
+    metric_of,
+    preprocess_expected,
+    task_metrics,
+)
+from imageevalkit.cell import Cell, output_root, portable_path, split_names
+from imageevalkit.cell.results import Metric, Result, Score, standing
 from imageevalkit.errors import Arguments, ExitStatus, UserError, run_main, show, suggest
-from imageevalkit.text import columns_of
+from imageevalkit.grids import Grid
+from imageevalkit.metrics import groups
+from imageevalkit.text import columns_of, csv_text
+
+# those of the analysis in the order of its script; a Chinese prompt has neither type nor length
+_ANALYSED: Mapping[Language, Sequence[Task]] = {
+    "en": ("alignment", "diversity", "reasoning", "style", "text"),
+    "zh": ("reasoning", "style"),
+}
+
+
+def score_files(run: Run) -> dict[str, str]:
+    """``alignment_score_EN.csv`` has the scores of the model, ``alignment_prompt_score_EN.csv`` those of its prompts,
+    and so on; ``style_style_score_EN.csv`` those of the 29 styles. A task whose program stops leaves none."""
+    parts = {part: f"text/{part}" for part in TEXT_PARTS}
+    classes = {name: f"diversity/{name}" for name in run.edition.sizes}
+    # the metric in each column; elsewhere the task is the only one
+    of_columns = {
+        "text": parts | {"text score": "text"},
+        "diversity": classes | {"total average": "diversity"},
+    }
+    tables: dict[str, list[list[Any]]] = {}
+    for task in run.tasks:
+        scores = run.printed(task)
+        if scores is None:
+            continue
+        found = task_metrics(scores, task, run)
+        of_name = ("class_item", "id") if task in ("alignment", "diversity") else ("id",)
+        lines = {"_".join(score.keys[key] for key in of_name): _cell(score, task) for score in scores}
+        tables[f"{task}_score"] = _of_model(run, found, of_columns.get(task, {task: task}))
+        tables[f"{task}_prompt_score"] = [["", run.model], *map(list, sorted(lines.items()))]
+        if task == "style":
+            tables["style_style_score"] = _of_model(run, found, {style: f"style/{style}" for style in STYLES})
+    return {f"{name}_{run.edition.mode}.csv": csv_text(rows) for name, rows in tables.items()}
+
+
+def analysis_files(run: Run) -> dict[str, str]:
+    """``Alignment Model Scores.csv`` and so on: the tables of the official ``fine_grained_analysis.py`` of one model.
+    "-" where a group has no line in what the programs write, officially "nan" where one has no score.
+
+    The script stops at such a text, and at a task whose program wrote no file: there are no tables from there on.
+    """
+    files: dict[str, str] = {}
+    official = run.rules == "official"
+    lost = "nan" if official else "-"
+    for task in _ANALYSED[run.edition.language]:
+        if task not in run.tasks:
+            continue
+        scores = run.printed(task)
+        if scores is None or (
+            task == "text" and official and not all(is_scored(one, task) for one in scores)
+        ):
+            break
+        found = task_metrics(scores, task, run)
+        row = {"Model": run.model}
+        for column in STYLE_GROUPS if task == "style" else COLUMNS[task]:
+            metric = found.get(metric_of(task, column))
+            known = metric.value if metric else None
+            # styles are columns of the file that the script reads, also those without a line
+            absent = lost if metric or task == "style" else "-"
+            row[column] = absent if known is None else f"{known:.3f}"
+        files[f"{task.capitalize()} Model Scores.csv"] = csv_text([list(row), list(row.values())])
+    return files
+
+
+def _of_model(run: Run, found: Mapping[str, Metric], columns: Mapping[str, str]) -> list[list[Any]]:
+    values = [found[name].value if name in found else None for name in columns.values()]
+    return [["", *columns], [run.model, *values]]
+
+
+def _cell(score: Score, task: Task) -> float | str | None:
+    if task == "text" and is_scored(score, task):
+        return str([score.values[part] for part in TEXT_PARTS])
+    return score.values.get(task)
+
+
+def sample_files(run: Run, prompts: Mapping[str, str]) -> dict[str, str]:
+    """The text of ``oneig_<task>.json`` of each task by name; a line for each sample.
+
+    ``accuracy`` is on a scale of 100, and null when no sample has a score. As there, samples without a score are left
+    out, but for reasoning. What AISBench has not: ``image_paths``, and of each reading ``match`` and ``total``.
+    ``prompts`` are the official texts that a judge is asked with.
+    """
+    return {f"oneig_{task}.json": _task_file(run, task, prompts) for task in run.tasks}
+
+
+def _task_file(run: Run, task: Task, prompts: Mapping[str, str]) -> str:
+    listed = [one for one in run.of(task) if task == "reasoning" or is_scored(one.score, task)]
+    scores = [one.score for one in listed]
+    found = task_metrics(scores, task, run)
+    accuracy = found[task].value
+    samples = ",\n".join(_json(_sample(one, task, run, prompts)) for one in listed)
+    parts = {
+        "accuracy": _json(None if accuracy is None else 100 * accuracy),
+        "details": f"[\n{samples}\n]",
+    }
+    if task == "text":
+        parts |= {part: _json(found[f"text/{part}"].value) for part in TEXT_PARTS}
+    if task in ("style", "diversity"):
+        of_groups = groups(scores, "style" if task == "style" else "class_item")
+        names = STYLES if task == "style" else of_groups
+        values = {name: [score.values[task] for score in of_groups.get(name, ())] for name in names}
+        parts["style_scores" if task == "style" else "class_scores"] = _json(values)
+    return "{" + ",\n".join(f'"{name}":{text}' for name, text in parts.items()) + "}\n"
+
+
+def _json(value: Any) -> str:
+    # a full run has 45,000 answers: no space between them
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _sample(one: ScoredPrompt, task: Task, run: Run, prompts: Mapping[str, str]) -> dict[str, Any]:
+    paths = [item.image and portable_path(item.image) for item in one.items]
+    grid = Grid.nearest_square(len(paths)) if paths else Grid(0, 0)
+    values = one.score.values
+    heads = {
+        "reasoning": {"subject": one.prompt.label, "model_name": run.model},
+        "style": {"style_label": one.prompt.style},
+    }
+    return {
+        "id": one.prompt.id if task != "diversity" else "_".join(one.prompt.key),
+        "class_item": one.prompt.class_item,
+        **heads.get(task, {}),
+        **({part: values[part] for part in TEXT_PARTS} if task == "text" else {"score": values.get(task)}),
+        "image_path": next(filter(None, paths), None),
+        "image_paths": paths,
+        "grid": f"{grid.rows}x{grid.cols}",
+        "num_splits": len(one.counted(task)),
+        **_details(one, task, run, prompts),
+    }
+
+
+def _details(one: ScoredPrompt, task: Task, run: Run, texts: Mapping[str, str]) -> dict[str, Any]:
+    prompt, images = one.prompt, one.counted(task)
+    if task == "alignment":
+        questions = [
+            {
+                "question_id": number,
+                "question": question,
+                "judge_prompt": texts[QUESTION_TEXT].format(question=question),
+                "judge_outputs": [{"grid_idx": place, **said[number][0]} for place, said in images.items()],
+                "dependency": list(prompt.parents.get(number, ())) or [0],
+                "filtered_scores": [said[number][1] for said in images.values()],
+            }
+            for number, question in prompt.questions.items()
+        ]
+        return {"judge_details": questions}
+    if task == "diversity":
+        pairs = [{"grid_i": i, "grid_j": j, "distance": distance} for i, j, distance in one.pairs]
+        return {"pairwise_distances": pairs}
+    details = [{"grid_idx": place, **of_image} for place, of_image in images.items()]
+    if task == "reasoning":
+        return {"gt_answer": prompt.answer, "similarity_details": details}
+    if task == "style":
+        return {"encoder_details": details}
+    compared = preprocess_expected(prompt.expected_text, run.rules, run.edition.language)
+    return {
+        "expected_text": prompt.expected_text,
+        "expected_text_preprocessed": compared,
+        "ocr_prompt": texts[READING_TEXT],
+        "ocr_details": details,
+    }
+
+
+# ---- the summary of one or several models
 
 
 def summary_files(
@@ -66,8 +259,7 @@ def _aligned(table: Sequence[Sequence[str]]) -> str:
 def main() -> ExitStatus:
     """Print it. Raises UserError: a model has no result, or the models have none that were measured alike."""
     # of the driver: an evaluating process has no use for them
-    from imageevalkit.launch.config import split_names
-    from imageevalkit.report.leaderboard import Column, board_of, coverage_text
+    from imageevalkit.report.leaderboard import board_of, coverage_text
 
     editions = {edition.name: edition for edition in (ENGLISH, CHINESE)}
     parser = Arguments("python -m benchmarks.oneig.summary", "The summary of several models, side by side.")
@@ -80,7 +272,7 @@ def main() -> ExitStatus:
         of_models[model] = {}
         # by how it was measured, the latest first; of several that were measured alike, the latest alone
         for result in standing(cell):
-            of_models[model].setdefault(Column(board_of(result), "").label(with_version=True), result)
+            of_models[model].setdefault(board_of(result).label("", with_version=True), result)
         if not of_models[model]:
             known = [path.parent.parent.name for path in output_root().glob(f"*/{args.ds_name}/result.json")]
             raise UserError(

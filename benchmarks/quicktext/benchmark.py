@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from benchmarks.longtext.benchmark import LongText
+from imageevalkit.assets import BenchmarkFiles, PromptsAsset
 from imageevalkit.benchmark.contract import Sample
 
 
@@ -18,6 +19,11 @@ class QuickText(LongText):
     # no weights to download and no GPU; nobody has published numbers of another judge on these prompts
     judge = "ppocr"
     official_judges = LongText.official_judges
+
+    def files(self) -> BenchmarkFiles:
+        """For a reader nothing; what a judge is asked with is LongText-Bench's, and lies among its files."""
+        prompts = [asset for asset in LongText.assets if isinstance(asset, PromptsAsset)]
+        return BenchmarkFiles(LongText.name, prompts) if self.backend else super().files()
 
     def samples(self) -> Iterable[Sample]:
         for record in self.read_jsonl("prompts.jsonl", self.prompt_count):

@@ -5,27 +5,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from imageevalkit.assets import file_list, github, text_list
-from imageevalkit.benchmark.contract import (
-    Answers,
-    Benchmark,
-    Sample,
-    ScoredItem,
-    Scores,
-    Settings,
-    Unparsed,
-    grouped,
-    spread,
-)
+from imageevalkit.assets import asset_list
+from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, ScoredItem, Scores, Settings, Unparsed
 from imageevalkit.benchmark.question import (
     QWEN_VL_UTILS,
     Answer,
@@ -33,12 +21,12 @@ from imageevalkit.benchmark.question import (
     Picture,
     PixelRule,
     Question,
-    Sampling,
+    of_checkpoint,
 )
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric, Score
-from imageevalkit.metrics import groups, mean, weighted
-from imageevalkit.secrets import one_line
+from imageevalkit.metrics import grouped, groups, mean, only_if, spread, weighted
+from imageevalkit.text import csv_text
 
 _DESCRIPTION = "description"
 _PROGRAM = "benchmarks/T2I-ReasonBench/evaluation/Qwen2.5-VL/eval_{}.py::eval.q{}"
@@ -97,7 +85,7 @@ DIMENSIONS = {
 class T2IReasonBenchSettings(Settings):
     """``pixels`` "kit" shows the judge at most 1,280 visual tokens, as the official kit does; "original" all."""
 
-    pixels: Literal["kit", "original"] = "kit"
+    pixels: Literal["kit", "original"] = field(default="kit", metadata={"decides": True})
 
 
 class T2IReasonBench(Benchmark):
@@ -105,43 +93,21 @@ class T2IReasonBench(Benchmark):
 
     name = "t2ireasonbench"
     version = "t2ireasonbench-85b5e15"  # data and prompts are those of the kit at this commit
-    assets = github(
-        "PenghaoYin/ImageEvalKit",
-        "85b5e1511b867688fa37edee304ee0adc953e941",
-        file_list(Path(__file__).with_name("assets.txt"), "benchmarks/T2I-ReasonBench/"),
-        text_list(Path(__file__).with_name("prompts.txt")),
-        licence="none stated (KaiyueSun98/T2I-ReasonBench)",
-    )
+    assets = asset_list(Path(__file__).with_name("assets.txt"))
     prompt_count = 800
     judge = "transformers:qwen2.5-vl-72b"
     headline = ("accuracy", "quality")
+    official_headline = ("accuracy_official", "quality_official")
     has_corrected_rules = True
     settings_class = T2IReasonBenchSettings
 
     settings: T2IReasonBenchSettings
 
-    @property
-    def pixels(self) -> PixelRule:  # type: ignore[override]
-        return _KIT_PIXELS if self.settings.pixels == "kit" else QWEN_VL_UTILS
-
-    @property
-    def official_headline(self) -> Sequence[str]:  # type: ignore[override]
-        return ("accuracy_official", "quality_official") if self.settings.rules == "official" else ()
-
-    @property
-    def tries(self) -> int:  # type: ignore[override]
-        """Officially a reply that cannot be read ends the program."""
-        return 1 if self.settings.rules == "official" else 3
-
-    @property
-    def unbounded(self) -> Sequence[str]:  # type: ignore[override]
-        """The official program takes any numbers for grades."""
-        return ("*",) if self.settings.rules == "official" else ()
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        pixels = self.settings.pixels
-        return {**super().identity, **({} if pixels == "kit" else {"pixels": pixels})}
+    def __init__(self, settings: T2IReasonBenchSettings | None = None, judge: str = "") -> None:
+        super().__init__(settings, judge)
+        self.pixels: PixelRule = _KIT_PIXELS if self.settings.pixels == "kit" else QWEN_VL_UTILS
+        # officially a reply that cannot be read ends the program, and any numbers are taken for grades
+        self.tries, self.unbounded = (1, ("*",)) if self.is_official else (3, ())
 
     def samples(self) -> Iterable[Sample]:
         """The dimensions take turns, and within one its tags."""
@@ -165,8 +131,8 @@ class T2IReasonBench(Benchmark):
         texts = [
             self.prompts[_PROGRAM.format(dimension.program, n)] for n in range(1, len(dimension.blocks) + 2)
         ]
-        first = Message("user", (image, texts[0]))
-        yield Question(_DESCRIPTION, (first,), self._sampling)
+        first, sampling = Message("user", (image, texts[0])), of_checkpoint(self.backend, _MAX_TOKENS)
+        yield Question(_DESCRIPTION, (first,), sampling)
         if _DESCRIPTION not in answers:
             return
         told = Message("assistant", (answers[_DESCRIPTION].value,))
@@ -176,14 +142,7 @@ class T2IReasonBench(Benchmark):
             words = text.format(**{block.placeholder: asked})
             count = sum(bool(_ASKED.fullmatch(name)) for name in asked)
             messages = (first, told, Message("user", (words,)))
-            yield Question(block.name, messages, self._sampling, data=(dimension.braces, count))
-
-    @property
-    def _sampling(self) -> Sampling:
-        """The official code leaves all to the checkpoint: greedy in effect, with a repetition penalty of 1.05. A server
-        is told so; only vLLM knows the penalty."""
-        penalty = {"repetition_penalty": 1.05} if self.backend == "vllm" else {}
-        return Sampling(_MAX_TOKENS, None if self.backend == "transformers" else 0.0, extra=penalty)
+            yield Question(block.name, messages, sampling, data=(dimension.braces, count))
 
     def parse(self, question: Question, answer: Answer) -> Any:
         """The description, or the grades of a block.
@@ -196,16 +155,17 @@ class T2IReasonBench(Benchmark):
             return text
         braces, count = question.data
         try:
-            listed = (
-                _first_list(text) if self.settings.rules == "corrected" else _object(text, braces)["score"]
-            )
+            if self.is_official:
+                listed = json.loads(next((found[0] for found in braces.finditer(text)), ""))["score"]
+            else:
+                listed = _first_list(text)
             grades = _floats(listed)
         except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
-            raise Unparsed(f"no JSON with scores in '{one_line(text, 100)}'") from None
+            raise Unparsed("no JSON with scores", text) from None
         if not grades or not all(abs(grade) <= _LARGEST for grade in grades):
-            raise Unparsed(f"no scores in '{one_line(text, 100)}'")
-        if self.settings.rules == "corrected" and not (len(grades) == count and set(grades) <= set(_GRADES)):
-            raise Unparsed(f"not {count} scores of 0, 0.5 or 1 in '{one_line(text, 100)}'")
+            raise Unparsed("no scores", text)
+        if not self.is_official and not (len(grades) == count and set(grades) <= set(_GRADES)):
+            raise Unparsed(f"not {count} scores of 0, 0.5 or 1", text)
         return list(listed)
 
     def score(self, item: Item, answers: Answers) -> Score:
@@ -230,19 +190,17 @@ class T2IReasonBench(Benchmark):
           program ends there.
         """
         ordered = sorted(scores, key=lambda score: score.keys["id"])
-        is_official = self.settings.rules == "official"
         found: dict[str, Metric] = {}
         equal = dict.fromkeys(DIMENSIONS, 1 / len(DIMENSIONS))
         stopped = any(one.image is not None and one.score is None for one in scores.items)
         for value in ("accuracy", "quality"):
             found[value] = weighted(ordered, value, "dimension", equal, percent=True)
-            if is_official:
-                lost = replace(found[value], value=None, interval=None)
-                found[f"{value}_official"] = lost if stopped else found[value]
+            if self.is_official:
+                found[f"{value}_official"] = only_if(not stopped, found[value])
         for name, mine in groups(ordered, "dimension", DIMENSIONS).items():
             for value in ("accuracy", "quality"):
                 metric = mean(mine, value, percent=True)
-                if is_official and metric.value is not None:
+                if self.is_official and metric.value is not None:
                     metric = replace(metric, value=round(metric.value, 2))
                 found[f"{name}/{value}"] = metric
         return found
@@ -259,15 +217,17 @@ class T2IReasonBench(Benchmark):
         metrics, files = self.metrics(scores), {}
         of_dimension = grouped(scores.items, lambda one: one.item.data["dimension"])
         for name, dimension in DIMENSIONS.items():
-            rows = sorted(of_dimension.get(name, []), key=lambda one: one.item.data["id"])
-            table = io.StringIO(newline="")
-            writer = csv.writer(table)
-            writer.writerow(_header(dimension))
-            writer.writerows(_row(dimension, one) for one in rows if one.score)
-            if f"{name}/accuracy" in metrics:
-                accuracy, quality = (metrics[f"{name}/{value}"].value for value in ("accuracy", "quality"))
-                writer.writerow(["reasoning accuracy score: ", accuracy, "image quality score", quality])
-                files[f"csv_result/{dimension.file}/{rows[0].item.model}.csv"] = table.getvalue()
+            if f"{name}/accuracy" not in metrics:
+                continue
+            accuracy, quality = (metrics[f"{name}/{value}"].value for value in ("accuracy", "quality"))
+            ordered = sorted(of_dimension[name], key=lambda one: one.item.data["id"])
+            table = [
+                _header(dimension),
+                *(_row(dimension, one) for one in ordered if one.score),
+                ["reasoning accuracy score: ", accuracy, "image quality score", quality],
+            ]
+            name_of_file = f"csv_result/{dimension.file}/{ordered[0].item.model}.csv"
+            files[name_of_file] = csv_text(table, line_end="\r\n")
         return files
 
 
@@ -281,14 +241,6 @@ def _floats(grades: Iterable[Any]) -> list[float]:
 
 def _mean(grades: Sequence[Any]) -> float:
     return sum(_floats(grades)) / len(grades)
-
-
-def _object(text: str, braces: re.Pattern[str]) -> Any:
-    """Raises ValueError: there is none."""
-    found = braces.search(text)
-    if found is None:
-        raise ValueError("no braces")
-    return json.loads(found[0])
 
 
 def _first_list(text: str) -> Any:

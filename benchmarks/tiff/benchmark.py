@@ -9,16 +9,16 @@ import json
 import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from imageevalkit.assets import file_list, github
-from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Settings, Unparsed, spread
+from imageevalkit.assets import asset_list
+from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Settings, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric, Score
-from imageevalkit.metrics import arithmetic_mean, groups, mean, points, weighted
+from imageevalkit.metrics import arithmetic_mean, groups, mean_by, mean_of_means, points, spread, weighted
 from imageevalkit.secrets import one_line
 
 WORDINGS = ("short", "long")
@@ -62,12 +62,18 @@ _NAMED = {
     "advanced": tuple(kind for kinds in ADVANCED.values() for kind in kinds),
 }
 
+_LAYOUTS = (
+    "{item.id}",
+    "{type}_prompts/{wording}_description/{row}",
+    "{type}/{item.model}/{wording}_description/{row}",
+)
+
 
 @dataclass(frozen=True)
 class TiffSettings(Settings):
     """``split`` "testmini" has 277 prompts, "test" 2,538; of each both wordings, or the one that ``wording`` names."""
 
-    split: Literal["testmini", "test"] = "testmini"
+    split: Literal["testmini", "test"] = field(default="testmini", metadata={"decides": True})
     wording: Literal["both", "short", "long"] = "both"
 
 
@@ -77,18 +83,7 @@ class Tiff(Benchmark):
     name = "tiff"
     aliases = ("tiif",)
     version = "tiif-85b5e15"  # data and prompts are those of the kit at this commit
-    assets = github(
-        "PenghaoYin/ImageEvalKit",
-        "85b5e1511b867688fa37edee304ee0adc953e941",
-        file_list(Path(__file__).with_name("assets.txt"), "benchmarks/TIIF-Bench/data/"),
-        {
-            f"{_PROGRAM}raw_prompt": "d31a2a63260a75b36ebfe6d80e75a77206adb3c1c2c01d07e6d10ae6c8b90743",
-            f"{_PROGRAM}raw_prompt_1": "d8dc329af43e1ea1d1eba1b583fbc4f0e62be0231471750c62abe7fa59cf78e1",
-            f"{_PROGRAM}raw_prompt_2": "642193592eea8991999b68fedf3d11e88bb709674753d755a9055c359eac7084",
-            _SYSTEM: "84fd78b891828c5a83e90b5ca8e145650e47faa44f8d282674759ba1d74bf943",
-        },
-        licence="none stated (A113N-W3I/TIIF-Bench)",
-    )
+    assets = asset_list(Path(__file__).with_name("assets.txt"))
     judge = "openai:gpt-5"
     # of the kit, and of the authors
     official_judges = ("openai:gpt-5", "openai:gpt-4o", "vllm:Qwen/Qwen2.5-VL-72B-Instruct")
@@ -102,15 +97,8 @@ class Tiff(Benchmark):
         self.wordings = WORDINGS if self.settings.wording == "both" else (self.settings.wording,)
         self.prompt_count, self.images_per_prompt = _ROWS[self.settings.split], len(self.wordings)
         self.headline = self.wordings
-
-    @property
-    def tries(self) -> int:  # type: ignore[override]
-        """The official program asks without end; in the same words at temperature 0 that says little new."""
-        return 20 if self.settings.rules == "official" else 3
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        return {**super().identity, **({} if self.settings.split == "testmini" else {"split": "test"})}
+        # the official program asks without end; in the same words at temperature 0 that says little new
+        self.tries = 20 if self.is_official else 3
 
     def samples(self) -> Iterable[Sample]:
         split = self.settings.split
@@ -133,17 +121,17 @@ class Tiff(Benchmark):
             yield kind, n, prompt, {"questions": row["yn_question_list"], "expected": row["yn_answer_list"]}
 
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
-        asked, official = item.data["questions"], self.settings.rules == "official"
+        asked = item.data["questions"]
         # officially a template is drawn for every attempt; here the draw is that of item and attempt
         draw = random.Random(f"{item.id}/{answers.attempt(_QUESTION)}")
-        template = draw.choice(_TEMPLATES) if official else _TEMPLATES[0]
+        template = draw.choice(_TEMPLATES) if self.is_official else _TEMPLATES[0]
         text = self.prompts[template].replace(
             "##YNQuestions##", "\n".join(question.strip() for question in asked)
         )
         # officially every file is declared a PNG
-        picture = image._replace(media_type="image/png") if official else image
+        picture = image._replace(media_type="image/png") if self.is_official else image
         # gpt-5 takes no other
-        temperature = 1.0 if official or self.judge.startswith(Tiff.judge) else 0.0
+        temperature = 1.0 if self.is_official or self.judge.startswith(Tiff.judge) else 0.0
         return [
             ask(
                 _QUESTION,
@@ -194,14 +182,10 @@ class Tiff(Benchmark):
         """
         found: dict[str, Metric] = {wording: Metric(None, 0) for wording in self.wordings}
         for wording, mine in groups(points(scores), "wording", self.wordings).items():
-            of_type = groups(mine, "type", TYPES)
-            types = {kind: mean(of_kind, "right") for kind, of_kind in of_type.items()}
-            accuracy = {kind: self._rounded(metric.value or 0.0) for kind, metric in types.items()}
-
-            def mean_of(shares: Mapping[str, float], value: float, scores_of: Any = of_type) -> Metric:
-                of_types = [score for kind in shares for score in scores_of[kind]]
-                return replace(weighted(of_types, "right", "type", shares), value=value)
-
+            types = mean_by(mine, "right", "type", order=TYPES)
+            accuracy = {kind: metric.value or 0.0 for kind, metric in types.items()}
+            if self.is_official:
+                accuracy = {kind: float(f"{value:.4f}") for kind, value in accuracy.items()}
             kinds_of = {name: [kind for kind in kinds if kind in types] for name, kinds in _NAMED.items()}
             values = {
                 name: arithmetic_mean(accuracy[kind] for kind in kinds)
@@ -210,19 +194,18 @@ class Tiff(Benchmark):
             }
             nine = [name for name in GROUPS if name in values]
             shares = {kind: 1 / len(nine) / len(kinds_of[name]) for name in nine for kind in kinds_of[name]}
-            found[wording] = mean_of(shares, arithmetic_mean(values[name] for name in nine))
+            value = arithmetic_mean(values[name] for name in nine)
+            found[wording] = replace(weighted(mine, "right", "type", shares), value=value)
             for name, value in values.items():
-                equal = dict.fromkeys(kinds_of[name], 1 / len(kinds_of[name]))
-                found[f"{wording}/{name}"] = mean_of(equal, value)
+                of_group = [score for score in mine if score.keys["type"] in kinds_of[name]]
+                metric = mean_of_means(of_group, "right", "type", kinds_of[name])
+                found[f"{wording}/{name}"] = replace(metric, value=value)
             found |= {f"{wording}/type/{kind}": metric for kind, metric in types.items()}
         if len(self.wordings) == 1:
             return found
         cells = [metric.value for name, metric in found.items() if "/type/" in name]
         known = [value for value in cells if value is not None]
         return found | {"mean_accuracy": Metric(arithmetic_mean(known) if known else None, len(scores))}
-
-    def _rounded(self, accuracy: float) -> float:
-        return float(f"{accuracy:.4f}") if self.settings.rules == "official" else accuracy
 
     def official_files(self, scores: Scores) -> dict[str, str]:
         """``<type>/<wording>/<row>.json``, from which the official programs make their tables."""
@@ -246,13 +229,7 @@ class Tiff(Benchmark):
         return files
 
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
-        """The kit's layout and the authors', ``<type>/<model>/<wording>_description/<row>.png``, of either split."""
-        from imageevalkit.adoption.places import find_named
+        """The kit's layout and the authors', of either split."""
+        from imageevalkit.adoption import find_named
 
-        def of_kit(item: Item) -> str:
-            return "{type}_prompts/{wording}_description/{row}".format(**item.data)
-
-        def of_authors(item: Item) -> str:
-            return "{type}/{model}/{wording}_description/{row}".format(**item.data, model=item.model)
-
-        return find_named(source, items, lambda item: item.id, of_kit, of_authors)
+        return find_named(source, items, _LAYOUTS)

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from benchmarks.trig import zoo
-from imageevalkit.assets import Asset, TableAsset, github, text_list
+from imageevalkit.assets import Asset, TableAsset, asset_list
 from imageevalkit.benchmark.answerer import digest
 from imageevalkit.benchmark.contract import (
     JUDGE,
@@ -26,19 +26,14 @@ from imageevalkit.benchmark.contract import (
     Scores,
     Settings,
     Unparsed,
-    grouped,
-    spread,
 )
 from imageevalkit.benchmark.question import Answer, Message, Picture, Question, Sampling
-from imageevalkit.cell import short_path
 from imageevalkit.cell.items import Item
+from imageevalkit.cell.jsonl import Shape
 from imageevalkit.cell.results import Metric, Score
 from imageevalkit.errors import CellFailure, UserError, suggest
-from imageevalkit.metrics import mean, mean_by
+from imageevalkit.metrics import grouped, mean, mean_by, spread
 from imageevalkit.secrets import one_line
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 DIMENSIONS = ("IQ-R", "IQ-O", "IQ-A", "TA-C", "TA-R", "TA-S", "D-K", "D-A", "R-T", "R-B")
 """Realism, originality, aesthetics; content, relation, style; knowledge, ambiguity; toxicity, bias. The order is that
@@ -62,7 +57,11 @@ _LEAST = 0.01
 rating, but the trace of one in a reply about something else."""
 _ORDER = {code: n for n, code in enumerate(DIMENSIONS)}
 _DATA_ID = re.compile(r"[\w-]+")
-_COMMIT = "e43923c30f7a64f742bc42d7bacc5ebd941412e2"
+_RECORD = Shape[dict[str, Any]](
+    must={"data_id": str, "prompt": str},
+    # quirk: the authors' files of text to image call the dimensions otherwise
+    may={"dimensions": list[str], "dimension": list[str], "img_id": str | None, "item": str | None},
+)
 _LICENCE = "CC-BY-NC-SA-4.0 (fesvhtr/TRIG)"
 _API = "trig/metrics/trig_api.py::TRIGAPIMetric.format_msg"
 # only where it sees two images, which officially no judge does
@@ -201,11 +200,7 @@ class TrigT2I(Benchmark):
     @property
     def assets(self) -> Sequence[Asset]:  # type: ignore[override]
         """A file of prompts takes the place of the dataset."""
-        texts = text_list(Path(__file__).with_name("prompts.txt"))
-        own = {
-            key: sha256 for key, sha256 in texts.items() if f"['{self.key}']" in key or key.endswith(self.key)
-        }
-        asked = github("fesvhtr/TRIG", _COMMIT, prompts=own, licence=_LICENCE)
+        asked = asset_list(Path(__file__).with_name(f"assets_{self.key}.txt"))
         rows = TableAsset(_ROWS, "TRIG-bench/TRIG", (f"*{self.split}*.parquet",), _LICENCE)
         return (*(() if self.settings.prompts else (rows,)), *asked, zoo.WORDS)
 
@@ -279,8 +274,10 @@ class TrigT2I(Benchmark):
             if not isinstance(records, list):
                 raise ValueError("it holds no list of items")
             for number, record in enumerate(records, 1):
-                if lacks := _lacks(record):
-                    raise ValueError(f"item {number} of {len(records)} {lacks}")
+                try:
+                    _RECORD.read(record)
+                except ValueError as error:
+                    raise ValueError(f"item {number} of {len(records)}: {error}") from None
             of_pair = grouped(map(self.known, records), lambda data: data["pair"])
             if absent := [pair for pair in settings.chosen if settings.pairs and pair not in of_pair]:
                 raise ValueError(
@@ -291,13 +288,15 @@ class TrigT2I(Benchmark):
 
     def known(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """What questions and scores need of ``record``. Raises KeyError or ValueError: it is no item."""
-        data_id, prompt, dimensions = record["data_id"], record["prompt"], _dimensions_of(record)
-        first, second, *_ = [*str(data_id).split("_"), "", ""]
+        data_id: str = record["data_id"]
+        prompt: str = record["prompt"]
+        dimensions: list[str] = record.get("dimensions", record.get("dimension", []))
+        first, second, *_ = [*data_id.split("_"), "", ""]
         pair = "_".join(sorted((first, second), key=lambda code: _ORDER.get(code, -1)))
         # it is the name of a file, too
         if pair not in PAIRS or not _DATA_ID.fullmatch(data_id) or set(dimensions) != {first, second}:
             raise ValueError(f"item {data_id!r} is of no pair, or not of its dimensions {dimensions}")
-        if not isinstance(prompt, str) or not prompt.strip():
+        if not prompt.strip():
             raise ValueError(f"item {data_id} lacks its prompt")
         return {"data_id": data_id, "pair": pair, "prompt": prompt}
 
@@ -373,34 +372,25 @@ class TrigT2I(Benchmark):
 
     def notes(self, scores: Scores) -> Sequence[str]:
         judged = [one for one in scores.items if one.score]
-        lacking = {
-            name: sum(name in one.answers and one.answers[name].value is None for one in judged)
-            for name in self._others
-        }
-        undefined = [
-            f"{count} images have no {name}, and are not in its means"
-            for name, count in lacking.items()
-            if count
-        ]
-        if self.settings.rules == "corrected":
-            return undefined
-        listed = [
-            answer.probabilities or {}
-            for one in judged
-            for name, answer in one.answers.items()
-            if name in DIMENSIONS
-        ]
-        unrated = sum(not tokens.keys() & WEIGHTS.keys() for tokens in listed)
-        terrible = sum(bool(tokens.keys() & _QWEN_TERRIBLE.keys()) for tokens in listed)
-        said = [
-            f"{unrated} of {len(listed)} ratings are 0 because none of the likeliest tokens is one, as officially; "
-            "rules=corrected tells them from ratings"
-        ] * bool(unrated)
-        said += [
-            f"in {terrible} of {len(listed)} ratings the judge may have begun 'terrible' with a token that does not "
-            "count officially, which leaves a higher score; rules=corrected counts it"
-        ] * bool(terrible)
-        return said + undefined
+        counted = list[tuple[int, str]]()
+        if self.settings.rules != "corrected":
+            answers = [(name, answer) for one in judged for name, answer in one.answers.items()]
+            listed = [answer.probabilities or {} for name, answer in answers if name in DIMENSIONS]
+            unrated = sum(not tokens.keys() & WEIGHTS.keys() for tokens in listed)
+            terrible = sum(bool(tokens.keys() & _QWEN_TERRIBLE.keys()) for tokens in listed)
+            why = (
+                "none of the likeliest tokens is one, as officially; rules=corrected tells them from ratings"
+            )
+            counted.append((unrated, f"{unrated} of {len(listed)} ratings are 0 because {why}"))
+            why = (
+                "the judge may have begun 'terrible' with a token that does not count officially, which leaves a "
+                "higher score; rules=corrected counts it"
+            )
+            counted.append((terrible, f"in {terrible} of {len(listed)} ratings {why}"))
+        for name in self._others:
+            lacking = sum(name in one.answers and one.answers[name].value is None for one in judged)
+            counted.append((lacking, f"{lacking} images have no {name}, and are not in its means"))
+        return [note for count, note in counted if count]
 
     def official_files(self, scores: Scores) -> dict[str, str]:
         """``results.json``: what the official evaluator writes; ``scores_by_pair.json``: what the official analysis of
@@ -439,8 +429,6 @@ class TrigP2P(TrigT2I):
 
     def known(self, record: Mapping[str, Any]) -> dict[str, Any]:
         data, img_id = super().known(record), record.get("img_id") or ""
-        if not isinstance(img_id, str):
-            raise ValueError(f"item {data['data_id']} has the img_id {img_id!r}, which must be a file's name")
         if self.settings.prompts:
             place = Path(self.settings.sources).expanduser().absolute() / img_id if img_id else None
         else:
@@ -450,30 +438,11 @@ class TrigP2P(TrigT2I):
         return {**data, "img_id": img_id, "source": str(place)}
 
     def sample(self, file: str, data: Mapping[str, Any]) -> Sample:
-        shown = [self._image(Path(data["source"])), data["prompt"]]
+        remedy = "put it there, or correct the setting sources" if self.settings.prompts else ""
+        shown = [self.source_image(Path(data["source"]), remedy), data["prompt"]]
         # where the image is differs between machines, and no score depends on it
         rest = {name: value for name, value in data.items() if name != "source"}
         return Sample(file, data=rest, input_list=[data["subject"], *shown] if "subject" in data else shown)
-
-    @cached_property
-    def _images(self) -> dict[Path, Image.Image]:
-        return {}
-
-    def _image(self, path: Path) -> Image.Image:
-        # the driver reads this module before any package is there
-        from imageevalkit.images import CorruptImage, opened_anew
-
-        try:
-            if path not in self._images:
-                self._images[path] = opened_anew(path)
-            return self._images[path]
-        except (OSError, CorruptImage) as error:
-            is_missing = isinstance(error, FileNotFoundError)
-            said = "is missing" if is_missing else f"cannot be read ({one_line(error)})"
-            remedy = f"run: bash utils/prefetch.sh --ds_names {self.name}"
-            if self.settings.prompts:
-                remedy = "put it there, or correct the setting sources"
-            raise CellFailure(f"benchmark {self.name}: {short_path(path)} {said}; {remedy}") from None
 
 
 class TrigS2P(TrigP2P):
@@ -485,27 +454,10 @@ class TrigS2P(TrigP2P):
     split = "subject_driven"
 
     def known(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        data, subject = super().known(record), record["item"]
-        if not isinstance(subject, str) or not subject.strip():
+        data, subject = super().known(record), record["item"] or ""
+        if not subject.strip():
             raise ValueError(f"item {data['data_id']} names no subject")
         return {**data, "subject": subject}
-
-
-def _lacks(record: Any) -> str:
-    """What is wrong with the types of an item; empty: nothing."""
-    if not isinstance(record, dict):
-        return f"is {one_line(repr(record), 40)}, and must be an object"
-    if not isinstance(record.get("data_id"), str):
-        return f"has the data_id {record.get('data_id')!r}, and must have a text"
-    dimensions = _dimensions_of(record)
-    if not isinstance(dimensions, list) or not all(isinstance(code, str) for code in dimensions):
-        return f"({record['data_id']}) has the dimensions {dimensions!r}, and must have a list of two"
-    return ""
-
-
-def _dimensions_of(record: Mapping[str, Any]) -> Any:
-    # quirk: the authors' files of text to image call them "dimension"
-    return record["dimensions"] if "dimensions" in record else record.get("dimension")
 
 
 def trig_score(probabilities: Mapping[str, float], rules: str = "official") -> float | None:

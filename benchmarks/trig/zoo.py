@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from benchmarks.genai.benchmark import SYSTEM, TEMPLATE, GenAI
 from imageevalkit.assets import PromptsAsset
 from imageevalkit.benchmark.contract import JUDGE, Measurer, Unparsed, json_value
 from imageevalkit.benchmark.question import Answer, Message, Picture, Question, Sampling, measure
@@ -15,19 +16,9 @@ TRIGSCORE = ("trigscore", "trig_api")
 """What TRIGScore is called: always measured, whether it is named or not."""
 _LISTED = 2
 _YES = "Yes"
-_MODEL = "benchmarks/genai/t2v_metrics/models/vqascore_models/clip_t5_model.py::"
-_TEMPLATE = f"{_MODEL}default_question_template"
-_SYSTEM = "benchmarks/genai/t2v_metrics/constants.py::SYSTEM_MSG"
 # the words of LLaVA's VQAScore are those of CLIP-FlanT5's
-WORDS = PromptsAsset(
-    "vqascore_prompts.json",
-    "PenghaoYin/ImageEvalKit",
-    "85b5e1511b867688fa37edee304ee0adc953e941",
-    {
-        _TEMPLATE: "e3a885b7d32d91a3a740da35235a73f5f969ba2f13ac721fbb0b88259383fc98",
-        _SYSTEM: "1fa69e2371b762d1882b0bd98d284f312a36c27add732016e12e52586f98a9f5",
-    },
-    "Apache-2.0 (linzhiqiu/t2v_metrics)",
+WORDS = next(one for one in GenAI.assets if isinstance(one, PromptsAsset))._replace(
+    path="vqascore_prompts.json", licence="Apache-2.0 (linzhiqiu/t2v_metrics)"
 )
 
 
@@ -94,9 +85,9 @@ def question_of(name: str, image: Picture, prompt: str, words: Mapping[str, str]
     if metric.text != "question":
         return measure(name, image, *([prompt] if metric.text else []))
     # the text is a template of a template
-    asked = Message("user", (words[_TEMPLATE].format().format(prompt), image))
+    asked = Message("user", (words[TEMPLATE].format().format(prompt), image))
     if metric.measurer:
-        return Question(name, (Message("system", (words[_SYSTEM],)), asked), Sampling(0))
+        return Question(name, (Message("system", (words[SYSTEM],)), asked), Sampling(0))
     # as TRIGScore's requests: the official one leaves the temperature to the server, which is 1
     return Question(name, (asked,), Sampling(1, 1.0), likeliest=_LISTED)
 

@@ -6,32 +6,21 @@
 from __future__ import annotations
 
 import ast
-import csv
-import io
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from imageevalkit.assets import file_table, github, text_list
-from imageevalkit.benchmark.contract import (
-    Answers,
-    Benchmark,
-    Sample,
-    Scores,
-    Settings,
-    Unparsed,
-    grouped,
-    spread,
-)
+from imageevalkit.assets import asset_list
+from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Settings, Unparsed
 from imageevalkit.benchmark.question import Answer, Encoding, Picture, Question, ask
 from imageevalkit.cell import portable_path
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric, Score
-from imageevalkit.metrics import groups, mean_by, points, weighted
-from imageevalkit.secrets import one_line
+from imageevalkit.metrics import grouped, groups, mean_by, mean_of_means, only_if, points, spread
+from imageevalkit.text import csv_text
 
 _PROMPTS = 600
 _SEED = 3407
@@ -60,16 +49,8 @@ LANGUAGES = {
         "Testpoint Description",
         "Primary Categories",
         (
-            "Style",
-            "World Knowledge",
-            "Attribute",
-            "Action",
-            "Relationship",
-            "Compound",
-            "Grammar",
-            "Logical Reasoning",
-            "Entity Layout",
-            "Text Generation",
+            *("Style", "World Knowledge", "Attribute", "Action", "Relationship"),
+            *("Compound", "Grammar", "Logical Reasoning", "Entity Layout", "Text Generation"),
         ),
     ),
     "zh": Language(
@@ -93,19 +74,7 @@ class UniGenBench(Benchmark):
 
     name = "unigenbench"
     version = "unigenbench-85b5e15"  # data and prompts are those of the kit at this commit
-    assets = github(
-        "PenghaoYin/ImageEvalKit",
-        "85b5e1511b867688fa37edee304ee0adc953e941",
-        file_table(
-            """
-test_prompts_en.csv 358387 f82e8ce854985ef963378eaaf8ce12f2e3a57dd6f53e1aea84a61fbeadfe4459
-test_prompts_zh.csv 306315 7ff2d2131e68e6182f43a28ecf03d070f7735788f3c5420db3f83141492e8cb3
-""",
-            "benchmarks/UniGenBench/data/",
-        ),
-        text_list(Path(__file__).with_name("prompts.txt")),
-        licence="CC-BY-4.0 (CodeGoat24/UniGenBench)",
-    )
+    assets = asset_list(Path(__file__).with_name("assets.txt"))
     judge = "openai:gemini-2.5-pro"
     official_judges = (judge, f"{_OFFLINE}qwen3vl-32b-v1", f"{_OFFLINE}qwen-72b-v1")
     tries = 11  # the official program asks ten times more
@@ -120,7 +89,7 @@ test_prompts_zh.csv 306315 7ff2d2131e68e6182f43a28ecf03d070f7735788f3c5420db3f83
         self.languages = tuple(LANGUAGES) if chosen == "both" else (chosen,)
         self.prompt_count, self.images_per_prompt = _PROMPTS * len(self.languages), 4
         self.headline = self.languages
-        if self.settings.rules == "official":
+        if self.is_official:
             self.official_headline = tuple(f"{language}_official" for language in self.languages)
 
     def samples(self) -> Iterable[Sample]:
@@ -158,12 +127,12 @@ test_prompts_zh.csv 306315 7ff2d2131e68e6182f43a28ecf03d070f7735788f3c5420db3f83
             explanation=_listed(self.prompts[f"{program}explanation"], definitions),
             test_explanation=_listed(self.prompts[f"{program}test_explanation"], described),
         )
-        official, offline = self.settings.rules == "official", self.backend != "openai"
+        offline = self.backend != "openai"
         # the authors' client of their own judge shows the image first, and encodes it anew; the other one declares
         # files to be what their names say, which is PNG
-        shown = image._replace(media_type="image/png") if official else image
+        shown = image._replace(media_type="image/png") if self.is_official else image
         parts = (image._replace(encoding=_JPEG), text) if offline else (text, shown)
-        most = _MAX_TOKENS if official or offline else _MORE_TOKENS
+        most = _MAX_TOKENS if self.is_official or offline else _MORE_TOKENS
         return [ask(_QUESTION, *parts, max_tokens=most, temperature=None, data=len(data["points"]))]
 
     def parse(self, question: Question, answer: Answer) -> dict[str, Any]:
@@ -174,12 +143,14 @@ test_prompts_zh.csv 306315 7ff2d2131e68e6182f43a28ecf03d070f7735788f3c5420db3f83
             # quirk: it stores them as JSON and reads that as Python again, so that a true or a null drops the image
             found = ast.literal_eval(json.dumps(found))
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-            raise Unparsed(f"no lists of analyses and scores in '{one_line(text, 100)}'") from None
+            raise Unparsed("no lists of analyses and scores", text) from None
         count = question.data
-        if not isinstance(found["score"], list) or not all(_size(part) == count for part in found.values()):
-            raise Unparsed(f"not {count} analyses and scores in '{one_line(text, 100)}'")
-        if self.settings.rules == "corrected" and not all(score in (0, 1) for score in found["score"]):
-            raise Unparsed(f"a score that is neither 0 nor 1 in '{one_line(text, 100)}'")
+        if not isinstance(found["score"], list) or not all(
+            isinstance(part, Sized) and len(part) == count for part in found.values()
+        ):
+            raise Unparsed(f"not {count} analyses and scores", text)
+        if not self.is_official and not all(score in (0, 1) for score in found["score"]):
+            raise Unparsed("a score that is neither 0 nor 1", text)
         return found
 
     def score(self, item: Item, answers: Answers) -> Score:
@@ -216,19 +187,11 @@ test_prompts_zh.csv 306315 7ff2d2131e68e6182f43a28ecf03d070f7735788f3c5420db3f83
             primary = LANGUAGES[language].primary
             mine = of_language.get(language, [])
             options: dict[str, Any] = {"percent": True, "cluster": "index"}
-            known = groups(mine, "primary", primary)
-            equal = dict.fromkeys(known, 1 / len(known)) if known else {}
-            found[language] = (
-                weighted(mine, "met", "primary", equal, **options) if known else Metric(None, 0, scale=100)
-            )
-            if self.settings.rules == "official":
-                whole = sum(
-                    one.image is not None for one in scores.items if one.item.data["language"] == language
-                )
-                complete = whole == _PROMPTS * self.images_per_prompt
-                found[f"{language}_official"] = (
-                    found[language] if complete else replace(found[language], value=None, interval=None)
-                )
+            found[language] = mean_of_means(mine, "met", "primary", primary, **options)
+            if self.is_official:
+                made = [one.item.data["language"] for one in scores.items if one.image is not None]
+                whole = made.count(language) == _PROMPTS * self.images_per_prompt
+                found[f"{language}_official"] = only_if(whole, found[language])
             found |= mean_by(mine, "met", "primary", prefix=f"{language}/", order=primary, **options)
             sub = [point for point in mine if point.keys["point"] != point.keys["primary"]]
             found |= mean_by(sub, "met", "point", prefix=f"{language}/", **options)
@@ -238,9 +201,7 @@ test_prompts_zh.csv 306315 7ff2d2131e68e6182f43a28ecf03d070f7735788f3c5420db3f83
         """``samples_en.csv`` and ``samples_zh.csv``: a row for each image that the judge looked at."""
         files = {}
         for language in self.languages:
-            table = io.StringIO()
-            rows = csv.writer(table, lineterminator="\n")
-            rows.writerow(["index", "prompt", "testpoint", "output", "result_json", "img_path"])
+            rows: list[list[Any]] = [["index", "prompt", "testpoint", "output", "result_json", "img_path"]]
             for one in sorted(scores.items, key=lambda one: (one.item.data["index"], one.item.id)):
                 data = one.item.data
                 if data["language"] != language or _QUESTION not in one.replies:
@@ -250,24 +211,18 @@ test_prompts_zh.csv 306315 7ff2d2131e68e6182f43a28ecf03d070f7735788f3c5420db3f83
                     shown = {"prompt": one.item.prompt, "testpoint": data["points"]}
                     text = json.dumps(shown | one.answers[_QUESTION].value, ensure_ascii=False, indent=4)
                 path = portable_path(one.image or one.item.path)
-                rows.writerow(
+                rows.append(
                     [data["index"], one.item.prompt, data["points"], one.replies[_QUESTION], text, path]
                 )
-            files[f"samples_{language}.csv"] = table.getvalue()
+            files[f"samples_{language}.csv"] = csv_text(rows)
         return files
 
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
-        """The kit's layout and the authors', ``<index>_<image>.png``: of one language, or of each in ``en``, ``zh``."""
-        from imageevalkit.adoption.places import find_named
+        """The kit's layout and the authors': of one language, or of each in ``en``, ``zh``."""
+        from imageevalkit.adoption import find_named
 
-        def of_language(item: Item) -> str:
-            return f"{item.data['language']}/{PurePosixPath(item.id).name}"
-
-        def of_one(item: Item) -> str:
-            return PurePosixPath(item.id).name
-
-        alone = [of_one] if len(self.languages) == 1 else []
-        return find_named(source, items, lambda item: item.id, of_language, *alone)
+        alone = ["{item.path.stem}"] if len(self.languages) == 1 else []
+        return find_named(source, items, ["{item.id}", "{language}/{item.path.stem}", *alone])
 
 
 def _listed(header: str, texts: Mapping[str, str]) -> str:
@@ -280,10 +235,3 @@ def _literal(tag: str, text: str) -> Any:
     if found is None:
         raise ValueError(f"no {tag}")
     return ast.literal_eval(found[1].strip())
-
-
-def _size(value: Any) -> int:
-    try:
-        return len(value)
-    except TypeError:
-        return -1

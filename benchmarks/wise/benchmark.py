@@ -8,25 +8,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from itertools import accumulate, chain
+from pathlib import Path
 
-from imageevalkit.assets import file_table, github
-from imageevalkit.benchmark.contract import (
-    Answers,
-    Benchmark,
-    Sample,
-    Scores,
-    Settings,
-    Unparsed,
-    grouped,
-    spread,
-)
+from imageevalkit.assets import asset_list
+from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Settings, Unparsed
 from imageevalkit.benchmark.question import Answer, Message, Picture, Question, Sampling
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric, Score
-from imageevalkit.metrics import groups, mean_by, total, weighted, weighted_sum
-from imageevalkit.secrets import one_line
+from imageevalkit.metrics import grouped, groups, mean_by, spread, total, weighted, weighted_sum
 
 _QUESTION = "score"
 _FUNCTION = "build_evaluation_messages"
@@ -43,19 +33,6 @@ def _categories(*sizes: int) -> dict[str, range]:
     names = chain.from_iterable(_DOMAINS.values())
     ends = zip(names, sizes, accumulate(sizes), strict=True)
     return {name: range(end - size + 1, end + 1) for name, size, end in ends}
-
-
-_assets = partial(
-    github,
-    "PKU-YuanGroup/WISE",
-    "eb51174483a5de2e34e8614cf9dfb3319ee7fcd0",
-    licence="none stated (PKU-YuanGroup/WISE)",
-)
-_LEGACY = "WISE_legacy/gpt_eval.py"
-_LEGACY_TEXTS = {
-    f"{_LEGACY}::{_FUNCTION}#system": "1034e394de55d899eb78e5ad09835de551cefa5bfeb0ba4bf452c83f6285ffc0",
-    f"{_LEGACY}::{_FUNCTION}#user": "3ceb48e6447a7b973dd7a9d10e3ab9fffb0cec9a8c3ecbbd3308e094def0c77c",
-}
 
 
 # quirk: between name and digit only this may stand, so "**Score:** 1" and a full-width colon are no score
@@ -77,23 +54,14 @@ class Wise(Benchmark):
     version = "wise-eb51174"  # data, prompts and rules are those of PKU-YuanGroup/WISE at this commit
     prompt_count = 1000
     judge = "openai:gpt-4o-2024-05-13"
-    assets = _assets(
-        file_table(
-            """
-cultural_common_sense.json 125062 7a59216c768698280cea37caa574b52f3faf054d73b398b9bb6b3161baf8e3aa
-spatio-temporal_reasoning.json 100831 e27d797885ad86e64d857d0cc93d33e04be572a8dcae95692a2c7e7876233f9a
-natural_science.json 117085 b262fae58e413c7a4bd3c3d5a089f8c6529feac227e4b6606be261a949035544
-""",
-            "WISE_legacy/data/",
-        ),
-        _LEGACY_TEXTS,
-    )
+    assets = asset_list(Path(__file__).with_name("assets.txt"))
     headline = ("overall",)
+    official_headline = ("overall_official",)
     tries = 3  # the official evaluators send the same request again when a reply holds no score
     has_corrected_rules = True
 
     suffix = ""
-    program = _LEGACY
+    program = "WISE_legacy/gpt_eval.py"
     # the legacy README calls one domain's files otherwise, and its command for the total expects that
     short_named = "spatio-temporal_reasoning"
     sampling = Sampling(max_tokens=2000, temperature=0.0)
@@ -102,9 +70,8 @@ natural_science.json 117085 b262fae58e413c7a4bd3c3d5a089f8c6529feac227e4b6606be2
 
     def __init__(self, settings: Settings | None = None, judge: str = "") -> None:
         super().__init__(settings, judge)
-        if self.settings.rules == "official":
-            self.official_headline = ("overall_official",)
-            self.unbounded = ("*",) if self.parts else ()  # the official parser takes any digit for a score
+        if self.is_official and self.parts:
+            self.unbounded = ("*",)  # the official parser takes any digit for a score
 
     def samples(self) -> Iterable[Sample]:
         """Any first N hold each category in its share, and within a category each subcategory."""
@@ -145,8 +112,8 @@ natural_science.json 117085 b262fae58e413c7a4bd3c3d5a089f8c6529feac227e4b6606be2
         text = self.clean(answer.text or "")
         scores, needed = self.scores_in(text), self.parts or ("score",)
         if missing := [name for name in needed if name not in scores]:
-            raise Unparsed(f"no {', '.join(missing)} in '{one_line(text, 100)}'")
-        if self.settings.rules == "corrected" and (beyond := self.beyond_scale(text)):
+            raise Unparsed(f"no {', '.join(missing)}", text)
+        if not self.is_official and (beyond := self.beyond_scale(text)):
             raise Unparsed(f"beyond the judge's scale: {beyond}")
         return {name: scores[name] for name in needed}
 
@@ -193,7 +160,7 @@ natural_science.json 117085 b262fae58e413c7a4bd3c3d5a089f8c6529feac227e4b6606be2
         zeros = [Score({"wiscore": 0}, one.item.data) for one in scores.items if not one.score]
         overall = weighted(ordered, "wiscore", "category", weights)
         found = {"overall": overall}
-        if self.settings.rules == "official":
+        if self.is_official:
             whole = len({score.keys["prompt_id"] for score in ordered}) == self.prompt_count
             found["overall_official"] = overall if whole else Metric(None, len(ordered))
         found["overall_missing_as_0"] = weighted(
@@ -260,17 +227,7 @@ class WiseRewrite(Wise):
 
     name = "wise-rewrite"
     suffix = "_rewrite"
-    assets = _assets(
-        file_table(
-            """
-cultural_common_sense_rewrite.json 103194 4383290c349703776c24cfa864bfa3e065dae2e3f408cf46af702f2b7affea9f
-spatio-temporal_reasoning_rewrite.json 94700 f63c98fff301e81c3ca6d3918683fb49757c3159d9b9e45dda8b2c9cf6a75d64
-natural_science_rewrite.json 127831 6aee690e100ffb65b292de3fbe35ce89fa1ca2b92063a99d227d04eaa51af2b3
-""",
-            "WISE_legacy/data/",
-        ),
-        _LEGACY_TEXTS,
-    )
+    assets = asset_list(Path(__file__).with_name("assets_rewrite.txt"))
 
 
 class WiseVerified(Wise):
@@ -282,20 +239,7 @@ class WiseVerified(Wise):
 
     name = "wise-verified"
     judge = "vllm:qwen3.5-35b-a3b"
-    assets = _assets(
-        file_table(
-            """
-cultural_common_sense_verified.json 119062 23482925266e2784b2ba24b75239fdc6691bf85ae253d2c4aa38b71b45fefa89
-spatio-temporal_reasoning_verified.json 109695 42c0b9d829365e392c2d4af283850dc76b1f922ab0c79198366de4f306eaf2b6
-natural_science_verified.json 177868 6f346c336f16f611e5c73e0fcacdccb336c200d534cf111526b22d50ea912555
-""",
-            "data_verified/",
-        ),
-        {
-            f"vllm_eval.py::{_FUNCTION}#system": "c9b9e5e189408801a05c600dfc385addc37bb1ebe9b933c74202ea72eb415f8c",
-            f"vllm_eval.py::{_FUNCTION}#user": "e3a2089ba3a2d4df91a1ec6e3504bbb6d411b60f407444793514bf225f73d827",
-        },
-    )
+    assets = asset_list(Path(__file__).with_name("assets_verified.txt"))
     has_corrected_rules = False
 
     suffix = "_verified"

@@ -1,20 +1,28 @@
-"""CLIP of open_clip's, as GenEval and HPSv2 use it: features of length 1, in half precision on a GPU."""
+"""CLIP of open_clip's, as GenEval and HPSv2 use it: features of length 1, in half precision on a GPU.
+
+HPSv2's preference for an image is the cosine with its prompt in such a CLIP, trained on people's choices.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from eval_models.encoders.encoder import inference
+from PIL import Image
+
+from eval_models.encoders.encoder import CLIP_MEAN, CLIP_STD, TORCH, Encoder, inference
 from eval_models.encoders.weights import cached, first_cached, load_state, loading
-from imageevalkit.weights import WeightsSource
+from imageevalkit.assets.weights import WeightsSource
+from imageevalkit.benchmark.question import PILLOW, Question
 
 if TYPE_CHECKING:
     import torch
 
 _CONFIG = "open_clip_config.json"
 _TEXTS_AT_ONCE = 64
+_HPSV2_FILES = {"v2.1": "HPS_v2.1_compressed.pt", "v2.0": "HPS_v2_compressed.pt"}
+_HPSV2_ARCHITECTURE = "ViT-H-14"
 
 
 class OpenClip:
@@ -71,3 +79,81 @@ def load_clip(source: WeightsSource, files: Sequence[str], device: str, architec
         return OpenClip(
             model, open_clip.SimpleTokenizer(context_length=config["text_cfg"]["context_length"]), device
         )
+
+
+class HPSv2Encoder(Encoder):
+    """Asked by a message of a picture and its prompt; an answer is {"v2.1": cosine x 100, "v2.0": …}.
+
+    ``antialias``: how images are shrunk (see :func:`resized`).
+    """
+
+    name = "hpsv2"
+    weight_names = ("hpsv2",)
+    packages = (*TORCH, "open_clip_torch")
+    official = True
+    precision = "float16 on a GPU"
+    pixels = PILLOW
+
+    def __init__(self, antialias: bool = True, **options: Any) -> None:
+        super().__init__(**options)
+        self.antialias = antialias
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {
+            **super().identity,
+            "weights": self.sources["hpsv2"].identity,
+            "antialias": self.antialias,
+        }
+
+    def load(self, questions: Sequence[Question]) -> dict[str, tuple[OpenClip, dict[str, torch.Tensor]]]:
+        """Each version's model, and the features of the prompts."""
+        prompts = sorted({question.text for question in questions})
+        models = {}
+        for version, file in _HPSV2_FILES.items():
+            clip = load_clip(self.sources["hpsv2"], [file], self.device, _HPSV2_ARCHITECTURE)
+            models[version] = clip, dict(zip(prompts, clip.text_features(prompts), strict=True))
+        return models
+
+    def prepare(self, image: Image.Image) -> torch.Tensor:
+        return resized(image, self.models["v2.1"][0].image_size, self.antialias)
+
+    def forward(self, batch: list[torch.Tensor]) -> list[dict[str, torch.Tensor]]:
+        import torch
+
+        pixels = torch.stack(batch).to(self.device)
+        features = {version: clip.image_features(pixels) for version, (clip, _) in self.models.items()}
+        return [{version: found[n] for version, found in features.items()} for n in range(len(batch))]
+
+    def measure(self, question: Question, features: Mapping[str, torch.Tensor]) -> dict[str, float]:
+        """Officially the product is one of half precision, so that scores are multiples of 1/64."""
+        scores = {}
+        for version, (clip, prompts) in self.models.items():
+            with clip.autocast():
+                product = features[version][None] @ prompts[question.text][None].T
+                scores[version] = (product * 100).item()
+        return scores
+
+
+def resized(image: Image.Image, size: int, antialias: bool) -> torch.Tensor:
+    """``image`` (RGB) with a longest side of ``size``, in the middle of a black square, normalised as CLIP's input.
+
+    The resizing is that of torchvision for tensors (bicubic, in float32): with ``antialias`` as by default since its
+    0.17, without as before.
+    """
+    import numpy as np
+    import torch
+    from torch.nn.functional import interpolate, pad
+
+    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).float().div(255)
+    scale = size / max(image.size)
+    if scale != 1:
+        height, width = (round(side * scale) for side in pixels.shape[1:])
+        pixels = interpolate(
+            pixels[None], (height, width), mode="bicubic", align_corners=False, antialias=antialias
+        )[0]
+    rows, columns = (size - side for side in pixels.shape[1:])
+    left, top = columns // 2, rows // 2
+    pixels = pad(pixels, (left, columns - left, top, rows - top))
+    mean, std = (torch.tensor(values)[:, None, None] for values in (CLIP_MEAN, CLIP_STD))
+    return (pixels - mean) / std

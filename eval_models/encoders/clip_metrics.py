@@ -6,16 +6,15 @@ with transformers 5; pyiqa has both, but needs torchvision's operators, and its 
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from eval_models.encoders.encoder import Encoder, inference, to_device
-from eval_models.encoders.pixels import clip_pixels
-from eval_models.encoders.weights import CLIP, load_pretrained, load_state, loading
+from eval_models.encoders.encoder import Encoder, clip_pixels, inference, to_device
+from eval_models.encoders.weights import CLIP, load_pretrained, load_state, load_tokenizer, loading
+from imageevalkit.assets.weights import WeightsSource
 from imageevalkit.benchmark.question import Question
 
 if TYPE_CHECKING:
@@ -34,31 +33,27 @@ _PLACES = (0, 2, 4, 6, 7)
 
 
 class _ClipMetric(Encoder):
-    """A number of features of length 1; the networks compute in half precision on a GPU, as OpenAI's program does."""
+    """A number of features of length 1; the networks compute in half precision on a GPU, as OpenAI's program does.
+
+    The first of its ``models`` is the image encoder.
+    """
 
     is_official = True
+    precision = "float16 on a GPU"
 
-    @property
-    def identity(self) -> dict[str, Any]:
-        weights = {name: source.identity for name, source in self.sources.items()}
-        return {"encoder": self.name, "weights": weights, "precision": "float16 on a GPU"}
-
-    @property
-    def _dtype(self) -> str:
-        return "float16" if self.device.startswith("cuda") else "float32"
+    def load_part(self, class_name: str, source: WeightsSource, unused: str) -> Any:
+        """One half of a CLIP. Raises CellFailure."""
+        dtype = "float16" if self.device.startswith("cuda") else "float32"
+        return load_pretrained(source, class_name, dtype, self.device, unused)
 
     def prepare(self, image: Image.Image) -> np.ndarray:
-        return clip_pixels(image, self._vision.config.image_size, "torchvision")[0]
+        return clip_pixels(image, self.models[0].config.image_size, "torchvision")[0]
 
     def forward(self, batch: list[np.ndarray]) -> list[torch.Tensor]:
         """(width,) of each image."""
-        pixels = to_device(batch, self.device).to(self._vision.dtype)
-        return list(_normalised(self._vision(pixel_values=pixels).image_embeds))
-
-    @property
-    @abstractmethod
-    def _vision(self) -> Any:
-        """The image encoder among the models."""
+        vision = self.models[0]
+        pixels = to_device(batch, self.device).to(vision.dtype)
+        return list(_normalised(vision(pixel_values=pixels).image_embeds))
 
 
 class ClipScore(_ClipMetric):
@@ -70,39 +65,27 @@ class ClipScore(_ClipMetric):
     name = "clipscore"
     weight_names = ("clip_vit_b_32",)
 
-    class Models(NamedTuple):
-        """``texts`` are features by caption."""
-
-        vision: Any
-        texts: dict[str, torch.Tensor]
-
-    @property
-    def _vision(self) -> Any:
-        return self.models.vision
-
-    def load(self, questions: Sequence[Question]) -> Models:
+    def load(self, questions: Sequence[Question]) -> tuple[Any, dict[str, torch.Tensor]]:
+        """The image encoder, and the features of each caption."""
         (source,) = self.sources.values()
-        vision = load_pretrained(source, CLIP, self._dtype, self.device, _NOT_VISION)
-        text = load_pretrained(source, "CLIPTextModelWithProjection", self._dtype, self.device, _NOT_TEXT)
-        with loading(source):
-            from transformers import AutoTokenizer
-
-            tokenizer = AutoTokenizer.from_pretrained(source.model_path, revision=source.commit)
+        vision = self.load_part(CLIP, source, _NOT_VISION)
+        text = self.load_part("CLIPTextModelWithProjection", source, _NOT_TEXT)
+        tokenizer = load_tokenizer(source)
         captions, texts = sorted({question.text for question in questions}), dict[str, Any]()
         longest = text.config.max_position_embeddings
         for start in range(0, len(captions), _TEXTS_AT_ONCE):
             some = captions[start : start + _TEXTS_AT_ONCE]
+            words = [f"{_PREFIX}{caption}" for caption in some]
             with inference("the captions"):
-                words = [f"{_PREFIX}{caption}" for caption in some]
                 tokens = tokenizer(
                     words, padding=True, truncation=True, max_length=longest, return_tensors="pt"
                 )
                 found = text(tokens.input_ids.to(self.device), tokens.attention_mask.to(self.device))
                 texts |= zip(some, _normalised(found.text_embeds), strict=True)
-        return self.Models(vision, texts)
+        return vision, texts
 
     def measure(self, question: Question, features: torch.Tensor) -> float:
-        cosine = float(features @ self.models.texts[question.text])
+        cosine = float(features @ self.models[1][question.text])
         return _SCALE * max(cosine, 0.0)  # in this order what is no number stays none
 
 
@@ -112,14 +95,10 @@ class AestheticPredictor(_ClipMetric):
     name = "aesthetic_predictor"
     weight_names = ("aesthetic", "clip_vit_l_14")
 
-    @property
-    def _vision(self) -> Any:
-        return self.models[0]
-
     def load(self, questions: Sequence[Question]) -> tuple[Any, Any]:
         """The image encoder, and the layers above it."""
         head, clip = self.sources.values()
-        vision = load_pretrained(clip, CLIP, self._dtype, self.device, _NOT_VISION)
+        vision = self.load_part(CLIP, clip, _NOT_VISION)
         with loading(head):
             import torch
 

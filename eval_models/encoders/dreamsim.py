@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from eval_models.encoders.encoder import Encoder, to_device
-from eval_models.encoders.pixels import to_floats
+from eval_models.encoders.encoder import TORCH, Encoder, to_device, to_floats
 from eval_models.encoders.weights import DREAMSIM_ENTRIES, ENCODERS, LORA, loading, refuse_unfit
+from imageevalkit.assets.weights import first_line
 from imageevalkit.benchmark.question import Question
 from imageevalkit.cell.fingerprint import weights_of
 from imageevalkit.errors import CellFailure
-from imageevalkit.weights import first_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,19 +34,15 @@ class DreamSimEncoder(Encoder):
     name = "dreamsim"
     weight_names = ("dreamsim",)
     is_official = True
-    packages = ("dreamsim", "torchvision", "peft")
+    packages = (*TORCH, "dreamsim", "torchvision", "peft")
+    precision = "float32"
 
     @property
     def identity(self) -> dict[str, Any]:
         """The folder counts by the files that the package reads: Python leaves others there."""
         folder = Path(self.sources["dreamsim"].model_path)
-        return {
-            "encoder": "dreamsim",
-            "weights": {
-                entry: weights_of(str(folder / entry)).get("weights", "") for entry in DREAMSIM_ENTRIES
-            },
-            "precision": "float32",
-        }
+        files = {entry: weights_of(str(folder / entry)).get("weights", "") for entry in DREAMSIM_ENTRIES}
+        return {**super().identity, "weights": files}
 
     def load(self, questions: Sequence[Question]) -> Any:
         source = self.sources["dreamsim"]

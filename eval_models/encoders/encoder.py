@@ -1,12 +1,18 @@
-"""What encoders have in common: their name, their device, and many images read in threads ahead of the model."""
+"""What encoders have in common: their name, their device, many images read in threads ahead of the model, and pixels.
+
+torchvision's transforms for Pillow images and transformers' CLIPImageProcessor (the slow one of 4.50) both resize
+with Pillow and round the longer side down; they differ in how they round the border of an odd centre crop.
+Both are done here with Pillow and numpy, bit for bit, so that no version of either decides a score.
+"""
 
 from __future__ import annotations
 
 import gc
 import json
+import math
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import islice
@@ -15,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from PIL import Image
 
 from eval_models.encoders.weights import ENCODERS, WEIGHTS, find
+from imageevalkit.assets.weights import WeightsSource, first_line, package_versions
 from imageevalkit.benchmark.answerer import Answerer, digest, without_packages
 from imageevalkit.benchmark.question import TRANSFORMERS, Answer, PixelRule, Question
 from imageevalkit.cell.results import Evaluator
@@ -23,26 +30,76 @@ from imageevalkit.images import CorruptImage, map_threads
 from imageevalkit.judges.api import open_picture
 from imageevalkit.machine import available_cores
 from imageevalkit.secrets import one_line
-from imageevalkit.weights import WeightsSource, first_line, package_versions
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
+
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+TORCH = ("torch", "transformers", "numpy", "pillow")
+"""The packages of every encoder."""
+# half of an odd border, at the left and top: to the nearest even number, or down
+_ROUNDED: dict[str, Callable[[float], int]] = {"torchvision": round, "transformers": math.floor}
 
 
-class Encoder(Answerer):
-    """One measurement by image encoders: the text of an answer is a JSON object of numbers.
+class Measurer(Answerer):
+    """It answers with a JSON value; its name has a hash of all that decides the value but the packages' versions.
 
     ``weights`` are places by their names, over the defaults; ``weight_names`` says which there are.
+    """
+
+    name: ClassVar[str]
+    weight_names: ClassVar[Sequence[str]] = ()
+    packages: ClassVar[Sequence[str]] = ()
+    """Those that compute the answer."""
+    kind: ClassVar[str]
+    """What it is called among the details of its evaluator."""
+    official: ClassVar[bool] = False
+    """Whether alone, with the weights of :data:`WEIGHTS`, it is the official evaluator of a benchmark.
+
+    This is a part of every request: another value would measure anew what is on record.
+    """
+
+    @property
+    @abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """All that decides what it answers but the packages: weights, precision; reference data, if any; no places."""
+
+    def __init__(self, weights: Mapping[str, str] | None = None) -> None:
+        self.weights = weights or {}
+
+    @cached_property
+    def sources(self) -> dict[str, WeightsSource]:
+        """Its weights by their names. Raises CellFailure: they are not there."""
+        return {name: find(name, self.weights) for name in self.weight_names}
+
+    @cached_property
+    def evaluator(self) -> Evaluator:
+        # first: the rest needs them
+        packages = package_versions(ENCODERS, self.packages)
+        identity = {**self.identity, "packages": packages}
+        name = f"{self.name}/{digest(without_packages(identity))[:8]}"
+        has_others = any(self.weights.get(one, WEIGHTS[one]) != WEIGHTS[one] for one in self.weight_names)
+        return Evaluator(name, self.official and not has_others, {self.kind: identity})
+
+
+def why_no_number(error: Exception) -> str:
+    """One line for what the disk, Pillow or another library raised: it costs an image, not the cell."""
+    return f"unreadable image: {one_line(error)}" if isinstance(error, CorruptImage) else first_line(error)
+
+
+class Encoder(Measurer):
+    """One measurement by image encoders: the text of an answer is a JSON object of numbers.
+
     ``device`` is torch's word for one, by default the first GPU, else the CPU. ``batch_size`` counts images in one
     forward pass; it is halved where memory runs out. ``models`` are what :meth:`load` gives, while it answers.
     """
 
-    name: ClassVar[str]
-    weight_names: ClassVar[Sequence[str]]
-    packages: ClassVar[Sequence[str]] = ()
-    """Those that compute the answer besides torch, transformers, numpy and Pillow."""
-    official: ClassVar[bool] = False
-    """Whether alone, with the weights of :data:`WEIGHTS`, it is the official evaluator of a benchmark."""
+    kind = "encoder"
+    packages: ClassVar[Sequence[str]] = TORCH
+    precision: ClassVar[Any] = ""
+    """Of its numbers, as a part of its name."""
     pixels: ClassVar[PixelRule] = TRANSFORMERS
     """How it decodes an image for which the benchmark has no rule of its own."""
     models: Any = None
@@ -50,7 +107,7 @@ class Encoder(Answerer):
     def __init__(
         self, weights: Mapping[str, str] | None = None, device: str = "", batch_size: int = 32
     ) -> None:
-        self.weights = weights or {}
+        super().__init__(weights)
         self.batch_size = batch_size
         self._device = device
 
@@ -67,15 +124,10 @@ class Encoder(Answerer):
             ) from error
         return name
 
-    @cached_property
-    def sources(self) -> dict[str, WeightsSource]:
-        """Its weights by their names. Raises CellFailure: they are not there."""
-        return {name: find(name, self.weights) for name in self.weight_names}
-
     @property
-    @abstractmethod
     def identity(self) -> dict[str, Any]:
-        """All that decides what it answers but the packages: weights, precision, reference data; no places."""
+        weights = {name: source.identity for name, source in self.sources.items()}
+        return {"encoder": self.name, "weights": weights, "precision": self.precision}
 
     @abstractmethod
     def load(self, questions: Sequence[Question]) -> Any:
@@ -97,18 +149,11 @@ class Encoder(Answerer):
         it raises ValueError.
         """
 
-    @cached_property
-    def evaluator(self) -> Evaluator:
-        """Named by a hash of weights and settings; versions of packages are among its details only.
+    def autocast(self, **options: Any) -> torch.amp.autocast_mode.autocast:
+        """torch's autocast for the kind of its device."""
+        import torch
 
-        ``official`` is a part of every request: another value would measure anew what is on record.
-        """
-        # first: the rest needs them
-        packages = package_versions(ENCODERS, ("torch", "transformers", "numpy", "pillow", *self.packages))
-        identity = {**self.identity, "packages": packages}
-        name = f"{self.name}/{digest(without_packages(identity))[:8]}"
-        has_own = any(self.weights.get(one, WEIGHTS[one]) != WEIGHTS[one] for one in self.weight_names)
-        return Evaluator(name, self.official and not has_own, {"encoder": identity})
+        return torch.amp.autocast(torch.device(self.device).type, **options)
 
     def holdup(self) -> str:
         return f"{self.name} loads and measures"  # minutes, and answers come a batch at a time
@@ -159,10 +204,8 @@ class Encoder(Answerer):
                 picture = group[0].pictures[0]
                 image = open_picture(picture._replace(pixels=picture.pixels or self.pixels))
                 return group, self.prepare(image), ""
-            except CorruptImage as error:
-                return group, None, f"unreadable image: {one_line(error)}"
-            except Exception as error:  # whatever the disk or Pillow raises costs this image, not the cell
-                return group, None, first_line(error)
+            except Exception as error:
+                return group, None, why_no_number(error)
 
         at_once = self.batch_size if self.device == "cpu" else len(groups)
         # more decode faster than any GPU encodes, and only hold memory
@@ -190,6 +233,35 @@ class Encoder(Answerer):
         except ValueError:
             return Answer(question, None, "the encoder gave no finite number", seconds=seconds)
         return Answer(question, text, seconds=seconds)
+
+
+def to_floats(
+    image: Image.Image, mean: Sequence[float] = CLIP_MEAN, std: Sequence[float] = CLIP_STD
+) -> np.ndarray:
+    """``image`` (RGB) as float32, (3, height, width): scaled to 0-1, less ``mean``, divided by ``std``.
+
+    The quotient of float32 numbers is the same as transformers' product in float64 that is rounded to float32.
+    """
+    import numpy as np
+
+    values = np.asarray(image, dtype=np.float32) / np.float32(255)
+    values = (values - np.array(mean, dtype=np.float32)) / np.array(std, dtype=np.float32)
+    return np.ascontiguousarray(values.transpose(2, 0, 1))
+
+
+def clip_pixels(image: Image.Image, size: int, *libraries: str) -> list[np.ndarray]:
+    """What CLIP takes of ``image`` (RGB), prepared as by each of ``libraries``: float32, (3, size, size).
+
+    The shorter side becomes ``size``, bicubic; the centre is cropped, and CLIP's normalisation applied.
+    """
+    longer = int(size * max(image.size) / min(image.size))
+    shape = (size, longer) if image.width <= image.height else (longer, size)
+    resized = image.resize(shape, Image.Resampling.BICUBIC)
+    found = []
+    for library in libraries:
+        left, top = (_ROUNDED[library]((side - size) / 2) for side in shape)
+        found.append(to_floats(resized.crop((left, top, left + size, top + size))))
+    return found
 
 
 def to_device(pixels: Sequence[np.ndarray], device: str) -> Any:

@@ -6,19 +6,17 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eval_models.encoders.encoder import Encoder, free_memory, inference, to_device
-from eval_models.encoders.pixels import clip_pixels
-from eval_models.encoders.weights import CLIP, load_pretrained, loading, refuse_unfit
+from eval_models.encoders.encoder import TORCH, Encoder, clip_pixels, free_memory, inference, to_device
+from eval_models.encoders.weights import CLIP, first_cached, load_pretrained, load_state, loading
+from imageevalkit.assets.weights import WeightsSource
 from imageevalkit.benchmark.question import Question
 from imageevalkit.errors import CellFailure
-from imageevalkit.weights import WeightsSource
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
     from PIL import Image
-
-    State = Mapping[str, torch.Tensor]
+    from torch import nn
 
 _ADAPTER = "text_adapter.adaptor."
 # the adapter; the temperature, and what older versions of transformers saved of a counter: no feature depends on these
@@ -41,16 +39,13 @@ class Llm2ClipEncoder(Encoder):
 
     name = "llm2clip"
     weight_names = ("llm2clip_vision", "llm2clip_text")
-    packages = ("tokenizers", "safetensors")
+    packages = (*TORCH, "tokenizers", "safetensors")
 
     @property
     def identity(self) -> dict[str, Any]:
         autocast = "float16" if self.is_official else "bfloat16"
-        return {
-            "encoder": "llm2clip",
-            "weights": {name: source.identity for name, source in self.sources.items()},
-            "precision": {"weights": "bfloat16", "official": autocast, "exact": "float32"},
-        }
+        precision = {"weights": "bfloat16", "official": autocast, "exact": "float32"}
+        return {**super().identity, "precision": precision}
 
     @property
     def is_official(self) -> bool:
@@ -65,9 +60,9 @@ class Llm2ClipEncoder(Encoder):
         images, llm = self.sources.values()
         vectors = encode_texts([question.text for question in questions], llm, self.device)
         vision, adapter = load_llm2clip(images, self.device)
-        exact_adapter = {name: tensor.float() for name, tensor in adapter.items()}
+        exact_adapter = copy.deepcopy(adapter).float()
         texts = {}
-        takes = len(adapter[f"{_ADAPTER}0.ln.weight"])
+        takes = adapter[-1].in_features
         # one at a time, as the official code does
         for text, found in vectors.items():
             if (gives := found.exact.shape[-1]) != takes:
@@ -77,7 +72,7 @@ class Llm2ClipEncoder(Encoder):
                 )
             of_official, of_exact = (one.to(self.device) for one in found)
             with inference("a reference answer"):
-                with self._official_precision():
+                with self.autocast():
                     of_official = text_features(adapter, of_official)
                 texts[text] = Vectors(of_official, text_features(exact_adapter, of_exact))
         return vision, copy.deepcopy(vision).float(), texts
@@ -90,7 +85,7 @@ class Llm2ClipEncoder(Encoder):
 
         official, exact, _ = self.models
         pixels = to_device(batch, self.device)
-        with self._official_precision():
+        with self.autocast():
             of_official = image_features(official, pixels)
         # cuDNN would round the patches to TF32 by default
         with torch.backends.cudnn.flags(allow_tf32=False):
@@ -99,15 +94,9 @@ class Llm2ClipEncoder(Encoder):
 
     def measure(self, question: Question, features: Vectors) -> dict[str, float]:
         text = self.models[2][question.text]
-        with self._official_precision():
+        with self.autocast():
             official = features.official @ text.official.T
         return {"official": official.item(), "exact": (features.exact @ text.exact.T).item()}
-
-    def _official_precision(self) -> torch.amp.autocast_mode.autocast:
-        """The official code's autocast, with the precision that torch chooses for the kind of device."""
-        import torch
-
-        return torch.amp.autocast(torch.device(self.device).type)
 
 
 class Vectors(NamedTuple):
@@ -126,28 +115,23 @@ def image_features(model: Any, pixels: torch.Tensor) -> torch.Tensor:
     return _of_length_1(model(pixel_values=pixels).image_embeds)
 
 
-def text_features(adapter: State, vectors: torch.Tensor) -> torch.Tensor:
+def text_features(adapter: nn.Sequential, vectors: torch.Tensor) -> torch.Tensor:
     """Those of the LLM's float32 ``vectors`` (texts, its width): (texts, width), each of length 1.
 
-    ``get_text_features`` of the hub's model: residual blocks, a norm, a projection. Between the two linear layers of a
-    block is the dropout of its training.
+    ``get_text_features`` of the hub's model: residual blocks, a norm, a projection.
     """
     from torch.nn import functional
 
-    def layer(name: str | int) -> list[torch.Tensor]:
-        return [adapter[f"{_ADAPTER}{name}.{kind}"] for kind in ("weight", "bias")]
-
-    def norm(name: str | int) -> torch.Tensor:
+    def normed(layer: Any) -> torch.Tensor:
         # in float32, as autocast has it on a GPU; on the CPU it would refuse weights of another precision
-        weight, bias = (tensor.float() for tensor in layer(name))
+        weight, bias = layer.weight.float(), layer.bias.float()
         return functional.layer_norm(values.float(), weight.shape, weight, bias).to(values.dtype)
 
+    *blocks, norm, projection = adapter
     values = functional.normalize(vectors, p=2, dim=-1)
-    depth = _depth(adapter)
-    for n in range(depth):
-        inner = functional.gelu(functional.linear(norm(f"{n}.ln"), *layer(f"{n}.fn.0")))
-        values = values + functional.linear(inner, *layer(f"{n}.fn.3"))
-    return _of_length_1(functional.linear(norm(depth), *layer(depth + 1)))
+    for block in blocks:
+        values = values + block["fn"](normed(block["ln"]))
+    return _of_length_1(projection(normed(norm)))
 
 
 def _of_length_1(features: torch.Tensor) -> torch.Tensor:
@@ -156,8 +140,8 @@ def _of_length_1(features: torch.Tensor) -> torch.Tensor:
     return features
 
 
-def load_llm2clip(source: WeightsSource, device: str) -> tuple[Any, State]:
-    """In bfloat16 a ``CLIPVisionModelWithProjection`` and the tensors of the text adapter.
+def load_llm2clip(source: WeightsSource, device: str) -> tuple[Any, nn.Sequential]:
+    """In bfloat16 a ``CLIPVisionModelWithProjection`` and the text adapter.
 
     Not by the hub's own code: transformers 5 lacks a module that it imports.
 
@@ -167,51 +151,39 @@ def load_llm2clip(source: WeightsSource, device: str) -> tuple[Any, State]:
         import torch
         from transformers import CLIPVisionConfig
         from transformers.modeling_utils import load_state_dict
-        from transformers.utils import cached_file
 
-        try:
-            path = cached_file(source.model_path, "model.safetensors", revision=source.commit)
-        except OSError:  # transformers' word for what is not there
-            path = cached_file(source.model_path, "pytorch_model.bin", revision=source.commit)
+        path = first_cached(source, ("model.safetensors", "pytorch_model.bin"))
         state = load_state_dict(str(path))
-        adapter = {
-            name: tensor.to(device, torch.bfloat16)
-            for name, tensor in state.items()
-            if name.startswith(_ADAPTER)
-        }
         # the hub's code does not read the size of the projection in the vision tower's own configuration
+        features = len(state.get("visual_projection.weight", "?"))  # told by name below
         config = CLIPVisionConfig.from_pretrained(
-            source.model_path,
-            revision=source.commit,
-            projection_dim=len(state.get("visual_projection.weight", "?")),  # told by name below
+            source.model_path, revision=source.commit, projection_dim=features
         )
         vision = load_pretrained(source, CLIP, "bfloat16", device, _NOT_VISION, config=config)
-        _check_adapter(source, adapter, config.projection_dim)
+        adapter = _adapter(source, state, features).to(device, torch.bfloat16).eval()
         return vision, adapter
 
 
-def _check_adapter(source: WeightsSource, adapter: State, features: int) -> None:
-    """Raise CellFailure where ``adapter`` is not what :func:`text_features` takes, to ``features`` numbers."""
+def _adapter(source: WeightsSource, state: Mapping[str, torch.Tensor], features: int) -> nn.Sequential:
+    """That of ``source``'s tensors, to ``features`` numbers, as deep and wide as they are."""
+    from torch import nn
+
+    own = {name: tensor for name, tensor in state.items() if name.startswith(_ADAPTER)}
 
     def length(name: str) -> int:
-        return len(adapter.get(f"{_ADAPTER}{name}", "?"))  # what is missing is told by name
+        return len(own.get(f"{_ADAPTER}{name}.weight", "?"))  # what is missing is told by name
 
-    depth = max(1, _depth(adapter))  # of another model there are none
-    width = length(f"{depth}.weight")
-    layers: dict[str, tuple[int, ...]] = {f"{depth}": (width,), f"{depth + 1}": (features, width)}
+    depth = max(1, sum(name.endswith(".fn.0.weight") for name in own))  # of another model there are none
+    width = length(f"{depth}")
+    blocks = []
     for n in range(depth):
-        inner = length(f"{n}.fn.0.weight")
-        layers |= {f"{n}.ln": (width,), f"{n}.fn.0": (inner, width), f"{n}.fn.3": (width, inner)}
-    expected = {f"{_ADAPTER}{name}.weight": shape for name, shape in layers.items()}
-    expected |= {f"{_ADAPTER}{name}.bias": shape[:1] for name, shape in layers.items()}
-    refuse_unfit(source, {"lacks": expected.keys() - adapter, "has unexpected": adapter.keys() - expected})
-    odd = [name for name, shape in expected.items() if adapter[name].shape != shape]
-    refuse_unfit(source, {"has another shape of": odd})
-
-
-def _depth(adapter: State) -> int:
-    """How many residual blocks it has."""
-    return sum(name.endswith(".fn.0.weight") for name in adapter)
+        inner = length(f"{n}.fn.0")
+        # its training had a dropout
+        layers = nn.Sequential(nn.Linear(width, inner), nn.GELU(), nn.Identity(), nn.Linear(inner, width))
+        blocks.append(nn.ModuleDict({"ln": nn.LayerNorm(width), "fn": layers}))
+    adapter = nn.Sequential(*blocks, nn.LayerNorm(width), nn.Linear(width, features))
+    load_state(nn.ModuleDict({"text_adapter": nn.ModuleDict({"adaptor": adapter})}), own, source)
+    return adapter
 
 
 def encode_texts(texts: Sequence[str], source: WeightsSource, device: str) -> dict[str, Vectors]:

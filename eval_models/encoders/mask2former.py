@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from PIL import Image
 
 from eval_models.encoders.clip import OpenClip, load_clip
-from eval_models.encoders.encoder import Encoder, inference, to_device
-from eval_models.encoders.pixels import clip_pixels
+from eval_models.encoders.encoder import TORCH, Encoder, clip_pixels, inference, to_device
 from eval_models.encoders.weights import load_pretrained
 from imageevalkit.benchmark.question import Question
 
@@ -65,7 +64,8 @@ class Mask2Former(Encoder):
 
     name = "mask2former"
     weight_names = ("mask2former", "geneval_clip")
-    packages = ("open_clip_torch", "opencv-python")
+    packages = (*TORCH, "open_clip_torch", "opencv-python")
+    precision: ClassVar = {"objects": "float32", "colors": "float16 on a GPU"}
 
     def __init__(
         self, classes: Sequence[str], colors: Sequence[str], templates: Sequence[str], **options: Any
@@ -76,14 +76,8 @@ class Mask2Former(Encoder):
 
     @property
     def identity(self) -> dict[str, Any]:
-        return {
-            "encoder": self.name,
-            "weights": {name: source.identity for name, source in self.sources.items()},
-            "precision": {"objects": "float32", "colors": "float16 on a GPU"},
-            "classes": self.classes,
-            "colors": self.colors,
-            "templates": self.templates,
-        }
+        chosen = {"classes": self.classes, "colors": self.colors, "templates": self.templates}
+        return {**super().identity, **chosen}
 
     def load(self, questions: Sequence[Question]) -> tuple[Any, OpenClip]:
         detector, clip = self.sources.values()

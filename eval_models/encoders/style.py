@@ -15,13 +15,12 @@ from typing import Any
 
 from PIL import Image
 
-from eval_models.encoders.encoder import Encoder, to_device
-from eval_models.encoders.pixels import clip_pixels
+from eval_models.encoders.encoder import Encoder, clip_pixels, to_device
 from eval_models.encoders.weights import CLIP, load_pretrained, loading
+from imageevalkit.assets.weights import WeightsSource
 from imageevalkit.benchmark.question import Question
 from imageevalkit.errors import CellFailure
 from imageevalkit.images import sha256_file
-from imageevalkit.weights import WeightsSource
 
 # what transformers calls otherwise in the names of CSD's tensors, which are OpenAI's
 _NAMES = {

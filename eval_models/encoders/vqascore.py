@@ -12,11 +12,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from PIL import Image
 
-from eval_models.encoders.encoder import Encoder, inference, to_device
-from eval_models.encoders.pixels import CLIP_MEAN, clip_pixels
-from eval_models.encoders.weights import cached, first_cached, load_pretrained, load_state, loading
+from eval_models.encoders.encoder import CLIP_MEAN, TORCH, Encoder, clip_pixels, inference, to_device
+from eval_models.encoders.weights import (
+    cached,
+    first_cached,
+    load_pretrained,
+    load_state,
+    load_tokenizer,
+    loading,
+)
+from imageevalkit.assets.weights import WeightsSource
 from imageevalkit.benchmark.question import PILLOW, Question
-from imageevalkit.weights import WeightsSource
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,8 +48,9 @@ class ClipFlanT5(Encoder):
 
     name = "clip-flant5-xxl"
     weight_names: ClassVar[Sequence[str]] = ("clip_flant5_xxl", "clip_vit_l_336")
-    packages: ClassVar[Sequence[str]] = ("sentencepiece",)
+    packages: ClassVar[Sequence[str]] = (*TORCH, "sentencepiece")
     official = True
+    precision = "bfloat16"
     pixels = PILLOW
 
     def __init__(self, system: str = "", **options: Any) -> None:
@@ -52,18 +59,17 @@ class ClipFlanT5(Encoder):
 
     @property
     def identity(self) -> dict[str, Any]:
-        weights = {name: source.identity for name, source in self.sources.items()}
-        return {"encoder": self.name, "weights": weights, "precision": "bfloat16", "system": self.system}
+        return {**super().identity, "system": self.system}
 
     def load(self, questions: Sequence[Question]) -> _Models:
         source, tower = self.sources.values()
         encoder = load_pretrained(tower, "CLIPVisionModel", "bfloat16", self.device, unused=_NOT_VISION)
         with loading(source):
             from torch import nn
-            from transformers import AutoTokenizer, T5Config
+            from transformers import T5Config
 
             settings = json.loads(cached(source, "config.json").read_text(encoding="utf-8"))
-            tokenizer = AutoTokenizer.from_pretrained(source.model_path, revision=source.commit)
+            tokenizer = load_tokenizer(source)
             config = T5Config(**settings)
             width = config.d_model
             projector = nn.Sequential(
@@ -93,8 +99,10 @@ class ClipFlanT5(Encoder):
 
     def forward(self, batch: list[np.ndarray]) -> list[torch.Tensor]:
         """(patches, width) of each image, as words to the network."""
+        import torch
+
         models = self.models
-        with self._autocast():
+        with self.autocast(dtype=torch.bfloat16):
             pixels = to_device(batch, self.device)
             states = models.encoder(pixel_values=pixels, output_hidden_states=True).hidden_states
             # the first place is that of the whole image
@@ -104,7 +112,7 @@ class ClipFlanT5(Encoder):
         import torch
 
         words = self.models.network.get_input_embeddings()
-        with inference("a question"), self._autocast():
+        with inference("a question"), self.autocast(dtype=torch.bfloat16):
             # each of both parts ends as a text does
             system, text = self._said(question)
             before, after = words(self._tokens(system)), words(self._tokens(f"{text} "))
@@ -127,11 +135,6 @@ class ClipFlanT5(Encoder):
     def _tokens(self, text: str) -> torch.Tensor:
         return self.models.tokenizer(text, return_tensors="pt").input_ids.to(self.device)
 
-    def _autocast(self) -> torch.amp.autocast_mode.autocast:
-        import torch
-
-        return torch.amp.autocast(torch.device(self.device).type, dtype=torch.bfloat16)
-
 
 class ClipFlanT5XL(ClipFlanT5):
     """The smaller one of its authors'."""
@@ -146,16 +149,13 @@ class Llava(ClipFlanT5):
 
     name = "llava-v1.5-13b"
     weight_names = ("llava_13b",)
-    packages = ()
+    packages = TORCH
     official = False
 
     def load(self, questions: Sequence[Question]) -> _Models:
         (source,) = self.sources.values()
         network = load_pretrained(source, "LlavaForConditionalGeneration", "bfloat16", self.device)
-        with loading(source):
-            from transformers import AutoTokenizer
-
-            tokenizer = AutoTokenizer.from_pretrained(source.model_path, revision=source.commit)
+        tokenizer = load_tokenizer(source)
         parts, layer = network.model, network.config.vision_feature_layer
         return _Models(network, parts.multi_modal_projector, parts.vision_tower, tokenizer, layer)
 
@@ -167,7 +167,7 @@ class Llava(ClipFlanT5):
         system, asked = self._said(question)
         answered = self._tokens(f"{asked} {_ANSWER}{tokenizer.eos_token}")
         count = answered.shape[1] - self._tokens(asked).shape[1]
-        with torch.inference_mode(), self._autocast():
+        with torch.inference_mode(), self.autocast(dtype=torch.bfloat16):
             before = words(self._tokens(system))
             # a text begins with a mark, of which there is one before the image
             after = words(answered[:, 1:])

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from imageevalkit.asset_checks.check import LocalFolder, Needed, weights_at
-from imageevalkit.assets import CodeAsset, HubAsset, PlacedAsset, UrlAsset
-from imageevalkit.cell import REPO
-from imageevalkit.cell.fingerprint import weights_of
-from imageevalkit.errors import CellFailure, UserError, suggest
-from imageevalkit.weights import (
+from imageevalkit.assets import HubAsset, LocalFolder, Needed, UrlAsset, parse_entries
+from imageevalkit.assets.check import weights_at
+from imageevalkit.assets.weights import (
     WeightsSource,
     WeightsUser,
     find_weights,
@@ -22,6 +20,9 @@ from imageevalkit.weights import (
     missing_package,
     why_not_loaded,
 )
+from imageevalkit.cell import REPO
+from imageevalkit.cell.fingerprint import weights_of
+from imageevalkit.errors import CellFailure, unknown
 
 if TYPE_CHECKING:
     import torch
@@ -29,19 +30,19 @@ if TYPE_CHECKING:
 ENCODERS = WeightsUser(
     "encoders", "it needs an environment made by bash utils/make_env.sh --benchmark with the benchmark's name"
 )
-_FOLDER = "eval_models/weights"
 CLIP = "CLIPVisionModelWithProjection"
-# of DreamSim: its package reads these files, or downloads them
 LORA = "ensemble_lora"
-_BACKBONES = ("dino_vitb16_pretrain.pth", "clip_vitb16_pretrain.pth.tar", "open_clip_vitb16_pretrain.pth.tar")
-# torch.hub's names for the repository, and for what its hubconf.py downloads
-_DINO = "facebookresearch_dino_main"
-_DINO_WEIGHTS = "checkpoints/dino_vitbase16_pretrain.pth"
 DREAMSIM_ENTRIES = (
-    *(*_BACKBONES, _DINO_WEIGHTS, LORA),
-    *(f"{_DINO}/hubconf.py", f"{_DINO}/vision_transformer.py"),
+    "dino_vitb16_pretrain.pth",
+    "clip_vitb16_pretrain.pth.tar",
+    "open_clip_vitb16_pretrain.pth.tar",
+    "checkpoints/dino_vitbase16_pretrain.pth",
+    LORA,
+    # of the DINO code, in torch.hub's folder for it, the files that make the model
+    "facebookresearch_dino_main/hubconf.py",
+    "facebookresearch_dino_main/vision_transformer.py",
 )
-"""What the package reads in DreamSim's folder; of the DINO code, the files that make the model."""
+"""What DreamSim's package reads in its folder, or downloads."""
 _DREAMSIM_FILES = (
     *((name,) for name in (*DREAMSIM_ENTRIES, f"{LORA}/adapter_config.json")),
     # peft reads either
@@ -49,90 +50,11 @@ _DREAMSIM_FILES = (
 )
 """One of each must be there."""
 
-_ASSETS: dict[str, tuple[PlacedAsset, ...]] = {
-    # CSD on OpenAI's ViT-L/14, whose own weights it replaces by its own, all of them. The official code names a file
-    # on Google Drive (1FX0xs8p-C7Ob-h5Y4cUhTeOepHzXv_46), which no program can fetch reliably; this is its authors' own
-    # copy on the hub.
-    "csd": (
-        UrlAsset(
-            "https://huggingface.co/tomg-group-umd/CSD-ViT-L/resolve/5bc26a6fb0487f3f00a2a7313135103a005b1b67/"
-            "pytorch_model.bin",
-            f"{_FOLDER}/csd/checkpoint.pth",
-            "CC-BY-4.0",
-            sha256="40e92fad63a361b8136100cd234c42d401ef9b34ff1748234318929ebcc7e7a1",
-            size=2_438_228_893,
-        ),
-    ),
-    # no revision of these is known for certain: the newest, or the one in HF_HOME; a score's name holds its commit
-    "se": (HubAsset("xingpng/OneIG-StyleEncoder"),),
-    "llm2clip_vision": (HubAsset("microsoft/LLM2CLIP-Openai-L-14-336"),),
-    "llm2clip_text": (HubAsset("microsoft/LLM2CLIP-Llama-3-8B-Instruct-CC-Finetuned"),),
-    "dreamsim": (
-        # nobody has published hashes of the two files
-        UrlAsset(
-            "https://github.com/ssundaram21/dreamsim/releases/download/v0.2.0-checkpoints/"
-            "dreamsim_ensemble_checkpoint.zip",
-            f"{_FOLDER}/dreamsim",
-            "MIT",
-            unpack=(*_BACKBONES, f"{LORA}/adapter_config.json"),
-        ),
-        # the newest commit of the branch main, which the package reads; the repository is archived
-        CodeAsset(
-            "facebookresearch/dino",
-            "7c446df5b9f45747937fb0d72314eb9f7b66930a",
-            "b0273e7ed12b0e4d4f7a37a215004038cbe7222b",
-            f"{_FOLDER}/dreamsim/{_DINO}",
-            "Apache-2.0",
-        ),
-        UrlAsset(
-            "https://dl.fbaipublicfiles.com/dino/dino_vitbase16_pretrain/dino_vitbase16_pretrain.pth",
-            f"{_FOLDER}/dreamsim/{_DINO_WEIGHTS}",
-            "Apache-2.0",
-        ),
-    ),
-    # GenEval: the detector that transformers has, trained anew by its authors, and OpenAI's CLIP in open_clip's format
-    "mask2former": (HubAsset("facebook/mask2former-swin-small-coco-instance"),),
-    "geneval_clip": (HubAsset("timm/vit_large_patch14_clip_224.openai"),),
-    "hpsv2": (HubAsset("xswu/HPSv2", patterns=("HPS_v2_compressed.pt", "HPS_v2.1_compressed.pt")),),
-    "clip_flant5_xxl": (HubAsset("zhiqiulin/clip-flant5-xxl"),),
-    "clip_flant5_xl": (HubAsset("zhiqiulin/clip-flant5-xl"),),
-    # DPG-Bench: ModelScope's hub has a client of its own
-    "mplug": (
-        UrlAsset(
-            "https://www.modelscope.cn/models/iic/mplug_visual-question-answering_coco_large_en",
-            f"{_FOLDER}/mplug",
-            "Apache-2.0",
-            by_hand=True,
-        ),
-    ),
-    "clip_vit_l_336": (HubAsset("openai/clip-vit-large-patch14-336"),),
-    # the authors' weights in transformers' format
-    "llava_13b": (HubAsset("llava-hf/llava-1.5-13b-hf"),),
-    "clip_vit_b_32": (HubAsset("openai/clip-vit-base-patch32"),),
-    "clip_vit_l_14": (HubAsset("openai/clip-vit-large-patch14"),),
-    "aesthetic": (
-        UrlAsset(
-            "https://github.com/christophschuhmann/improved-aesthetic-predictor/raw/"
-            "6934dd81792f086e613a121dbce43082cb8be85e/sac+logos+ava1-l14-linearMSE.pth",
-            f"{_FOLDER}/aesthetic/sac+logos+ava1-l14-linearMSE.pth",
-            "Apache-2.0",
-            sha256="21dd590f3ccdc646f0d53120778b296013b096a035a2718c9cb0d511bff0f1e0",
-            size=3_714_759,
-        ),
-    ),
-    # NIQE's statistics of undistorted photographs
-    "niqe": (
-        UrlAsset(
-            "https://github.com/XPixelGroup/BasicSR/raw/8d56e3a045f9fb3e1d8872f92ee4a4f07f886b0a/"
-            "basicsr/metrics/niqe_pris_params.npz",
-            f"{_FOLDER}/niqe/niqe_pris_params.npz",
-            "Apache-2.0",
-            sha256="2a7c182a68c9e7f1b2e2e5ec723279d6f65d912b6fcaf37eb2bf03d7367c4296",
-            size=11_850,
-        ),
-    ),
+_LIST = Path(__file__).resolve().parents[1] / "weights.json"
+_ASSETS = {
+    name: parse_entries(entries, f"'{name}' in eval_models/weights.json")
+    for name, entries in json.loads(_LIST.read_text(encoding="utf-8"))["weights"].items()
 }
-"""What prefetch gets; the first of each says where the weights are."""
 WEIGHTS: dict[str, str] = {
     name: first.hub if isinstance(first, HubAsset) else f"{REPO}/{first.path}"
     for name, (first, *_) in _ASSETS.items()
@@ -182,9 +104,8 @@ def find(name: str, places: Mapping[str, str]) -> WeightsSource:
     ``places`` are the user's own. A local file or folder is told by its content alone, a hub repository by its id
     and commit.
 
-    Raises:
-        UserError: ``places`` has an unknown name.
-        CellFailure: they are neither here nor on the hub, or not whole; says where to get them.
+    Raises UserError: ``places`` has an unknown name; CellFailure: they are neither here nor on the hub, or not whole;
+    says where to get them.
     """
     place, on_hub = _place(name, places)
     try:
@@ -220,9 +141,7 @@ def check_names(places: Mapping[str, str]) -> None:
     """Raises UserError: ``places`` has an unknown name."""
     for name in places:
         if name not in WEIGHTS:
-            raise UserError(
-                f"unknown weights '{name}'{suggest(name, WEIGHTS)}; known: {', '.join(sorted(WEIGHTS))}"
-            )
+            raise unknown("weights", name, sorted(WEIGHTS))
 
 
 def _place(name: str, places: Mapping[str, str]) -> tuple[str, bool]:
@@ -233,7 +152,7 @@ def _place(name: str, places: Mapping[str, str]) -> tuple[str, bool]:
 
 
 @contextmanager
-def loading(source: WeightsSource) -> Iterator[None]:
+def loading(source: WeightsSource, user: WeightsUser = ENCODERS) -> Iterator[None]:
     """A block that loads ``source``. Raises CellFailure, in one line, whatever is wrong with it."""
     path = source.model_path
     try:
@@ -241,11 +160,18 @@ def loading(source: WeightsSource) -> Iterator[None]:
     except CellFailure:
         raise
     except ImportError as error:
-        raise missing_package(ENCODERS, error) from error
+        raise missing_package(user, error) from error
     except Exception as error:  # of the hub, of the disk, of the device, a damaged file, no memory left
-        is_file = Path(path).is_file()
-        why = f"{path} does not load: {first_line(error)}" if is_file else why_not_loaded(path, error)
-        raise CellFailure(f"encoders: {why}") from error
+        if type(error).__name__ == "OutOfMemoryError":
+            why = (
+                f"{path} does not fit into GPU memory; give the job more GPUs or a larger one (EVAL_GPU_MAP), or "
+                "choose a smaller model (a judge also takes dtype=bfloat16)"
+            )
+        elif Path(path).is_file():
+            why = f"{path} does not load: {first_line(error)}"
+        else:
+            why = why_not_loaded(path, error)
+        raise CellFailure(f"{user.name}: {why}") from error
 
 
 def cached(source: WeightsSource, name: str) -> Path:
@@ -264,19 +190,23 @@ def first_cached(source: WeightsSource, names: Sequence[str]) -> Path:
 
 
 def load_pretrained(
-    source: WeightsSource, class_name: str, dtype: str, device: str, unused: str = ".*", **options: Any
+    source: WeightsSource,
+    class_name: str,
+    dtype: str,
+    device: str | None,
+    unused: str = ".*",
+    user: WeightsUser = ENCODERS,
+    **options: Any,
 ) -> Any:
     """The model of transformers' class in ``dtype``, from ``options["state_dict"]`` where ``source`` was read already.
 
-    ``unused`` matches the names of what the checkpoint may have and the class has not.
-    Raises CellFailure: it does not load, or they are another model's weights.
+    ``device`` is None where ``options`` say where it is put. ``unused`` matches the names of what the checkpoint may
+    have and the class has not. Raises CellFailure: it does not load, or they are another model's weights.
     """
-    with loading(source):
+    with loading(source, user):
         import transformers
 
-        # its bars and its advice to programmers would garble the log of the job
-        transformers.utils.logging.disable_progress_bar()
-        transformers.utils.logging.set_verbosity_error()
+        quieten_transformers()
         model, found = getattr(transformers, class_name).from_pretrained(
             None if "state_dict" in options else source.model_path,
             revision=source.commit,
@@ -290,8 +220,24 @@ def load_pretrained(
             "has unexpected": [name for name in found["unexpected_keys"] if not re.fullmatch(unused, name)],
             "has another shape of": [str(name) for name, *_ in found["mismatched_keys"]],
         }
-        refuse_unfit(source, unfit)
-        return model.to(device).eval()
+        refuse_unfit(source, unfit, user)
+        return (model.to(device) if device else model).eval()
+
+
+def quieten_transformers() -> None:
+    """Its bars and its advice to programmers would garble the log of the job."""
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+
+
+def load_tokenizer(source: WeightsSource) -> Any:
+    """The tokenizer of transformers that belongs to ``source``. Raises CellFailure: it does not load."""
+    with loading(source):
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(source.model_path, revision=source.commit)
 
 
 def load_state(model: torch.nn.Module, state: Mapping[str, torch.Tensor], source: WeightsSource) -> None:
@@ -311,7 +257,9 @@ def load_state(model: torch.nn.Module, state: Mapping[str, torch.Tensor], source
     model.load_state_dict(state)
 
 
-def refuse_unfit(source: WeightsSource, kinds: Mapping[str, Collection[str]]) -> None:
+def refuse_unfit(
+    source: WeightsSource, kinds: Mapping[str, Collection[str]], user: WeightsUser = ENCODERS
+) -> None:
     """Raise CellFailure with a few names where weights would stay random (libraries only warn) or be left out.
 
     ``kinds``: names of weights by the words for what is wrong ("lacks").
@@ -323,6 +271,6 @@ def refuse_unfit(source: WeightsSource, kinds: Mapping[str, Collection[str]]) ->
     ]
     if found:
         raise CellFailure(
-            f"encoders: {source.model_path} does not hold the weights of its model: it {'; it '.join(found)}; "
+            f"{user.name}: {source.model_path} does not hold the weights of its model: it {'; it '.join(found)}; "
             "download it anew"
         )

@@ -21,7 +21,7 @@ import inspect
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -104,7 +104,7 @@ class LocalModel:
 
     @functools.cached_property
     def shares(self) -> bool:
-        """Whether :meth:`shared_answers` is right: tests tell it of some classes, a trial with an image of others.
+        """Whether questions may share an image's pass: tests tell it of some classes, a trial with an image of others.
 
         It is not where an image's tokens see the question, or a model or its positions do not go on from a cache.
         """
@@ -134,7 +134,7 @@ class LocalModel:
 
         questions = [ask(text, _trial_picture(), text, max_tokens=8) for text in _TRIAL]
         sampling = questions[0].sampling
-        prompts = self.prompts([[question] for question in questions], {})
+        prompts = self.prompts(questions, {})
         with torch.inference_mode():
             prefix, suffixes = self._prefix(prompts)
             first = self._logits_after(prefix, suffixes)
@@ -153,30 +153,25 @@ class LocalModel:
                     if token != other:
                         break
 
-    def prompts(
-        self, groups: Iterable[Sequence[Question]], images: dict[Picture, Image.Image]
-    ) -> list[Inputs]:
-        """A batch of each group of questions, which have equal sampling, padded on the left.
+    def prompts(self, questions: Sequence[Question], images: dict[Picture, Image.Image]) -> list[Inputs]:
+        """The prompt of each of ``questions``, a batch of one row.
 
         ``images`` holds the pictures that have been opened, and gets the others that are asked about. Raises
         UnfitPrompt: one of the questions cannot be put.
         """
         try:
-            return [self._batch(questions, images) for questions in groups]
+            return [self._prompt(question, images) for question in questions]
         except UnfitPrompt:
             raise
         except Exception as error:  # a processor's own limits, or Pillow's, such as an extreme aspect ratio
             raise UnfitPrompt(f"cannot be prepared: {one_line(error)}") from error
 
-    def _batch(self, questions: Sequence[Question], images: dict[Picture, Image.Image]) -> Inputs:
-        conversations = [
-            [
-                {"role": message.role, "content": [_content(part, images) for part in message.parts]}
-                for message in question.messages
-            ]
-            for question in questions
+    def _prompt(self, question: Question, images: dict[Picture, Image.Image]) -> Inputs:
+        conversation = [
+            {"role": message.role, "content": [_content(part, images) for part in message.parts]}
+            for message in question.messages
         ]
-        sampling = questions[0].sampling
+        sampling = question.sampling
         template = str(self.processor.chat_template)  # or several by name
         # variables that the template does not have mean nothing to it, as in vLLM
         variables = {
@@ -185,16 +180,14 @@ class LocalModel:
             if re.search(rf"\b{re.escape(name)}\b", template)
         }
         inputs: Inputs = self.processor.apply_chat_template(
-            conversations,
+            [conversation],
             tokenize=True,
             add_generation_prompt=True,
             return_dict=True,
             return_tensors="pt",
-            # a checkpoint may have no padding token, which one row does not need
-            processor_kwargs={"padding": True} if len(questions) > 1 else {},
             **variables,
         )
-        length = max(_lengths(inputs))
+        (length,) = _lengths(inputs)
         if self.positions is not None and length + reply_tokens(sampling) > self.positions:
             raise UnfitPrompt(
                 f"context too long: {length} tokens of prompt and {reply_tokens(sampling)} of reply, the model has "
@@ -202,63 +195,50 @@ class LocalModel:
             )
         return inputs
 
-    def batches(self, questions: Sequence[Question]) -> list[list[int]]:
-        """The numbers of the ``questions`` that may go through the model together, those of a first token first.
+    def batches(self, questions: Sequence[Question], size: Callable[[Question], int]) -> Iterator[list[int]]:
+        """The numbers of the ``questions`` that go through the model together, those of a first token first.
 
-        Replies are of equal sampling. One that is drawn with a seed is alone: it must not depend on what else is asked.
+        ``size``: how many like this one at once, as far as is known then. Replies are of equal sampling. One that is
+        drawn with a seed is alone: it must not depend on what else is asked.
         """
         groups: dict[Any, list[int]] = {}
         for n, question in enumerate(questions):
             sampling = json.dumps(asdict(question.sampling), sort_keys=True)
             alone = n if self._is_seeded(question.sampling) else None
             groups.setdefault(None if question.of_first_token else (sampling, alone), []).append(n)
-        return sorted(groups.values(), key=lambda group: not questions[group[0]].of_first_token)
+        for group in sorted(groups.values(), key=lambda group: not questions[group[0]].of_first_token):
+            while group:
+                count = size(questions[group[0]])
+                yield group[:count]
+                group = group[count:]
 
-    def answers(self, questions: Sequence[Question], inputs: Inputs) -> list[Answer]:
-        """The answer to each of ``questions``, the rows of ``inputs``: one of a first token, or some of equal
-        sampling.
+    def answers(
+        self, questions: Sequence[Question], prompts: Sequence[Inputs], batch_size: int, shares: bool
+    ) -> list[Answer]:
+        """The answer to each of ``questions``, whose ``prompts`` are batches of one row, in any order.
 
-        A seed makes the replies of this batch repeatable, not those of a batch of other questions.
+        ``shares``: all have the same images, whose pass through the model is one (see :attr:`shares`). A seed makes
+        the replies of this batch repeatable, not those of a batch of other questions.
         """
         import torch
 
-        with torch.inference_mode():
-            if not questions[0].of_first_token:
-                return self._replies(questions, inputs)
-            (question,), (ids,) = questions, inputs["input_ids"]
-            return [self._choice(question, ids, self._last_logits(inputs))]
-
-    def apart_answers(
-        self, questions: Sequence[Question], prompts: Sequence[Inputs], batch_size: int
-    ) -> list[Answer]:
-        """The same as :meth:`shared_answers`, where that is not right."""
-        answers: list[Answer] = []
-        for group in self.batches(questions):
-            size = 1 if questions[group[0]].of_first_token else batch_size
-            for start in range(0, len(group), size):
-                numbers = group[start : start + size]
-                inputs = _batched([prompts[n] for n in numbers])
-                answers += self.answers([questions[n] for n in numbers], inputs)
-        return answers
-
-    def shared_answers(
-        self, questions: Sequence[Question], prompts: Sequence[Inputs], batch_size: int
-    ) -> list[Answer]:
-        """The answer to each of ``questions``, in any order; ``prompts``, batches of one row, have the same images."""
-        import torch
+        def size(question: Question) -> int:
+            return 1 if question.of_first_token and not shares else batch_size
 
         answers: list[Answer] = []
         with torch.inference_mode():
-            prefix, suffixes = self._prefix(prompts)
-            for group in self.batches(questions):
-                for start in range(0, len(group), batch_size):
-                    numbers = group[start : start + batch_size]
-                    batch, tails = [questions[n] for n in numbers], [suffixes[n] for n in numbers]
-                    if batch[0].of_first_token:
-                        ids = [prompts[n]["input_ids"][0] for n in numbers]
-                        answers += map(self._choice, batch, ids, self._logits_after(prefix, tails))
-                    else:
-                        answers += self._replies(batch, prefix.before(tails), prefix.rows(len(tails)))
+            prefix, suffixes = self._prefix(prompts) if shares else (None, [])
+            for numbers in self.batches(questions, size):
+                batch, own = [questions[n] for n in numbers], [prompts[n] for n in numbers]
+                tails = [suffixes[n] for n in numbers] if prefix else []
+                if batch[0].of_first_token:
+                    ids = [prompt["input_ids"][0] for prompt in own]
+                    logits = self._logits_after(prefix, tails) if prefix else [self._last_logits(own[0])]
+                    answers += map(self._choice, batch, ids, logits)
+                elif prefix:
+                    answers += self._replies(batch, prefix.before(tails), prefix.rows(len(tails)))
+                else:
+                    answers += self._replies(batch, _batched(own))
         return answers
 
     def _moved(self, inputs: Inputs) -> Inputs:

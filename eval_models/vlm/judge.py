@@ -1,4 +1,11 @@
-"""A vision-language judge that runs in this process, in transformers."""
+"""A vision-language judge that runs in this process, in transformers.
+
+The processor of its checkpoint is without video, and prepares each image once for all questions about it.
+transformers prepares images with torchvision where that is installed, else with Pillow, whose pixels differ: two judges
+of one name. So here it is always the class for Pillow, where there is one. Only the images of the Qwen family are
+resized as torchvision does it, which the official scripts use: on the CPU that is an operator of torch. What is left, a
+shift and a scale, gives either way the same numbers in half precision.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +20,16 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
+from eval_models.encoders.weights import load_pretrained, loading, quieten_transformers
 from eval_models.vlm.inference import Inputs, LocalModel, UnfitPicture, check_sampling
-from eval_models.vlm.model import PREPARED_BY, load_model
+from imageevalkit.assets.weights import WeightsSource, find_weights, package_versions
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question
 from imageevalkit.errors import CellFailure, say
-from imageevalkit.judges.answerer import WEIGHTS_USER, Judge
-from imageevalkit.judges.settings import TransformersSettings
+from imageevalkit.judges.choice import WEIGHTS_USER, Judge, TransformersSettings
 from imageevalkit.secrets import one_line
-from imageevalkit.weights import WeightsSource, find_weights, package_versions
+
+PREPARED_BY = "transformers' Pillow variants; Qwen: resized as by torchvision"
+"""What stands in the name of scores for the pixels of this module."""
 
 
 class _Job(NamedTuple):
@@ -80,8 +89,7 @@ class TransformersJudge(Judge):
         try:
             while True:
                 while len(ready) < 2 and (job := again.popleft() if again else next(plan, None)):
-                    groups = [[question] for question in job.questions] if job.one_image else [job.questions]
-                    prepare = functools.partial(self._local.prompts, groups, job.images)
+                    prepare = functools.partial(self._local.prompts, job.questions, job.images)
                     # a model on the CPU uses all cores: a thread beside it would only make its own spin in waiting
                     ready.append((job, thread.submit(prepare).result if self._beside_gpu else prepare))
                 if not ready:
@@ -91,11 +99,11 @@ class TransformersJudge(Judge):
                 answers = self._answers(job, prepared)
                 if not answers:
                     half = len(job.questions) // 2
-                    parts = job.questions[:half], job.questions[half:]
-                    again += (
-                        job._replace(questions=part, one_image=job.one_image and len(part) > 1)
-                        for part in parts
-                    )
+                    for part in (job.questions[:half], job.questions[half:]):
+                        several = len(part) > 1
+                        again.append(
+                            _Job(part, job.images, job.one_image and several, job.shares and several)
+                        )
                 seconds = (time.monotonic() - started) / max(1, len(answers))
                 yield from (replace(answer, seconds=seconds) for answer in answers)
         finally:
@@ -121,12 +129,9 @@ class TransformersJudge(Judge):
         if shared:
             shares = self._shares()  # before a thread prepares images, as its trial does too
             yield from (_Job(group, {}, True, shares) for group in shared)
-        for numbers in self._local.batches(apart):
-            group = [apart[n] for n in numbers]
-            while group:
-                size = 1 if group[0].of_first_token else self._batch_size  # which may shrink meanwhile
-                yield _Job(group[:size], {})
-                group = group[size:]
+        # whose size may shrink meanwhile
+        for numbers in self._local.batches(apart, lambda q: 1 if q.of_first_token else self._batch_size):
+            yield _Job([apart[n] for n in numbers], {})
 
     def _shares(self) -> bool:
         import torch
@@ -142,12 +147,7 @@ class TransformersJudge(Judge):
 
         questions = job.questions
         try:
-            prompts = prepared()
-            if job.one_image:
-                ask = self._local.shared_answers if job.shares else self._local.apart_answers
-                answers = ask(questions, prompts, self._batch_size)
-            else:
-                answers = self._local.answers(questions, prompts[0])
+            answers = self._local.answers(questions, prepared(), self._batch_size, job.shares)
         except torch.AcceleratorError as error:
             # a fault of the device makes every later call fail as well
             raise JudgeUnusable(f"judge: the GPU failed ({one_line(error, 200)}); run it again") from error
@@ -199,3 +199,107 @@ def _beginning(question: Question) -> Hashable:
     parts = [(n, m.role, part) for n, m in enumerate(question.messages) for part in m.parts]
     end = max(n for n, (*_, part) in enumerate(parts, start=1) if isinstance(part, Picture))
     return tuple(parts[:end]), json.dumps(question.sampling.extra.get("chat_template_kwargs"), sort_keys=True)
+
+
+def load_model(source: WeightsSource, settings: TransformersSettings) -> LocalModel:
+    """Load the weights and the processor. Raises CellFailure: one line why that is not possible here."""
+    path, commit = source.model_path, source.commit
+    with loading(source, WEIGHTS_USER):
+        import torch
+        import transformers
+        from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+        from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
+
+        quieten_transformers()
+        config = transformers.AutoConfig.from_pretrained(path, revision=commit)
+        if type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING or type(config) not in PROCESSOR_MAPPING:
+            raise CellFailure(
+                f"judge: {path} ({config.model_type}) is no image-text-to-text model of transformers "
+                f"{transformers.__version__}; choose another judge"
+            )
+        processor = load_processor(PROCESSOR_MAPPING[type(config)], path, commit, settings)
+        model = load_pretrained(
+            source,
+            "AutoModelForImageTextToText",
+            settings.dtype,
+            device=None,
+            user=WEIGHTS_USER,
+            device_map=settings.device_map or ("auto" if torch.accelerator.is_available() else "cpu"),
+            attn_implementation=settings.attn_implementation,
+        )
+    # there is no map where one device holds all
+    outside = {str(place) for place in getattr(model, "hf_device_map", {}).values()} & {"cpu", "disk"}
+    if outside and model.device.type != "cpu":
+        say(
+            f"judge: parts of {path} do not fit into GPU memory and are on {', '.join(sorted(outside))}: slow"
+        )
+    return LocalModel(model, processor, getattr(config.get_text_config(), "max_position_embeddings", None))
+
+
+def load_processor(
+    processor_class: Any, model_path: str, revision: str | None, settings: TransformersSettings
+) -> Any:
+    """The processor of the checkpoint, padding on the left. Raises CellFailure: it lacks what the judge needs of it."""
+    from transformers import AutoImageProcessor
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    class ImagesOnly(processor_class):
+        """Without its video processor: no judge sees a video, and loading one needs torchvision."""
+
+        @classmethod
+        def get_attributes(cls) -> list[str]:
+            return [name for name in super().get_attributes() if name != "video_processor"]
+
+    ImagesOnly.__name__ = processor_class.__name__
+    processor: Any = ImagesOnly.from_pretrained(model_path, revision=revision)
+    images = AutoImageProcessor.from_pretrained(model_path, revision=revision, backend="pil")
+    if not getattr(processor, "chat_template", None):
+        raise CellFailure(
+            f"judge: {model_path} has no chat template, so it is no chat model; choose an instruction-tuned one"
+        )
+    known = getattr(getattr(images, "valid_kwargs", None), "__annotations__", {})
+    # the area of images, which in the Qwen family goes by the names of edges
+    for name, edge in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge")):
+        pixels = getattr(settings, name)
+        if pixels is None:
+            continue
+        if name not in known or edge not in dict(images.size):
+            raise CellFailure(f"judge: the image processor of {model_path} takes no {name}; leave it out")
+        images.size = {**dict(images.size), edge: pixels}
+    if isinstance(images, Qwen2VLImageProcessorPil):
+        images.resize = _resized
+    images.preprocess = _once(images.preprocess)
+    processor.tokenizer.padding_side = "left"
+    processor.image_processor = images
+    return processor
+
+
+def _once(preprocess: Callable[..., Any]) -> Callable[..., Any]:
+    """``preprocess`` of an image processor, to which the same images again, as in the next question, cost nothing."""
+    from transformers.image_utils import make_flat_list_of_images
+
+    images, given = list[Any](), ""
+    prepared: Any = None
+
+    def preprocess_once(pictures: Any, *args: Any, **options: Any) -> Any:
+        nonlocal images, given, prepared
+        flat, now = make_flat_list_of_images(pictures), repr(options)
+        if (list(map(id, flat)), now) != (list(map(id, images)), given):
+            try:
+                prepared = preprocess(pictures, *args, **options)
+            except Exception as error:  # limits of its own, such as an extreme aspect ratio
+                raise UnfitPicture(f"cannot be prepared: {one_line(error)}") from error
+            images, given = flat, now
+        return type(prepared)(dict(prepared))  # a processor may take things out of it
+
+    return preprocess_once
+
+
+def _resized(image: Any, size: Any, resample: Any, factor: int) -> Any:
+    """The array of a Qwen ``image``, colours first, in the size that it wants, as torchvision's bicubic does it."""
+    import torch
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+
+    new = smart_resize(*image.shape[1:], factor, size.shortest_edge, size.longest_edge)
+    pixels = torch.tensor(image)[None]
+    return torch.nn.functional.interpolate(pixels, new, mode="bicubic", antialias=True)[0].numpy()

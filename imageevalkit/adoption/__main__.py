@@ -1,44 +1,65 @@
-"""The job of ``--images``: every benchmark's images of one model (run by a launcher in the driver's environment)."""
+"""The job of ``--images``: every benchmark's images of one model (run by a launcher in the driver's environment).
+
+With ``--forecast`` what such jobs would take.
+"""
 
 from __future__ import annotations
 
-import argparse
 import functools
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from imageevalkit import logs
-from imageevalkit.adoption.copies import STAGE, adopt_cell
-from imageevalkit.adoption.places import places_of_job
+from imageevalkit.adoption import places_of_job
+from imageevalkit.adoption.copies import STAGE, adopt_cell, check_cell
 from imageevalkit.cell import Cell
 from imageevalkit.errors import ExitStatus, run_main, say, worst
-from imageevalkit.forecast import Datasets
-from imageevalkit.jobs import STATUS_OF_STATE, Job, Outcome, cell_of, load_plan, outcome_of, write_outcome
+from imageevalkit.forecast import Datasets, Forecast, job_or_forecast
+from imageevalkit.jobs import (
+    STATUS_OF_STATE,
+    AdoptOrder,
+    Outcome,
+    cell_of,
+    given_job,
+    outcome_of,
+    write_outcome,
+)
 from imageevalkit.progress import ProgressWriter
 
 
 def main() -> ExitStatus:
     """Adopt every cell of the job; the exit status is that of the worst."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--plan", type=Path, required=True)
-    parser.add_argument("--job", required=True)
-    args = parser.parse_args()
-    plan = load_plan(args.plan)
-    job = plan.job(args.job)
-    logs.print_without_fear()
-    progress = ProgressWriter()
+    plan, job, order = given_job(AdoptOrder)
+    progress, datasets = ProgressWriter(plan.progress_path(job)), Datasets(plan.settings)
     statuses = []
     for key in job.cells:
-        outcome = outcome_of(functools.partial(_adopt, cell_of(key), job, progress), say)
+        outcome = outcome_of(functools.partial(_adopt, cell_of(key), order, datasets, progress), say)
         say(f"=== {key} {outcome.state}: {outcome.message}")
         write_outcome(Path(plan.run_folder), cell_of(key), STAGE, outcome)
         statuses.append(STATUS_OF_STATE[outcome.state])
     return worst(statuses)
 
 
-def _adopt(cell: Cell, job: Job, progress: ProgressWriter) -> Outcome:
-    items, source, places = places_of_job(cell, job.options, Datasets())
-    return adopt_cell(cell, items, source, places, progress, job.options["overwrite"])
+def _adopt(cell: Cell, order: AdoptOrder, datasets: Datasets, progress: ProgressWriter) -> Outcome:
+    items, source, places = places_of_job(cell, order, datasets)
+    return adopt_cell(cell, items, source, places, progress, order.overwrite)
+
+
+def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
+    """What a job with this order would take for a cell, in words; only reads, and raises what the job would."""
+
+    order = AdoptOrder(**request["order"])
+
+    def forecast(cell: Cell) -> str:
+        items, source, places = places_of_job(cell, order, datasets)
+        check_cell(cell, items, source, places, order.overwrite)
+        count = sum(place.path is not None for place in places.values())
+        grids = {place.path for place in places.values() if place.grid}
+        split = f", in {len(grids)} grids (their black cells, if any, are not images)" if grids else ""
+        return f"{count} of {len(items)} images are in {source}{split}"
+
+    return forecast
 
 
 if __name__ == "__main__":
-    run_main(main)
+    run_main(job_or_forecast(main, forecast_of))

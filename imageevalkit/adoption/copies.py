@@ -3,26 +3,46 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import io
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from imageevalkit.adoption.places import Place, Places
+from imageevalkit.adoption import Place, Places
 from imageevalkit.cell import Cell
 from imageevalkit.cell import fingerprint as fp
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.records import CORRUPT, FAILED, OK, Record, RecordWriter, last_records, whole_image
+from imageevalkit.cell.records import (
+    CORRUPT,
+    FAILED,
+    GENERATED,
+    OK,
+    Record,
+    RecordWriter,
+    last_records,
+    whole_image,
+)
+from imageevalkit.cell.states import ImageState, survey, to_come
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.grids import Grid, is_black
-from imageevalkit.images import IMAGE_FORMATS, CorruptImage, decode, facts, is_flat, map_threads
+from imageevalkit.images import (
+    IMAGE_FORMATS,
+    CorruptImage,
+    EncodedImage,
+    decode,
+    facts,
+    map_threads,
+    opened,
+    sha256_file,
+    stored_as,
+)
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.machine import available_cores
 from imageevalkit.progress import Progress, ProgressWriter
@@ -55,15 +75,16 @@ def adopt_cell(
     known = [one for one in last_records(cell, log).values() if one.status != OK or one.flat is not None]
     before = {record.item: record for record in known if record.fingerprint == key}
     copied, uneven, lost = 0, 0, dict[str, Record]()
-    with contextlib.closing(RecordWriter(cell, key)) as writer:
-        for n, (item, record, data) in enumerate(_copies(items, source, places, before), 1):
-            if is_new := record is not before.get(item.id):
-                writer.save(item, record, data)
+    with (
+        contextlib.closing(RecordWriter(cell, key)) as writer,
+        contextlib.closing(_taken(items, source, places, before, writer)) as taken,
+    ):
+        for n, record in enumerate(taken, 1):
             if record.status == OK:
-                copied += is_new
+                copied += record is not before.get(record.item)
                 uneven += bool(record.uneven)
             else:
-                lost[item.id] = record
+                lost[record.item] = record
             if n % _COMMIT_EVERY == 0:
                 writer.commit()
             progress.report(Progress(cell.key, STAGE, n, len(items), n - copied, len(lost)), n == len(items))
@@ -126,14 +147,19 @@ def _why_nothing(cell: Cell, items: Sequence[Item], source: Path, places: Places
     )
 
 
-_Copy = tuple[Item, Record, bytes | None]
-"""What stands for an item: its record, that of before where nothing is new, and the bytes of its image."""
+_Copy = tuple[Item, Record, EncodedImage | None]
+"""What stands for an item: its record, that of before where nothing is new, and its image."""
 
 
-def _copies(
-    items: Sequence[Item], source: Path, places: Places, before: Mapping[str, Record]
-) -> Iterator[_Copy]:
-    """What is to be kept of each item, in the order of the files: each is read once for all of its cells."""
+def _taken(
+    items: Sequence[Item],
+    source: Path,
+    places: Places,
+    before: Mapping[str, Record],
+    writer: RecordWriter,
+) -> Generator[Record, None, None]:
+    """The record of each item, in the order of the files, with what is new saved by ``writer``: each file is read once
+    for all of its cells."""
     nothing, files = list[_Copy](), defaultdict[tuple[Path, Grid | None], list[Item]](list)
     for item in items:
         place = places.get(item.id) or Place(reason=f"there is no image of it in {source.absolute()}")
@@ -146,9 +172,18 @@ def _copies(
         is_known = old and (old.status, old.reason, old.source) == (FAILED, record.reason, "")
         nothing.append((item, old if old and is_known else record, None))
 
+    def save(copies: Sequence[_Copy]) -> list[Record]:
+        for item, record, image in copies:
+            if record is not before.get(item.id):
+                writer.save(item, record, image)
+        return [record for _, record, _ in copies]
+
+    # reading, proving, saving and making thumbnails, of several files at once
     threads = min(_MOST_THREADS, available_cores())
-    copies = map_threads(lambda file: _read(*file[0], file[1], places, before), files.items(), threads)
-    return chain(nothing, chain.from_iterable(copies))
+    saved = map_threads(lambda file: save(_read(*file[0], file[1], places, before)), files.items(), threads)
+    yield from save(nothing)
+    for records in saved:
+        yield from records
 
 
 def _read(
@@ -171,10 +206,11 @@ def _read(
             fresh.append((item, record))
     try:
         if fresh and not grid:
-            _, size, flat = facts(data)
+            image = facts(data)
             # nobody knows how, and with which seed, it was made
-            known: dict[str, Any] = {"seed": None, "source_sha256": None, "size": size, "flat": flat}
-            copies += [(item, replace(record, **known), data) for item, record in fresh]
+            copies += [
+                (item, replace(record, seed=None, source_sha256=None), image) for item, record in fresh
+            ]
         elif fresh and grid:
             whole = decode(data)
             cells = grid.split(whole)
@@ -195,15 +231,37 @@ def is_of(record: Record, path: Path, n: int | None, sha256: str) -> bool:
     return (record.source, record.cell, original) == (str(path.absolute()), n, sha256)
 
 
+def images_to_come(cell: Cell, items: Sequence[Item], places: Places) -> dict[str, ImageState]:
+    """The images that there will be, by item id; new ones of files that end early, and black cells, count too."""
+    sha256_of = functools.cache(sha256_file)
+    states = {}
+    for state in survey(cell, items, pixels=True, tolerant=True).states.values():
+        item, place, record = state.item, places.get(state.item.id), state.record
+        if place is None or place.path is None:
+            continue
+        is_known = record and is_of(record, place.path, place.index, sha256_of(place.path))
+        if is_known and state.status == GENERATED:
+            states[item.id] = state
+        elif not (is_known and record and record.status != OK) and (place.grid or _is_image(place.path)):
+            states[item.id] = to_come(item)
+    return states
+
+
+def _is_image(path: Path) -> bool:
+    with contextlib.suppress(OSError, CorruptImage), opened(path):
+        return True
+    return False
+
+
 def _lost(record: Record, kind: str, text: str) -> Record:
     return replace(record, status=FAILED, error={"class": kind, "text": one_line(text)})
 
 
-def _cell(record: Record, cell: Image.Image) -> tuple[Record, bytes | None]:
+def _cell(record: Record, cell: Image.Image) -> tuple[Record, EncodedImage | None]:
     if is_black(cell):
         place = f"cell {(record.cell or 0) + 1} of {record.source}"
         text = f"{place} is black: the official padding for an image that was not made"
         return _lost(record, "ItemFailed", text), None
     buffer = io.BytesIO()
     cell.save(buffer, "PNG", **FAST_PNG)
-    return replace(record, seed=None, size=cell.size, flat=is_flat(cell)), buffer.getvalue()
+    return replace(record, seed=None), stored_as(buffer.getvalue(), cell)

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from imageevalkit.benchmark.question import Answer, Question
+from imageevalkit.benchmark.question import Answer, JudgeUnusable, Question
 from imageevalkit.cell.results import Evaluator
+from imageevalkit.requests.in_flight import Feed
 from imageevalkit.text import to_bytes
+
+# who loads a model for each batch shall not do so for a handful, nor spend a good part of the time on it: what it
+# takes until the first answer of a batch is waited for this many times before the next
+_FULL, _PATIENCE, _WORTH = 256, 10.0, 10
+_ONE_AT_A_TIME = threading.Lock()  # no two models that run here are in memory together
 
 
 class Answerer(ABC):
@@ -41,6 +49,22 @@ class Answerer(ABC):
         A question that fails by itself is an answer with an error. Closing the iterator early gives up what is under
         way. Raises JudgeUnusable: no further answer will come; CellFailure: it cannot start here, or its model fails.
         """
+
+    def follow(self, feed: Feed[Question], workers: int = 1) -> Iterator[Answer]:
+        """The answers to questions that come while others are answered, as :meth:`ask` gives them; by default it is
+        asked what is there, again and again. Each question has an answer, or this raises what :meth:`ask` does."""
+        feed.patience = _PATIENCE
+        for batch in feed.batches(_FULL):
+            left = len(batch)
+            with _ONE_AT_A_TIME:
+                began = time.monotonic()
+                for answer in self.ask(batch, workers):
+                    if left == len(batch):
+                        feed.patience = max(_PATIENCE, _WORTH * (time.monotonic() - began))
+                    left -= 1
+                    yield answer
+            if left:
+                raise JudgeUnusable(f"{left} of {len(batch)} questions got neither an answer nor an error")
 
     def has_answered(self) -> None:  # noqa: B027  # most have no use for it
         """Questions of this kind were answered in an earlier run: a bad request is then about its own question."""

@@ -17,20 +17,23 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from imageevalkit.assets import Asset, BenchmarkFiles, data_folder
 from imageevalkit.benchmark.question import Answer, Picture, PixelRule, Question
 from imageevalkit.cell import short_path
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.jsonl import is_number
+from imageevalkit.cell.jsonl import Shape, WrongShape, is_number
 from imageevalkit.cell.results import Metric, Score
 from imageevalkit.errors import CellFailure, UserError, said_of, say
-from imageevalkit.guest_code import guest_code
+from imageevalkit.guest_code import as_failure
 from imageevalkit.secrets import one_line, redact
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 Rules = Literal["official", "corrected"]
 """As the official evaluator has them, quirks included; or with those mended that the README names."""
@@ -42,16 +45,19 @@ class Settings:
 
     A subclass adds fields, each with a type and a default; the benchmark names it as its ``settings_class``. What the
     user gives is checked against the types when the run is planned; ``__post_init__`` may raise ValueError for what
-    types cannot say. The metadata of a field may say that it is about images made elsewhere alone
-    ("images_elsewhere"), or a path that needs ``<MODEL_NAME>`` in it where a run has several models ("of_one_model").
-    ``rules`` may be "corrected" only where the benchmark ``has_corrected_rules``.
+    types cannot say. The metadata of a field may say that it decides about scores ("decides"), is about images made
+    elsewhere alone ("images_elsewhere"), or a path that needs ``<MODEL_NAME>`` in it where a run has several models
+    ("of_one_model"). ``rules`` may be "corrected" only where the benchmark ``has_corrected_rules``.
     """
 
     rules: Rules = "official"
 
 
 class Unparsed(Exception):
-    """A reply came, but no value can be read in it; the text of the error says why."""
+    """A reply came, but no value can be read in it; the text of the error says why, with the ``reply`` if given."""
+
+    def __init__(self, why: str, reply: str | None = None) -> None:
+        super().__init__(why if reply is None else f"{why} in '{one_line(reply, 100)}'")
 
 
 class Sample(NamedTuple):
@@ -149,7 +155,7 @@ class Benchmark(ABC):
     * ``prompt_count`` is how many prompts (of edits: instructions) it has with the settings of the instance,
       ``images_per_prompt`` how many images are made of each: ``--list`` shows them before there is data. 0: not known.
     * ``headline`` names the metrics that are columns of the leaderboard; ``official_headline`` those that take their
-      place when missing items are treated as the official evaluator treats them.
+      place when missing items are treated as the official evaluator treats them (with official rules alone).
     * ``judge`` is who is asked unless the user names another, by its full name (``openai:gpt-4o-2024-05-13``); empty
       where nothing goes to a judge. ``official_judges`` are all that count as official; empty: ``judge`` alone.
       ``takes`` is the kind of measurers that the user may name in its place ("reader": of text).
@@ -183,7 +189,7 @@ class Benchmark(ABC):
     takes: str = ""
     program: str = "script"
     pixels: PixelRule | None = None
-    tries: ClassVar[int] = 1
+    tries: int = 1
     scores_blank: ClassVar[bool] = True
     relations: ClassVar[Sequence[str]] = ()
     unbounded: Sequence[str] = ()
@@ -195,12 +201,10 @@ class Benchmark(ABC):
         self.settings = settings or self.settings_class()
         self.official = self.official_judges or (self.judge,)
         self.judge = judge or self.judge
+        if self.settings.rules != "official":
+            self.official_headline = ()
         self._sources: dict[str, list[Picture]] = {}
-
-    @property
-    def is_official_judge(self) -> bool:
-        """Whether the chosen judge is one that the official evaluator uses, whatever its settings."""
-        return self.judge in self.official
+        self._images: dict[Path, Image.Image] = {}
 
     @property
     def backend(self) -> str:
@@ -248,8 +252,14 @@ class Benchmark(ABC):
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """The settings that decide about scores, as JSON values: part of the evaluator's name."""
-        return {} if self.settings.rules == "official" else {"rules": self.settings.rules}
+        """The settings that decide about scores, as JSON values: part of the evaluator's name.
+
+        By default rules that are not official, and what else is not the default and says so of itself.
+        """
+        rules = {} if self.settings.rules == "official" else {"rules": self.settings.rules}
+        deciding = (one for one in fields(self.settings) if one.metadata.get("decides"))
+        given = ((one, getattr(self.settings, one.name)) for one in deciding)
+        return rules | {one.name: value for one, value in given if value != one.default}
 
     @property
     def details(self) -> Mapping[str, Any]:
@@ -280,15 +290,9 @@ class Benchmark(ABC):
 
     def _read(self, file: str, parse: Callable[[str], Any], count: int | None = None) -> Any:
         path, where, remedy = self._place(file)
-        try:
-            with path.open(encoding="utf-8", newline="") as opened:  # line ends within a text stay
-                text = opened.read()
-        except OSError as error:
-            raise CellFailure(f"{where} cannot be read ({error.strerror}); {remedy}") from None
-        except ValueError as error:
-            raise CellFailure(f"{where} is not what it should be ({one_line(error)}); {remedy}") from None
-        with self.content_of(file):
-            content = parse(text)
+        # line ends within a text stay
+        with self.content_of(file), path.open(encoding="utf-8", newline="") as opened:
+            content = parse(opened.read())
             if count is not None and len(content) != count:
                 raise CellFailure(f"{where} holds {len(content)} records, not {count}; {remedy}")
         return content
@@ -297,13 +301,15 @@ class Benchmark(ABC):
     def content_of(self, file: str) -> Iterator[None]:
         """A block that makes something of the content of ``file``, which may lack a key or hold another type.
 
-        Raises CellFailure: it does; a ValueError of the block says what else is wrong with it.
+        Raises CellFailure: it does, or cannot be read; a ValueError of the block says what else is wrong with it.
         """
+        _, where, remedy = self._place(file)
         try:
             yield
+        except OSError as error:
+            raise CellFailure(f"{where} cannot be read ({error.strerror}); {remedy}") from None
         except (KeyError, TypeError, AttributeError, ValueError, RecursionError, csv.Error) as error:
             said = f"{error} is missing" if isinstance(error, KeyError) else one_line(error)
-            _, where, remedy = self._place(file)
             raise CellFailure(f"{where} is not what it should be ({said}); {remedy}") from None
 
     def _place(self, file: str) -> tuple[Path, str, str]:
@@ -338,12 +344,31 @@ class Benchmark(ABC):
         sha256 = hashlib.sha256(data).hexdigest()
         return Picture(file, sha256, pixels=self.shown_pixels, plain=plain, data=None if file.name else data)
 
+    def source_image(self, path: Path, remedy: str = "") -> Image.Image:
+        """The image file ``path`` as a model is shown it, not decoded yet; one object, however often it is asked for.
+
+        Raises CellFailure: it is not there, or no image. ``remedy`` says what helps, by default prefetch.
+        """
+        from imageevalkit.images import CorruptImage, opened_anew  # a plan does without Pillow
+
+        try:
+            if path not in self._images:
+                self._images[path] = opened_anew(path)
+            return self._images[path]
+        except (OSError, CorruptImage) as error:
+            is_missing = isinstance(error, FileNotFoundError)
+            said = "is missing" if is_missing else f"cannot be read ({one_line(error)})"
+            remedy = remedy or f"run: bash utils/prefetch.sh --ds_names {self.name}"
+            raise CellFailure(f"benchmark {self.name}: {short_path(path)} {said}; {remedy}") from None
+
     def check(self) -> None:  # noqa: B027 - most have nothing to say
         """Look at settings and judge when the run is planned. Raises UserError: they do not go together."""
 
     @abstractmethod
     def samples(self) -> Iterable[Sample]:
-        """The images to make, in an order in which any first N stand for all (:func:`spread` helps with that)."""
+        """The images to make, in an order in which any first N stand for all: :func:`imageevalkit.metrics.spread` helps
+        with that.
+        """
 
     @abstractmethod
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
@@ -391,17 +416,20 @@ class Benchmark(ABC):
 
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
         """Where images made elsewhere are, by item id, in the folder (or file) ``source`` of ``--images``: a path, or a
-        :class:`imageevalkit.adoption.places.Place`. None: the layout is none that only this benchmark knows.
+        :class:`imageevalkit.adoption.Place`. None: the layout is none that only this benchmark knows. Of layouts
+        that are patterns, :func:`imageevalkit.adoption.find_named` does it.
         """
         return None
 
 
-def json_value(answer: Answer) -> Any:
-    """The JSON value that a measurer has given. Raises Unparsed: it is none."""
+def json_value(answer: Answer, shape: Shape[Any] | None = None) -> Any:
+    """The JSON value that a measurer has given, an object of that ``shape``. Raises Unparsed: it is none."""
     try:
-        return json.loads(answer.text or "")
-    except (ValueError, RecursionError):
-        raise Unparsed("the record holds no measurement") from None
+        value = json.loads(answer.text or "")
+        return shape.read(value) if shape else value
+    except (ValueError, RecursionError) as error:
+        why = f": {error}" if isinstance(error, WrongShape) else ""
+        raise Unparsed(f"the record holds no measurement{why}") from None
 
 
 def _csv_rows(text: str) -> list[dict[str, str]]:
@@ -429,42 +457,23 @@ def _png(image: Any) -> bytes:
     return buffer.getvalue()
 
 
-T = TypeVar("T")
-
-
-def spread(groups: Iterable[Sequence[T]]) -> list[T]:
-    """All elements, each group in its order and spread evenly: any first N hold about its share of N.
-
-    A group may be ahead or behind N · (size of the group) / (size of all) by half an element, so that with six groups a
-    share is right within 2. Equal places go to the earlier group.
-    """
-    placed = [((k + 0.5) / len(group), element) for group in groups for k, element in enumerate(group)]
-    return [element for _, element in sorted(placed, key=lambda one: one[0])]
-
-
-def grouped(elements: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
-    """The elements by their key, in order of first appearance."""
-    groups: dict[Any, list[T]] = {}
-    for element in elements:
-        groups.setdefault(key(element), []).append(element)
-    return groups
-
-
 @contextmanager
 def benchmark_code(name: str, where: str) -> Iterator[str]:
     """A block that runs code of the benchmark ``name``; it gives what begins each message. ``where``: "score() of …".
 
     Raises CellFailure: whatever it raises; the traceback is printed.
     """
-    whole = f"benchmark {name}: {where}"
+    where = f"benchmark {name}: {where}"
     try:
-        with guest_code():
-            yield whole
+        yield where
     except (UserError, CellFailure):
         raise
-    except Exception as error:
-        say(redact(traceback.format_exc()))
-        raise CellFailure(f"{whole} fails: {said_of(error)}") from error
+    except BaseException as error:
+        failure = as_failure(error)
+        if not isinstance(failure, Exception):
+            raise
+        say(redact("".join(traceback.format_exception(failure))))
+        raise CellFailure(f"{where} fails: {said_of(failure)}") from failure
 
 
 def require(is_right: bool, where: str, value: Any, must_be: str) -> None:
@@ -475,6 +484,8 @@ def require(is_right: bool, where: str, value: Any, must_be: str) -> None:
 
 def is_json(value: Any) -> bool:
     """Whether it can be written as JSON, in which numbers are finite."""
+    if value is None or value.__class__ in (str, bool):
+        return True
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,6 +101,15 @@ class Sampling:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
+def of_checkpoint(backend: str, max_tokens: int) -> Sampling:
+    """That of official programs that leave all to the checkpoint of a Qwen2.5-VL: greedy in effect, with a repetition
+    penalty of 1.05. A server is told so, since what it would do by itself is its own business; only vLLM knows the
+    penalty. ``backend`` is that of the judge.
+    """
+    penalty = {"repetition_penalty": 1.05} if backend == "vllm" else {}
+    return Sampling(max_tokens, None if backend == "transformers" else 0.0, extra=penalty)
+
+
 @dataclass(frozen=True)
 class Question:
     """One call of a judge or of another measurer; :func:`ask` and :func:`measure` make the usual ones.
@@ -127,10 +136,8 @@ class Question:
     likeliest: int = 0
 
     def of_item(self, item: str) -> Question:
-        """The same about that item; ``dataclasses.replace`` takes three times as long for each of 100,000."""
-        shown = self.name, self.messages, self.sampling
-        told = self.data, item, self.variant
-        return Question(*shown, self.choices, self.choice_ids, *told, self.likeliest)
+        """The same about that item."""
+        return replace(self, item=item)
 
     @property
     def of_first_token(self) -> bool:
@@ -184,8 +191,8 @@ class Answer:
     those of ``Question.choices``, or of the ``Question.likeliest`` tokens by their text, the likeliest first;
     ``outside`` (0-1) is the probability of all first tokens that the backend could not see: 0 where it sees the
     whole vocabulary, else the true value of a choice may be larger by up to this much. ``tokens`` are counts by
-    kind ("input", "output"). ``seconds`` are those of all ``attempts``. ``value`` is what the benchmark reads in it
-    (:meth:`Benchmark.parse`), a JSON value.
+    kind ("input", "output"). ``seconds`` are those of all ``attempts``, ``batch`` is the provider's that it came with.
+    ``value`` is what the benchmark reads in it (:meth:`Benchmark.parse`), a JSON value.
     """
 
     question: Question
@@ -199,8 +206,13 @@ class Answer:
     usd: float | None = None
     seconds: float = 0.0
     attempts: int = 1
+    batch: str = ""
     value: Any = None
 
 
 class JudgeUnusable(Exception):
     """The evaluator cannot answer anything any more (key rejected, model unknown, endpoint down): one line why."""
+
+
+class JudgeOnHold(JudgeUnusable):
+    """The same for this run: its money is used up, and a later one goes on."""

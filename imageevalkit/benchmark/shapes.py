@@ -17,11 +17,9 @@ from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, 
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask
 from imageevalkit.cell import short_path
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.metrics_file import METRICS, read_metrics
-from imageevalkit.cell.results import Metric, Score
+from imageevalkit.cell.results import METRICS, Metric, Score, read_metrics
 from imageevalkit.errors import CellFailure, suggest
 from imageevalkit.metrics import mean, mean_by
-from imageevalkit.secrets import one_line
 
 _WORD = re.compile(r"[^\W\d_]+")
 _YES_NO = {"yes": 1, "no": 0, "true": 1, "false": 0, "是": 1, "是的": 1, "否": 0, "不是": 0}
@@ -103,7 +101,7 @@ class YesNo(PromptFile):
         text = answer.text or ""
         word = _WORD.search(text.lower())
         if word is None or word[0] not in _YES_NO:
-            raise Unparsed(f"neither yes nor no in '{one_line(text, 100)}'")
+            raise Unparsed("neither yes nor no", text)
         return _YES_NO[word[0]]
 
     def values(self, value: int) -> Mapping[str, float]:
@@ -132,7 +130,7 @@ class Grades(PromptFile):
             label = rf"\b{re.escape(name)}\b[\"'*\s]*[:=\uff1a]?[\"'*\s]*"
             numbers = re.findall(rf"{label}(-?\d+(?:\.\d+)?)", text, re.IGNORECASE)
             if not numbers:
-                raise Unparsed(f"no {name} in '{one_line(text, 100)}'")
+                raise Unparsed(f"no {name}", text)
             found[name] = float(numbers[-1])
             if not low <= found[name] <= high:
                 raise Unparsed(f"{name} {found[name]:g} is not on the scale of {low:g} to {high:g}")

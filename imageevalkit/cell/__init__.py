@@ -19,9 +19,33 @@ COMPARISONS = "comparisons"
 """The folder there of what benchmarks say of several models."""
 REWRITES = "rewrites"
 """The folder there of what rewriters of prompts replied, which models share."""
+_LONGEST_NAME = 200  # bytes; file systems take 255, and names of logs and outcomes have more in them
 REWRITER_NAME = r"[a-z]\w*"
 """What a rewriter's name is like: by it the folders of rewritten prompts are told from others."""
 _REWRITTEN = re.compile(rf"(.+)\+({REWRITER_NAME}-[0-9a-f]{{8}})")
+
+
+def split_names(text: str) -> list[str]:
+    """Names between semicolons, stripped, empties dropped, repetitions kept."""
+    return [name for part in text.split(";") if (name := part.strip())]
+
+
+def check_name(name: str) -> str:
+    """``name``, if it can name a folder below output/ and travel on command lines (``org/model`` can).
+
+    Raises UserError: it cannot.
+    """
+    parts = name.split("/")
+    if not name.isprintable() or any(part in ("", ".", "..") or part[0] in "-." for part in parts):
+        raise UserError(
+            f"'{name}' cannot be a name: no part of it may be empty or begin with '.' or '-', none may be unprintable"
+        )
+    if any(len(part.encode()) > _LONGEST_NAME for part in parts):
+        raise UserError(f"'{name[:40]}…' cannot be a name: a part of it has more than {_LONGEST_NAME} bytes")
+    if parts[0] in (*REPORTS, COMPARISONS, REWRITES):
+        what = "holds rewritten prompts" if parts[0] == REWRITES else "is a report of the run"
+        raise UserError(f"'{name}' cannot be a name: output/{parts[0]} {what}")
+    return name
 
 
 def output_root() -> Path:
@@ -69,8 +93,11 @@ class Cell(_Names):
     fingerprints = _File("fingerprints.jsonl")
     judgements = _File("judgements.jsonl")
     scores = _File("scores.jsonl")
+    batches = _File("batches.jsonl")
+    judge_batches = _File("judge_batches.jsonl")
+    """What went to a provider as batches: images, and questions (:mod:`imageevalkit.requests.batches`)."""
     prompts = _File("prompts.jsonl")
-    """Of rewritten prompts: what the model is shown of each item (:mod:`imageevalkit.cell.rewritten`)."""
+    """Of rewritten prompts: what the model is shown of each item (:mod:`imageevalkit.cell.items`)."""
     result = _File("result.json")
     official = _File("official")
     """The folder of files in the official evaluator's formats."""

@@ -5,21 +5,74 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from imageevalkit.api.endpoint import DEFAULT_BASE_URL
 from imageevalkit.cell.jsonl import JsonlWriter, Shape, Tell, read_kept, tell_nobody
+from imageevalkit.requests.endpoint import place_of
 from imageevalkit.text import to_bytes
 
 # Settings that cannot change a pixel: changing them keeps images valid.
 _RUNTIME_KWARGS = frozenset(
     {"device", "device_map", "offload", "timeout", "max_attempts", "max_elapsed", "max_outage", "backoff"}
-    | {"api_key_env", "price"}
+    | {"api_key_env", "price", "client"}
+    # an API counts by its host
+    | {"base_url", "azure_endpoint"}
 )
+
+# Classes that stand in other files than when images of theirs were first recorded: new module, class, old module. Their
+# records keep the old name, so that no image becomes stale, and entries by that name go on working.
+_MOVED = {
+    "diffusers_models": {
+        "DiffusersT2I": "diffusers_t2i",
+        "DiffusersEdit": "diffusers_edit",
+        "DiffusersSubject": "diffusers_subject",
+    },
+    "diffusers_special": {
+        "QwenImage": "qwen_image",
+        "QwenImage2512": "qwen_image",
+        "FluxIPAdapter": "flux_ip_adapter",
+        "OmniGenEdit": "omnigen",
+        "OmniGenSubject": "omnigen",
+        "HQEdit": "hq_edit",
+        "BlipDiffusion": "blip_diffusion",
+    },
+    "transformers_models": {"JanusT2I": "janus", "Emu3T2I": "emu3"},
+    "janus_authors": {"JanusFlowT2I": "janusflow"},
+    "controlled": {
+        "OminiControlSubject": "ominicontrol",
+        "SSREncoderSubject": "ssr_encoder",
+        "FreeDiffEdit": "freediff",
+    },
+    "reference": {
+        "ReferenceBlank": "reference_blank",
+        "ReferenceBlankEdit": "reference_blank",
+        "ReferenceBlankSubject": "reference_blank",
+        "ReferenceIdentity": "reference_blank",
+        "ReferenceNoise": "reference_noise",
+        "ReferenceNoiseEdit": "reference_noise",
+        "ReferenceNoiseSubject": "reference_noise",
+        "ReferenceTypeset": "reference_typeset",
+        "ReferenceTypesetEdit": "reference_typeset",
+        "ReferenceTypesetSubject": "reference_typeset",
+    },
+}
+_FOLDER = ".model_utils."
+
+
+def module_now(module: str, class_name: str) -> str:
+    """Where the class stands that an entry says is in ``module``."""
+    old = module.removeprefix(_FOLDER)
+    moved = (f"{_FOLDER}{new}" for new, names in _MOVED.items() if names.get(class_name) == old)
+    return next(moved, module)
+
+
+def _class_on_record(module: str, class_name: str) -> str:
+    new = module.removeprefix(_FOLDER)
+    old = _MOVED.get(new, {}).get(class_name) if module.startswith(_FOLDER) else None
+    return f"{_FOLDER}{old}:{class_name}" if old else f"{module}:{class_name}"
 
 
 def settings_of(task: str, setting: Mapping[str, Any]) -> dict[str, Any]:
@@ -28,16 +81,14 @@ def settings_of(task: str, setting: Mapping[str, Any]) -> dict[str, Any]:
     Local weights count by name and content (:func:`weights_of`), authors' code by its commit, an API by its host. The
     number of images made in one call counts too: a GPU computes batches of other sizes with other kernels.
     """
-    kwargs = {k: v for k, v in setting.get("model_kwargs", {}).items() if k not in _RUNTIME_KWARGS}
+    given = setting.get("model_kwargs", {})
+    kwargs = {k: v for k, v in given.items() if k not in _RUNTIME_KWARGS}
     if kwargs.get("batch_size") == 1:
         del kwargs["batch_size"]  # said or not, images are made singly
-    base_url = kwargs.pop("base_url", None) or os.environ.get("BASE_URL", "") or DEFAULT_BASE_URL
-    settings: dict[str, Any] = {"task": task, "class": f"{setting['module']}:{setting['class']}"}
+    settings: dict[str, Any] = {"task": task, "class": _class_on_record(setting["module"], setting["class"])}
     settings |= _identity("model_path", setting["model_path"])
     if setting.get("api"):
-        settings["host"] = None
-        with contextlib.suppress(ValueError):  # the model itself says what is wrong with it
-            settings["host"] = urlsplit(base_url).hostname
+        settings["host"] = _host(place_of(given).url)
     settings |= setting.get("rewriting", {})
     for key, value in sorted(kwargs.items()):
         settings |= _identity(f"kwargs.{key}", value)
@@ -46,6 +97,20 @@ def settings_of(task: str, setting: Mapping[str, Any]) -> dict[str, Any]:
         if pin := asset.get("commit") or asset.get("revision") or asset.get("sha256"):
             settings[f"asset {name}"] = str(pin)
     return settings
+
+
+def _host(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:  # the model itself says what is wrong with it
+        return None
+
+
+def maker_of(setting: Mapping[str, Any]) -> str:
+    """Who makes the images of a resolved setting, in words: ``my_model.MyModel``, of an API with its host."""
+    made_by = f"{setting['module'].rpartition('.')[2]}.{setting['class']}"
+    host = _host(place_of(setting.get("model_kwargs", {})).url) if setting.get("api") else None
+    return f"{made_by} at {host}" if host else made_by
 
 
 def _identity(name: str, value: Any) -> dict[str, Any]:

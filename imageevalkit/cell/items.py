@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import operator
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, TypedDict
 
-from imageevalkit.cell import Cell, output_root
+from imageevalkit.atomic import write_atomic
+from imageevalkit.cell import Cell, output_root, short_path
+from imageevalkit.cell.jsonl import Shape, read_jsonl
 from imageevalkit.errors import CellFailure
 from imageevalkit.text import to_bytes
 
@@ -124,9 +127,10 @@ def items_of(dataset: Any, cell: Cell, limit: int | None = None) -> list[Item]:
 def placed(entries: Sequence[Item], cell: Cell) -> list[Item]:
     """The items of the model of ``cell`` that stand for ``entries``, which are of none."""
     folder, ids = cell.folder, [entry.id.replace(MODEL_NAME_MARK, cell.model) for entry in entries]
+    # dataclasses.replace takes twice as long for each of 50,000
     return [
-        replace(entry, id=id, path=folder / f"{id}{entry.path.suffix}")
-        for id, entry in zip(ids, entries, strict=True)
+        Item(id, folder / f"{id}{e.path.suffix}", e.seed, e.prompt, e.input_list, e.data, e.rewriting)
+        for id, e in zip(ids, entries, strict=True)
     ]
 
 
@@ -137,13 +141,14 @@ def entries_of(dataset: Any, benchmark: str) -> list[Item]:
     contract, or two share a path; the message has its number, counted from 0.
     """
     data, entries, number_of = getattr(dataset, "data", None), list[Item](), dict[str, int]()
+    folder = PurePosixPath(MODEL_NAME_MARK, benchmark)
     if not isinstance(data, Sequence) or isinstance(data, str | bytes) or not data:
         raise CellFailure(
             f"benchmark {benchmark}: its data is {reprlib.repr(data)}, and must be a list of dicts, one for each image"
         )
     for n, raw in enumerate(data):
         try:
-            entries.append(entry := _entry(raw, benchmark, dataset.dataset_task))
+            entries.append(entry := _entry(raw, folder, dataset.dataset_task))
             if (same := number_of.setdefault(entry.id, n)) != n:
                 raise ValueError(
                     f"{_PATH} '{raw['image_save_path']}' is that of entry {same} too (suffixes do not count)"
@@ -153,8 +158,8 @@ def entries_of(dataset: Any, benchmark: str) -> list[Item]:
     return entries
 
 
-def _entry(raw: Any, benchmark: str, task: str) -> Item:
-    """One entry. Raises ValueError: what is wrong with it, and what it must be."""
+def _entry(raw: Any, folder: PurePosixPath, task: str) -> Item:
+    """One entry, whose image goes below ``folder``. Raises ValueError: what is wrong with it, and what it must be."""
     _check(isinstance(raw, Mapping), "it", raw, "a dict")
     shown, not_shown = ("prompt", "input_list") if task == "t2i" else ("input_list", "prompt")
     if missing := [key for key in (shown, "seed", "image_save_path") if key not in raw]:
@@ -175,10 +180,10 @@ def _entry(raw: Any, benchmark: str, task: str) -> Item:
         _check(not isinstance(seed, bool), "seed", seed, "a whole number")
     except TypeError:
         _check(False, "seed", seed, "a whole number")
-    folder = PurePosixPath(MODEL_NAME_MARK, benchmark)
     _check(isinstance(declared, str | PurePath), _PATH, declared, f"a text: {folder}/….png")
-    path = PurePosixPath(declared)
-    if folder not in path.parents or ".." in path.parts:
+    path, depth = Path(declared), len(folder.parts)
+    names = path.parts
+    if len(names) <= depth or names[:depth] != folder.parts or ".." in names:
         raise ValueError(f"{_PATH} '{declared}' must lie in {folder}/")
     from imageevalkit.images import format_of
 
@@ -186,10 +191,10 @@ def _entry(raw: Any, benchmark: str, task: str) -> Item:
         format_of(path)
     except ValueError as error:
         raise ValueError(f"{_PATH} {error}") from None
-    path = path.relative_to(folder)
+    path = Path(*names[depth:])
     return Item(
-        path=Path(path),
-        id=path.with_suffix("").as_posix(),
+        path=path,
+        id=str(path).removesuffix(path.suffix),
         seed=number,
         prompt=prompt,
         input_list=parts,
@@ -212,3 +217,64 @@ def _check_input_list(parts: Any) -> None:
         raise ValueError("input_list holds no text that says what is to be made")
     if all(isinstance(part, str) for part in parts):
         raise ValueError("input_list holds no image")
+
+
+# ---- prompts.jsonl: the texts that a model is shown in place of the benchmark's own
+
+
+@dataclass(frozen=True)
+class ShownTexts:
+    """What the model is shown of ``item``: ``texts`` for the ``original`` ones, in their order.
+
+    ``kept`` says why they are the original ones; ``lost``: others were asked for in vain.
+    """
+
+    item: str
+    original: list[str]
+    texts: list[str]
+    kept: str = ""
+    lost: bool = False
+
+
+_SHAPE = Shape.of(ShownTexts)
+
+
+def write_shown(cell: Cell, shown: Iterable[ShownTexts]) -> None:
+    """Keep ``shown``, whole or not at all. Raises CellFailure: the disk is full."""
+    lines = (json.dumps(vars(one), ensure_ascii=False, separators=(",", ":")) for one in shown)
+    write_atomic(cell.prompts, "".join(f"{line}\n" for line in lines))
+
+
+def as_shown(cell: Cell, items: Sequence[Item]) -> list[Item]:
+    """``items`` with the texts that the model is shown; those of which that is not known yet stay as they are.
+
+    Raises CellFailure: the file that tells cannot be read.
+    """
+    if not cell.rewriter:
+        return list(items)
+    shown = {one.item: one for one in read_jsonl(cell.prompts, _SHAPE)}
+    return [_shown(cell, item, shown.get(item.id)) for item in items]
+
+
+def all_shown(cell: Cell, items: Sequence[Item]) -> list[Item]:
+    """:func:`as_shown`. Raises CellFailure also where it is not known of all ``items``."""
+    found = as_shown(cell, items)
+    if cell.rewriter and (lacking := [item.id for item in found if item.rewriting is None]):
+        raise CellFailure(
+            f"{short_path(cell.prompts)} does not hold the rewritten prompts of {len(lacking)} items (the first: "
+            f"{lacking[0]}): run the same command again, which has them rewritten first"
+        )
+    return found
+
+
+def _shown(cell: Cell, item: Item, known: ShownTexts | None) -> Item:
+    if known is None or known.original != item.texts:  # the benchmark's own may have changed
+        return item
+    behind = Rewriting(
+        by=cell.rewriter,
+        original=" ".join(known.original),
+        original_sha256=item.prompt_sha256,
+        kept=known.kept,
+        lost=known.lost,
+    )
+    return item.with_texts(known.texts, behind)

@@ -6,7 +6,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final, Literal, TypedDict
@@ -14,11 +14,12 @@ from typing import Any, Final, Literal, TypedDict
 from imageevalkit import images
 from imageevalkit.atomic import commit_part, part_path, sync_folder, write_part
 from imageevalkit.cell import Cell, output_root
-from imageevalkit.cell.inputs import Input, InputCopies
 from imageevalkit.cell.items import Item, Rewriting
 from imageevalkit.cell.jsonl import JsonlWriter, Shape, Tell, Time, read_kept, tell_nobody
+from imageevalkit.cell.pictures import Input, InputCopies, keep_thumbnail
 from imageevalkit.cell.results import bases, forget
 from imageevalkit.errors import CellFailure, say
+from imageevalkit.images import EncodedImage
 
 OK: Final = "ok"
 GENERATED: Final = "generated"
@@ -33,7 +34,8 @@ Failure = TypedDict("Failure", {"class": str, "text": str})
 """Why there is no image: the class of the error, and one line."""
 
 
-@dataclass(frozen=True)
+# not frozen: 27 fields would take three times as long to set, for each of 50,000 records
+@dataclass(slots=True)
 class Record:
     """One attempt at an item: a line of ``generation.jsonl``, of which the last one counts.
 
@@ -94,7 +96,8 @@ class Record:
 
     def as_object(self) -> dict[str, Any]:
         """The JSON object that stands for it."""
-        return {name: part for name, part in vars(self).items() if part is not None or name not in _OPTIONAL}
+        parts = {name: getattr(self, name) for name in _FIELDS}
+        return {name: part for name, part in parts.items() if part is not None or name not in _OPTIONAL}
 
     @property
     def outcome(self) -> Status:
@@ -116,12 +119,24 @@ class Record:
 
 
 RECORD = Shape.of(Record)
+_FIELDS = [each.name for each in fields(Record)]
 _OPTIONAL = {"extra", "inputs", "rewriting", "source", "source_sha256", "cell", "uneven"}
 
 
-def last_records(cell: Cell, tell: Tell = tell_nobody) -> dict[str, Record]:
+class LastRecords(dict[str, Record]):
+    """By item id; ``usd`` is what all requests of the cell have cost, as far as it is known."""
+
+    usd = 0.0
+
+
+def last_records(cell: Cell, tell: Tell = tell_nobody) -> LastRecords:
     """The last record of each item id in ``generation.jsonl``. Raises CellFailure: the file cannot be read."""
-    return {record.item: record for record in read_kept(cell.generation, RECORD, tell)}
+    found, usd = LastRecords(), 0.0
+    for record in read_kept(cell.generation, RECORD, tell):
+        found[record.item] = record
+        usd += record.price or 0.0
+    found.usd = usd
+    return found
 
 
 def spent_since(cell: Cell, start: float) -> float:
@@ -140,13 +155,12 @@ def whole_image(path: Path, record: Record, mend: bool = False) -> bytes | None:
     A process killed before the image got its final name ``path`` leaves it under the temporary one, from which it is
     renamed if ``mend``. Raises OSError: it cannot be read.
     """
-    for place in (path, part_path(path)):
-        if place.is_file():
-            data = place.read_bytes()
-            if hashlib.sha256(data).hexdigest() == record.image_sha256:
-                if mend and place != path:
-                    commit_part(path)
-                return data
+    for place in (lambda: path, lambda: part_path(path)):  # of most images the second is not looked for
+        data = images.bytes_of_file(place())
+        if data is not None and hashlib.sha256(data).hexdigest() == record.image_sha256:
+            if mend and place() != path:
+                commit_part(path)
+            return data
     return None
 
 
@@ -171,16 +185,16 @@ class RecordWriter:
         """Copy the images that the model is shown of ``item`` while they are there. In any thread, as :meth:`save`."""
         self._inputs.of(item)
 
-    def save(self, item: Item, record: Record, data: bytes | None = None) -> None:
-        """Save the outcome of ``item``; ``data`` is the encoded image, or the placeholder of one that was not made.
+    def save(self, item: Item, record: Record, image: EncodedImage | None = None) -> None:
+        """Save the outcome of ``item``; ``image`` is what was made, or the placeholder of what was not.
 
-        The fingerprint, the time, the image's hash and the inputs are added to ``record``. Results that rest on another
-        image of the item are removed. May run in any thread. Raises CellFailure: the disk is full.
+        The fingerprint, the time, the inputs and what is known of the image are added to ``record``. Results that rest
+        on another image of the item are removed. May run in any thread. Raises CellFailure: the disk is full.
         """
-        sha256 = None
-        if data is not None:
-            write_part(item.path, data)
-            sha256 = hashlib.sha256(data).hexdigest()
+        sha256, modified = None, 0
+        if image:
+            modified = write_part(item.path, image.data)
+            sha256 = hashlib.sha256(image.data).hexdigest()
         now = (sha256, record.source != "")
         with self._saving:
             for folder, basis in list(self._bases.items()):
@@ -189,19 +203,23 @@ class RecordWriter:
                     say(f"{self._cell.key}: the result in {folder} goes: {item.id} is not what it was")
                     forget(self._cell, folder)
                     del self._bases[folder]
-        is_image = record.status == OK
+        made = image if record.status == OK else None
         record = replace(
             record,
             seconds=round(record.seconds, 4),
             fingerprint=self._fingerprint,
             time=_time(time.time()),
-            placeholder=data is not None and not is_image,
-            image_sha256=sha256 if is_image else None,
+            placeholder=bool(image and not made),
+            image_sha256=sha256 if made else None,
+            size=made and made.size,
+            flat=made and made.flat,
             inputs=self._inputs.of(item) or None,
         )
         self._writer.append(record.as_object())
         with self._saving:
-            self._saved.append((item.path, data is not None))
+            self._saved.append((item.path, image is not None))
+        if made and sha256:
+            keep_thumbnail(self._cell, sha256, made.thumbnail, modified)
 
     def commit(self) -> None:
         """Make durable all that has been saved so far, then give the images their final names.

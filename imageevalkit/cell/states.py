@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,6 +31,8 @@ from imageevalkit.cell.records import (
 )
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.machine import available_cores
+
+_AT_ONCE = 64  # images that a thread looks at, before another may have its turn
 
 Step = Literal["reuse", "refused", "make", "repair", "stale"]
 """What generation does with an item: ``reuse`` a whole image of today's settings, ``make`` what is not there or failed,
@@ -80,11 +83,26 @@ class ImageState:
         return "repair" if self.record and self.record.status == OK else "make"
 
 
+def steps_to_make(overwrite: bool, retry_refused: bool) -> list[Step]:
+    """The steps of items that are made; stale ones only to ``overwrite`` them."""
+    chosen: dict[Step, bool] = {"make": True, "repair": True, "stale": overwrite, "refused": retry_refused}
+    return [step for step, is_asked in chosen.items() if is_asked]
+
+
 @dataclass(frozen=True)
 class Survey:
-    """The states of the items of a cell, by id, in the order of the benchmark."""
+    """The states of the items of a cell, by id, in the order of the benchmark.
+
+    ``usd`` is what all requests of the cell have cost, as far as it is known.
+    """
 
     states: Mapping[str, ImageState]
+    usd: float = 0.0
+
+    @cached_property
+    def counts(self) -> Counter[Step]:
+        """How many items there are of each step."""
+        return Counter(state.step for state in self.states.values())
 
     def of(self, *steps: Step) -> list[Item]:
         """The items with which generation does one of ``steps``."""
@@ -92,11 +110,12 @@ class Survey:
 
     def to_make(self, overwrite: bool, retry_refused: bool) -> list[Item]:
         """What is left to make; stale images only to ``overwrite`` them."""
-        chosen: dict[Step, bool] = {"stale": overwrite, "refused": retry_refused}
-        return self.of("make", "repair", *(step for step, is_asked in chosen.items() if is_asked))
+        return self.of(*steps_to_make(overwrite, retry_refused))
 
     def explain_stale(self) -> str:
         """``"guidance_scale 4.0 → 5.0: 553 images are stale"``, reasons joined by semicolons; empty if none is."""
+        if not self.counts["stale"]:
+            return ""
         counts = Counter(state.mismatch for state in self.states.values() if state.step == "stale")
         return "; ".join(
             f"{reason}: {n} image{'s are' if n > 1 else ' is'} stale" for reason, n in counts.most_common()
@@ -145,9 +164,10 @@ def survey(
         return "the rewritten prompt changed" if item.rewriting else "the benchmark's prompt changed"
 
     def state(item: Item) -> ImageState:
-        record, why = records.get(item.id), mismatch(item, records.get(item.id))
+        record = records.get(item.id)
+        why = mismatch(item, record)
         try:
-            return _state(ImageState(item, CORRUPT, record, mismatch=why), mend, pixels)
+            return _state(item, record, why, mend, pixels)
         except images.CorruptImage as error:
             reason = f"the image does not decode ({error})"
         except OSError as error:
@@ -158,41 +178,80 @@ def survey(
         return ImageState(item, CORRUPT, record, reason, why)
 
     # hashing releases the interpreter lock, so threads read and hash side by side
-    states = images.map_threads(state, items, min(8, available_cores()))
-    return Survey({one.item.id: one for one in states})
+    parts = [items[n : n + _AT_ONCE] for n in range(0, len(items), _AT_ONCE)]
+    found = images.map_threads(lambda part: [*map(state, part)], parts, min(8, available_cores()))
+    return Survey({one.item.id: one for part in found for one in part}, records.usd)
 
 
-def _state(unknown: ImageState, mend: bool, pixels: bool) -> ImageState:
-    """Raises CorruptImage: the image does not decode; OSError: it cannot be read."""
-    record, path = unknown.record, unknown.path
+def _state(item: Item, record: Record | None, mismatch: str, mend: bool, pixels: bool) -> ImageState:
+    """What became of ``item``. Raises CorruptImage: the image does not decode; OSError: it cannot be read."""
+    known = partial(ImageState, item, record=record, mismatch=mismatch)
     if record is not None and record.status != OK:
         status, reason = record.outcome, record.reason
         if status != CORRUPT and record.error:
             reason = f"{record.error['class']}: {reason}"
-        if status == BLANK and path.is_file():
-            return replace(unknown, status=BLANK, reason=reason, sha256=images.sha256_file(path))
-        return replace(unknown, status=FAILED if status == BLANK else status, reason=reason)
-    if record is None and not path.exists():
-        return replace(unknown, status=FAILED, reason="never generated")
+        if status == BLANK and item.path.is_file():
+            return known(BLANK, reason=reason, sha256=images.sha256_file(item.path))
+        return known(FAILED if status == BLANK else status, reason=reason)
+    if record is None and not item.path.exists():
+        return known(FAILED, reason="never generated")
     if record is None and not pixels:
-        return replace(unknown, status=GENERATED)
-    data = whole_image(path, record, mend) if record else path.read_bytes()
+        return known(GENERATED)
+    data = whole_image(item.path, record, mend) if record else item.path.read_bytes()
     if data is None:
-        lost = "the file was changed or truncated" if path.exists() else "the image is gone"
-        return replace(unknown, reason=f"{lost} since it was generated")
-    if not pixels:
-        return replace(unknown, status=GENERATED)
+        lost = "the file was changed or truncated" if item.path.exists() else "the image is gone"
+        return known(CORRUPT, reason=f"{lost} since it was generated")
+    return _generated(item, record, mismatch, data) if pixels else known(GENERATED)
+
+
+def _generated(item: Item, record: Record | None, mismatch: str, data: bytes) -> ImageState:
+    """With what a judge must know of the image that is ``data``. Raises CorruptImage: it does not decode."""
     sha256 = (record and record.image_sha256) or hashlib.sha256(data).hexdigest()
     flat = record.flat if record else None
     if flat is None:  # else these very bytes were proven when they were saved
         flat = images.facts(data).flat
-    return replace(unknown, status=GENERATED, sha256=sha256, plain=images.is_plain(data), flat=flat)
+    return ImageState(item, GENERATED, record, "", mismatch, sha256, images.is_plain(data), flat)
 
 
-def survey_images(cell: Cell, items: Sequence[Item], mend: bool = True) -> Mapping[str, ImageState]:
-    """The state of every item, by id, for who judges. Raises CellFailure: the images are of different settings."""
-    states = survey(cell, items, mend=mend, pixels=True, tolerant=True, tell=say).states
-    records = (state.record for state in states.values())
+class StoredImages:
+    """The images of a cell as they are stored by another process: of ``items`` (as the model is shown them), made with
+    the settings of ``fingerprint``. Nothing is touched."""
+
+    def __init__(self, cell: Cell, items: Sequence[Item], fingerprint: str) -> None:
+        self._items = {item.id: item for item in items}
+        self._fingerprint = fingerprint
+        self._records = jsonl.JsonlTail(cell.generation, RECORD)
+        self._awaited: dict[str, tuple[Record, Any]] = {}
+
+    def new(self, most: int) -> list[ImageState]:
+        """Those that were not there before, ``most`` of them; each stands as :func:`survey_images` finds it."""
+        for record in self._records.read():
+            item = self._items.get(record.item)
+            self._awaited.pop(record.item, None)
+            made = (record.status, record.fingerprint, record.seed, record.prompt_sha256)
+            if item and made == (OK, self._fingerprint, item.seed, item.prompt_sha256):
+                self._awaited[record.item] = record, None
+        found = []
+        for name, (record, seen) in list(self._awaited.items()):
+            item = self._items[name]
+            # the record comes before the image has its name
+            with contextlib.suppress(OSError, images.CorruptImage):
+                about = item.path.stat()
+                if seen != (mark := (about.st_ino, about.st_size, about.st_mtime_ns)):
+                    self._awaited[name] = record, mark
+                    data = item.path.read_bytes()
+                    if hashlib.sha256(data).hexdigest() == record.image_sha256:
+                        del self._awaited[name]
+                        found.append(_generated(item, record, "", data))
+            if len(found) == most:
+                break
+        return found
+
+
+def survey_images(cell: Cell, items: Sequence[Item], mend: bool = True) -> Survey:
+    """The state of every item for who judges. Raises CellFailure: the images are of different settings."""
+    found = survey(cell, items, mend=mend, pixels=True, tolerant=True, tell=say)
+    records = (state.record for state in found.states.values())
     prints = Counter(record.fingerprint for record in records if record and record.status == OK)
     if len(prints) > 1:
         known = fp.known(cell.fingerprints, say)
@@ -202,7 +261,7 @@ def survey_images(cell: Cell, items: Sequence[Item], mend: bool = True) -> Mappi
             f"{cell.key}: images were made with {len(prints)} different settings ({change}: {m} and {n} images); "
             "run the generation again with --overwrite"
         )
-    return states
+    return found
 
 
 def scorable(states: Mapping[str, ImageState], blank: bool) -> dict[str, ImageState]:

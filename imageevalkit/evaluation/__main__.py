@@ -1,41 +1,70 @@
-"""The evaluate job, as ``eval/<benchmark>.sh`` calls it in the benchmark's environment."""
+"""The evaluate job: one cell, in the benchmark's environment; by hand, as ``eval/<benchmark>.sh`` calls it, too."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import sys
+from pathlib import Path
 
-from imageevalkit import logs, registry
+from imageevalkit import jobs, registry
 from imageevalkit.cell import Cell, lock_cell
 from imageevalkit.cell.items import items_of
 from imageevalkit.errors import ExitStatus, UserError, run_main, say
 from imageevalkit.evaluation.engine import evaluate_cell, judged_items, leave_outcome
-from imageevalkit.evaluation.interview import EvaluateOptions
-from imageevalkit.jobs import Outcome, outcome_of, settings_of
+from imageevalkit.evaluation.following import Generation, follow
+from imageevalkit.machine import garbage_collection
 from imageevalkit.progress import ProgressWriter
 
 
 def main() -> ExitStatus:
-    """Evaluate one cell; what the launcher decided comes through the environment."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ds_name", required=True)
-    parser.add_argument("--model_name", required=True)
-    args = parser.parse_args()
-    cell = Cell(args.model_name, args.ds_name)
-    if os.environ.get("IMAGEEVALKIT_RUN_FOLDER"):
-        logs.print_without_fear()
-    else:
-        if not cell.folder.is_dir():
-            raise UserError(f"there are no images of {cell.key}: {cell.folder} does not exist")
-        lock_cell(cell)  # a launcher holds it for the jobs it starts
-    return leave_outcome(cell, outcome_of(lambda: _evaluate(cell), say))
+    """Evaluate one cell: that of the job of the plan, or the named one, which may be in a job's script."""
+    words, cell = sys.argv[1:], None
+    if not {"--plan", "--job"} & {*words}:
+        parser = argparse.ArgumentParser(description=__doc__)
+        parser.add_argument("--ds_name", required=True)
+        parser.add_argument("--model_name", required=True)
+        args = parser.parse_args(words)
+        cell = Cell(args.model_name, args.ds_name)
+        if not (path := os.environ.get(jobs.PLAN_ENV)):
+            if not cell.folder.is_dir():
+                raise UserError(f"there are no images of {cell.key}: {cell.folder} does not exist")
+            lock_cell(cell)  # a launcher holds it for the jobs it starts
+            return _evaluated(cell, jobs.EvaluateOrder())
+        words = jobs.job_words(path, os.environ.get(jobs.JOB_ENV, ""))
+    plan, job, order = jobs.given_job(jobs.EvaluateOrder, words)
+    return _evaluated(cell or jobs.cell_of(job.cells[0]), order, plan, job)
 
 
-def _evaluate(cell: Cell) -> Outcome:
-    settings, options = settings_of(cell.benchmark), EvaluateOptions.from_environment()
-    benchmark = registry.make_benchmark(cell.benchmark, settings, os.environ.get("IMAGEEVALKIT_JUDGE", ""))
-    items = judged_items(cell, items_of(registry.BenchmarkDataset(benchmark), cell, options.limit))
-    return evaluate_cell(cell, benchmark, items, ProgressWriter(), options)
+def _evaluated(
+    cell: Cell, order: jobs.EvaluateOrder, plan: jobs.Plan | None = None, job: jobs.Job | None = None
+) -> ExitStatus:
+    settings = plan.settings.get(cell.benchmark, {}) if plan else {}
+    progress = ProgressWriter(plan.progress_path(job) if plan and job else None)
+
+    # it may still be going on
+    generation = Generation(Path(plan.run_folder), cell) if plan and job and job.follows else None
+    is_made = not generation or generation.is_made
+
+    def evaluate() -> jobs.Outcome:
+        nonlocal is_made
+        interview = None
+        benchmark = registry.make_benchmark(cell.benchmark, settings, order.judge)
+        items = items_of(registry.BenchmarkDataset(benchmark), cell, order.limit)
+        if generation and not is_made:
+            with garbage_collection(True):
+                interview = follow(cell, benchmark, items, progress, order, generation)
+            is_made = generation.is_made
+            if not is_made:
+                return jobs.Outcome(jobs.FAILED, "images are missing")
+        return evaluate_cell(cell, benchmark, judged_items(cell, items), progress, order, interview)
+
+    with garbage_collection(False):
+        outcome = jobs.outcome_of(evaluate, say)
+    if not is_made:
+        say(f"{outcome.message}; this goes on from what was answered once all images are made")
+        return ExitStatus.LATER
+    return leave_outcome(cell, outcome, plan)
 
 
 if __name__ == "__main__":

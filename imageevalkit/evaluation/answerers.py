@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Generator, Iterable, Sequence
 from functools import cached_property
 
 from imageevalkit import registry
 from imageevalkit.benchmark.answerer import Answerer, digest
-from imageevalkit.benchmark.contract import JUDGE, Benchmark, grouped, require
+from imageevalkit.benchmark.contract import JUDGE, Benchmark, require
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import CellFailure, say
+from imageevalkit.jobs import CORES_ENV
+from imageevalkit.judges.choice import JudgeOptions
+from imageevalkit.machine import available_cores
+from imageevalkit.metrics import grouped
 from imageevalkit.secrets import one_line
 from imageevalkit.text import to_bytes
 
@@ -20,13 +25,19 @@ _JUDGE_GROUP = "judge"
 
 
 class Answerers:
-    """The judge and the measurers of ``benchmark``; making them is cheap, what is slow happens with the first question.
+    """The judge, asked with ``options``, and the measurers of ``benchmark``; ``cores`` are those of the job.
 
+    Making them is cheap, what is slow happens with the first question.
     Raises CellFailure: the words that the judge is asked with are not there.
     """
 
-    def __init__(self, benchmark: Benchmark) -> None:
-        self._benchmark = benchmark
+    def __init__(
+        self,
+        benchmark: Benchmark,
+        options: JudgeOptions = JudgeOptions(),  # noqa: B008 - it cannot change
+    ) -> None:
+        self._benchmark, self._options = benchmark, options
+        self.cores = int(os.environ.get(CORES_ENV) or available_cores())
         made: dict[str, Answerer] = {}
         self._groups: dict[str, Answerer] = {}
         groups = benchmark.measurers or ({_JUDGE_GROUP: JUDGE} if benchmark.judge else {})
@@ -44,7 +55,7 @@ class Answerers:
                 "benchmark.py"
             )
         if one.backend:
-            return registry.judge(one.judge, one.prompts, one.official, one.pixels)
+            return registry.judge(one.judge, one.prompts, one.official, one.pixels, self._options)
         return registry.measurer(one.judge, one.judge_options)
 
     def of(self, question: Question) -> Answerer:
@@ -66,14 +77,14 @@ class Answerers:
 
         Raises CellFailure: it names all that somebody misses (weights, a package).
         """
-        benchmark, parts, problems = self._benchmark, dict[str, Evaluator](), list[str]()
+        benchmark, parts, problems = self._benchmark, dict[str, Evaluator](), dict[str, None]()
         for group, answerer in self._groups.items():
             try:
                 parts[group] = answerer.evaluator
             except CellFailure as error:
-                problems.append(str(error))
+                problems[str(error)] = None
         if problems:
-            raise CellFailure("; ".join(dict.fromkeys(problems)))
+            raise CellFailure("; ".join(problems))
         identity = dict(benchmark.identity)
         rules = identity.get("rules", "official")
         if len(set(self._groups.values())) == 1 and not identity.keys() - {"rules"}:
@@ -84,8 +95,12 @@ class Answerers:
             official = part.official and benchmark.is_official
             return Evaluator(f"{label}/{rules}/{hash_of_part}", official, {**part.details, **identity})
         ids = {group: part.id for group, part in parts.items()}
-        kinds = (registry.measurer_kind(measurer.name) for measurer in benchmark.measurers.values())
-        label = self.judge.label if self.judge else next((f"{kind}s" for kind in kinds), benchmark.program)
+        label = benchmark.program
+        if self.judge:
+            label = self.judge.label
+        elif benchmark.measurers:
+            first, *_ = benchmark.measurers.values()
+            label = f"{registry.measurer_setting(first.name).kind}s"
         return Evaluator(
             id=f"{label}/{rules}/{digest({'answerers': ids, **identity})[:8]}",
             official=benchmark.is_official and all(one.is_official for one in self._groups.values()),
@@ -96,12 +111,7 @@ class Answerers:
             },
         )
 
-    @property
-    def counted(self) -> str:
-        """The id of the one whose calls, tokens and dollars the result counts: the judge, if there is one."""
-        return (self.judge or self).evaluator.id
-
-    def ask(self, questions: Sequence[Question], workers: int) -> Generator[Answer, None, None]:
+    def ask(self, questions: Sequence[Question]) -> Generator[Answer, None, None]:
         """The answers, as they come: of measurers first, who take minutes where a judge takes hours.
 
         Who gives up among them has cost nothing yet. Raises JudgeUnusable and CellFailure as :class:`Answerer` does.
@@ -111,7 +121,7 @@ class Answerers:
             if answerer in of_answerer:
                 self._asked = answerer
                 try:
-                    answers = answerer.ask(of_answerer[answerer], workers)
+                    answers = answerer.ask(of_answerer[answerer], self.cores)
                     where = f"benchmark {self._benchmark.name}: ask() of {answerer.evaluator.id}"
                     require(isinstance(answers, Iterable), where, answers, "Answers, one after another")
                     yield from answers
@@ -122,10 +132,6 @@ class Answerers:
     def holdup(self) -> str:
         """What holds the answers back now, in a few words; called from another thread."""
         return self._asked.holdup() if self._asked else ""
-
-
-# json.dumps would make one for each of 100,000 questions
-_ENCODER = json.JSONEncoder(sort_keys=True, ensure_ascii=False)
 
 
 def request_hash(question: Question, evaluator: Evaluator) -> str:
@@ -139,5 +145,6 @@ def request_hash(question: Question, evaluator: Evaluator) -> str:
     ]
     # what stood there before there was any other way to ask stays what it was: answers on record stay known
     likeliest = [question.likeliest] if question.likeliest else []
-    request = _ENCODER.encode([messages, vars(question.sampling), question.choices, *likeliest])
+    asked = [messages, vars(question.sampling), question.choices, *likeliest]
+    request = json.dumps(asked, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(to_bytes(f"[{evaluator.as_json}, {request[1:]}")).hexdigest()

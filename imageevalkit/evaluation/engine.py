@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import platform
+import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from imageevalkit import registry
+from imageevalkit import __version__, jobs, registry
 from imageevalkit.benchmark.contract import (
     Answers,
     Benchmark,
@@ -19,17 +24,16 @@ from imageevalkit.benchmark.contract import (
     benchmark_code,
     require,
 )
-from imageevalkit.benchmark.question import Picture
-from imageevalkit.cell import Cell, results
-from imageevalkit.cell.items import Item
+from imageevalkit.cell import REPO, Cell, results
+from imageevalkit.cell import fingerprint as fp
+from imageevalkit.cell.items import Item, as_shown
+from imageevalkit.cell.records import OK, Record
 from imageevalkit.cell.results import Coverage, Metric, Result, Score
-from imageevalkit.cell.rewritten import as_shown
-from imageevalkit.cell.states import CORRUPT, GENERATED, ImageState, scorable, survey_images
+from imageevalkit.cell.states import CORRUPT, GENERATED, ImageState, Survey, scorable, survey_images
 from imageevalkit.errors import CellFailure, ExitStatus, say
-from imageevalkit.evaluation.answerers import Answerers
-from imageevalkit.evaluation.interview import JUDGE_FAILED, UNPARSED, EvaluateOptions, Interview
-from imageevalkit.evaluation.provenance import provenance
-from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STATUS_OF_STATE, Outcome, write_outcome
+from imageevalkit.evaluation.interview import JUDGE_FAILED, UNPARSED, Interview
+from imageevalkit.hashes import environment_hash
+from imageevalkit.images import count_missing
 from imageevalkit.progress import ProgressWriter
 from imageevalkit.text import decimals, dollars
 
@@ -39,44 +43,51 @@ def evaluate_cell(
     benchmark: Benchmark,
     items: Sequence[Item],
     progress: ProgressWriter,
-    options: EvaluateOptions = EvaluateOptions(),  # noqa: B008 - it cannot change
-) -> Outcome:
+    options: jobs.EvaluateOrder = jobs.EvaluateOrder(),  # noqa: B008 - it cannot change
+    interview: Interview | None = None,
+) -> jobs.Outcome:
     """Score ``items`` of ``cell`` and leave scores.jsonl, result.json and the benchmark's official files.
+
+    An ``interview`` that was begun while the images were made goes on.
 
     With the ``official`` option blank placeholders are scored like images and the official headline stands whatever the
     coverage, as evaluators do that only look at the files they find; else the headline is withheld below full coverage.
     An evaluator that stops answering leaves an incomplete result and a failed outcome. Raises CellFailure.
     """
     data_sha256 = benchmark.files().sha256()
-    states = survey_images(cell, items)
+    found = survey_images(cell, items)
+    states = found.states
     corrupt = _corrupt(states)
-    pictures = pictures_of(benchmark, scorable(states, options.official and benchmark.scores_blank))
-    if not pictures:
+    images = scorable(states, options.official and benchmark.scores_blank)
+    if not images:
         counts = Counter(state.status for state in states.values())
+        became = ", ".join(f"{n} {status}" for status, n in counts.items())
         raise CellFailure(
-            f"no image to score: {', '.join(f'{n} {status}' for status, n in counts.items())} of {len(items)} items"
-            + (f"; {corrupt}" if corrupt else "")
+            f"no image to score: {became} of {len(items)} items" + f"; {corrupt}" * bool(corrupt)
         )
-    answerers = Answerers(benchmark)
-    evaluator = answerers.evaluator  # what somebody lacks is known before anybody is asked
-    interview = Interview(cell, benchmark, answerers, items, pictures, options, say)
+    if interview:
+        interview.show_only(images)
+    else:
+        interview = Interview(cell, benchmark, items, images, options, say)
     if options.ask:
         interview.run(progress)
     elif interview.requests and not interview.answered:
         raise CellFailure(
-            f"--rescore: {evaluator.id} has said nothing about these images, with these settings and "
+            f"--rescore: {interview.evaluator.id} has said nothing about these images, with these settings and "
             "versions of packages; leave --rescore out to ask it"
         )
     unasked = interview.problem if options.ask else "not asked: --rescore takes what is on record"
     scores = Scores(
         [
-            interview.scored_item(state, unasked) if state.item.id in pictures else not_made(state)
-            for state in states.values()
+            interview.scored_item(state, unasked) if item in images else item_without_answers(state)
+            for item, state in states.items()
         ]
     )
     coverage, why = coverage_of(states, scores), _why(scores, options.ask)
     judged = f"{coverage.judged} of {coverage.expected} judged"
-    stopped = f"{interview.problem} ({judged}; run again to go on)" if interview.problem else ""
+    stopped = f"{interview.problem} ({judged}; the next run goes on)" if interview.problem else ""
+    if interview.on_hold and not scores:
+        return jobs.Outcome(jobs.INCOMPLETE, stopped)
     if not scores:  # no result: a judge that cannot be used is no column of the leaderboard
         raise CellFailure(stopped or f"nothing was judged: {coverage.problems()}{why}")
     with benchmark_code(benchmark.name, "metrics()") as where:
@@ -87,14 +98,14 @@ def evaluate_cell(
             require(isinstance(metric, Metric), f"{where}: '{name}'", metric, "a Metric")
     with benchmark_code(benchmark.name, "notes()"):
         own_notes = [*benchmark.notes(scores)]
-    origin = provenance(cell, items, data_sha256, answerers.counted)
+    origin = provenance(cell, found, data_sha256, interview.spent)
     result = result_of(
         cell,
         coverage,
         (options.official and benchmark.official_headline) or benchmark.headline,
         options,
         benchmark_version=benchmark.version,
-        evaluator=evaluator,
+        evaluator=interview.evaluator,
         metrics=metrics,
         provenance=origin,
         notes=[*_notes(states, interview.repeated, origin), *filter(None, [corrupt]), *own_notes],
@@ -107,20 +118,19 @@ def evaluate_cell(
     if kept := _better(result, options.ask):
         if coverage.complete:
             message = f"{_headline(result)}; the result of {kept.coverage.expected} items stands"
-            return Outcome(COMPLETE, message)
+            return jobs.Outcome(jobs.COMPLETE, message)
+        stands = f"the result of {kept.coverage.judged} judged items stands"
+        raise CellFailure(f"{coverage.problems()}{why}; {stands}")
+    if gone := count_missing(state.path for state in images.values()):
         raise CellFailure(
-            f"{coverage.problems()}{why}; the result of {kept.coverage.judged} judged items stands"
-        )
-    if gone := sum(not picture.path.is_file() for picture in pictures.values()):
-        raise CellFailure(
-            f"{gone} of {len(pictures)} images were removed from {cell.folder} while they were judged"
+            f"{gone} of {len(images)} images were removed from {cell.folder} while they were judged"
         )
     with benchmark_code(benchmark.name, "official_files()") as where:
         official = dict(benchmark.official_files(scores))
         results.check_files(official, where)
-    results.leave(cell, result, scores_text(evaluator.id, states, scores), official)
+    results.leave(cell, result, scores_text(result.evaluator.id, states, scores), official)
     if stopped:
-        return Outcome(FAILED, stopped)
+        return jobs.Outcome(jobs.INCOMPLETE if interview.on_hold else jobs.FAILED, stopped)
     spent = f"{dollars(interview.usd)} for the judge" if interview.usd is not None else ""
     return outcome_of_result(result, why, corrupt, spent)
 
@@ -135,7 +145,7 @@ def judged_items(cell: Cell, items: Sequence[Item]) -> Sequence[Item]:
 
 
 def result_of(
-    cell: Cell, coverage: Coverage, headline: Sequence[str], options: EvaluateOptions, **known: Any
+    cell: Cell, coverage: Coverage, headline: Sequence[str], options: jobs.EvaluateOrder, **known: Any
 ) -> Result:
     """The result with what else is ``known`` of it; its ``headline`` is withheld where the coverage demands it."""
     withheld = "" if coverage.complete or options.official else f"incomplete: {coverage.problems()}"
@@ -151,17 +161,10 @@ def result_of(
     )
 
 
-def pictures_of(benchmark: Benchmark, states: Mapping[str, ImageState]) -> dict[str, Picture]:
-    """The images of ``states`` as the questions of ``benchmark`` show them."""
-    pixels = benchmark.shown_pixels
-    return {
-        item: Picture(state.path, state.sha256, pixels=pixels, plain=state.plain, flat=state.flat)
-        for item, state in states.items()
-    }
-
-
-def not_made(state: ImageState) -> ScoredItem:
-    """An item without an image to judge."""
+def item_without_answers(state: ImageState) -> ScoredItem:
+    """An item that nobody is asked about: without an image to judge, or judged by somebody's script as a whole."""
+    if state.status == GENERATED:
+        return ScoredItem(state.item, state.path, Answers({}), {}, Score({}))
     reason = f"{state.status}: {state.reason}"
     return ScoredItem(state.item, None, Answers({}), {}, None, state.attempted, "not_generated", reason)
 
@@ -238,10 +241,8 @@ def _notes(states: Mapping[str, ImageState], asked_again: int, origin: Mapping[s
     if rewritten:
         lost = [one for one in rewritten if one["lost"]]
         kept = sum(bool(one["kept"]) for one in rewritten) - len(lost)
-        parts = [
-            f"{len(rewritten) - kept - len(lost)} of {len(rewritten)} images are of prompts rewritten by "
-        ]
-        parts[0] += rewritten[0]["by"]
+        changed = f"{len(rewritten) - kept - len(lost)} of {len(rewritten)} images"
+        parts = [f"{changed} are of prompts rewritten by {rewritten[0]['by']}"]
         parts += [f"{kept} of prompts that it leaves as they are"] * bool(kept)
         parts += [f"{len(lost)} of original ones that could not be rewritten"] * bool(lost)
         read = "the ones they were made of" if generated[0].item.rewriting else "the original ones"
@@ -257,21 +258,23 @@ def _corrupt(states: Mapping[str, ImageState]) -> str:
     return f"corrupt: {'; '.join(corrupt[:3])}{' …' if len(corrupt) > 3 else ''}" if corrupt else ""
 
 
-def leave_outcome(cell: Cell, outcome: Outcome) -> ExitStatus:
-    """Say how the job of ``cell`` ends, to its launcher too where there is one."""
+def leave_outcome(cell: Cell, outcome: jobs.Outcome, plan: jobs.Plan | None) -> ExitStatus:
+    """Say how the job of ``cell`` ends, to the launcher of its ``plan`` too where there is one."""
     say(f"=== {outcome.state}: {outcome.message}")
-    if run_folder := os.environ.get("IMAGEEVALKIT_RUN_FOLDER"):
-        write_outcome(Path(run_folder), cell, "evaluate", outcome)
-    return STATUS_OF_STATE[outcome.state]
+    if plan:
+        jobs.write_outcome(Path(plan.run_folder), cell, "evaluate", outcome)
+    return jobs.STATUS_OF_STATE[outcome.state]
 
 
-def outcome_of_result(result: Result, why: str = "", *more: str) -> Outcome:
+def outcome_of_result(result: Result, why: str = "", *more: str) -> jobs.Outcome:
     """The outcome of a cell with that ``result``; ``why`` items were not judged, and what ``more`` there is to say."""
     coverage = result.coverage
     lost = f"{coverage.problems()}{why}" if coverage.problems() else ""
     counts = f"{coverage.judged} of {coverage.expected} judged"
     parts = (_headline(result), counts, lost, *more)
-    return Outcome(COMPLETE if coverage.complete else INCOMPLETE, "; ".join(filter(None, parts)))
+    return jobs.Outcome(
+        jobs.COMPLETE if coverage.complete else jobs.INCOMPLETE, "; ".join(filter(None, parts))
+    )
 
 
 def _headline(result: Result) -> str:
@@ -280,3 +283,55 @@ def _headline(result: Result) -> str:
         f"{name} has no value for these items" if value is None else f"{name} {decimals(value, 4)}"
         for name, value in values.items()
     )
+
+
+# Where a result comes from: code, data, model, machine, time
+
+_NOBODY_ASKED = {"judge_calls": 0, "judge_tokens": {}, "judge_usd": None}
+_GPU_NAMES = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+# with ``+changes`` when files differ from it; empty outside a checkout
+_COMMIT = ("git", "describe", "--always", "--abbrev=40", "--dirty=+changes", "--exclude=*")
+
+
+def provenance(
+    cell: Cell, found: Survey, data_sha256: dict[str, str], judging: Mapping[str, Any] = _NOBODY_ASKED
+) -> dict[str, Any]:
+    """Of a result of ``cell`` in which this was ``found``: ``data_sha256`` are those of the benchmark's files,
+    ``judging`` what the judge took."""
+    mine = [state.record for state in found.states.values() if state.record]
+    known = fp.known(cell.fingerprints)
+    prompts = "\n".join(state.item.prompt_sha256 for state in found.states.values())
+    return {
+        "imageevalkit": __version__,
+        "git_commit": _printed(*_COMMIT),
+        "model_settings": [known.get(key, {}) for key in sorted({r.fingerprint for r in mine})],
+        "model_packages": fp.packages_of(cell.fingerprints),
+        "seeds_honoured": dict(Counter(json.dumps(r.seed_honoured) for r in mine)),
+        "generation_seconds": round(sum(r.seconds for r in mine), 2),
+        **_money(found.usd, mine, known),
+        **judging,
+        "data_sha256": data_sha256,
+        "prompts_sha256": hashlib.sha256(prompts.encode()).hexdigest(),
+        "environment": environment_hash(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "gpus": _printed(*_GPU_NAMES).splitlines() if os.environ.get("CUDA_VISIBLE_DEVICES") != "" else [],
+        "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def _money(spent: float, records: Sequence[Record], known: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """USD of all runs, lost and failed requests included; None as soon as one image of an API has no price."""
+    made = (record for record in records if record.status == OK)
+    prices = [record.price for record in made if "host" in known.get(record.fingerprint, {})]
+    if unpriced := prices.count(None):
+        return {"generation_usd": None, "generation_usd_unpriced": unpriced}
+    return {"generation_usd": round(spent, 6) if prices or spent else None}
+
+
+def _printed(*command: str) -> str:
+    """What a command prints; empty where it fails, or is not installed."""
+    if not shutil.which(command[0]):
+        return ""
+    answer = subprocess.run(command, capture_output=True, text=True, cwd=REPO, check=False)
+    return answer.stdout.strip() if answer.returncode == 0 else ""

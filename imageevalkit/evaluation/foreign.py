@@ -1,6 +1,6 @@
 """The result of a foreign benchmark, one without a class in ``benchmarks/``: its script's own ``metrics.json``.
 
-An evaluate job of it is ``python -m imageevalkit.evaluation.foreign bash eval/<ds>.sh MODEL_NAME EVAL_ENV``. The script
+An evaluate job of it runs ``bash eval/<ds>.sh MODEL_NAME EVAL_ENV``. The script
 may do anything; what it leaves in the cell's folder becomes a result with coverage. The format is in README.md, "Add a
 benchmark".
 """
@@ -10,30 +10,29 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from imageevalkit import registry
-from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores
-from imageevalkit.cell import Cell, short_path
+from imageevalkit.benchmark.contract import Scores
+from imageevalkit.cell import REPO, Cell, short_path
 from imageevalkit.cell.items import Item, entries_of, placed
-from imageevalkit.cell.metrics_file import METRICS, no_score, read_metrics
-from imageevalkit.cell.results import Evaluator, Score, leave, standing
-from imageevalkit.cell.states import GENERATED, survey_images
+from imageevalkit.cell.results import METRICS, Evaluator, leave, no_score, read_metrics, standing
+from imageevalkit.cell.states import survey_images
 from imageevalkit.errors import CellFailure, ExitStatus, run_main, say
 from imageevalkit.evaluation import engine
-from imageevalkit.evaluation.interview import EvaluateOptions
-from imageevalkit.evaluation.provenance import provenance
-from imageevalkit.jobs import COMPLETE, Outcome, outcome_of
+from imageevalkit.jobs import COMPLETE, EvaluateOrder, Outcome, cell_of, given_job, outcome_of
 from imageevalkit.secrets import one_line
 
 _HASH_DIGITS = 12
 
 
 def main() -> ExitStatus:
-    """Run the command of the arguments and leave its cell's outcome, unless it fails: then its status says all."""
-    command = sys.argv[1:]
-    _, script, model, _ = command
-    cell = Cell(model, Path(script).stem)
+    """Run the script of the job's benchmark and leave its cell's outcome, unless it fails: then its status says all."""
+    plan, job, order = given_job(EvaluateOrder)
+    [cell] = map(cell_of, job.cells)
+    script = REPO / "eval" / f"{cell.benchmark}.sh"
+    command = ["bash", str(script), cell.model, order.environment]
     path = cell.folder / METRICS
     earlier = path.with_name(f".{METRICS}.earlier")
     if path.exists():  # may be of other images; it is back if no new one comes
@@ -43,7 +42,8 @@ def main() -> ExitStatus:
         status = subprocess.run(command, start_new_session=True, check=False).returncode
         if status:
             sys.exit(status if status > 0 else 128 - status)
-        return engine.leave_outcome(cell, outcome_of(lambda: _outcome(cell, Path(script)), say))
+        outcome = outcome_of(lambda: _outcome(cell, script, order), say)
+        return engine.leave_outcome(cell, outcome, plan)
     finally:
         if path.exists():
             earlier.unlink(missing_ok=True)
@@ -51,29 +51,21 @@ def main() -> ExitStatus:
             earlier.replace(path)
 
 
-def _outcome(cell: Cell, script: Path) -> Outcome:
+def _outcome(cell: Cell, script: Path, order: EvaluateOrder) -> Outcome:
     """How a script that ended with status 0 leaves ``cell``, whose result is written. Raises CellFailure."""
     path = cell.folder / METRICS
     if not path.exists():
         known = "the result of an earlier run stands" if standing(cell) else no_score(cell)
         return Outcome(COMPLETE, f"the script ended with status 0; {known}")
-    options = EvaluateOptions.from_environment()
     items = _items(cell)
-    if options.limit:
+    if order.limit:
         # the script looks at the images that it finds: those of an earlier run beyond --limit count too
         last = max((n for n, item in enumerate(items, 1) if item.path.exists()), default=0)
-        limit = max(options.limit, last)
-        options = options._replace(limit=limit if limit < len(items) else None)
-    states = survey_images(cell, items[: options.limit])
-    scores = Scores(
-        [
-            ScoredItem(one.item, one.path, Answers({}), {}, Score({}))
-            if one.status == GENERATED
-            else engine.not_made(one)
-            for one in states.values()
-        ]
-    )
-    coverage = engine.coverage_of(states, scores)
+        limit = max(order.limit, last)
+        order = replace(order, limit=limit if limit < len(items) else None)
+    found = survey_images(cell, items[: order.limit])
+    scores = Scores([engine.item_without_answers(state) for state in found.states.values()])
+    coverage = engine.coverage_of(found.states, scores)
     if not coverage.generated:
         raise CellFailure(
             f"no image is behind {short_path(path)}: {coverage.problems()} of {coverage.expected} items"
@@ -85,20 +77,19 @@ def _outcome(cell: Cell, script: Path) -> Outcome:
     )
     # of a benchmark that names no version: all that a model is shown
     shown = "\n".join(f"{item.seed} {item.prompt_sha256}" for item in items)
-    origin = provenance(cell, items[: options.limit], {}, evaluator.id)
     result = engine.result_of(
         cell,
         coverage,
         list(metrics)[:1],
-        options,
+        order,
         benchmark_version=f"items/{hashlib.sha256(shown.encode()).hexdigest()[:_HASH_DIGITS]}",
         evaluator=evaluator,
         metrics=metrics,
         # where the script ran its programs only it knows
-        provenance={**origin, "environment": None, "python": None},
+        provenance={**engine.provenance(cell, found, {}), "environment": None, "python": None},
         notes=[f"measured by eval/{script.name}; that it counted every image is its own word"],
     )
-    leave(cell, result, engine.scores_text(evaluator.id, states, scores), None)
+    leave(cell, result, engine.scores_text(evaluator.id, found.states, scores), None)
     return engine.outcome_of_result(result)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import reprlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
@@ -22,14 +22,15 @@ from imageevalkit.benchmark.contract import (
     is_json,
     require,
 )
-from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question
+from imageevalkit.benchmark.question import Answer, JudgeOnHold, JudgeUnusable, Picture, Question
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.jsonl import JsonlWriter, Shape, Tell, copy_of, read_kept, tell_nobody
 from imageevalkit.cell.states import ImageState
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.evaluation.answerers import Answerers, request_hash
-from imageevalkit.machine import available_cores
+from imageevalkit.jobs import EvaluateOrder
+from imageevalkit.machine import garbage_collection
 from imageevalkit.progress import Progress, ProgressWriter, watched
 from imageevalkit.secrets import one_line, redact
 
@@ -38,10 +39,9 @@ JUDGED, UNPARSED, JUDGE_FAILED = "judged", "unparsed", "judge_failed"
 _RECORDED = {JUDGED: "ok", UNPARSED: "unparsed", JUDGE_FAILED: "failed"}
 # Of a judge that has not answered once: a thousand questions more would each fail after all their retries.
 _FIRST_FAILURES = 10
-_VARIABLES = ("LIMIT", "MISSING_ITEMS", "RESCORE", "RETRY_UNPARSED", "CORES")
 
 
-RECORD = Shape[dict[str, Any]](
+_RECORD = Shape[dict[str, Any]](
     must={"request": str, "status": Literal["ok", "unparsed", "failed"]},
     may={
         "evaluator": str,
@@ -52,53 +52,24 @@ RECORD = Shape[dict[str, Any]](
         "usd": float | None,
     },
 )
-"""A line of ``judgements.jsonl``."""
-
-
-def judgement_records(cell: Cell, tell: Tell = tell_nobody) -> Iterator[dict[str, Any]]:
-    """What was answered about ``cell`` so far; none where the file was deleted, which is how a user has all asked anew.
-
-    Raises CellFailure: the file cannot be read.
-    """
-    return read_kept(cell.judgements, RECORD, tell) if os.path.lexists(cell.judgements) else iter(())
+"""A line of ``judgements.jsonl``. The file may be deleted: that is how a user has all asked anew."""
 
 
 def judgement_writer(cell: Cell) -> JsonlWriter:
-    """For more of them."""
+    """For more lines."""
     if not os.path.lexists(cell.judgements):
         copy_of(cell.judgements).unlink(missing_ok=True)
-    writer = JsonlWriter(cell.judgements, RECORD)
+    writer = JsonlWriter(cell.judgements, _RECORD)
     sync_folder(cell.folder)
     return writer
 
 
-class EvaluateOptions(NamedTuple):
-    """``limit``: only so many of the first items. ``official``: missing items count as the official evaluator has them.
+class _Reply(NamedTuple):
+    """What is kept of an answer, so that it is worth the same in every run."""
 
-    ``ask`` False: only what is on record counts. ``retry_unparsed``: answers without a value are asked anew.
-    ``workers`` are the CPU cores of the job.
-    """
-
-    limit: int | None = None
-    official: bool = False
-    ask: bool = True
-    retry_unparsed: bool = False
-    workers: int = 1
-
-    @classmethod
-    def from_environment(cls) -> EvaluateOptions:
-        """Those of this job, as the launcher decided."""
-        given = {name: os.environ.get(f"IMAGEEVALKIT_{name}", "") for name in _VARIABLES}
-        return cls(
-            limit=int(given["LIMIT"]) if given["LIMIT"] else None,
-            official=given["MISSING_ITEMS"] == "official",
-            ask=given["RESCORE"] != "true",
-            retry_unparsed=given["RETRY_UNPARSED"] == "true",
-            workers=int(given["CORES"] or available_cores()),
-        )
-
-
-_KEPT = ("text", "probabilities", "outside")  # of an answer, so that it is worth the same in every run
+    text: str
+    probabilities: Mapping[str, float] | None
+    outside: float | None
 
 
 @dataclass(eq=False)
@@ -124,44 +95,97 @@ class _Place:
 
 
 class Interview:
-    """The questions about some ``pictures`` of a cell, and where each stands: whatever was ever answered is not asked
+    """The questions about some ``images`` of a cell, and where each stands: whatever was ever answered is not asked
     again.
 
-    Items may share a request: it is asked once. What is no record is told. ``answered`` are those who have answered
-    something. ``depend_on_answers``: with more answers there may be more questions. ``problem`` is the one line why
-    somebody stopped answering (empty: nobody did); ``usd`` is what this run's answers cost, None where no price is
-    known. Raises CellFailure: somebody cannot start, the disk is full, or the benchmark breaks its contract.
+    Items may share a request: it is asked once. What is no record is told. ``evaluator`` is all who are asked together:
+    what one of them lacks is known before anybody is asked. ``answered`` are those who have answered something.
+    ``depend_on_answers``: with more answers there may be more questions. ``problem`` is the one line why somebody
+    stopped answering (empty: nobody did), ``on_hold``: for this run only; ``usd`` is what this run's answers cost, None
+    where no price is known. Raises CellFailure: somebody cannot start, the disk is full, or the benchmark breaks its
+    contract.
     """
 
     def __init__(
         self,
         cell: Cell,
         benchmark: Benchmark,
-        answerers: Answerers,
         items: Sequence[Item],
-        pictures: Mapping[str, Picture],
-        options: EvaluateOptions,
+        images: Mapping[str, ImageState],
+        options: EvaluateOrder,
         tell: Tell = tell_nobody,
     ) -> None:
-        self._cell, self._benchmark, self._answerers = cell, benchmark, answerers
-        self._pictures, self._options = pictures, options
+        self._cell, self._benchmark, self._options = cell, benchmark, options
+        self.answerers = Answerers(benchmark, options.judge_options)
+        self.evaluator = self.answerers.evaluator
         self._items = {item.id: item for item in items}
+        self._pictures: dict[str, Picture] = {}
         self.answered = set[Answerer]()
-        self.depend_on_answers = False
-        self.problem = ""
+        self.depend_on_answers = self.on_hold = False
+        self.problem = self.note = ""
         self.usd: float | None = None
         self._failed: Counter[Answerer] = Counter()
-        self._places: dict[str, dict[str, _Place]] = {item: {} for item in pictures}
+        self._places: dict[str, dict[str, _Place]] = {}
         self._asking: dict[str, list[_Place]] = defaultdict(list)  # by request
         self._open: dict[str, Question] = {}
-        self._replies: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        for record in judgement_records(cell, tell):
+        self._fresh: list[str] = []  # of the open ones those that nobody has asked for yet
+        self._reused = 0
+        self._replies: dict[str, list[_Reply]] = defaultdict(list)
+        # by evaluator, of each of its answers in all runs: tokens by kind, USD
+        self._spent: dict[str | None, list[tuple[Mapping[str, float], float | None]]] = defaultdict(list)
+        has_records = os.path.lexists(cell.judgements)
+        for record in read_kept(cell.judgements, _RECORD, tell) if has_records else ():
+            self._count(record)
             if record["status"] != "failed" and (text := record.get("raw")) is not None:
-                reply = {name: record.get(name) for name in _KEPT} | {"text": text}
+                reply = _Reply(text, record.get("probabilities"), record.get("outside"))
                 self._replies[record["request"]].append(reply)
-        for item in pictures:
-            self._advance(item)
-        self._reused = len(self._asking) - len(self._open)
+        self.show(images)
+
+    def show(self, images: Mapping[str, ImageState]) -> None:
+        """Take more ``images``, by item; of one that is another now than it was, all is asked anew."""
+        answered, pixels = len(self._asking) - len(self._open), self._benchmark.shown_pixels
+        for item, state in images.items():
+            picture = Picture(state.path, state.sha256, pixels=pixels, plain=state.plain, flat=state.flat)
+            if self._pictures.get(item) != picture:
+                self._drop(item)
+                self._pictures[item], self._places[item] = picture, {}
+                self._advance(item)
+        self._reused += len(self._asking) - len(self._open) - answered
+
+    def show_only(self, images: Mapping[str, ImageState]) -> None:
+        """:meth:`show`, and forget all others. While nobody is asked."""
+        for item in self._pictures.keys() - images.keys():
+            self._drop(item)
+        self.show(images)
+
+    def _drop(self, item: str) -> None:
+        self._pictures.pop(item, None)
+        for place in self._places.pop(item, {}).values():
+            self._withdraw(place)
+
+    def _withdraw(self, place: _Place) -> None:
+        """Its request is asked for the others' sake alone."""
+        asking = self._asking[place.request]
+        asking.remove(place)
+        if not asking:
+            del self._asking[place.request]
+            self._open.pop(place.request, None)
+        elif place.request in self._open:
+            self._open[place.request] = asking[0].question
+
+    def _count(self, record: Mapping[str, Any]) -> None:
+        self._spent[record.get("evaluator")].append((record.get("tokens") or {}, record.get("usd")))
+
+    @property
+    def spent(self) -> dict[str, Any]:
+        """What the answers took of the judge, or of all where there is none, over all runs and repeated questions
+        included; USD only where a price is known."""
+        spent, tokens = self._spent[(self.answerers.judge or self).evaluator.id], Counter[str]()
+        for counts, _ in spent:
+            tokens.update(counts)
+        prices = [usd for _, usd in spent if usd is not None]
+        usd = round(sum(prices), 6) if prices else None
+        return {"judge_calls": len(spent), "judge_tokens": dict(tokens), "judge_usd": usd}
 
     @property
     def requests(self) -> int:
@@ -174,60 +198,73 @@ class Interview:
         most = self._benchmark.tries
         return sum(any(sum(p.seen.values()) > most for p in places) for places in self._asking.values())
 
+    @property
+    def is_asking(self) -> bool:
+        """Whether a question is open."""
+        return bool(self._open)
+
     def open(self) -> list[Question]:
         """The questions to ask now, each request once."""
         return list(self._open.values()) if self._options.ask else []
 
+    def fresh(self) -> list[Question]:
+        """The open questions that were not among the fresh ones before."""
+        fresh, self._fresh = self._fresh, []
+        return [self._open[request] for request in fresh if request in self._open]
+
+    def report(self, progress: ProgressWriter, force: bool = False) -> None:
+        """Tell the launcher how far it is."""
+        done, failed = self.requests - len(self._open), self._failed.total()
+        state = Progress(self._cell.key, "evaluate", done, self.requests, self._reused, failed, self.note)
+        progress.report(state._replace(cost=self.usd), force)
+
     def run(self, progress: ProgressWriter) -> None:
         """Ask until nothing is open."""
-        waiting, note = self.open(), ""
+        waiting = self.open()
         say(f"{self._reused} of {self.requests} questions are answered, {len(waiting)} to ask")
         for answerer in self.answered:
             answerer.has_answered()
 
-        def report(force: bool = False) -> None:
-            done, failed = self.requests - len(self._open), self._failed.total()
-            state = Progress(self._cell.key, "evaluate", done, self.requests, self._reused, failed, note)
-            progress.report(state, force)
-
         def report_holdup() -> None:
             """While no answer comes, tell why; who else tells something of this cell meanwhile is not talked over."""
-            nonlocal note
-            before, note = note, self._answerers.holdup()
-            if note or before:
-                report()
+            before, self.note = self.note, self.answerers.holdup()
+            if self.note or before:
+                self.report(progress)
 
-        report(force=True)
-        with closing(judgement_writer(self._cell)) as writer, watched(report_holdup, writer.sync):
+        self.report(progress, force=True)
+        with (
+            garbage_collection(True),
+            closing(judgement_writer(self._cell)) as writer,
+            watched(report_holdup, writer.sync),
+        ):
             # what comes later: questions that quote an answer, and those asked again for want of a value
             while waiting and not self.problem:
-                self.problem = self._ask(waiting, writer, report)
+                self.problem = self._ask(waiting, writer, progress)
                 waiting = self.open()
-        note = ""
-        report(force=True)
+        self.note = ""
+        self.report(progress, force=True)
 
-    def _ask(self, waiting: Sequence[Question], writer: JsonlWriter, report: Callable[[], None]) -> str:
+    def _ask(self, waiting: Sequence[Question], writer: JsonlWriter, progress: ProgressWriter) -> str:
         """Ask ``waiting``; why somebody stopped answering, if so."""
         left = len(waiting)
         try:
-            with closing(self._answerers.ask(waiting, self._options.workers)) as answers:
+            with closing(self.answerers.ask(waiting)) as answers:
                 for answer in answers:
-                    left, asked = left - 1, self._answerers.of(answer.question)
-                    self._note(answer, asked, writer)
-                    report()
-                    if self._failed[asked] >= _FIRST_FAILURES and asked not in self.answered:
-                        reason = one_line(answer.error)
-                        return f"the first {self._failed[asked]} questions all failed: {reason}"
+                    left -= 1
+                    self.take(answer, writer)
+                    self.report(progress)
         except JudgeUnusable as error:
+            self.on_hold = isinstance(error, JudgeOnHold)
             return one_line(error)
         return f"{left} of {len(waiting)} questions got neither an answer nor an error" if left else ""
 
-    def _note(self, answer: Answer, asked: Answerer, writer: JsonlWriter) -> None:
+    def take(self, answer: Answer, writer: JsonlWriter) -> None:
         """Take the answer to an open question, and keep it on record.
 
-        Raises CellFailure: the question was not open, or the benchmark breaks its contract.
+        Raises CellFailure: the question was not open, or the benchmark breaks its contract; JudgeUnusable: who gives it
+        has never answered, and failed often enough.
         """
-        question, text = answer.question, answer.text
+        question, text, asked = answer.question, answer.text, self.answerers.of(answer.question)
         place, who = self._places[question.item][question.name], asked.evaluator.id
         what = f"{who} answers {question.name} of item {question.item}"
         if self._open.pop(place.request, None) is None:
@@ -255,10 +292,13 @@ class Interview:
             record["variant"] = question.variant
         if answer.usd is not None:
             record["usd"] = answer.usd
+            self.usd = (self.usd or 0.0) + answer.usd
+        if answer.batch:
+            record["batch"] = answer.batch
         sharing = [one for one in self._asking[place.request] if not one.answer]
         try:
             if text is not None:
-                self._replies[place.request].append({name: getattr(answer, name) for name in _KEPT})
+                self._replies[place.request].append(_Reply(text, answer.probabilities, answer.outside))
             for one in sharing:
                 if text is not None:
                     self._take(one)
@@ -272,14 +312,16 @@ class Interview:
             raise
         finally:
             writer.append(record)
+            self._count(record)
         for item in dict.fromkeys(one.question.item for one in sharing):
             if not any(p.answer is None and p.request in self._open for p in self._places[item].values()):
                 self._advance(item)
         if text is None:
             self._failed[asked] += 1
             say(f"{question.item} {question.name}: judge failed: {record['error']}")
-        elif answer.usd is not None:
-            self.usd = (self.usd or 0.0) + answer.usd
+            if self._failed[asked] >= _FIRST_FAILURES and asked not in self.answered:
+                reason = one_line(answer.error)
+                raise JudgeUnusable(f"the first {self._failed[asked]} questions all failed: {reason}")
 
     def scored_item(self, state: ImageState, unasked: str) -> ScoredItem:
         """What is known of the item of a picture; ``unasked`` is why questions without a reply have none."""
@@ -312,11 +354,9 @@ class Interview:
                 place = places[question.name]
                 if not place.request or (not place.answer and place.question != question):
                     if place.request:  # in other words now
-                        self._asking[place.request].remove(place)
-                        if not self._asking[place.request]:
-                            del self._asking[place.request]
+                        self._withdraw(place)
                     place.question = question
-                    place.request = request_hash(question, self._answerers.of(question).evaluator)
+                    place.request = request_hash(question, self.answerers.of(question).evaluator)
                     self._asking[place.request].append(place)
                 moved |= self._take(place)
         for place in fresh if self._options.retry_unparsed else ():
@@ -325,6 +365,8 @@ class Interview:
         for place in places.values():
             has_failed = place.status == JUDGE_FAILED and place.reason
             if not (place.answer or has_failed) and place.attempts - place.forgiven < self._benchmark.tries:
+                if place.request not in self._open:
+                    self._fresh.append(place.request)
                 self._open[place.request] = place.question
 
     def _questions(self, item: str) -> list[Question]:
@@ -335,13 +377,11 @@ class Interview:
         )
         with benchmark_code(self._benchmark.name, f"questions() of item {item}") as where:
             for question in self._benchmark.questions(self._items[item], self._pictures[item], answers):
-                require(
-                    isinstance(question, Question), f"{where}: one", question, "made by ask() or measure()"
-                )
-                if question.name in questions:
-                    name = question.name
+                is_one = isinstance(question, Question)
+                require(is_one, f"{where}: one", question, "made by ask() or measure()")
+                if (name := question.name) in questions:
                     raise CellFailure(f"{where} has more than one of the name '{name}': give each its own")
-                questions[question.name] = question.of_item(item)
+                questions[name] = question.of_item(item)
         self.depend_on_answers |= answers.looked_at
         return list(questions.values())
 
@@ -352,8 +392,8 @@ class Interview:
             return False
         place.seen[place.request] = number + 1
         question = place.question
-        answer = Answer(question, **replies[number])
-        self.answered.add(self._answerers.of(question))
+        answer = Answer(question, **replies[number]._asdict())
+        self.answered.add(self.answerers.of(question))
         place.text, place.status = answer.text, UNPARSED
         # anew at every run: a mended parser counts without asking again
         where = f"parse() of item {question.item}, {question.name}"

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from imageevalkit.api.in_flight import InFlight, under_way
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.errors import CellFailure
@@ -21,6 +20,8 @@ from imageevalkit.generation.model import Generated, image_model
 from imageevalkit.guest_code import CodeExit, guest_code
 from imageevalkit.jobs import FAILED, Outcome, outcome_of
 from imageevalkit.machine import on_cpu, one_is_free, when_one_is_free
+from imageevalkit.requests.batches import MOST_REQUESTS, Place, here
+from imageevalkit.requests.in_flight import InFlight, under_way
 from imageevalkit.secrets import one_line, redact
 
 # Once a cell is given up, requests already sent may still be answered (and are paid for): wait this long at most.
@@ -34,9 +35,11 @@ class Asker:
     be safe for that: each thread gets an instance of its own from ``load``.
     """
 
-    def __init__(self, model: Any, load: Callable[[], Any], workers: int) -> None:
-        self.model = image_model(model)
+    def __init__(self, load: Callable[[], Any], workers: int, in_batches: bool) -> None:
+        self.model = image_model(load())
         room = max(4, 2 * workers) if self.model.queues else workers
+        if in_batches and self.model.takes_batches:
+            room = MOST_REQUESTS
         self.room = asyncio.Semaphore(self.model.room or room)
         self._load = load
         self._own = threading.local()
@@ -69,20 +72,23 @@ class _CellInFlight:
         self._run, self._asker, self._end = run, asker, end
         self._committing = ThreadPoolExecutor(1, "commit")
         self._in_flight = InFlight(
-            self._make, lambda: bool(run.outcomes.stopped), run.fail, _LAST_ANSWERS, asker.model.queues
+            self._make, lambda: bool(run.stopped), run.fail, _LAST_ANSWERS, asker.model.queues
         )
         self.ended = asyncio.create_task(self._watch())
 
     async def begin(self) -> None:
-        await self._in_flight.begin(
-            self._run.todo, self._asker.room, self._asker.model.expect, self._read_sources
-        )
+        await self._in_flight.begin(self._run.todo, self._asker.room, self._expect, self._read_sources)
+
+    def _expect(self, items: int) -> None:
+        self._asker.model.expect(items)
+        if self._run.batches:
+            self._run.batches.expected = items
 
     async def _read_sources(self, item: Item) -> None:
         """Keep what the record of a paid image tells of its source pictures: they may go away meanwhile."""
-        if item.input_list is not None and not self._run.outcomes.stopped:
+        if item.input_list is not None and not self._run.stopped:
             try:
-                await on_cpu(when_one_is_free, lambda: self._run.outcomes.keep_inputs(item))
+                await on_cpu(when_one_is_free, lambda: self._run.keep_inputs(item))
             except Exception as error:
                 self._run.fail(error)
 
@@ -90,13 +96,17 @@ class _CellInFlight:
         self.ended.cancel()
         await self._in_flight.abandon()
         await asyncio.gather(self.ended, return_exceptions=True)
+        if self._run.batches:
+            await self._run.batches.close()
         self._committing.shutdown(wait=False)
 
     async def _make(self, item: Item) -> None:
-        outcomes, state = self._run.outcomes, under_way()
+        run, state = self._run, under_way()
         started = time.perf_counter()
+        if run.batches:
+            here.set(Place(run.batches, item.id))
         try:
-            shown = item.prompt if self._run.task == "t2i" else item.input_list
+            shown = item.prompt if run.task == "t2i" else item.input_list
             returned = await self._asker.ask(shown, item.seed)
         except (asyncio.CancelledError, Exception) as error:
             if isinstance(error, asyncio.CancelledError):
@@ -105,7 +115,7 @@ class _CellInFlight:
                 error = CodeExit(f"its code raised {type(error).__name__}")
             state.answered = True
             await one_is_free()  # its log and its placeholder are files
-            outcomes.lost(item, error, time.perf_counter() - started)
+            run.lost(item, error, time.perf_counter() - started)
         else:
             state.answered = True
             seconds = time.perf_counter() - started
@@ -113,20 +123,24 @@ class _CellInFlight:
                 seconds = returned.seconds
             # encoding and fsync leave the loop, so that slow disks do not delay answers; what is paid for is
             # stored, even if the cell is given up meanwhile
-            problem = await asyncio.shield(on_cpu(outcomes.store, item, returned, seconds))
-            outcomes.stored(item, returned, problem, seconds)
+            problem = await asyncio.shield(on_cpu(run.store, item, returned, seconds))
+            run.stored(item, returned, problem, seconds)
         # one thread: those that come while it waits for the disk are made durable together, by the next turn
-        await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._committing, outcomes.commit))
+        await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._committing, run.commit))
+        if run.batches:
+            run.batches.settle(item.id)
 
     async def _watch(self) -> None:
         await self._in_flight.settled(self._report)
+        if self._run.batches:
+            await self._run.batches.close()
         await one_is_free()
         self._end(self._run)
 
     def _report(self) -> None:
         try:
             with guest_code():
-                self._run.outcomes.report(self._run.holdup())
+                self._run.report(self._run.holdup())
         except Exception as error:  # a fault in a model's code must not take the other cells along
             self._run.fail(error)
 
@@ -212,13 +226,13 @@ class _Model:
             if run.task in self._unloadable:
                 return self._unloadable[run.task]
             if run.task not in self._askers:
-                run.outcomes.report("loading model", force=True)
+                run.report("loading model", force=True)
+                load = functools.partial(self._load, run)
                 try:
-                    model = self._load(run)
+                    self._askers[run.task] = Asker(load, self._workers, bool(run.batches))
                 except CellFailure as error:
                     self._unloadable[run.task] = Outcome(FAILED, one_line(error))
                     raise
-                self._askers[run.task] = Asker(model, functools.partial(self._load, run), self._workers)
             run.begin(self._askers[run.task].model)
             runs.append(run)
             return Outcome("")

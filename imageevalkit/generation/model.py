@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from PIL import Image
 
-from imageevalkit.api.limiter import Traffic
-from imageevalkit.api.money import Bill
 from imageevalkit.hashes import environment_hash
+from imageevalkit.images import EncodedImage
+from imageevalkit.requests.limiter import Traffic
+from imageevalkit.requests.money import Bill
 
 # Distributions whose version can change a pixel; only those a run has imported count.
 _DISTRIBUTIONS = {
@@ -54,21 +55,30 @@ class Generated:
     """An image with what is known about its making.
 
     ``image`` is a picture, or the encoded bytes as a server sent them (of ``images.FORMATS``; kept as they are where
-    their format is the one the benchmark asks for); ``proven`` says that such bytes have passed ``images.prove``.
-    ``seed_honoured`` is False where the endpoint takes no seed. ``requested_size`` is (width, height) in pixels
-    or None for the model's default. ``attempts`` counts requests, retries included; ``bill`` is what they cost,
-    None for a model that costs nothing by the image. ``seconds`` is the time that the requests took, where the
-    whole call also waited for others.
+    their format is the one the benchmark asks for); ``proven``: what ``images.facts`` tells of such bytes.
+    ``seed_honoured``: whether the seed had a part in it; None: what its model says of itself. ``requested_size`` is
+    (width, height) in pixels or None for the model's default. ``attempts`` counts requests, retries included; ``bill``
+    is what they cost, None for a model that costs nothing by the image. ``seconds`` is the time that the requests took,
+    where the whole call also waited for others.
     """
 
     image: Image.Image | bytes
-    seed_honoured: bool = True
+    seed_honoured: bool | None = None
     requested_size: tuple[int, int] | None = None
     attempts: int = 1
     bill: Bill | None = None
-    proven: bool = False
+    proven: EncodedImage | None = None
     seconds: float | None = None
     extra: dict[str, Any] = field(default_factory=dict)
+
+
+def as_generated(returned: Any) -> Generated:
+    """What a model ``returned``, with what it says of it. Raises TypeError: it is no image."""
+    if isinstance(returned, Generated):
+        return returned
+    if isinstance(returned, Image.Image):
+        return Generated(returned)
+    raise TypeError(f"generate() returned {type(returned).__name__}, expected a PIL.Image")
 
 
 class GenerationError(Exception):
@@ -131,14 +141,20 @@ if TYPE_CHECKING:
 class ImageModel:
     """A loaded model. A subclass gives :meth:`generate` or, where it ``is_async``, :meth:`generate_async`.
 
-    ``batch_size`` is how many inputs :meth:`generate_batch` takes. ``queues``: it queues items itself, for its
-    limiter or its workers, so that it wants others ready when some wait, ``room`` in all (None: as the engine thinks).
+    All else has a default; a plain class of the extension guide has no more than the methods that generate.
     """
 
     is_async = False
-    queues = False
     batch_size = 1
+    """How many inputs :meth:`generate_batch` takes."""
+    seed_honoured: bool | None = None
+    """Whether an item's seed has a part in its image; None: nobody knows."""
+    queues = False
+    """It queues items itself, for its limiter or its workers, so that it wants others ready when some wait."""
+    takes_batches = False
+    """Its requests may go as batches of the provider's (:mod:`imageevalkit.requests.batches`)."""
     room: int | None = None
+    """How many items it wants in all; None: as the engine thinks."""
 
     def generate(self, given: Any, seed: int = 42) -> Any:
         """The image of a prompt (t2i) or an input list (edit), a ``PIL.Image`` or a ``Generated``."""

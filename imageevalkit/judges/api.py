@@ -8,14 +8,19 @@ import json
 import math
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from PIL import Image, ImageOps
 
-from imageevalkit.api.clients import Request
-from imageevalkit.api.failures import LONGEST_MESSAGE, Failure, Kind
-from imageevalkit.api.money import Price, billed_tokens, cost_of_reply, reported_cost
-from imageevalkit.api.replies import (
+from imageevalkit.benchmark.question import TRANSFORMERS, Answer, Encoding, Picture, PixelRule, Question
+from imageevalkit.images import CorruptImage, decode, in_turn, opened
+from imageevalkit.judges.choice import ApiSettings
+from imageevalkit.machine import on_cpu, when_one_is_free
+from imageevalkit.requests.client import Request
+from imageevalkit.requests.failures import LONGEST_MESSAGE, Failure, Kind
+from imageevalkit.requests.money import Price, billed_tokens, cost_of_reply, reported_cost
+from imageevalkit.requests.replies import (
     failure_in,
     finish_reasons,
     list_of,
@@ -24,10 +29,6 @@ from imageevalkit.api.replies import (
     stopped_by_policy,
     tokens_of,
 )
-from imageevalkit.benchmark.question import TRANSFORMERS, Answer, Encoding, Picture, PixelRule, Question
-from imageevalkit.images import CorruptImage, decode, in_turn, opened
-from imageevalkit.judges.settings import ApiSettings
-from imageevalkit.machine import on_cpu, when_one_is_free
 from imageevalkit.secrets import one_line
 from imageevalkit.text import dollars
 
@@ -103,41 +104,58 @@ def tokens_in_words(questions: Sequence[Question]) -> str:
     return f"about {_tokens_sent(questions) / 1e6:.2f} million tokens"
 
 
-def money_in_words(questions: Sequence[Question], price: Price | None) -> str:
-    """:func:`tokens_in_words`, and what they cost, each with a reply of 50 tokens or what it may have at most."""
+def cost_of_asking(questions: Sequence[Question], price: Price | None) -> float | None:
+    """USD of ``questions``, each with a reply of 50 tokens or what it may have at most; None: the price is unknown."""
     written = sum(
         min(question.sampling.max_tokens or _TOKENS_PER_REPLY, _TOKENS_PER_REPLY) for question in questions
     )
     counts = {"prompt_tokens": _tokens_sent(questions), "completion_tokens": written}
-    cost = price.cost(counts) if price else None
+    return price.cost(counts) if price else None
+
+
+def money_in_words(questions: Sequence[Question], price: Price | None) -> str:
+    """:func:`tokens_in_words`, and :func:`cost_of_asking`."""
+    cost = cost_of_asking(questions, price)
     if price is None or cost is None:
         return f"{tokens_in_words(questions)}, price unknown"
     basis = f"{price.basis} (up to {_TOKENS_PER_REPLY} tokens a reply)"
     return f"{tokens_in_words(questions)}, about {dollars(cost)} at {basis}"
 
 
-NO_LOGPROBS = Failure(
-    Kind.PERMANENT,
+def _unusable(text: str) -> Failure:
+    return Failure(Kind.PERMANENT, text, maybe_billed=True)
+
+
+NO_LOGPROBS = _unusable(
     "the endpoint returns no log-probabilities: choose another judge or the transformers backend",
 )
-FEW_LOGPROBS = Failure(
-    Kind.PERMANENT,
+FEW_LOGPROBS = _unusable(
     "the endpoint lists fewer of the likeliest tokens than the judge's top_logprobs asks for: set top_logprobs to what "
     "the endpoint gives, or choose another judge or the transformers backend",
 )
-FEWER_THAN_SCORED = Failure(
-    Kind.PERMANENT,
+FEWER_THAN_SCORED = _unusable(
     "the endpoint lists fewer of the likeliest tokens than the benchmark scores, whatever top_logprobs is: choose "
     "another endpoint (of a server of your own, --max-logprobs raises it), another judge or the transformers backend",
 )
+WITHOUT_LOGPROBS = frozenset(failure.text for failure in (NO_LOGPROBS, FEW_LOGPROBS, FEWER_THAN_SCORED))
 
 
 def read_reply(question: Question, content: bytes, top: int, price: Price | None) -> Answer | Failure:
     """The answer in the body of a 200, or what it means; ``top`` likeliest first tokens were asked for."""
-    return read_json(content, lambda reply: _answer(question, reply, top, price))
+
+    def read(reply: Mapping[str, Any]) -> Answer | Failure:
+        counts, reported = tokens_of(reply.get("usage")), reported_cost(reply.get("usage"))
+        found = _answer(question, reply, top)
+        if isinstance(found, Failure):  # it has its price too
+            return found._replace(tokens=counts, reported_cost=reported)
+        billed = billed_tokens(counts)
+        tokens = billed and {"input": sum(billed[:5]), "output": sum(billed[5:])}
+        return replace(found, tokens=tokens, usd=cost_of_reply(price, counts, reported))
+
+    return read_json(content, read)
 
 
-def _answer(question: Question, reply: Mapping[str, Any], top: int, price: Price | None) -> Answer | Failure:
+def _answer(question: Question, reply: Mapping[str, Any], top: int) -> Answer | Failure:
     choice = next(iter(objects_in(reply.get("choices"))), None)
     if choice is None or not isinstance(choice.get("message"), dict):
         return failure_in(reply) or Failure(Kind.TRANSIENT, "the reply (HTTP 200) holds no message")
@@ -147,17 +165,11 @@ def _answer(question: Question, reply: Mapping[str, Any], top: int, price: Price
     failure = failure_in(reply, choice, message) or stopped_by_policy(reply, choice, words)
     if failure:
         return failure
-    counts = tokens_of(reply.get("usage"))
-    billed = billed_tokens(counts)
-    used: dict[str, Any] = {
-        "tokens": billed and {"input": sum(billed[:5]), "output": sum(billed[5:])},
-        "usd": cost_of_reply(price, counts, reported_cost(reply.get("usage"))),
-    }
     if not question.of_first_token:
         finish = finish_reasons(reply, choice)[0]
         if not text.strip() and (lost := _without_answer(finish, message)):
             return lost
-        return Answer(question, text, cut=finish == "length", **used)
+        return Answer(question, text, cut=finish == "length")
     logprobs = choice.get("logprobs")
     tokens = list_of(logprobs.get("content")) if isinstance(logprobs, dict) else []
     first = tokens[0] if tokens and isinstance(tokens[0], dict) else {}
@@ -187,7 +199,6 @@ def _answer(question: Question, reply: Mapping[str, Any], top: int, price: Price
         _bytes(first).decode(errors="replace") if text else "",
         probabilities=probabilities,
         outside=outside,
-        **used,
     )
 
 
@@ -212,10 +223,10 @@ def _without_answer(finish: str, message: Mapping[str, Any]) -> Failure | None:
         # it would be so again: the sampling is the same
         thought = any(message.get(name) for name in ("reasoning_content", "reasoning"))
         spent = "spent on thinking" if thought else "spent without a word"
-        return Failure(Kind.ITEM, f"the reply is empty: all tokens allowed were {spent}")
+        return Failure(Kind.ITEM, f"the reply is empty: all tokens allowed were {spent}", maybe_billed=True)
     if finish == "stop":
         return None
-    return Failure(Kind.LOST, f"the reply is empty (finish reason {finish or 'not told'})")
+    return Failure(Kind.LOST, f"the reply is empty (finish reason {finish or 'not told'})", maybe_billed=True)
 
 
 def _probabilities(entries: Iterable[Any]) -> list[tuple[bytes, float]]:

@@ -1,16 +1,28 @@
-"""Which judge a user means, and what the launcher tells an evaluate job about it."""
+"""A judge: which one a user means, what may be set of it, what an evaluate job is told about it, and the name under
+which it gives scores.
+
+Types of settings are checked at planning (:mod:`imageevalkit.launch.config`), the rest when they are made (UserError).
+"""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from functools import cached_property
+from pathlib import PurePath
+from typing import Any, Literal, NamedTuple
+
+from imageevalkit.assets.weights import WeightsUser
+from imageevalkit.benchmark.answerer import Answerer, digest, without_packages
+from imageevalkit.benchmark.question import TRANSFORMERS, PixelRule
+from imageevalkit.cell.results import Evaluator
+from imageevalkit.errors import UserError
+from imageevalkit.requests.engine import RequestSettings
+from imageevalkit.requests.money import Price, check_numbers, price_of
 
 BACKENDS = ("openai", "transformers", "vllm")
 """What runs a judge: an API, this process, or a server that a job of the run starts."""
-VARIABLE = "IMAGEEVALKIT_JUDGE_OPTIONS"
 
 
 class JudgeSetting(NamedTuple):
@@ -40,10 +52,12 @@ def is_judge(full_name: str) -> bool:
 
 @dataclass(frozen=True)
 class JudgeOptions:
-    """What the launcher decided about the judge of an evaluate job: JSON in :data:`VARIABLE`; holds no secret.
+    """What the launcher decided about the judge of an evaluate job; the defaults where one is run by hand. No secret.
 
-    ``kwargs`` are the user's. ``workers`` and ``requests_per_minute`` bound requests to an API. ``address_file`` is
-    that of ``server.py`` (empty: no job serves the judge), ``served`` what decides the answers of such a server.
+    ``kwargs`` are the user's. ``workers`` and ``requests_per_minute`` bound requests to an API, ``max_cost`` (USD) what
+    they cost, with all processes that are given the same folder ``shared`` (empty: this one alone). ``address_file``
+    is that of ``server.py`` (empty: no job serves the judge), ``served`` what decides the answers of such a server.
+    ``batch``: requests go as batches, on record in the file ``batches`` (empty: nowhere, and none can).
     """
 
     kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -51,11 +65,134 @@ class JudgeOptions:
     requests_per_minute: float | None = None
     address_file: str = ""
     served: Mapping[str, str] = field(default_factory=dict)
+    max_cost: float | None = None
+    shared: str = ""
+    batch: bool = False
+    batches: str = ""
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
 
-    @classmethod
-    def from_environment(cls) -> JudgeOptions:
-        """Those of this job; the defaults where an evaluation script is run by hand."""
-        return cls(**json.loads(os.environ.get(VARIABLE) or "{}"))
+_NOT_PARAMETERS = {
+    "model": "it is chosen by its name",
+    "messages": "what is asked is no setting",
+    "n": "every question has one reply",
+    "stream": "streamed replies are not read",
+    "logprobs": "the questions decide it",
+    "top_logprobs": "give it beside extra_body, not in it",
+}
+
+
+@dataclass(frozen=True)
+class ChatSettings(RequestSettings):
+    """``max_tokens_parameter``: the endpoint's name for a reply's length.
+
+    Raises UserError also for a request parameter that is not the user's, and a malformed price.
+    """
+
+    max_tokens_parameter: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in self.extra_body.keys() & _NOT_PARAMETERS.keys():
+            raise UserError(f"extra_body: '{name}' cannot be given: {_NOT_PARAMETERS[name]}")
+        self.price_of("")
+
+    def price_of(self, model_id: str) -> Price | None:
+        """What the replies of ``model_id`` cost: the user's word, else the table's; None where neither knows."""
+        return price_of(model_id, self.price, makes="text_output")
+
+
+@dataclass(frozen=True)
+class ApiSettings(ChatSettings):
+    """``top_logprobs``: how many of the likeliest tokens the endpoint lists. Raises as :class:`ChatSettings`."""
+
+    top_logprobs: int = 20
+
+
+@dataclass(frozen=True)
+class TransformersSettings:
+    """``revision``: branch, tag or commit of a hub repository. ``dtype``: "auto" is the checkpoint's own.
+
+    ``device_map``: a torch device, or one of accelerate's ways over several GPUs ("auto"); None takes all GPUs
+    there are, else mps, else the CPU. ``attn_implementation``: as transformers names it ("sdpa", "eager",
+    "flash_attention_2"); None is transformers' choice. ``min_pixels`` and ``max_pixels`` bound width × height
+    to which an image is resized. ``batch_size``: the most questions in one forward pass. ``gpus`` (None: one, where
+    there is one) and ``environment`` (as in EVAL_ENV_MAP) are those of the job.
+    """
+
+    revision: str | None = None
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
+    device_map: str | None = None
+    attn_implementation: str | None = None
+    min_pixels: int | None = None
+    max_pixels: int | None = None
+    batch_size: int = 16
+    gpus: int | None = None
+    environment: str | None = None
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The settings that may move a score by more than last bits, those left to the checkpoint omitted."""
+        names = ("dtype", "attn_implementation", "min_pixels", "max_pixels")
+        return {name: value for name, value in asdict(self).items() if name in names and value is not None}
+
+
+WEIGHTS_USER = WeightsUser(
+    "judge", "it needs an environment made by bash utils/make_env.sh --judge transformers"
+)
+
+
+class Judge(Answerer):
+    """The judge ``choice``, asked in the words of ``prompts`` (templates by name), with ``options`` of this job.
+
+    ``official`` are the judges, by full name, that the official evaluator uses; ``pixels`` those of its pictures.
+    """
+
+    def __init__(
+        self,
+        choice: JudgeChoice,
+        options: JudgeOptions,
+        prompts: Mapping[str, str],
+        official: Collection[str] = (),
+        pixels: PixelRule | None = None,
+    ) -> None:
+        self.choice = choice
+        self.options = options
+        self.backend = choice.setting.backend
+        self.kwargs = {**choice.setting.kwargs, **options.kwargs}  # the user's over those of the registry
+        self._prompts = dict(prompts)
+        self._official = official
+        self._pixels = pixels or TRANSFORMERS
+
+    @property
+    @abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """All that decides what it answers, as JSON values. Raises CellFailure: the model is not there."""
+
+    @property
+    def label(self) -> str:
+        """Judge and backend; a local folder is named by its last part: where it lies says nothing."""
+        name = self.choice.name
+        short = PurePath(name).name if name.startswith(("/", ".", "~")) else name
+        return f"{short}/{self.backend}"
+
+    @cached_property
+    def evaluator(self) -> Evaluator:
+        """Named by the judge, what runs it, and a hash of the prompts, the weights, the settings and the pixels.
+
+        Versions of packages are among its details and part of every request's hash, but not of its name. What pixels
+        a server makes of the bytes it is sent is its own business; the bytes are part of the request's hash.
+        """
+        pixels = {"pixels": self._pixels.name} if self.backend == "transformers" else {}
+        details = self.identity | pixels
+        # what it is without the user's settings
+        plain = type(self)(self.choice, JudgeOptions(), self._prompts)
+        changed = self.options.kwargs or self.options.served
+        return Evaluator(
+            id=f"{self.label}/{digest([self._prompts, without_packages(details)])[:8]}",
+            official=self.choice.full_name in self._official
+            and not (changed and self.identity != plain.identity),
+            details={"judge": details, "prompts_sha256": digest(self._prompts)},
+        )

@@ -12,31 +12,31 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from imageevalkit.api.clients import check_packages
-from imageevalkit.api.endpoint import Endpoint
-from imageevalkit.api.engine import Attempt, End, Engine, retry
-from imageevalkit.api.failures import Failure, Kind
-from imageevalkit.api.in_flight import InFlight
-from imageevalkit.api.limiter import Limiter
-from imageevalkit.benchmark.question import Answer, JudgeUnusable, Question
+from imageevalkit.assets.weights import find_weights
+from imageevalkit.benchmark.question import Answer, JudgeOnHold, JudgeUnusable, Question
 from imageevalkit.errors import CellFailure, UserError, say
 from imageevalkit.images import CorruptImage
-from imageevalkit.judges.answerer import WEIGHTS_USER, Judge
 from imageevalkit.judges.api import (
-    FEW_LOGPROBS,
-    FEWER_THAN_SCORED,
-    NO_LOGPROBS,
+    WITHOUT_LOGPROBS,
     PictureCache,
     chat_request,
+    cost_of_asking,
     listed_tokens,
     read_reply,
     request_parameters,
 )
+from imageevalkit.judges.choice import WEIGHTS_USER, ApiSettings, Judge
 from imageevalkit.judges.server import ServerAddress, split_kwargs
-from imageevalkit.judges.settings import ApiSettings
 from imageevalkit.machine import requests_that_fit
+from imageevalkit.requests.batches import MOST_REQUESTS, Batches, Place, here
+from imageevalkit.requests.client import check_packages, has_official
+from imageevalkit.requests.endpoint import Endpoint
+from imageevalkit.requests.engine import Engine
+from imageevalkit.requests.failures import Failure, Kind
+from imageevalkit.requests.in_flight import Feed, InFlight
+from imageevalkit.requests.limiter import Traffic
+from imageevalkit.requests.money import Bill
 from imageevalkit.secrets import one_line
-from imageevalkit.weights import find_weights
 
 # Once the judge is known to be unusable, requests already sent may still be answered (and are paid for).
 _LAST_ANSWERS = 60.0
@@ -102,21 +102,49 @@ class ApiJudge(Judge):
         """Not of a server of this run that starts: the job that starts it tells of that."""
         return self.note
 
-    def ask(self, questions: Sequence[Question], workers: int = 1) -> Generator[Answer, None, None]:
+    def follow(self, feed: Feed[Question], workers: int = 1) -> Iterator[Answer]:
+        """Each question is asked as soon as it comes."""
+        return self.ask(feed, workers)
+
+    def ask(
+        self, questions: Sequence[Question] | Feed[Question], workers: int = 1
+    ) -> Generator[Answer, None, None]:
         """Images are read and encoded when their question's turn comes."""
         try:
-            check_packages()
             endpoint = self._endpoint()
+            wanted = self.settings.client or ("openai" if has_official() else "plain")
+            official = wanted == "openai" or endpoint.needs_official
+            check_packages(official)
         except UserError as error:
             raise CellFailure(f"the {self.role} cannot be asked: {error}") from None
         fit = requests_that_fit(self.options.workers)
         if fit.told:
             say(fit.told)
-        rate, patience = self.options.requests_per_minute, self.settings.max_outage
-        limiter = Limiter(fit.requests, rate, patience, fit.told)
-        model = self.choice.setting.model_path
-        engine = Engine(f"{self.role} '{model}'", endpoint, self.settings, limiter, _LARGEST_REPLY)
-        yield from in_background(lambda give: _Session(self, engine, give).run(questions))
+        options, model = self.options, self.choice.setting.model_path
+        folder = Path(options.shared) if options.shared else None
+        traffic = Traffic(fit.requests, options.requests_per_minute, options.max_cost, fit.told, folder)
+        price = self.settings.price_of(model)
+        who = f"{self.role} '{model}'"
+        engine = Engine(who, endpoint, self.settings, traffic, _LARGEST_REPLY, price, official)
+        batches = self._batches()
+        try:
+            session = in_background(lambda give: _Session(self, engine, batches, give).run(questions))
+            with contextlib.closing(session) as answers:
+                for answer in answers:
+                    yield answer
+                    if batches:  # whoever asked has it on record by now
+                        batches.settle(_key_of(answer.question))
+        finally:
+            if batches:
+                batches.end()
+
+    def _batches(self) -> Batches | None:
+        """Where questions go, or went in an earlier run, as batches."""
+        if not self.options.batches:
+            return None
+        path = Path(self.options.batches)
+        batches = Batches(path, "/".join(path.parts[-3:-1]), self.options.batch)
+        return batches if batches.are_open else None
 
     @property
     def server(self) -> ServerAddress | None:
@@ -137,51 +165,65 @@ class ApiJudge(Judge):
         if self.backend == "vllm" and not settings.api_key_env:
             # the key of the user's API is no business of a server that is named here
             return Endpoint.without_key(settings.base_url or "", "base_url")
-        return Endpoint.of(vars(settings))
+        return Endpoint.of(vars(settings), self.choice.setting.model_path)
 
 
 class _Session:
-    def __init__(self, judge: ApiJudge, engine: Engine, give: Callable[[Answer], None]) -> None:
-        self._judge, self._engine, self._give = judge, engine, give
+    def __init__(
+        self, judge: ApiJudge, engine: Engine, batches: Batches | None, give: Callable[[Answer], None]
+    ) -> None:
+        self._judge, self._engine, self._batches, self._give = judge, engine, batches, give
         self._model_id = judge.choice.setting.model_path
-        self._price = judge.settings.price_of(self._model_id)
         self._server = judge.server
         self._pictures = PictureCache()
-        self._problem = ""
+        self._problem: JudgeUnusable | None = None
         self._fault: BaseException | None = None
         engine.answered = judge.history.replied
 
-    async def run(self, questions: Sequence[Question]) -> None:
+    async def run(self, questions: Sequence[Question] | Feed[Question]) -> None:
         """Answers are given as they come. Raises JudgeUnusable: no further one will."""
         limiter = self._engine.limiter
         in_flight = InFlight(self._answer, lambda: bool(self._problem), self._fail, _LAST_ANSWERS)
         settled = asyncio.create_task(in_flight.settled(self._look))
         try:
             # others are ready for when some wait to be asked again
-            room = asyncio.Semaphore(max(4, 2 * limiter.ceiling))
-            await in_flight.begin(questions, room, lambda left: limiter.expect(self, left))
+            room = asyncio.Semaphore(MOST_REQUESTS if self._batches else max(4, 2 * limiter.ceiling))
+            await in_flight.begin(questions, room, self._expect)
             await settled
         finally:
             settled.cancel()
             await in_flight.abandon()
+            if self._batches:
+                await self._batches.close()
             self._judge.note, self._judge.history.replied = "", self._engine.answered
             await self._engine.close()
         if self._fault:
             raise self._fault
         if self._problem:
-            raise JudgeUnusable(self._problem)
+            raise self._problem
+
+    def _expect(self, left: int) -> None:
+        self._engine.limiter.expect(self, left)
+        if self._batches:
+            self._batches.expected = left
 
     def _look(self) -> None:
-        self._judge.note = self._engine.holdup()
+        self._judge.note = (self._batches.holdup() if self._batches else "") or self._engine.holdup()
 
     def _fail(self, error: BaseException) -> None:
         if not isinstance(error, JudgeUnusable):
             self._fault = self._fault or error
-        self._problem = self._problem or one_line(error)
+            error = JudgeUnusable(one_line(error))
+        self._problem = self._problem or error
 
     async def _answer(self, question: Question) -> None:
+        estimate, bill = cost_of_asking([question], self._engine.price), Bill()
+        if self._batches:
+            here.set(Place(self._batches, _key_of(question)))
         try:
-            tried = await retry(lambda: self._attempt(question), self._judge.settings, self._engine.limiter)
+            tried = await self._engine.ask(
+                lambda: self._attempt(question), lambda answer: (answer.usd, {}), estimate, bill
+            )
         except CorruptImage as error:
             self._give(Answer(question, error=str(error), attempts=0))
         except JudgeUnusable:
@@ -192,33 +234,42 @@ class _Session:
         else:
             answer = tried.result
             if isinstance(answer, Failure):
-                answer = Answer(
-                    question, error=self._error(answer, tried), refused=answer.kind is Kind.REFUSAL
+                answer = Answer(question, error=self._error(answer), refused=answer.kind is Kind.REFUSAL)
+            self._give(
+                replace(
+                    answer, usd=bill.cost, seconds=tried.seconds, attempts=tried.attempts, batch=tried.batch
                 )
-            self._give(replace(answer, seconds=tried.seconds, attempts=tried.attempts))
+            )
 
     async def _attempt(self, question: Question) -> Answer | Failure:
         if self._problem:
-            raise JudgeUnusable(self._problem)
+            raise self._problem
         settings, history = self._judge.settings, self._judge.history
         parameters = request_parameters(question, settings)
         key = repr(parameters)
-        # made anew for each attempt: what waits to be asked again must not hold megabytes
-        pictures = {picture: await self._pictures.get(picture) for picture in question.pictures}
-        request = chat_request(self._model_id, question, parameters, pictures)
         asked = self._server.edition if self._server else 0
-        while isinstance(body := await self._engine.post(request, lambda: key in history.proven), Failure):
+
+        async def post() -> bytes | Failure:
+            # made anew for each attempt: what waits to be asked again, or in a batch, must not hold megabytes
+            pictures = {picture: await self._pictures.get(picture) for picture in question.pictures}
+            request = chat_request(self._model_id, question, parameters, pictures)
+            reply = self._engine.post(request, lambda: key in history.proven)
+            del pictures, request
+            return await reply
+
+        while isinstance(body := await post(), Failure):
             if not self._server or not await self._restarted(self._server, body, asked):
                 history.doubted[key] += bool(body.doubt)
                 is_item = history.answered_before or history.doubted[key] <= _MOST_DOUBTED
                 return body._replace(kind=Kind.ITEM, text=body.doubt) if body.doubt and is_item else body
             asked = self._server.edition
-        reply = read_reply(question, body, listed_tokens(question, settings), self._price)
-        if reply in (NO_LOGPROBS, FEW_LOGPROBS, FEWER_THAN_SCORED):
+        reply = read_reply(question, body, listed_tokens(question, settings), self._engine.price)
+        if isinstance(reply, Failure) and reply.text in WITHOUT_LOGPROBS:
             history.without_logprobs += 1
             before = history.answered_before and history.without_logprobs <= _MOST_WITHOUT_LOGPROBS
             if history.gives_logprobs or before:
-                return Failure(Kind.LOST, "the reply holds no log-probabilities, or too few")
+                text = "the reply holds no log-probabilities, or too few"
+                return reply._replace(kind=Kind.LOST, text=text)
         if isinstance(reply, Answer):
             history.proven.add(key)
             history.gives_logprobs |= question.of_first_token
@@ -248,24 +299,30 @@ class _Session:
             else:
                 await asyncio.sleep(_TICK)
 
-    def _error(self, failure: Failure, tried: Attempt[Answer]) -> str:
-        end, text = self._engine.end(failure, tried)
-        if end is End.FAILED:
-            return text
-        if end is End.REFUSED:
+    def _error(self, failure: Failure) -> str:
+        kind, text = failure.kind, failure.text
+        if kind is Kind.REFUSAL:
             return f"the {self._judge.role} refused: {text}"
-        if end is End.UNREACHABLE:
-            text += "; check its address and the network"
-        elif "max_completion_tokens" in text:
+        if kind is Kind.SPENT or (kind is Kind.DOWN and self._batches):
+            raise JudgeOnHold(text)
+        if kind not in (Kind.PERMANENT, Kind.DOWN, Kind.UNREACHABLE):
+            return text
+        if "max_completion_tokens" in text:
             text += f"; {self._judge.option} max_tokens_parameter=max_completion_tokens"
         raise JudgeUnusable(text)
+
+
+def _key_of(question: Question) -> str:
+    return f"{question.item} {question.name}"
 
 
 _END = object()
 
 
-def in_background(produce: Callable[[Callable[[Answer], None]], Awaitable[None]]) -> Iterator[Answer]:
-    """What ``produce(give)`` gives and raises, as it comes; closing the iterator cancels it."""
+def in_background(
+    produce: Callable[[Callable[[Answer], None]], Awaitable[None]],
+) -> Generator[Answer, None, None]:
+    """What ``produce(give)`` gives and raises, as it comes; closing the generator cancels it."""
     given: SimpleQueue[Any] = SimpleQueue()
     started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = Future()
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
+from imageevalkit import logs
 from imageevalkit.cell import REPO, lock_cell
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, say, show
-from imageevalkit.jobs import cell_of
-from imageevalkit.launch.config import Config, read_config
-from imageevalkit.launch.environments import ensure_driver_env, python_of
-from imageevalkit.launch.options import help_text, is_set, parse_words, resolve
+from imageevalkit.jobs import GenerateOrder, cell_of
+from imageevalkit.launch import export, runs, slurm
+from imageevalkit.launch.config import read_config
+from imageevalkit.launch.local import run_plan
+from imageevalkit.launch.models import makers
+from imageevalkit.launch.options import is_set, parse, resolve
+from imageevalkit.launch.planner import make_plan
 from imageevalkit.launch.process import LOG_HEADER
+from imageevalkit.launch.workload import describe, listing, with_gpus_of_work
 from imageevalkit.machine import require
 from imageevalkit.secrets import one_line
 from imageevalkit.text import counted
@@ -29,62 +33,55 @@ def main() -> ExitStatus:
     words = sys.argv[1:]
     if words[:1] != ["--config-fd"]:
         raise UserError("start this through eval.sh: bash eval.sh --help")
-    fd, given = int(words[1]), parse_words(words[2:])
+    given = parse(words[2:])
     if given.get("--images"):
         # relative to where the user is, which the next line leaves
         given["--images"] = str(Path(given["--images"]).expanduser().absolute())
     os.chdir(REPO)
-    if is_set(given, "--help"):
-        show(help_text())
-        return ExitStatus.COMPLETE
+    config = read_config(int(words[1]))
     if is_set(given, "--list"):
-        from imageevalkit.launch.listing import listing
-
         columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        show(listing(read_config(fd), columns))
+        show(listing(config, columns))
         return ExitStatus.COMPLETE
-    # planning checks settings with a library that is only there, and may have come just now
-    if ensure_driver_env():
-        python = python_of("", "", "")
-        # as they are understood here: what was relative to where the user is, is not so in REPO
-        options = [f"{name}={value}" for name, value in given.items()]
-        os.execv(python, [python, "-P", "-m", "imageevalkit.launch", *words[:2], *options])
-    return _run(given, read_config(fd))
-
-
-def _run(given: dict[str, str], config: Config) -> ExitStatus:
-    from imageevalkit.launch.local import run_plan
-    from imageevalkit.launch.planner import make_plan
-    from imageevalkit.launch.workload import with_gpus_of_work
-
+    if is_set(given, "--status"):
+        runs.show_status()
+        return ExitStatus.COMPLETE
+    if is_set(given, "--cancel"):
+        runs.cancel()
+        return ExitStatus.COMPLETE
     options = resolve(given, config)
     plan = make_plan(options, config)
     require(_FILES + _FILES_OF_CELL * len(plan.cells))
     if options.dry_run:
-        from imageevalkit.launch.workload import describe
-
         text, status = describe(with_gpus_of_work(plan))
         show(text)
         return status
     try:
-        # every cell is locked before anything starts: a second run on any of them ends here
-        locks = {key: lock_cell(cell_of(key)) for key in sorted(plan.cells)}
+        # every cell is locked before anything starts: a second run on any of them ends here; on a cluster its jobs do
+        locks = {} if plan.cluster else {key: lock_cell(cell_of(key)) for key in sorted(plan.cells)}
         plan = with_gpus_of_work(plan)
         plan.save()
     except (OSError, CellFailure) as error:
         raise UserError(f"output/ or log/ cannot be written: {one_line(error)}") from error
     cells, jobs = counted(len(plan.cells), "cell"), counted(len(plan.jobs), "job")
     say(f"{cells}, {jobs}; run folder {plan.run_folder}")
-    summary = run_plan(plan, locks)
-    _print_report(plan.jobs[-1].logs)
-    return summary.status
-
-
-def _print_report(logs: Sequence[str]) -> None:
-    path = Path(logs[0])
-    if path.is_file():
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    orders = [job.order for job in plan.jobs if isinstance(job.order, GenerateOrder)]
+    for line in makers({model: by_task for order in orders for model, by_task in order.settings.items()}):
+        say(line)
+    if options.launcher == "export":
+        for lock in locks.values():  # its jobs take them, where they run
+            os.close(lock)
+        return export.write(plan)
+    if options.detach:
+        runs.detach(Path(plan.run_folder))
+    runs.note_launcher(Path(plan.run_folder))
+    logs.print_without_fear()
+    summary = slurm.run_plan(plan) if plan.cluster else run_plan(plan, locks)
+    report = Path(plan.jobs[-1].logs[0])
+    if report.is_file():
+        lines = report.read_text(encoding="utf-8", errors="replace").splitlines()
         say("\n".join(line for line in lines if not line.startswith(LOG_HEADER)))
+    return summary.status
 
 
 if __name__ == "__main__":

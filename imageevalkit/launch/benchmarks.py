@@ -1,4 +1,4 @@
-"""The benchmarks of a run as the user chose them: settings, judge, and what evaluating them takes."""
+"""The benchmarks, judges and the prompt rewriter of a run as the user chose them: settings, and what they take."""
 
 from __future__ import annotations
 
@@ -7,25 +7,84 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from imageevalkit import registry
-from imageevalkit.asset_checks.check import Needed, Needs, why_missing
-from imageevalkit.assets import BenchmarkFiles, HubAsset
+from imageevalkit.assets import BenchmarkFiles, HubAsset, Needed, Needs
+from imageevalkit.assets.check import weights_at, why_missing
 from imageevalkit.benchmark.contract import JUDGE, Benchmark, Measurer, Settings, benchmark_code
 from imageevalkit.cell import REPO
-from imageevalkit.cell.items import MODEL_NAME_MARK, entries_of
+from imageevalkit.cell.items import entries_of
 from imageevalkit.errors import CellFailure, UserError, said_of, suggest
 from imageevalkit.guest_code import guest_code
-from imageevalkit.launch.config import Config
-from imageevalkit.launch.judges import ConfiguredJudge, configured_judge
-from imageevalkit.launch.kwargs import parse_kwargs
+from imageevalkit.judges.choice import JudgeChoice, is_judge
+from imageevalkit.launch.config import Config, checked, parse_kwargs
 from imageevalkit.launch.models import DATASETS, check_class
+from imageevalkit.requests.endpoint import Endpoint
+from imageevalkit.rewriting.rewriter import Rewriter
 
 _ENCODERS = "oneig"
 """The environment of image encoders where EVAL_ENV_MAP does not say."""
+
+
+class ConfiguredJudge(NamedTuple):
+    """A judge with the user's settings of it, ``kwargs``, over those of its entry in the registry."""
+
+    choice: JudgeChoice
+    kwargs: Mapping[str, Any]
+
+    @property
+    def backend(self) -> str:
+        """What runs it: openai, transformers or vllm."""
+        return self.choice.setting.backend
+
+    @property
+    def model_path(self) -> str:
+        """The id an API knows, a hub id, or a local folder."""
+        return self.choice.setting.model_path
+
+    @property
+    def runs_elsewhere(self) -> bool:
+        """Whether it is only asked, at an API or a server that runs already."""
+        return self.backend == "openai" or bool(self.backend == "vllm" and self.kwargs.get("base_url"))
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where one that runs elsewhere is asked, and with which key. Raises UserError: there is none."""
+        if self.backend == "vllm" and not self.kwargs.get("api_key_env"):
+            return Endpoint.without_key(str(self.kwargs["base_url"]), "base_url")
+        return Endpoint.of(self.kwargs)
+
+    @property
+    def weights(self) -> list[Needed]:
+        """Those that it takes on this machine; none where it runs elsewhere."""
+        if self.runs_elsewhere:
+            return []
+        return [weights_at(self.model_path, self.kwargs.get("revision"))]
+
+    def environment(self, config: Config) -> str:
+        """The environment in which it runs on this machine: its own setting, else that of its backend."""
+        own = self.kwargs.get("environment")
+        named = config.map("EVAL_ENV_MAP").get(self.backend, self.backend)
+        return str(named if own is None else own)
+
+
+def chosen_rewriter(config: Config, name: str, given: Mapping[str, Any]) -> Rewriter:
+    """The rewriter ``name``: settings ``given`` over REWRITER_KWARGS_MAP.
+
+    Raises UserError: there is none, or the settings are not its own.
+    """
+    texts, names = config.map("REWRITER_KWARGS_MAP"), registry.rewriter_names()
+    for mapped in texts:
+        if mapped not in names:
+            raise UserError(
+                f"REWRITER_KWARGS_MAP in config.sh names unknown prompt rewriter '{mapped}'{suggest(mapped, names)}"
+            )
+    cls: type[Rewriter] = registry.rewriter_class(name)
+    kwargs = {**parse_kwargs(texts.get(name, ""), f"REWRITER_KWARGS_MAP['{name}'] in config.sh"), **given}
+    remark = " (request parameters go into extra_body)"
+    return cls(checked(cls.settings_class, kwargs, f"prompt rewriter '{name}'", remark))
 
 
 @dataclass(frozen=True)
@@ -45,6 +104,11 @@ class BenchmarkChoice:
     judge: ConfiguredJudge | None = None
 
     @property
+    def script(self) -> Path:
+        """That which evaluates it, if it is foreign or a user has put one there."""
+        return REPO / "eval" / f"{self.name}.sh"
+
+    @property
     def files(self) -> BenchmarkFiles:
         """What prefetch gets for it."""
         return self.benchmark.files() if self.benchmark else BenchmarkFiles(self.name)
@@ -54,9 +118,14 @@ class BenchmarkChoice:
         """Whether it measures with networks of its own, that take a GPU."""
         return "gpu" in self._places
 
+    @property
+    def only_asks(self) -> bool:
+        """Whether nobody measures but a judge behind an endpoint."""
+        return self.judge is not None and self.judge.backend != "transformers" and not self._places
+
     @cached_property
     def _places(self) -> set[str]:
-        return {registry.measurer_place(measurer.name) for measurer in self._measurers()}
+        return {registry.measurer_setting(measurer.name).place for measurer in self._measurers()}
 
     def _measurers(self) -> Iterator[Measurer]:
         for measurer in self.benchmark.measurers.values() if self.benchmark else ():
@@ -69,7 +138,7 @@ class BenchmarkChoice:
     def evaluators(self) -> list[str]:
         """Who measures, as a user would name them: the judge first; of a foreign one its script. Empty: nobody."""
         if self.benchmark is None:
-            return [self._script.relative_to(REPO).as_posix()]
+            return [self.script.relative_to(REPO).as_posix()]
         backend, _, name = self.asked.partition(":")
         known = registry.judges().get(name)
         asked = name if known and known.backend == backend else self.asked
@@ -77,51 +146,48 @@ class BenchmarkChoice:
         names = [asked, *(measurer.name.rpartition(":")[2] for measurer in self._measurers())]
         return list(dict.fromkeys(filter(None, names)))
 
-    def evaluation(self, model: str, environment: str) -> list[str]:
-        """The command that evaluates images of ``model``."""
-        own, ours = self._script, REPO / "utils" / "evaluate.sh"
+    @cached_property
+    def own_script(self) -> Path | None:
+        """The script that a user has put in the place of ours; None where that is the one there is."""
+        own, ours = self.script, REPO / "utils" / "evaluate.sh"
         # where a checkout has no links, eval/ has files that hold where these would lead
-        links = (ours.read_bytes(), b"../utils/evaluate.sh")
-        if self.benchmark and not (own.is_file() and own.read_bytes().strip() not in links):
-            return ["bash", str(ours), model, environment, self.name]
-        return ["bash", str(own), model, environment]
+        links = (ours.read_bytes().strip(), b"../utils/evaluate.sh")
+        return own if own.is_file() and own.read_bytes().strip() not in links else None
 
     def check_script(self) -> None:
         """Whether a foreign one has its script. Raises CellFailure."""
-        if self.benchmark is None and not self._script.is_file():
+        if self.benchmark is None and not self.script.is_file():
             raise CellFailure(
                 f"benchmark {self.name} has no evaluation script: eval/{self.name}.sh is missing"
             )
-
-    @property
-    def _script(self) -> Path:
-        return REPO / "eval" / f"{self.name}.sh"
 
     def environment(self, config: Config) -> str:
         """That of EVAL_ENV_MAP (several are separated by spaces), else that of image encoders where it has some, else
         one of its own where it measures with what the driver's lacks. Empty: it has no wish.
         """
-        environments = config.maps.get("EVAL_ENV_MAP", {})
+        environments = config.map("EVAL_ENV_MAP")
         shared = environments.get("encoders", _ENCODERS) if self._shares_encoders else ""
         return environments.get(self.name) or shared or (self.name if self._places - {"driver"} else "")
 
-    @property
-    def _shares_encoders(self) -> bool:
-        """Whether it measures with image encoders, which have one environment for all benchmarks."""
-        return any(registry.measurer_kind(measurer.name) == "encoder" for measurer in self._measurers())
-
     def build(self, config: Config) -> str:
         """What :meth:`environment` is made with: the options of ``make_env.sh``."""
-        shares = self._shares_encoders and not config.maps.get("EVAL_ENV_MAP", {}).get(self.name)
+        shares = self._shares_encoders and not config.map("EVAL_ENV_MAP").get(self.name)
         return f"--benchmark {'encoders' if shares else self.name}"
 
-    @property
+    @cached_property
+    def _shares_encoders(self) -> bool:
+        """Whether it measures with image encoders, which have one environment for all benchmarks."""
+        return any(
+            registry.measurer_setting(measurer.name).kind == "encoder" for measurer in self._measurers()
+        )
+
+    @cached_property
     def own_assets(self) -> tuple[Needed, ...]:
         """What evaluating it takes besides its data and its judge."""
-        measurers = (registry.measurer_assets(*measurer) for measurer in self._measurers())
-        return tuple(
-            dict.fromkeys([*self.files.placed, *(asset for assets in measurers for asset in assets)])
-        )
+        found: list[Needed] = [*self.files.placed]
+        for measurer in self._measurers():
+            found += registry.measurer_assets(*measurer)
+        return tuple(dict.fromkeys(found))
 
     @property
     def needs(self) -> Needs:
@@ -141,9 +207,14 @@ class BenchmarkChoice:
         """What else of its evaluators' files is missing, with the command that gets it; ``named``: the user's judge."""
         placed = self.files.placed
         assets = (asset for asset in self.needs.assets if isinstance(asset, HubAsset) or asset in placed)
-        command = f"bash utils/prefetch.sh --ds_names {self.name}"
-        missing = why_missing(assets, command + f' --judges "{self.name}={named}"' * bool(named))
+        options = f"--ds_names {self.name}" + f' --judges "{self.name}={named}"' * bool(named)
+        missing = why_missing(assets, options)
         return missing and f"benchmark {self.name}: {missing}"
+
+    def given(self, mark: str) -> list[str]:
+        """The settings that the user gave whose fields have the metadata ``mark``."""
+        known = fields(self.benchmark.settings) if self.benchmark else ()
+        return [one.name for one in known if one.metadata.get(mark) and one.name in self.settings]
 
     def check_dataset_class(self) -> None:
         """Whether the class of a foreign dataset is there, as far as that can be seen. Raises CellFailure."""
@@ -175,14 +246,15 @@ def choose_benchmark(
 ) -> BenchmarkChoice:
     """The benchmark ``name`` asked of ``judge`` (empty: its own), with ``ds_kwargs`` over DS_KWARGS_MAP.
 
-    ``hint`` ends what is said of a wrong setting.
+    ``judge_kwargs`` go over JUDGE_KWARGS_MAP, and that over the judge's entry. ``hint`` ends what is said of a wrong
+    setting.
 
     Raises:
         UserError: an unknown name, setting or judge, or a malformed configuration.
         CellFailure: its class cannot be read or fails, or is itself wrong about its judge or its measurers.
     """
     cls = registry.benchmark_class(name)
-    text = config.maps.get("DS_KWARGS_MAP", {}).get(name, "")
+    text = config.map("DS_KWARGS_MAP").get(name, "")
     given = {**parse_kwargs(text, f"DS_KWARGS_MAP['{name}'] in config.sh"), **(ds_kwargs or {})}
     if cls is None:
         return _foreign(name, given, judge)
@@ -199,9 +271,14 @@ def choose_benchmark(
         benchmark = registry.make_benchmark(name, settings, asked)
     with contextlib.nullcontext() if judge or given else _own_words(cls), benchmark_code(name, "check()"):
         benchmark.check()
-    choice = BenchmarkChoice(
-        name, cls.task, benchmark, settings, asked, configured_judge(config, asked, judge_kwargs)
-    )
+    configured = None
+    if is_judge(asked):
+        found = registry.choose_judge(asked)
+        texts = config.map("JUDGE_KWARGS_MAP")
+        text = texts.get(found.full_name) or texts.get(found.name) or ""
+        kwargs = {**found.setting.kwargs, **parse_kwargs(text, "JUDGE_KWARGS_MAP in config.sh")}
+        configured = ConfiguredJudge(found, {**kwargs, **(judge_kwargs or {})})
+    choice = BenchmarkChoice(name, cls.task, benchmark, settings, asked, configured)
     with _own_words(cls):
         _ = choice.uses_encoders
     return choice
@@ -235,11 +312,9 @@ def _foreign(name: str, given: Mapping[str, Any], judge: str) -> BenchmarkChoice
 
 def _checked(cls: type[Benchmark], given: Mapping[str, Any]) -> dict[str, Any]:
     """``given`` as JSON values that are settings of ``cls``. Raises UserError: they are not."""
-    if not given or not find_spec("msgspec"):  # --list has none before the driver's environment is made
+    if not given:
         return {}
-    import msgspec
-
-    from imageevalkit.launch.kwargs import checked
+    import msgspec  # the options of prefetch and --list do without
 
     where = f"benchmark {cls.name}"
     if cls.settings_class is Settings and not cls.has_corrected_rules:
@@ -257,7 +332,8 @@ def _judge(benchmark: Benchmark, judge: str) -> str:
         return _no_judge(benchmark.name, judge)
     judge = judge or benchmark.judge
     if benchmark.takes and ":" not in judge and judge not in registry.judges():
-        return registry.check_measurer(judge, benchmark.takes)
+        registry.measurer_setting(judge, benchmark.takes)
+        return judge
     if judge in registry.measurer_names():
         raise UserError(
             f"benchmark {benchmark.name} does not take '{judge}' (takes in benchmark.py): "
@@ -270,20 +346,3 @@ def _no_judge(name: str, judge: str) -> str:
     if judge:
         raise UserError(f"benchmark {name} does not let you choose a judge (asked for '{judge}')")
     return ""
-
-
-def settings_of_images_elsewhere(choice: BenchmarkChoice) -> list[str]:
-    """The settings given that only mean something to images made elsewhere."""
-    return _given(choice, "images_elsewhere")
-
-
-def settings_of_one_model(choice: BenchmarkChoice) -> list[str]:
-    """The settings given that are paths of what one model alone has: nothing in them stands for its name."""
-    given = _given(choice, "of_one_model")
-    return [name for name in given if choice.settings[name] and MODEL_NAME_MARK not in choice.settings[name]]
-
-
-def _given(choice: BenchmarkChoice, mark: str) -> list[str]:
-    """The settings given whose fields have the metadata ``mark``."""
-    known = fields(choice.benchmark.settings) if choice.benchmark else ()
-    return [one.name for one in known if one.metadata.get(mark) and one.name in choice.settings]

@@ -1,52 +1,63 @@
-"""The configuration as eval.sh hands it over: bash scalars, arrays and maps, NUL-separated."""
+"""The configuration as eval.sh hands it over, and the kinds of values in it and on the command line.
+
+Settings that a user gives are sets by ``;`` and pairs by ``,``; names and types are checked once, at planning.
+"""
 
 from __future__ import annotations
 
+import ast
+import json
 import os
+import re
 import stat
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from imageevalkit.cell import COMPARISONS, REPO, REPORTS, REWRITES
+from imageevalkit.cell import REPO
 from imageevalkit.errors import UserError, say, suggest
 from imageevalkit.machine import LEAST, require
-from imageevalkit.secrets import holds_secret
+from imageevalkit.secrets import holds_secret, redact
 
 _TRUE, _FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
-_LONGEST_NAME = 200  # bytes; file systems take 255, and names of logs and outcomes have more in them
 
 
 @dataclass
 class Config:
-    """The names of config.sh, as bash values."""
+    """The variables that the config files leave, as bash values."""
 
     scalars: dict[str, str] = field(default_factory=dict)
     arrays: dict[str, list[str]] = field(default_factory=dict)
     maps: dict[str, dict[str, str]] = field(default_factory=dict)
 
-    def names(self, name: str) -> list[str]:
-        """An array of names; elements may themselves hold several, separated by semicolons."""
-        return split_names(";".join(self.arrays.get(name, [])))
+    def text(self, name: str) -> str:
+        """A variable as it would be given on the command line: elements of an array between semicolons."""
+        return _utf8(name, ";".join(self.arrays.get(name, [self.scalars.get(name, "")])))
+
+    def map(self, name: str) -> Mapping[str, str]:
+        """A map. Raises UserError: the variable is none."""
+        if name not in self.maps and self.text(name):
+            raise UserError(
+                f"config.sh or config.local.sh sets {name} to the wrong kind of value: write {name}=(['name']='value')"
+            )
+        found = self.maps.get(name, {})
+        _utf8(name, "".join([*found, *found.values()]))
+        return found
 
 
 def read_config(fd: int) -> Config:
     """Read what eval.sh's ``dump_config`` writes to ``fd``; say so where other users may read a key in its files.
 
-    Raises:
-        UserError: the dump is cut short or no UTF-8, or so few files may be open that there is none.
+    Raises UserError: the dump is cut short, or so few files may be open that there is none.
     """
     require(LEAST)
     with os.fdopen(fd, "rb") as pipe:
         data = pipe.read()
-    try:
-        *entries, end = data.decode().split("\0")[:-1]
-    except UnicodeDecodeError as error:
-        raise UserError(f"config.sh or config.local.sh is not UTF-8 ({error.reason})") from None
+    *entries, end = data.decode(errors="surrogateescape").split("\0")[:-1]
     if end != "end":
-        raise UserError(
-            "config.sh or config.local.sh sets a name to the wrong kind of value (see the line above)"
-        )
+        raise UserError("config.sh or config.local.sh cannot be read whole (see the line above)")
     config, words = Config(), iter(entries)
     for kind in words:
         name, count = next(words), int(next(words))
@@ -61,6 +72,14 @@ def read_config(fd: int) -> Config:
     return config
 
 
+def _utf8(name: str, text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{name} in config.sh or config.local.sh is not UTF-8") from None
+    return text
+
+
 def _tell_of_readable_secret(file: Path) -> None:
     try:
         is_open = file.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH)
@@ -69,30 +88,6 @@ def _tell_of_readable_secret(file: Path) -> None:
     except OSError:  # there is none
         return
     say(f"note: {file} holds a key, and other users may read it: chmod 600 {file}", sys.stderr)
-
-
-def split_names(text: str) -> list[str]:
-    """Names between semicolons, stripped, empties dropped, repetitions kept."""
-    return [name for part in text.split(";") if (name := part.strip())]
-
-
-def check_name(name: str) -> str:
-    """``name``, if it can name a folder below output/ and travel on command lines (``org/model`` can).
-
-    Raises:
-        UserError: it cannot.
-    """
-    parts = name.split("/")
-    if not name.isprintable() or any(part in ("", ".", "..") or part[0] in "-." for part in parts):
-        raise UserError(
-            f"'{name}' cannot be a name: no part of it may be empty or begin with '.' or '-', none may be unprintable"
-        )
-    if any(len(part.encode()) > _LONGEST_NAME for part in parts):
-        raise UserError(f"'{name[:40]}…' cannot be a name: a part of it has more than {_LONGEST_NAME} bytes")
-    if parts[0] in (*REPORTS, COMPARISONS, REWRITES):
-        what = "holds rewritten prompts" if parts[0] == REWRITES else "is a report of the run"
-        raise UserError(f"'{name}' cannot be a name: output/{parts[0]} {what}")
-    return name
 
 
 def parse_boolean(text: str, where: str) -> bool:
@@ -123,6 +118,171 @@ def parse_amount(text: str, where: str) -> float:
     return amount
 
 
-def is_boolean(text: str) -> bool:
-    """Whether :func:`parse_boolean` would take ``text``."""
-    return text.strip().lower() in _TRUE | _FALSE
+def parse_choice(text: str, where: str, choices: Sequence[str]) -> str:
+    """One of ``choices``; the first where the text is empty. Raises UserError for anything else."""
+    if (word := text.strip() or choices[0]) in choices:
+        return word
+    raise UserError(f"{where} is '{text}': use {' or '.join(choices)}{suggest(text, choices)}")
+
+
+# Values of these travel through argv, the plan and result files; a secret must not.
+_SECRET = re.compile(
+    r"(api[_-]?key|secret|password|(access|auth|hf)[_-]?token|^token|authorization|bearer|cookie)$",
+    re.IGNORECASE,
+)
+# user:password@, or a token alone, before a host; a path or a query may hold an @
+_URL_WITH_PASSWORD = re.compile(r"\w://[^\s/?#\"']+@")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_KWARGSES = "custom_model_kwargses"
+_OPEN, _CLOSE = "[{", "]}"
+# JSON writes true/false/null; Python users write these, and the string "False" would be true to a model.
+_PYTHON_WORDS = ("True", "False", "None")
+
+
+def parse_kwargses(text: str, models: int, source: str = "") -> list[dict[str, Any]]:
+    """One dict per model; empty ``text`` means none for any.
+
+    ``source`` tells where ``text`` comes from, for errors.
+    ``"a=1,b=[2,3];;c=\\"x, y\\""`` is three sets, the second empty.
+
+    Raises UserError: a pair is malformed, or the number of sets is not ``models``.
+    """
+    if not text.strip():
+        return [{} for _ in range(models)]
+    sets = [parse_kwargs(part) for part in _split(text, ";")]
+    if len(sets) != models:
+        counts = f"{len(sets)} set{'s' * (len(sets) > 1)} for {models} model{'s' * (models > 1)}"
+        raise UserError(
+            f"custom_model_kwargses{source} has {counts}: "
+            "give one per model, separated by ';' (an empty one is fine)"
+        )
+    return sets
+
+
+def parse_kwargs(text: str, where: str = _KWARGSES) -> dict[str, Any]:
+    """The pairs of one set. Raises UserError for a malformed, repeated or secret one, naming ``where`` it is."""
+    kwargs: dict[str, Any] = {}
+    for pair in _split(text, ",", where):
+        if not pair.strip():
+            continue
+        name, equals, value = pair.partition("=")
+        name = name.strip()
+        if not equals or not _NAME.fullmatch(name):
+            raise UserError(
+                f"{where}: '{pair.strip()}' is no name=value "
+                '(a comma inside a value needs quotes: name="a, b")'
+            )
+        if name in kwargs:
+            raise UserError(f"{where}: '{name}' is given twice")
+        kwargs[name] = _value(value.strip())
+        _check_no_secret(name, kwargs[name], where)
+    return kwargs
+
+
+def _check_no_secret(name: str, value: Any, where: str) -> None:
+    if isinstance(value, dict):
+        for key, nested in value.items():
+            _check_no_secret(str(key), nested, where)
+    for nested in value if isinstance(value, list) else []:
+        _check_no_secret(name, nested, where)
+    if isinstance(value, str) and _URL_WITH_PASSWORD.search(value):
+        raise UserError(
+            f"{where}: '{name}' holds a URL with a user name or password; give the URL without them, "
+            "and put the key into config.local.sh or the environment (API_KEY, or what api_key_env names)"
+        )
+    if _SECRET.search(name) or (isinstance(value, str) and redact(value) != value):
+        raise UserError(
+            f"{where}: '{name}' looks like a secret; "
+            "put keys into config.local.sh or the environment (API_KEY), never on the command line"
+        )
+
+
+def _value(text: str) -> Any:
+    """JSON where it parses, else Python's own spelling of words, lists and quoted strings, else the text."""
+    try:
+        value = json.loads(text, parse_constant=lambda word: word)
+    except ValueError:
+        if text not in _PYTHON_WORDS and text[:1] not in ("'", "[", "{"):
+            return text
+        try:
+            value = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            return text
+    return text if value in (float("inf"), float("-inf")) else value
+
+
+def _split(text: str, separator: str, where: str = _KWARGSES) -> list[str]:
+    """Split at ``separator`` outside quotes and brackets. Raises UserError when one stays open."""
+    parts, start, depth, quote, escaped = [], 0, 0, "", False
+    for i, char in enumerate(text):
+        if escaped:
+            escaped = False
+        elif quote:
+            escaped = char == "\\"
+            quote = "" if char == quote else quote
+        elif char == '"' or (char == "'" and text[:i].rstrip().endswith(("=", "[", ","))):
+            # an apostrophe within a word (don't) opens no quotation
+            quote = char
+        elif char in _OPEN:
+            depth += 1
+        elif char in _CLOSE:
+            depth = max(0, depth - 1)
+        elif char == separator and depth == 0:
+            parts.append(text[start:i])
+            start = i + 1
+    if quote or depth > 0:
+        raise UserError(f"{where}: a quote or bracket stays open in '{text}'")
+    return [*parts, text[start:]]
+
+
+T = TypeVar("T")
+
+_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "object": "an object",
+    "array": "a list",
+    "null": "null",
+}
+
+
+def checked(cls: type[T], given: Mapping[str, Any], where: str, remark: str = "") -> T:
+    """The dataclass ``cls`` with the settings ``given``, the others at their defaults.
+
+    ``where`` begins a message ("judge 'x' of wise"), ``remark`` follows the names that are known.
+
+    Raises UserError: there is no such setting, or not with that value.
+    """
+    import msgspec  # --help does without
+
+    hints = get_type_hints(cls)
+    known = [each.name for each in fields(cls)]  # type: ignore[arg-type]
+    for name in given:
+        if name not in known:
+            raise UserError(
+                f"{where}: there is no setting '{name}'{suggest(name, known)}; known: {', '.join(known)}{remark}"
+            )
+    try:
+        return msgspec.convert(dict(given), cls)
+    except UserError as error:  # of the class itself
+        raise UserError(f"{where}: {error}") from None
+    except msgspec.ValidationError as error:
+        raise UserError(f"{where}: {_in_words(str(error), given, hints)}") from None
+
+
+def _in_words(problem: str, given: Mapping[str, Any], hints: Mapping[str, Any]) -> str:
+    """What msgspec says ("Expected `int | null`, got `str` - at `$.size`"), or the class itself in other words."""
+    place = re.search(r" - at `\$\.(\w+)", problem)
+    if place is None:
+        return problem
+    name = place[1]
+    value, hint = given[name], hints[name]
+    if get_origin(hint) is Literal:
+        choices = [str(choice) for choice in get_args(hint)]
+        return f"{name} must be {' or '.join(choices)}, not {value!r}{suggest(str(value), choices)}"
+    if expected := re.match(r"Expected `([\w |]+)`", problem):
+        kinds = [_WORDS.get(kind, kind) for kind in expected[1].split(" | ")]
+        return f"{name} must be {' or '.join(kinds)}, not {value!r}"
+    return f"{name}: {problem}"

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TextIO
 
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
 from imageevalkit.cell import short_path
 from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STALE, Job
-from imageevalkit.launch.summary import BLOCKED, INTERRUPTED, SKIPPED, JobSummary, RunSummary, StageSummary
+from imageevalkit.launch.ledger import BLOCKED, INTERRUPTED, SKIPPED, JobSummary, RunSummary, StageSummary
 from imageevalkit.progress import Pace
-from imageevalkit.text import columns_of, counted, dollars, fit, plain
+from imageevalkit.text import counted, dollars, plain
 
-_BAR = 16
-_GREEN, _YELLOW, _RED = "32", "33", "31"
+_BAR, _WIDE = 16, 60  # columns of a bar, and of a terminal that has room for it
+_GREEN, _YELLOW, _RED = "green", "yellow", "red"
 _COLOURS = {
     COMPLETE: _GREEN,
     INCOMPLETE: _YELLOW,
@@ -31,22 +37,16 @@ _COLOURS = {
 STATE_WIDTH = max(map(len, _COLOURS))
 
 
-class Paint:
-    """Colour and symbols as far as the stream and the user allow."""
-
-    def __init__(self, stream: TextIO, environ: Mapping[str, str] = os.environ) -> None:
-        self._colour = stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
-        self._unicode = (stream.encoding or "").lower().replace("-", "") == "utf8"
-
-    def __call__(self, text: str, state: str) -> str:
-        colour = _COLOURS.get(state)
-        return f"\x1b[{colour}m{text}\x1b[0m" if self._colour and colour and text else text
-
-    def bar(self, done: int, total: int) -> str:
-        """A bar of fixed width that is full only when ``done`` is ``total``."""
-        filled = _BAR * done // total if total else 0
-        full, empty = ("█", "░") if self._unicode else ("#", "-")
-        return full * filled + empty * (_BAR - filled)
+def _console(stream: TextIO) -> Console:
+    """It takes text as it is: what a model or an endpoint says is no markup."""
+    return Console(
+        file=stream,
+        force_terminal=stream.isatty(),
+        markup=False,
+        emoji=False,
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def clock(seconds: float) -> str:
@@ -79,21 +79,11 @@ class WaitingJob(NamedTuple):
     seconds: float
 
 
-class Money(NamedTuple):
-    """USD that the run has spent so far, and its bound, if it has one."""
-
-    spent: float
-    bound: float | None
-
-    def __str__(self) -> str:
-        return dollars(self.spent) + (f" of {dollars(self.bound)}" if self.bound is not None else "")
-
-
 @dataclass(frozen=True)
 class View:
     """The state of a run at one moment. ``waiting`` are the jobs that others keep from starting.
 
-    ``money`` is None where no price is known.
+    ``money`` says what was spent; it is empty where no price is known.
     """
 
     seconds: float
@@ -102,33 +92,21 @@ class View:
     cells_failed: int
     running: Sequence[RunningJob] = ()
     waiting: Sequence[WaitingJob] = ()
-    money: Money | None = None
+    money: str = ""
 
 
 class Display:
     """Plain lines: start and end of each job, and a line per running cell now and then."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._broken = False
-        self._shown: dict[tuple[str, str], tuple[float, int]] = {}
-        self._waiting_shown: dict[str, float] = {}
-        self._money = ""
-        self._money_shown = -math.inf
+        self._console = _console(stream)
+        self._shown: dict[object, tuple[float, object]] = {}
 
     def job_started(self, job: Job, attempt: int, gpus: str = "") -> None:
         """A job was started for the ``attempt``-th time, on ``gpus`` if it has any."""
         if attempt == 1:
             on = f" on {gpus}" if gpus else ""
-            self._line("started", f"{job.name}{on}, log {short_path(job.logs[0])}")
-
-    def job_retried(self, text: str) -> None:
-        """A job crashed and is started again."""
-        self._line("retry", text, INCOMPLETE)
-
-    def stopping(self, text: str) -> None:
-        """The run was told to stop."""
-        self._line("stopping", text, INTERRUPTED)
+            self.tell("started", f"{job.name}{on}, log {short_path(job.logs[0])}")
 
     def stage_ended(self, stage: StageSummary) -> None:
         """A stage of a cell has its outcome."""
@@ -137,69 +115,59 @@ class Display:
             text += f": {stage.message}"
         if stage.state != COMPLETE and stage.log:
             text += f", log {short_path(stage.log)}"
-        self._line(stage.state, text, stage.state)
+        self.tell(stage.state, text, stage.state)
 
     def job_ended(self, job: JobSummary) -> None:
         """A job has ended for good, or never started for a reason that concerns no cell."""
         word = "ended" if job.state == COMPLETE else job.state
         told = [job.name, job.message or job.exit, clock(job.seconds) if job.attempts else ""]
-        self._line(word, ", ".join(filter(None, told)), job.state)
+        self.tell(word, ", ".join(filter(None, told)), job.state)
 
     def refresh(self, view: View) -> None:
         """Show ``view``; called several times a second."""
-        now = time.monotonic()
         for waiting in view.waiting:
-            if now - self._waiting_shown.get(waiting.job, -math.inf) >= _WAITING_INTERVAL:
-                self._waiting_shown[waiting.job] = now
-                so_far = f" (for {clock(waiting.seconds)})" if waiting.seconds >= _WAITING_INTERVAL else ""
-                self._line("waiting", f"{waiting.job} {waiting.why}{so_far}")
+            so_far = f" (for {clock(waiting.seconds)})" if waiting.seconds >= _WAITING_INTERVAL else ""
+            text = f"{waiting.job} {waiting.why}{so_far}"
+            self._now_and_then(waiting.job, _WAITING_INTERVAL, waiting.seconds, "waiting", text)
         # many cells in one log: the lines of all together should stay as readable as those of a few
         interval = _PLAIN_INTERVAL * max(1.0, sum(len(r.paces) for r in view.running) / _PLAIN_CELLS)
         for running in view.running:
             for pace in running.paces:
-                if self._is_due(running.job, pace, interval):
-                    self._line("running", " ".join(_parts(running, pace)))
-        if time.monotonic() - self._money_shown >= _PLAIN_INTERVAL:
-            self._tell_money(view.money)
+                progress, text = pace.progress, " ".join(_parts(running, pace))
+                # what a note tells of may last, and nothing else change
+                state = time.monotonic() if progress.note else progress.done
+                self._now_and_then((running.job.name, progress.cell), interval, state, "running", text)
+        self._now_and_then("", _PLAIN_INTERVAL, view.money, "spent", view.money)
 
-    def close(self, money: Money | None) -> None:
+    def close(self, money: str) -> None:
         """The run has ended and has cost ``money``."""
-        self._tell_money(money)
+        self._now_and_then("", 0.0, money, "spent", money)
 
-    def _tell_money(self, money: Money | None) -> None:
-        if money and str(money) != self._money:
-            self._money, self._money_shown = str(money), time.monotonic()
-            self._line("spent", self._money)
-
-    def _is_due(self, job: Job, pace: Pace, interval: float) -> bool:
+    def _now_and_then(self, about: object, interval: float, state: object, word: str, text: str) -> None:
+        """A line, unless the last one ``about`` this is younger than ``interval`` or was of the same ``state``."""
         now = time.monotonic()
-        key = (job.name, pace.progress.cell)
-        shown, done = self._shown.get(key, (-math.inf, -1))
-        if now - shown < interval or (pace.progress.done == done and not pace.progress.note):
-            return False
-        self._shown[key] = (now, pace.progress.done)
-        return True
+        shown, before = self._shown.get(about, (-math.inf, None))
+        if text and now - shown >= interval and state != before:
+            self._shown[about] = (now, state)
+            self.tell(word, text)
 
-    def _line(self, word: str, text: str, state: str = "") -> None:
-        self._write(f"[{time.strftime('%H:%M:%S')}] {word.ljust(STATE_WIDTH)} {plain(text)}\n")
-
-    def _write(self, text: str) -> None:
-        if self._broken:
-            return
-        try:
-            self._stream.write(text)
-            self._stream.flush()
-        except OSError:
-            self._broken = True  # the terminal or the reader is gone; the run is not
+    def tell(self, word: str, text: str, state: str = "") -> None:
+        """A line about what has happened: a ``word`` for it, in the colour of ``state``."""
+        self._console.print(f"[{time.strftime('%H:%M:%S')}] {word.ljust(STATE_WIDTH)} {plain(text)}")
 
 
 class LiveDisplay(Display):
     """A block of a few lines at the bottom of a terminal, redrawn; what has ended scrolls above it."""
 
-    def __init__(self, stream: TextIO, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
-        self._paint = Paint(stream, environ)
-        self._block: list[str] = []
+        self._live = Live(
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
         self._drawn = 0.0
 
     def job_started(self, job: Job, attempt: int, gpus: str = "") -> None:
@@ -213,62 +181,59 @@ class LiveDisplay(Display):
         now = time.monotonic()
         if now - self._drawn >= _REDRAW_INTERVAL:
             self._drawn = now
-            self._draw(self._lines(view))
+            if not self._live.is_started:
+                self._live.start()
+                self._console.show_cursor(True)  # a run that is killed must not leave a terminal without one
+            self._live.update(self._block(view), refresh=True)
 
-    def close(self, money: Money | None) -> None:
-        self._draw([])
+    def close(self, money: str) -> None:
+        self._live.stop()
         super().close(money)
 
-    def _line(self, word: str, text: str, state: str = "") -> None:
-        block = self._block
-        self._draw([])
+    def tell(self, word: str, text: str, state: str = "") -> None:
         # not cut to the width: this stays, and a path must be whole to be copied
-        self._write(f"{self._paint(word.ljust(STATE_WIDTH), state)} {plain(text)}\n")
-        self._draw(block)
+        self._console.print(Text.assemble(_state(word, state), " ", plain(text)))
 
-    def _draw(self, lines: list[str]) -> None:
-        up = f"\x1b[{len(self._block)}A" if self._block else ""
-        self._write(up + "\r\x1b[J" + "".join(f"{line}\n" for line in lines))
-        self._block = lines
-
-    def _lines(self, view: View) -> list[str]:
-        columns, rows = shutil.get_terminal_size()
+    def _block(self, view: View) -> Group:
         head = f"{view.cells_done}/{view.cells} cells done"
         if view.cells_failed:
             head += f", {view.cells_failed} failed"
         money = f" · spent {view.money}" if view.money else ""
-        lines = [fit(f"{head} · {clock(view.seconds)}{money}", columns - 1)]
-        for running in view.running:
-            lines += self._running_lines(running, columns - 1)
-        for waiting in view.waiting:
-            text = f"waiting {clock(waiting.seconds)} {waiting.job} {waiting.why}"
-            lines.append(fit(plain(text), columns - 1))
+        rows = [row for running in view.running for row in self._rows(running)]
+        below = [f"waiting {clock(one.seconds)} {one.job} {one.why}" for one in view.waiting]
         # the cursor cannot move above the screen: a taller block would smear
-        room = max(2, rows - 2)
-        if len(lines) > room:
-            lines[room - 1 :] = [f"… and {len(lines) - room + 1} more"]
-        return lines
+        room = max(2, self._console.height - 2) - 1
+        if (total := len(rows) + len(below)) > room:
+            rows = rows[: room - 1]
+            below = [*below[: room - 1 - len(rows)], f"… and {total - room + 1} more"]
+        table = Table.grid(padding=(0, 1, 0, 0))
+        for row in rows:
+            table.add_row(*row)
+        for column in table.columns:
+            column.no_wrap = True
+        head, *below = (f"{head} · {clock(view.seconds)}{money}", *map(plain, below))
+        lines = [Text(line, no_wrap=True, overflow="ellipsis") for line in (head, *below)]
+        return Group(lines[0], *[table] * bool(rows), *lines[1:])
 
-    def _running_lines(self, running: RunningJob, width: int) -> list[str]:
+    def _rows(self, running: RunningJob) -> Iterator[list[RenderableType]]:
+        """A row for each cell of a job: stage, cell, bar, and the numbers, which on a narrow terminal must do."""
         if not running.paces:
-            return [fit(f"{plain(running.job.name)}  starting  {clock(running.seconds)}", width)]
-        cells = max(columns_of(plain(pace.progress.cell)) for pace in running.paces)
-        return [self._running_line(running, pace, cells, width) for pace in running.paces]
+            yield [running.job.stage, Text(plain(running.job.name)), f"starting {clock(running.seconds)}"]
+        for pace in running.paces:
+            stage, cell, *numbers = _parts(running, pace)
+            done, total = pace.progress.done, pace.progress.total
+            bar = [ProgressBar(total, done, _BAR)] if self._console.width >= _WIDE else []
+            yield [Text(stage), Text(cell), *bar, Text(" ".join(numbers))]
 
-    def _running_line(self, running: RunningJob, pace: Pace, cells: int, width: int) -> str:
-        parts = _parts(running, pace)
-        aligned = parts[1] + " " * (cells - columns_of(parts[1]))
-        wide = [parts[0], aligned, self._paint.bar(pace.progress.done, pace.progress.total), *parts[2:]]
-        # what must be seen: the rate, and the money where there is any
-        needed = wide[:5] if pace.progress.cost is None else wide[:7]
-        fits = sum(columns_of(part) + 1 for part in needed) <= width
-        return fit(" ".join(wide if fits else parts), width)  # the numbers say what the bar does
+
+def _state(word: str, state: str) -> Text:
+    return Text(word.ljust(STATE_WIDTH), _COLOURS.get(state, ""))
 
 
 def choose_display(stream: TextIO, environ: Mapping[str, str] = os.environ) -> Display:
     """The live block where ``stream`` is a terminal that can redraw, else plain lines."""
     live = stream.isatty() and environ.get("TERM", "dumb") != "dumb"
-    return LiveDisplay(stream, environ) if live else Display(stream)
+    return LiveDisplay(stream) if live else Display(stream)
 
 
 def _parts(running: RunningJob, pace: Pace) -> list[str]:
@@ -287,36 +252,28 @@ def _parts(running: RunningJob, pace: Pace) -> list[str]:
     return parts
 
 
-def print_table(summary: RunSummary, stream: TextIO, environ: Mapping[str, str] = os.environ) -> None:
-    """Every cell with its state, its log, and below it the reason where it is not complete."""
-    paint = Paint(stream, environ)
-    told = [(cell.cell, cell.state, cell.log, cell.message) for cell in summary.cells]
+def print_table(summary: RunSummary, stream: TextIO) -> None:
+    """Every cell with its state, its log, and below it the reason where it is not complete, and the cause of that."""
+    console = _console(stream)
+    told = [(cell.cell, cell.state, cell.log, (cell.message, cell.cause)) for cell in summary.cells]
     # jobs only where no cell tells of them: the report, and what went wrong after the last outcome
+    with_cells = {stage.job for cell in summary.cells for stage in cell.stages}
     told += [
-        (job.name, job.state, job.log, job.message or job.exit)
+        (job.name, job.state, job.log, (job.message or job.exit, ""))
         for job in summary.jobs
-        if job.state not in (COMPLETE, SKIPPED) and (job.message or not _has_cells(job, summary))
+        if job.state not in (COMPLETE, SKIPPED) and (job.message or job.name not in with_cells)
     ]
-    # before it is painted: what the terminal is told to do is ours alone
-    rows = [
-        (plain(name), state, plain(short_path(log)) if log else "", plain(message))
-        for name, state, log, message in told
-    ]
-    name_width = max([columns_of(row[0]) for row in rows], default=0)
-    for name, state, log, message in rows:
-        padding = " " * (name_width - columns_of(name))
-        line = f"{name}{padding}  {paint(state.ljust(STATE_WIDTH), state)}  {log}"
-        stream.write(f"{line.rstrip()}\n")
-        if message:
-            stream.write(f"    {message}\n")
+    width = max((cell_len(plain(name)) for name, *_ in told), default=0)
+    for name, state, log, messages in told:
+        shown = plain(name) + " " * (width - cell_len(plain(name)))
+        line = Text.assemble(shown, "  ", _state(state, state), "  ", plain(short_path(log)) if log else "")
+        line.rstrip()
+        console.print(line)
+        for message in filter(None, messages):
+            console.print(f"    {plain(message)}")
     counts = Counter(cell.state for cell in summary.cells)
     states = ", ".join(f"{count} {state}" for state, count in counts.items()) or "nothing to do"
-    stream.write(
+    console.print(
         f"{counted(len(summary.cells), 'cell')}: {states} · {clock(summary.seconds)} · "
-        f"exit status {int(summary.status)} ({summary.status.name.lower()})\n"
+        f"exit status {int(summary.status)} ({summary.status.name.lower()})"
     )
-    stream.flush()
-
-
-def _has_cells(job: JobSummary, summary: RunSummary) -> bool:
-    return any(stage.job == job.name for cell in summary.cells for stage in cell.stages)

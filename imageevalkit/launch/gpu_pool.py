@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from imageevalkit.errors import UserError
-from imageevalkit.launch.gpus import Gpu, fitting, spell, too_few
-from imageevalkit.launch.nvidia_smi import Memory, MemoryWatch, MinFreeMemory
+from imageevalkit.launch.gpus import Gpu, Memory, MemoryWatch, MinFreeMemory, fitting, spell, too_few
 from imageevalkit.locks import open_lock, take_lock, with_owner
 
 # Not TMPDIR: every run of every user on the machine must look in the same place, and clusters set TMPDIR
@@ -19,12 +19,17 @@ from imageevalkit.locks import open_lock, take_lock, with_owner
 LEASES = Path("/tmp/imageevalkit-gpus")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Lease:
-    """GPUs held by a job. ``fds`` hold the locks: they are free when no process has them open."""
+    """GPUs held by a job: replicas of ``unit``, ``most`` in all.
+
+    ``fds`` hold the locks: they are free when no process has them open.
+    """
 
     gpus: list[Gpu]
     fds: list[int]
+    unit: int = 0
+    most: int = 0
 
     def environ(self) -> dict[str, str]:
         """What makes a job see exactly these GPUs, in the naming that the run was given."""
@@ -37,16 +42,14 @@ class Lease:
 
     def release(self) -> None:
         """Close this process's descriptors; a guard that still has them keeps the GPUs."""
-        for fd in self.fds:
-            os.close(fd)
-        self.fds.clear()
+        while self.fds:
+            os.close(self.fds.pop())
 
 
 def lock(gpu: Gpu, folder: Path = LEASES) -> int | None:
     """A descriptor that holds the lock on ``gpu``, or None while somebody else has it.
 
-    Raises:
-        UserError: the lock folder cannot be used.
+    Raises UserError: the lock folder cannot be used.
     """
     path = folder / _file_name(gpu)
     try:
@@ -80,38 +83,29 @@ def holder(gpu: Gpu, folder: Path = LEASES) -> str:
 
 
 def _file_name(gpu: Gpu) -> str:
-    return gpu.key.replace("/", "_")
+    return gpu.key.replace("/", "_")  # of a MIG device of older drivers
 
 
 def _open(folder: Path, path: Path) -> int:
     """Open a lock file that belongs to whoever came first, without the right to write anyone else's."""
-    try:
+    with contextlib.suppress(FileExistsError):
         folder.mkdir()
         folder.chmod(0o1777)  # past the umask: the next user makes files here too
-    except FileExistsError:
-        pass
     # a link in its place may lead to where other runs do not look
     within = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        return _open_within(within, path)
+        # flock needs no write access. O_CREAT only where there is no file: fs.protected_regular refuses it on
+        # another user's file in a sticky folder.
+        with contextlib.suppress(FileNotFoundError):
+            return open_lock(path, os.O_RDONLY, folder=within)
+        try:
+            fd = open_lock(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0o644, within)
+        except FileExistsError:
+            return open_lock(path, os.O_RDONLY, folder=within)
+        os.fchmod(fd, 0o644)  # past the umask: other users must be able to open it
+        return fd
     finally:
         os.close(within)
-
-
-def _open_within(folder: int, path: Path) -> int:
-    # flock needs no write access. O_CREAT only where there is no file: fs.protected_regular refuses it on
-    # another user's file in a sticky folder.
-    flags = os.O_RDONLY
-    try:
-        return open_lock(path, flags, folder=folder)
-    except FileNotFoundError:
-        pass
-    try:
-        fd = open_lock(path, flags | os.O_CREAT | os.O_EXCL, 0o644, folder)
-    except FileExistsError:
-        return open_lock(path, flags, folder=folder)
-    os.fchmod(fd, 0o644)  # past the umask: other users must be able to open it
-    return fd
 
 
 # The driver gives a process's memory back after the process has gone; 80 GiB take a moment.
@@ -122,34 +116,32 @@ _ASK_HOLDER_EVERY = 1.0
 class GpuPool:
     """The GPUs in ``gpus``, of which a job is given only those that nobody else uses, unless ``shares``.
 
-    Nobody: no other run has the lease, and ``min_free`` of the memory is free.
+    Nobody: no other run has the lease, and ``min_free`` of the memory is free. ``ours`` are those that jobs of this run
+    have.
     """
 
     def __init__(
         self, gpus: Sequence[Gpu], min_free: MinFreeMemory, shares: bool = False, folder: Path = LEASES
     ) -> None:
         self.gpus = gpus
+        self.ours: set[Gpu] = set()
         self._min_free = min_free
         self._shares = shares
         self._folder = folder
         self._watch = MemoryWatch()
-        self.ours: set[Gpu] = set()
         self._released: dict[Gpu, float] = {}
         self._told: dict[Gpu, str] = {}
-        self._too_small: dict[Gpu, str] = {}
+        self._with_memory: set[Gpu] = set()
+        self._useless: dict[Gpu, str] = {}
         self._holders: dict[Gpu, tuple[float, str]] = {}
-
-    def offer(self) -> Offer:
-        """What can be had at this moment."""
-        return Offer(self)
 
     def never(self, count: int) -> str:
         """Why a process can never have ``count`` of these GPUs; empty when it can."""
         problem = too_few(self.gpus, count)
-        if problem or not self._too_small:
+        if problem or not self._useless:
             return problem
-        large = [gpu for gpu in fitting(self.gpus, count) if gpu not in self._too_small]
-        return "; ".join(_grouped(self._too_small)) if len(large) < count else ""
+        useful = [gpu for gpu in fitting(self.gpus, count) if gpu not in self._useless]
+        return "; ".join(_grouped(self._useless)) if len(useful) < count else ""
 
     def give_back(self, lease: Lease) -> None:
         """The job that had ``lease`` has ended."""
@@ -157,15 +149,10 @@ class GpuPool:
         self.ours.difference_update(lease.gpus)
         self._released.update(dict.fromkeys(lease.gpus, time.monotonic()))
 
-    def close(self) -> None:
-        """No more GPUs are wanted."""
-        self._watch.close()
-
     def look(self) -> tuple[dict[Gpu, list[int]], dict[Gpu, str]]:
         """The GPUs that nobody uses, locked by these descriptors, and why the others cannot be had.
 
-        Raises:
-            UserError: nvidia-smi fails, or the lock folder cannot be used.
+        Raises UserError: the driver fails, or the lock folder cannot be used.
         """
         free: dict[Gpu, list[int]] = {}
         kept: dict[Gpu, str] = {}
@@ -182,33 +169,36 @@ class GpuPool:
             if free and self._min_free and not self._shares:
                 kept |= self._in_use(free)
         except BaseException:
-            unlock(free.values())
+            _unlock(free)
             raise
-        for gpu in kept.keys() & free.keys():
-            unlock([free.pop(gpu)])
+        _unlock({gpu: free.pop(gpu) for gpu in kept.keys() & free.keys()})
         return free, kept
 
     def _in_use(self, free: Iterable[Gpu]) -> dict[Gpu, str]:
         """Those of ``free`` GPUs on which somebody who takes no lease has memory."""
         told = self._watch.read(max(self._released.values(), default=float("-inf")))
         if told is None:
-            return {gpu: self._told.get(gpu, "nvidia-smi is asked for its free memory") for gpu in free}
-        found = ((gpu, self._problem(gpu, told[gpu.key])) for gpu in free if gpu.key in told)
+            return {gpu: self._told.get(gpu, "the driver is asked for its free memory") for gpu in free}
+        found = ((gpu, self._problem(gpu, told.get(gpu.key))) for gpu in free)
         self._told = {gpu: problem for gpu, problem in found if problem}
         return self._told
 
-    def _problem(self, gpu: Gpu, memory: Memory) -> str:
-        needed = self._min_free.of(memory.total)
+    def _problem(self, gpu: Gpu, memory: Memory | None) -> str:
+        self._useless.pop(gpu, None)
+        if memory is None:  # some never tell it; of one that did the driver says nothing once it is lost
+            if gpu in self._with_memory:
+                self._useless[gpu] = "does not answer any more (nvidia-smi tells why)"
+            return self._useless.get(gpu, "")
+        self._with_memory.add(gpu)
+        needed, asked = self._min_free.of(memory.total), f"GPU_MIN_FREE_MEMORY={self._min_free.text}"
         if memory.total < needed:
-            self._too_small[gpu] = (
-                f"{memory.total / 1024:.1f} GiB in all, less than GPU_MIN_FREE_MEMORY={self._min_free.text}"
-            )
-            return self._too_small[gpu]
+            self._useless[gpu] = f"{memory.total / 1024:.1f} GiB in all, less than {asked}"
+            return self._useless[gpu]
         if memory.free >= needed:
             return ""
         if time.monotonic() - self._released.get(gpu, float("-inf")) < _FREEING:
             return f"{memory}, being freed after the job before"
-        return f"{memory} by another process (GPU_MIN_FREE_MEMORY={self._min_free.text})"
+        return f"{memory} by another process ({asked})"
 
     def _holder(self, gpu: Gpu) -> str:
         now = time.monotonic()
@@ -219,90 +209,81 @@ class GpuPool:
         return known
 
 
-@dataclass
-class Share:
-    """GPUs set aside for a job: a multiple of ``unit``, at most ``most``."""
-
-    unit: int
-    most: int
-    gpus: list[Gpu] = field(default_factory=list)
-
-
 class Offer:
     """The GPUs that can be had at one moment; those that nobody takes are free again at the end of the ``with``."""
 
     def __init__(self, pool: GpuPool) -> None:
         self._pool = pool
-        self._locks: dict[Gpu, list[int]] = {}
-        self._kept: dict[Gpu, str] = {}
-        self._free: list[Gpu] | None = None
-        self._shares: list[Share] = []
+        self._found: tuple[dict[Gpu, list[int]], dict[Gpu, str]] | None = None
+        self._leases: list[Lease] = []
 
     def __enter__(self) -> Offer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        unlock(self._locks.values())
+        if self._found:
+            _unlock(self._found[0])
 
-    def reserve(self, unit: int, most: int) -> Share | None:
+    def reserve(self, unit: int, most: int) -> Lease | None:
         """``unit`` GPUs for one job, or None while fewer are free; more up to ``most`` come by :meth:`grow`.
 
-        Raises:
-            UserError: nvidia-smi fails, or the lock folder cannot be used.
+        Raises UserError: the driver fails, or the lock folder cannot be used.
         """
-        share = Share(unit, most)
-        if unit:
-            share.gpus = self._take(unit)
-            if not share.gpus:
-                return None
-        self._shares.append(share)
-        return share
+        lease = Lease([], [], unit, most)
+        if unit and not self._extend(lease):
+            return None
+        self._leases.append(lease)
+        return lease
 
     def grow(self) -> None:
         """Deal out what is left: a replica's GPUs to each job in turn, the first ones first."""
-        growing = [share for share in self._shares if share.unit]
+        growing = [lease for lease in self._leases if lease.unit]
         while growing:
-            for share in list(growing):
-                more = self._take(share.unit) if len(share.gpus) + share.unit <= share.most else []
-                share.gpus += more
-                if not more:
-                    growing.remove(share)
+            growing = [lease for lease in growing if self._extend(lease)]
 
-    def lease(self, share: Share) -> Lease:
-        """The GPUs of ``share`` for its job."""
-        held = Lease(share.gpus, [fd for gpu in share.gpus for fd in self._locks.pop(gpu)])
-        self._pool.ours.update(held.gpus)
-        return held
+    def could(self, *counts: int) -> bool:
+        """Whether jobs could have so many GPUs more, each of them."""
+        free = list(self._free())
+        for count in counts:
+            taken = fitting(free, count)[:count]
+            if len(taken) < count:
+                return False
+            free = [gpu for gpu in free if gpu not in taken]
+        return True
 
     def why_not(self, unit: int) -> str:
         """Why ``unit`` GPUs could not be reserved; empty when jobs of this run have them, and will end."""
-        ours = self._pool.ours | {gpu for share in self._shares for gpu in share.gpus}
-        soon = [gpu for gpu in fitting(self._pool.gpus, unit) if gpu in ours or gpu in (self._free or [])]
+        free, kept = self._found or ({}, {})
+        soon = [gpu for gpu in fitting(self._pool.gpus, unit) if gpu in self._pool.ours or gpu in free]
         if len(soon) >= unit:
             return ""
-        kept = {gpu: self._kept[gpu] for gpu in fitting(self._kept, unit)}
-        return "; ".join([f"needs {'a GPU' if unit == 1 else f'{unit} GPUs'}", *_grouped(kept)])
+        reasons = {gpu: kept[gpu] for gpu in fitting(kept, unit)}
+        return "; ".join([f"needs {'a GPU' if unit == 1 else f'{unit} GPUs'}", *_grouped(reasons)])
 
-    def _take(self, count: int) -> list[Gpu]:
-        if self._free is None:
-            self._locks, self._kept = self._pool.look()
-            self._free = list(self._locks)
-        taken = fitting(self._free, count)[:count]
-        if len(taken) < count:
-            return []
+    def _free(self) -> dict[Gpu, list[int]]:
+        self._found = self._found or self._pool.look()
+        return self._found[0]
+
+    def _extend(self, lease: Lease) -> bool:
+        """Give ``lease`` the GPUs of a replica more, if it takes them and there are so many."""
+        free = self._free()
+        taken = fitting(free, lease.unit)[: lease.unit]
+        if len(taken) < lease.unit or len(lease.gpus) + lease.unit > lease.most:
+            return False
         for gpu in taken:
-            self._free.remove(gpu)
-        return taken
+            lease.gpus.append(gpu)
+            lease.fds += free.pop(gpu)
+        self._pool.ours.update(taken)
+        return True
 
 
-def unlock(locks: Iterable[Sequence[int]]) -> None:
-    """Close the descriptors that hold locks."""
-    for fds in locks:
+def _unlock(locks: Mapping[Gpu, Iterable[int]]) -> None:
+    for fds in locks.values():
         for fd in fds:
             os.close(fd)
 
 
-def _grouped(reasons: dict[Gpu, str]) -> list[str]:
+def _grouped(reasons: Mapping[Gpu, str]) -> list[str]:
     """One clause for each reason, with all GPUs that it keeps."""
     gpus: dict[str, list[Gpu]] = {}
     for gpu, reason in reasons.items():

@@ -1,15 +1,285 @@
-"""Which GPUs a run may use, by CUDA_VISIBLE_DEVICES, and whether a job can ever have as many as it needs."""
+"""Which GPUs there are, by NVML, or by nvidia-smi where that library is not; and which of them a run may use."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, NamedTuple, TypeVar
 
-from imageevalkit.errors import UserError
-from imageevalkit.launch import nvidia_smi
-from imageevalkit.launch.nvidia_smi import Device
+from imageevalkit.errors import UserError, say
+from imageevalkit.launch.config import Config
+
+T = TypeVar("T")
+
+SECONDS = 60  # a driver that initialises many GPUs without persistence mode takes tens of seconds
+# The manual page of nvidia-smi: 14 = "infoROM is corrupted", a warning beside a full answer.
+_ANSWERED = (0, 14)
+_NONE_HERE = "No devices were found"  # a node without GPUs of ours: a job of a cluster that asked for none
+_GPU_LINE = re.compile(r"GPU \d+: .*\(UUID: (GPU-[^)\s]+)\)")
+_MIG_LINE = re.compile(r"\s+MIG .*Device\s+\d+: \(UUID: (MIG-[^)\s]+)\)")
+_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU: its index and UUID; ``migs`` are the UUIDs of its MIG devices, None where MIG is off."""
+
+    index: str
+    uuid: str
+    migs: list[str] | None = None
+
+
+class Memory(NamedTuple):
+    """Memory of a GPU in MiB."""
+
+    total: float
+    free: float
+
+    def __str__(self) -> str:
+        return f"{(self.total - self.free) / 1024:.1f} of {self.total / 1024:.1f} GiB in use"
+
+
+def devices(environ: Mapping[str, str]) -> list[Device]:
+    """Every GPU of the machine; none where there is neither NVML nor an ``nvidia-smi``.
+
+    Raises UserError: one of them is there, but fails.
+    """
+    if nvml := _nvml():
+        told, failed = _of_each(nvml, _device)
+        for index, why in failed.items():
+            _tell_left_out(index, why)
+        return told
+    rows = _csv_rows(_ask(["--query-gpu=index,uuid,mig.mode.current", "--format=csv,noheader"], environ), 3)
+    migs = _listed_migs(environ) if any(mode == "Enabled" for _, _, mode in rows) else {}
+    return [
+        Device(index, uuid, migs.get(uuid, []) if mode == "Enabled" else None) for index, uuid, mode in rows
+    ]
+
+
+def memory() -> dict[str, Memory]:
+    """Memory by UUID; GPUs whose memory nobody tells are missing. Raises UserError like :func:`devices`."""
+    found: dict[str, Memory] = {}
+    if nvml := _nvml():
+        for told in _of_each(nvml, _memory)[0]:
+            found |= told
+        return found
+    words = ["--query-gpu=uuid,memory.total,memory.free", "--format=csv,noheader,nounits"]
+    for uuid, total, free in _csv_rows(_ask(words, os.environ), 3):
+        if total.isdecimal() and free.isdecimal():  # else [N/A], as of a GPU in MIG mode
+            found[uuid] = Memory(float(total), float(free))
+    return found
+
+
+@functools.cache
+def _nvml() -> ModuleType | None:
+    """NVIDIA's own module, initialised; None where it cannot be: nvidia-smi tells what is wrong with the driver."""
+    import pynvml  # type: ignore[import-untyped]
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    return pynvml
+
+
+def _of_each(nvml: Any, ask: Callable[[Any, Any], T]) -> tuple[list[T], dict[int, str]]:
+    """What ``ask`` is told of each GPU, and by index why others do not answer: NVML counts those too that are lost, or
+    that this user may not have.
+
+    Raises UserError: none answers.
+    """
+    told, failed = list[T](), dict[int, str]()
+    try:
+        for index in range(nvml.nvmlDeviceGetCount()):
+            try:
+                told.append(ask(nvml, nvml.nvmlDeviceGetHandleByIndex(index)))
+            except nvml.NVMLError as error:
+                failed[index] = str(error)
+    except nvml.NVMLError as error:
+        raise _failure("NVML", str(error)) from None
+    if failed and not told:
+        raise _failure("NVML", next(iter(failed.values())))
+    return told, failed
+
+
+def _device(nvml: Any, gpu: Any) -> Device:
+    parts = [nvml.nvmlDeviceGetUUID(mig) for mig in _mig_handles(nvml, gpu)]
+    index, uuid = str(nvml.nvmlDeviceGetIndex(gpu)), nvml.nvmlDeviceGetUUID(gpu)
+    return Device(index, uuid, parts if _is_divided(nvml, gpu) else None)
+
+
+def _memory(nvml: Any, gpu: Any) -> dict[str, Memory]:
+    """The memory of a GPU and of its MIG devices by UUID, of those that tell it."""
+    found: dict[str, Memory] = {}
+    for handle in (gpu, *_mig_handles(nvml, gpu)):
+        with contextlib.suppress(nvml.NVMLError_NotSupported, nvml.NVMLError_NoPermission):
+            told = nvml.nvmlDeviceGetMemoryInfo(handle)
+            found[nvml.nvmlDeviceGetUUID(handle)] = Memory(told.total / _BYTES, told.free / _BYTES)
+    return found
+
+
+@functools.cache
+def _tell_left_out(index: int, why: str) -> None:
+    """Tell it once: the GPUs are looked at by the planner and by the launcher."""
+    say(f"GPU {index} is left out: NVML failed ({why})", sys.stderr)
+
+
+def _is_divided(nvml: Any, gpu: Any) -> bool:
+    with contextlib.suppress(nvml.NVMLError_NotSupported):
+        return bool(nvml.nvmlDeviceGetMigMode(gpu)[0] == nvml.NVML_DEVICE_MIG_ENABLE)
+    return False
+
+
+def _mig_handles(nvml: Any, gpu: Any) -> list[Any]:
+    """The MIG devices of a GPU; none where MIG is off."""
+    found = []
+    with contextlib.suppress(nvml.NVMLError_NotSupported):
+        for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
+            with contextlib.suppress(nvml.NVMLError_NotFound):
+                found.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, place))
+    return found
+
+
+def _csv_rows(text: str, columns: int) -> list[list[str]]:
+    """The lines of ``text`` that have as many ``columns``: warnings stand between them."""
+    rows = [[word.strip() for word in line.split(",")] for line in text.splitlines()]
+    return [row for row in rows if len(row) == columns]
+
+
+def _listed_migs(environ: Mapping[str, str]) -> dict[str, list[str]]:
+    """The UUIDs of MIG devices by that of their GPU."""
+    found, migs = dict[str, list[str]](), list[str]()
+    for line in _ask(["-L"], environ).splitlines():
+        if match := _GPU_LINE.match(line):
+            migs = found.setdefault(match[1], [])
+        elif match := _MIG_LINE.match(line):
+            migs.append(match[1])
+    return found
+
+
+def _ask(words: list[str], environ: Mapping[str, str]) -> str:
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", *words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            env=dict(environ),
+            start_new_session=True,  # a terminal's Ctrl-C is for the launcher, and no failure of nvidia-smi
+            check=False,
+        )
+    except FileNotFoundError:
+        return ""
+    except subprocess.TimeoutExpired:
+        raise _failure("nvidia-smi", f"no answer within {SECONDS} s") from None
+    said = done.stdout + done.stderr
+    if done.returncode in _ANSWERED:
+        return done.stdout
+    if _NONE_HERE in said:
+        return ""
+    raise _failure("nvidia-smi", said)
+
+
+def _failure(who: str, said: str) -> UserError:
+    """What to tell of ``who`` failed and ``said`` something."""
+    last = (said.strip().splitlines() or ["no message"])[-1]
+    return UserError(f"{who} failed ({last}); mend the driver, or run without GPUs: CUDA_VISIBLE_DEVICES=")
+
+
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?) *(%|MiB|GiB)?", re.IGNORECASE)
+_MIB = {"mib": 1.0, "gib": 1024.0}
+
+
+class MinFreeMemory(NamedTuple):
+    """What must be free of a GPU: ``share`` of its memory (0 to 1), or ``mib``; ``text`` is how the user said it."""
+
+    text: str
+    share: float = 0.0
+    mib: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str, where: str) -> MinFreeMemory:
+        """Read ``90%`` or ``20GiB``; 0 is no demand. Raises UserError for anything else."""
+        match = _AMOUNT.fullmatch(text.strip())
+        number, unit = (float(match[1]), (match[2] or "").lower()) if match else (-1.0, "")
+        if number == 0:
+            return cls(text)
+        if number > 0 and unit == "%" and number <= 100:
+            return cls(text, share=number / 100)
+        if number > 0 and unit in _MIB:
+            return cls(text, mib=number * _MIB[unit])
+        raise UserError(
+            f"{where} is '{text}': use a percentage (90%) or an amount (20GiB); 0 asks for nothing"
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.share or self.mib)
+
+    def of(self, total: float) -> float:
+        """MiB that must be free of ``total`` MiB."""
+        return self.mib or self.share * total
+
+
+def _asked(ask: Callable[[], T]) -> Future[T]:
+    """``ask`` in a thread of its own: a driver takes seconds, or hangs, where nothing interrupts who asks it."""
+    future = Future[T]()
+
+    def run() -> None:
+        try:
+            future.set_result(ask())
+        except Exception as error:
+            future.set_exception(error)
+
+    # a daemon: what hangs must not keep the launcher from ending
+    threading.Thread(target=run, name="gpus", daemon=True).start()
+    return future
+
+
+def _hangs() -> UserError:
+    return UserError(f"the GPU driver did not answer within {SECONDS} s; check it with nvidia-smi")
+
+
+class MemoryWatch:
+    """Asks for memory beside the event loop, which refreshes a display meanwhile."""
+
+    def __init__(self) -> None:
+        self._question: Future[dict[str, Memory]] | None = None
+        self._began = self._answer_began = self._stale_at = float("-inf")
+        self._answer: dict[str, Memory] = {}
+
+    def read(self, since: float) -> Mapping[str, Memory] | None:
+        """Memory by UUID, of a moment not long ago and after ``since`` (monotonic); None until that is known.
+
+        Call it again until it is.
+
+        Raises:
+            UserError: who is asked fails or hangs.
+        """
+        now = time.monotonic()
+        if self._question is not None and self._question.done():
+            done, self._question = self._question, None  # after one that failed it is asked anew
+            self._answer, self._answer_began = done.result(), self._began
+            # a slow driver shall not be asked all the time while a job waits
+            self._stale_at = now + min(10.0, max(2.0, 4 * (now - self._began)))
+        elif self._question is not None and now - self._began >= SECONDS:
+            raise _hangs()
+        if self._answer_began > since and now < self._stale_at:
+            return self._answer
+        if self._question is None:
+            self._question, self._began = _asked(memory), now
+        return None
+
 
 # how schedulers and people say that there is none
 _NO_GPU = ("-1", "NoDevFiles", "none", "void")
@@ -21,31 +291,33 @@ class Gpu(NamedTuple):
     name: str
     key: str
 
-    @property
-    def is_mig(self) -> bool:
-        """Whether it is a part of a GPU."""
-        return self.key.startswith("MIG-")
-
 
 def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[Gpu]:
-    """The GPUs that ``environ`` allows, in its order and naming; none where there is no ``nvidia-smi``.
+    """The GPUs that ``environ`` allows, in its order and naming; none where nobody knows of one.
 
     A GPU in MIG mode stands for its MIG devices, in its place.
 
     Raises:
-        UserError: ``nvidia-smi`` fails, or does not know a UUID of CUDA_VISIBLE_DEVICES or its first name, or there is
+        UserError: the driver fails, or does not know a UUID of CUDA_VISIBLE_DEVICES or its first name, or there is
             nothing but GPUs in MIG mode that nobody has divided.
     """
     allowed = environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is not None and not allowed.strip():
         return []
-    devices = nvidia_smi.devices(environ)
-    if not devices:
+    try:
+        there = _asked(lambda: devices(environ)).result(SECONDS)
+    except TimeoutError:
+        raise _hangs() from None
+    if not there:
         return []
     meant: list[Device] = []
     found: dict[str, Gpu] = {}
-    for name in _all_names(devices) if allowed is None else allowed.split(","):
-        device, gpus = _meant(name.strip(), devices)
+    # CUDA hides whole GPUs where it shows MIG devices, and may one that does not answer: an index would count something
+    # else there
+    by_index = all(device.migs is None and device.index == str(n) for n, device in enumerate(there))
+    everything = [device.index if by_index else device.uuid for device in there]
+    for name in everything if allowed is None else allowed.split(","):
+        device, gpus = _meant(name.strip(), there)
         if device is None:
             break  # CUDA too ignores everything from the first name it does not know
         meant.append(device)
@@ -54,7 +326,7 @@ def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[Gpu]:
     if not meant and allowed is not None and allowed.strip() not in _NO_GPU:
         raise UserError(
             f"CUDA_VISIBLE_DEVICES={allowed.strip()} names none of this machine's GPUs "
-            f"({', '.join(device.index for device in devices)}); to run without GPUs: CUDA_VISIBLE_DEVICES="
+            f"({', '.join(device.index for device in there)}); to run without GPUs: CUDA_VISIBLE_DEVICES="
         )
     if meant and not found:
         raise UserError(
@@ -69,7 +341,7 @@ def fitting(gpus: Iterable[Gpu], count: int) -> list[Gpu]:
 
     The MIG User Guide, "CUDA Device Enumeration": a process enumerates a single MIG device.
     """
-    return [gpu for gpu in gpus if count <= 1 or not gpu.is_mig]
+    return [gpu for gpu in gpus if count <= 1 or not gpu.key.startswith("MIG-")]
 
 
 def too_few(gpus: Sequence[Gpu], count: int) -> str:
@@ -82,7 +354,7 @@ def too_few(gpus: Sequence[Gpu], count: int) -> str:
             f"a process sees only one MIG device, and of whole GPUs this machine shows {there}: "
             "take one, on a MIG device that is large enough"
         )
-    return f"this machine shows {there} (nvidia-smi and CUDA_VISIBLE_DEVICES decide)"
+    return f"this machine shows {there} (its driver and CUDA_VISIBLE_DEVICES decide)"
 
 
 def spell(gpus: Sequence[Gpu]) -> str:
@@ -93,44 +365,25 @@ def spell(gpus: Sequence[Gpu]) -> str:
     return f"{'GPU' if len(gpus) == 1 else 'GPUs'} {names}"
 
 
-def _all_names(devices: Sequence[Device]) -> list[str]:
-    # CUDA hides whole GPUs where it shows MIG devices: an index would count something else there
-    by_index = all(device.migs is None for device in devices)
-    return [device.index if by_index else device.uuid for device in devices]
-
-
 def _meant(name: str, devices: Sequence[Device]) -> tuple[Device | None, list[Gpu]]:
     """What ``name`` of CUDA_VISIBLE_DEVICES is: its GPU, and the devices that a job can be given."""
-    if name.startswith("MIG-"):
-        device, uuid = _mig(name, devices)
-        return device, [Gpu(name, uuid)]
-    if name.startswith("GPU-"):
-        named = [device for device in devices if device.uuid.startswith(name)]
-        if len(named) != 1:
-            raise _unknown(name, len(named))
+    by_name = {device.index: device for device in devices}
+    if name.startswith(("GPU-", "MIG-")):
+        by_name = {uuid: device for device in devices for uuid in (device.uuid, *(device.migs or ()))}
+        fits = [name] if name in by_name else [uuid for uuid in by_name if uuid.startswith(name)]
+        if len(fits) != 1:
+            what = f"fits {len(fits)} of the devices" if fits else "is none of the devices"
+            raise UserError(f"CUDA_VISIBLE_DEVICES names {name}, which {what} that nvidia-smi -L shows")
+        device = by_name[fits[0]]
+        if name.startswith("MIG-"):
+            return device, [Gpu(name, fits[0])]
+    elif name in by_name:
+        device = by_name[name]
     else:
-        named = [device for device in devices if device.index == name]
-    if not named:
         return None, []
-    [device] = named
     if device.migs is None:
         return device, [Gpu(name, device.uuid)]
-    return device, [Gpu(mig, mig) for mig in device.migs.values()]
-
-
-def _mig(name: str, devices: Sequence[Device]) -> tuple[Device, str]:
-    known = [
-        (device, mig) for device in devices for mig in (device.migs or {}).values() if mig.startswith(name)
-    ]
-    exact = [(device, mig) for device, mig in known if mig == name]
-    if len(exact or known) == 1:
-        return (exact or known)[0]
-    raise _unknown(name, len(known))
-
-
-def _unknown(name: str, matches: int) -> UserError:
-    what = f"fits {matches} of the devices" if matches else "is none of the devices"
-    return UserError(f"CUDA_VISIBLE_DEVICES names {name}, which {what} that nvidia-smi -L shows")
+    return device, [Gpu(mig, mig) for mig in device.migs]
 
 
 @functools.cache
@@ -139,30 +392,48 @@ def visible() -> list[Gpu]:
     return visible_gpus()
 
 
-def one_if_any() -> int:
-    """A GPU for what is fast on one and runs without."""
-    return min(1, len(visible()))
+@dataclass(frozen=True)
+class Supply:
+    """The GPUs that a job can have: those of this machine, or as many as a node of a cluster has (``per_node``)."""
 
+    per_node: int | None = None
 
-def require(count: int, who: str) -> int:
-    """``count``. Raises UserError (``who`` begins it) when a process can never have as many GPUs."""
-    if count and (problem := too_few(visible(), count)):
-        raise UserError(f"{who} {count} GPU(s), but {problem}")
-    return count
+    @property
+    def _there(self) -> list[Gpu]:
+        if self.per_node is None:
+            return visible()
+        return [Gpu(str(n), f"GPU-{n}") for n in range(self.per_node)]
 
+    def wanted(self, count: int | None, who: str = "") -> int:
+        """``count``; if it is None one, where there is one, for what is fast on a GPU and runs without.
 
-def in_replicas(each: int, replicas: int | None) -> int:
-    """GPUs that a job of replicas of ``each`` can use; ``replicas`` bounds them."""
-    if not each:
-        return 0
-    there = len(fitting(visible(), each)) // each
-    return each * max(1, there if replicas is None else min(there, replicas))
+        Raises UserError (``who`` begins it): a process can never have as many GPUs.
+        """
+        if count is None:
+            return min(1, len(self._there))
+        if self.per_node is not None and count > self.per_node:
+            raise UserError(f"{who} {count} GPU(s), but a node has {self.per_node} (SLURM_GPUS_PER_NODE)")
+        if count and (problem := too_few(self._there, count)):
+            raise UserError(f"{who} {count} GPU(s), but {problem}")
+        return count
 
+    def mapped(self, config: Config, variable: str, name: str, who: str) -> int | None:
+        """What the map ``variable`` of config.sh has for ``name``; None: nothing. Raises as :meth:`wanted`."""
+        count, where = config.map(variable).get(name, "").strip(), f"{variable}['{name}'] in config.sh"
+        if not count:
+            return None
+        if not count.isdecimal():
+            raise UserError(f"{where} is '{count}': use a whole number")
+        return self.wanted(int(count), f"{where}: {who} needs")
 
-def mapped(count: str, where: str) -> int | None:
-    """The entry ``count`` of a map of GPUs in config.sh; None when it is empty. Raises UserError: no whole number."""
-    if not count.strip():
-        return None
-    if not count.strip().isdecimal():
-        raise UserError(f"{where} in config.sh is '{count}': use a whole number")
-    return int(count)
+    def in_replicas(self, each: int, replicas: int | None) -> int:
+        """GPUs that a job of replicas of ``each`` can use; ``replicas`` bounds them.
+
+        Unless it is given, a job on a cluster asks for one replica: a second one may wait for hours.
+        """
+        if not each:
+            return 0
+        if self.per_node is not None and replicas is None:
+            return each
+        there = len(fitting(self._there, each)) // each
+        return each * max(1, there if replicas is None else min(there, replicas))

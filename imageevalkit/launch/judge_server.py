@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import http.client
 import json
@@ -11,10 +10,7 @@ import re
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from imageevalkit import logs
 from imageevalkit.cell import REPO, short_path
@@ -22,12 +18,14 @@ from imageevalkit.errors import ExitStatus, run_main, worst
 from imageevalkit.jobs import (
     FAILED,
     STATUS_OF_STATE,
-    USABLE,
+    EvaluateOrder,
     Job,
     Outcome,
     Plan,
+    ServeOrder,
     cell_of,
-    load_plan,
+    given_job,
+    lost_before,
     read_outcome,
     write_outcome,
 )
@@ -38,12 +36,11 @@ from imageevalkit.launch.process import (
     describe_exit,
     guarded,
     last_line,
-    progress_path,
     shorten,
+    tail_of,
 )
 from imageevalkit.progress import Progress, ProgressReader, ProgressWriter
 from imageevalkit.secrets import environ_with
-from imageevalkit.text import plain
 
 _HOST = "127.0.0.1"
 _ANSWERS_WITHIN = 2.0  # seconds
@@ -56,24 +53,16 @@ _LOG_TAIL = 1 << 16
 _TELLING = re.compile(r"(?:\b[\w.]*(?:Error|Exception)|\berror): .+")
 
 
-@dataclass
 class JudgeServer:
-    """``command`` under a guard, reached at ``address`` once it is healthy. Belongs to the main thread.
+    """The server of ``order`` under a guard, in ``environ``, its address told once it is healthy.
 
-    ``name`` is the judge's, for messages, ``model`` the name under which it is served; ``start_timeout`` in seconds
-    bounds the loading. ``lifeline`` is the read end of a pipe whose other end this process keeps.
+    Belongs to the main thread. ``lifeline`` is the read end of a pipe whose other end this process keeps.
     """
 
-    name: str
-    model: str
-    command: Sequence[str]
-    environ: dict[str, str]
-    log: Path
-    start_timeout: float
-    address: Address
-    lifeline: int
-
-    def __post_init__(self) -> None:
+    def __init__(self, order: ServeOrder, environ: dict[str, str], lifeline: int) -> None:
+        self._order, self._environ, self._lifeline = order, environ, lifeline
+        self._log = REPO / order.log
+        self._address = Address(Path(order.address_file))
         self._process: subprocess.Popen[bytes] | None = None
         self._port = self._ports_taken = self._log_start = self._deaths = 0
         self._started = self._next_look = 0.0
@@ -84,7 +73,7 @@ class JudgeServer:
         if self._hopeless or self._deaths == _LIVES:
             return ""
         if self._process is None:
-            if self.address.wanted:
+            if self._address.wanted:
                 self._start(_free_port())
         elif (status := self._process.poll()) is not None:
             self._process = None
@@ -92,7 +81,9 @@ class JudgeServer:
         elif not self._healthy:
             self._look(self._process)
         loads = self._process is not None and not self._healthy
-        return f"loading judge {self.name} … {time.monotonic() - self._started:.0f} s" if loads else ""
+        return (
+            f"loading judge {self._order.judge} … {time.monotonic() - self._started:.0f} s" if loads else ""
+        )
 
     def next_cell(self, makes_room: bool) -> None:
         """Another cell begins: it is not to blame for what the one before did to the server.
@@ -101,7 +92,7 @@ class JudgeServer:
         """
         if self._deaths == _LIVES or (makes_room and self._process is not None):
             self.stop()
-            self.address.forget()
+            self._address.forget()
         self._deaths = 0
 
     def stop(self) -> None:
@@ -119,15 +110,15 @@ class JudgeServer:
     def _start(self, port: int) -> None:
         self._port, self._healthy = port, False
         self._started = self._next_look = time.monotonic()
-        self._log_start = self.log.stat().st_size if self.log.exists() else 0
-        command, title = [*self.command, "--port", str(port)], f"server of judge {self.name}"
-        self._process = guarded(command, self.log, title, self.environ, self.lifeline)
+        self._log_start = self._log.stat().st_size if self._log.exists() else 0
+        command, title = [*self._order.command, "--port", str(port)], f"server of judge {self._order.judge}"
+        self._process = guarded(command, self._log, title, self._environ, self._lifeline)
 
     def _look(self, process: subprocess.Popen[bytes]) -> None:
         began = time.monotonic()
         if began < self._next_look:
             return
-        answers = _answers(self._port, self.model)
+        answers = _answers(self._port, self._order.model)
         now = time.monotonic()
         # who tends a server that accepts and does not answer is held up for a fifth of the time at most
         self._next_look = now + max(_LOOK_EVERY, 4 * (now - began))
@@ -136,16 +127,16 @@ class JudgeServer:
             self._take_another_port("found servers of others on the ports it was given")
         elif answers and process.poll() is None:
             self._healthy, self._ports_taken = True, 0
-            self.address.give(f"http://{_HOST}:{self._port}/v1")
-        elif now - self._started > self.start_timeout:
+            self._address.give(f"http://{_HOST}:{self._port}/v1")
+        elif now - self._started > self._order.start_timeout:
             self.stop()
-            what = f"was not ready after {self.start_timeout:g} s (start_timeout)"
-            self._give_up(what, last_line(str(self.log)))
+            what = f"was not ready after {self._order.start_timeout:g} s (start_timeout)"
+            self._give_up(what, last_line(str(self._log)))
 
     def _ended(self, how: str) -> None:
         said = self._said()
         if self._healthy:
-            self.address.withdraw()
+            self._address.withdraw()
             self._deaths += 1
             if self._deaths < _LIVES:
                 self._start(self._port)  # the same: requests that are tried again will find it there
@@ -166,20 +157,17 @@ class JudgeServer:
     def _give_up(self, what: str, said: str) -> None:
         self._hopeless = self._deaths < _LIVES  # it did not even start
         told = f": {said.rstrip('.')}" if said else ""
-        self.address.give_up(f"the server of judge {self.name} {what}{told}; log {short_path(self.log)}")
+        self._address.give_up(
+            f"the server of judge {self._order.judge} {what}{told}; log {short_path(self._log)}"
+        )
 
     def _said(self) -> str:
         """The line of the log that tells best why the server ended."""
-        try:
-            with self.log.open("rb") as file:
-                file.seek(max(self._log_start, file.seek(0, 2) - _LOG_TAIL))
-                text = file.read().decode(errors="replace")
-        except OSError:
-            return ""
-        lines = [match[0] for line in text.splitlines() if (match := _TELLING.search(plain(line)))]
+        found = map(_TELLING.search, tail_of(self._log, _LOG_TAIL, self._log_start))
+        lines = [match[0] for match in found if match]
         # processes that only pass on the fault of another one say so, and end last
         causes = [line for line in lines if "root cause" not in line]
-        return shorten(causes[-1]) if causes else last_line(str(self.log))
+        return shorten(causes[-1]) if causes else last_line(str(self._log))
 
 
 def _free_port() -> int:
@@ -218,71 +206,48 @@ _ATTEMPTS = 2  # of one cell: a crash may pass
 
 def main() -> ExitStatus:
     """Evaluate every cell of the job; the exit status is that of the worst."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--plan", type=Path, required=True)
-    parser.add_argument("--job", required=True)
-    args = parser.parse_args()
-    plan = load_plan(args.plan)
-    return _SharedEvaluation(plan, plan.job(args.job)).run()
+    return _SharedEvaluation(*given_job(ServeOrder)).run()
 
 
 class _SharedEvaluation:
-    def __init__(self, plan: Plan, job: Job) -> None:
-        self._plan = plan
-        self._job = job
-        self._progress, self._reader = ProgressWriter(), ProgressReader(progress_path(plan, job))
+    def __init__(self, plan: Plan, job: Job, order: ServeOrder) -> None:
+        self._plan, self._job, self._folder = plan, job, Path(plan.run_folder)
+        self._parts = [plan.job(name) for name in order.parts]
+        path = plan.progress_path(job)
+        self._progress, self._reader = ProgressWriter(path), ProgressReader(path)
         # nobody closes the other end: it closes with this process, however that ends, and ends what it started
         self._lifeline, self._end = os.pipe()
-        server: dict[str, Any] = job.options["server"]
-        self._server = JudgeServer(
-            server["judge"],
-            server["model"],
-            server["command"],
-            _server_environ(Path(server["command"][0]), server["secrets"]),
-            REPO / server["log"],
-            server["start_timeout"],
-            Address(Path(server["address_file"])),
-            self._lifeline,
-        )
+        self._server = JudgeServer(order, _server_environ(order), self._lifeline)
 
     def run(self) -> ExitStatus:
-        cells = zip(self._job.cells, self._job.logs, strict=True)
-        outcomes = [self._outcome(cell, REPO / log) for cell, log in cells]
+        outcomes = [self._outcome(part) for part in self._parts]
         self._server.stop()
         return worst(STATUS_OF_STATE[outcome.state] for outcome in outcomes)
 
-    def _outcome(self, cell: str, log: Path) -> Outcome:
-        stage = self._job.stage
-        if outcome := self._read(cell, stage):  # of an attempt of this job that crashed later
-            return outcome
-        problem = self._missing(cell) or self._evaluate(cell, log)
-        if outcome := self._read(cell, stage):
-            return outcome
-        logs.append(log, f"=== {FAILED}: {problem}")
-        write_outcome(Path(self._plan.run_folder), cell_of(cell), stage, Outcome(FAILED, problem))
-        return Outcome(FAILED, problem)
+    def _outcome(self, part: Job) -> Outcome:
+        [cell], stage, log = part.cells, self._job.stage, REPO / part.logs[0]
+        outcome = self._read(cell, stage)  # of an attempt of this job that crashed later
+        lost = lost_before(self._plan, self._job).get(cell, "")
+        problem = "" if outcome else lost or self._evaluate(part, cell, log)
+        outcome = outcome or self._read(cell, stage)
+        if not outcome:
+            logs.append(log, f"=== {FAILED}: {problem}")
+            outcome = Outcome(FAILED, problem)
+            write_outcome(self._folder, cell_of(cell), stage, outcome)
+        return outcome
 
     def _read(self, cell: str, stage: str) -> Outcome | None:
-        return read_outcome(Path(self._plan.run_folder), cell_of(cell), stage)
+        return read_outcome(self._folder, cell_of(cell), stage)
 
-    def _missing(self, cell: str) -> str:
-        """The stage before this one without which the cell cannot start; empty when all is there."""
-        for before in map(self._plan.job, self._job.after):
-            outcome = self._read(cell, before.stage) or Outcome(FAILED)
-            if cell in before.cells and outcome.state not in USABLE:
-                return f"not started: {before.stage} of {cell} is {outcome.state}"
-        return ""
-
-    def _evaluate(self, cell: str, log: Path) -> str:
+    def _evaluate(self, part: Job, cell: str, log: Path) -> str:
         """How the process that evaluates the cell ended."""
-        given: dict[str, Any] = self._job.options["cells"][cell]
-        environ = environ_with(given["secrets"]) | given["environ"]
+        environ = environ_with(part.secrets) | part.environ
         for name in ("NO_PROXY", "no_proxy"):  # which of them counts is up to the library
             environ[name] = ",".join(filter(None, [environ.get(name), _HOST]))
-        self._server.next_cell(makes_room=given["uses_encoders"])
+        self._server.next_cell(makes_room=isinstance(part.order, EvaluateOrder) and part.order.uses_encoders)
         for attempt in range(1, _ATTEMPTS + 1):
             title = f"{self._job.stage}:{cell} attempt {attempt}"
-            status = self._wait(cell, guarded(given["command"], log, title, environ, self._lifeline))
+            status = self._wait(cell, guarded(part.command, log, title, environ, self._lifeline))
             if status in FINAL or self._read(cell, self._job.stage):
                 break
         said = last_line(str(log))
@@ -301,10 +266,11 @@ class _SharedEvaluation:
         return status
 
 
-def _server_environ(executable: Path, secrets: Sequence[str]) -> dict[str, str]:
+def _server_environ(order: ServeOrder) -> dict[str, str]:
     # not VLLM_API_KEY either, which would make it ask for one
-    environ = environ_with(secrets)
-    environ["PATH"] = os.pathsep.join([str(executable.parent), *filter(None, [environ.get("PATH")])])
+    environ = environ_with(order.secrets)
+    folder = str(Path(order.command[0]).parent)
+    environ["PATH"] = os.pathsep.join([folder, *filter(None, [environ.get("PATH")])])
     # our folders (tests, utils) must not shadow packages of its environment
     paths = environ.get("PYTHONPATH", "").split(os.pathsep)
     environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path not in ("", *map(str, OUR_PATHS)))

@@ -16,25 +16,19 @@ from imageevalkit import logs
 from imageevalkit.atomic import is_disk_full
 from imageevalkit.cell import REPO, log_root
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, complain, worst
-from imageevalkit.jobs import ATTEMPT_ENV, FAILED, USABLE, Job, Plan
-from imageevalkit.launch.display import Money, RunningJob, View, WaitingJob, choose_display, print_table
-from imageevalkit.launch.gpu_pool import GpuPool, Lease, Offer, Share
-from imageevalkit.launch.gpus import spell, visible_gpus
-from imageevalkit.launch.ledger import Ending, Ledger
-from imageevalkit.launch.nvidia_smi import MinFreeMemory
-from imageevalkit.launch.process import (
-    CANNOT_START,
-    FINAL,
-    describe_exit,
-    guarded,
-    job_environ,
-    progress_path,
-)
-from imageevalkit.launch.summary import INTERRUPTED, SKIPPED, RunSummary
+from imageevalkit.jobs import FAILED, INCOMPLETE, USABLE, Job, Plan
+from imageevalkit.launch.display import RunningJob, View, WaitingJob, choose_display, print_table
+from imageevalkit.launch.gpu_pool import GpuPool, Lease, Offer
+from imageevalkit.launch.gpus import MinFreeMemory, spell, visible_gpus
+from imageevalkit.launch.ledger import INTERRUPTED, SKIPPED, Ledger, RunSummary
+from imageevalkit.launch.process import CANNOT_START, FINAL, describe_exit, guarded, job_environ
 from imageevalkit.machine import available_cores
-from imageevalkit.progress import Pace, PaceReader
+from imageevalkit.progress import PaceReader
+from imageevalkit.text import dollars
 
 _TICK = 0.1
+# jobs that wait for an endpoint take little time, but memory
+_LIGHT_PER_CORE = 2
 # Two runs that look for GPUs at once may meet at a lock for a moment, and nvidia-smi is asked before every start.
 _TELL_AFTER = 1.0
 # Guards need 5 s of grace and a moment to kill; what is left after this hangs in the kernel.
@@ -49,25 +43,28 @@ def run_plan(plan: Plan, lock_fds: dict[str, int]) -> RunSummary:
     ``lock_fds`` are open lock files by cell key (see :func:`imageevalkit.cell.lock_cell`); the guard of every
     job holds those of its cells, so that a lock lives until the last process of the cell is gone, even when
     this process is killed. SIGINT, SIGTERM and SIGHUP end every job and are told by the summary's status.
+    A command calls :func:`imageevalkit.logs.print_without_fear` before: a terminal that is gone is no end of the run.
 
-    Raises:
-        UserError: nvidia-smi fails. Nothing was started.
+    Raises UserError: nvidia-smi fails. Nothing was started.
     """
     return asyncio.run(_Run(plan, lock_fds).run())
 
 
 @dataclass
-class _StartedJob:
-    """A started job: what it holds, and its process while an attempt runs."""
+class _Started:
+    """A job that is under way (or about to be): what it holds, and the process of its latest attempt."""
 
     job: Job
-    lease: Lease
     cores: int
+    lease: Lease
     pace: PaceReader
-    started: float
+    began: float
+    follows: bool = False
+    """It was started before what it works at was there; it may end with the status LATER."""
+    is_stranded: bool = False
+    """It would wait for ever for an outcome that the disk has not taken: it is being ended."""
     attempts: int = 0
     process: subprocess.Popen[bytes] | None = None
-    ended: asyncio.Future[int] | None = None
 
 
 class _Run:
@@ -82,107 +79,147 @@ class _Run:
             plan.share_gpus,
         )
         self._pending = list(plan.jobs)
+        self._in_turn: set[str] = (
+            set()
+        )  # of those that may follow, by name, what starts after the others none the less
         self._ledger = Ledger(plan, self._display)
-        self._active: dict[asyncio.Task[None], _StartedJob] = {}
-        self._paces: list[PaceReader] = []
+        self._active: list[_Started] = []
+        self._paces: dict[
+            str, PaceReader
+        ] = {}  # by job; one that starts again in its turn keeps what it told
         self._waiting: dict[str, str] = {}
         self._waiting_since: dict[str, float] = {}
         self._stop: signal.Signals | None = None
         self._stop_time = 0.0
-        self._started = time.monotonic()
+        self._began = time.monotonic()
 
     async def run(self) -> RunSummary:
         # A guard learns of our death by the end of file on this pipe, whose other end only we hold.
         self._lifeline, lifeline_end = os.pipe()
         self._ledger.forget_earlier_run()
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGCHLD, self._reap)
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_signal_handler(signal.SIGCHLD, woken.set)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
                 loop.add_signal_handler(number, self._on_stop_signal, number)
         try:
-            await self._drive()
+            while self._go_on():
+                # not for ever: a loop flooded with signals may drop one, and another run may have the GPUs
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(woken.wait(), _TICK)
+                woken.clear()
             self._display.close(self._money())
-            return _save_and_print(self._summarize(), Path(self._plan.run_folder))
+            return self._summarize()
         finally:
-            self._pool.close()
             # whatever went wrong above: closing the lifeline ends every guard
             os.close(lifeline_end)
             os.close(self._lifeline)
 
-    # Scheduling
+    def _go_on(self) -> bool:
+        """Do what is due now; whether there is more to come."""
+        self._ledger.collect({started.job.name: started.attempts for started in self._active})
+        for started in list(self._active):
+            if started.process and (status := started.process.poll()) is not None:
+                self._ended(started, status)
+        if self._stop is None:
+            self._start_what_can()
+        elif time.monotonic() - self._stop_time > _STOP_LIMIT:
+            # what even SIGKILL does not end is not waited for; the guards go on, and hold the locks
+            for started in list(self._active):
+                guard = started.process.pid if started.process else 0
+                self._end(
+                    started, None, f"still ending after {_STOP_LIMIT:.0f} s (process {guard} watches it)"
+                )
+        self._display.refresh(self._view())
+        return bool(self._active) or (self._stop is None and bool(self._pending))
 
-    async def _drive(self) -> None:
-        while True:
-            self._reap()  # a loop flooded with signals may drop a SIGCHLD
-            for active in self._active.values():
-                self._ledger.collect(active.job, active.attempts)
-            if self._stop is None:
-                self._start_what_can()
-            elif time.monotonic() - self._stop_time > _STOP_LIMIT:
-                self._abandon()
-            if not self._active and (self._stop is not None or not self._pending):
-                return
-            self._display.refresh(self._view())
-            if self._active:
-                done, _ = await asyncio.wait(self._active, timeout=_TICK, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    del self._active[task]
-                    task.result()
-            else:
-                await asyncio.sleep(_TICK)  # another run has the GPUs
+    # Scheduling
 
     def _start_what_can(self) -> None:
         self._waiting = {}
-        if not self._plan.parallel and self._active:
-            return
-        starting: list[tuple[Job, int, Share]] = []
-        with self._pool.offer() as offer:
+        starting: list[_Started] = []
+        # what could only begin early takes nothing from what can begin, nor does what did and waits for images
+        followers, is_crowded = list[Job](), False
+        busy = [one for one in self._active if not (one.job.light and self._is_early(one))]
+        with Offer(self._pool) as offer:
             for job in list(self._pending):
-                if not self._plan.parallel and (starting or self._waiting):
-                    break
+                alone = not (self._plan.parallel or self._accompanies(job))
+                if alone and (self._active or starting or self._waiting):
+                    continue
                 verdict = self._ledger.verdict(job)
                 if verdict.skip:
                     self._give_up(job, SKIPPED, verdict.skip)
-                elif verdict.ready and (cores := self._room(job, starting)) is not None:
-                    share = self._reserve(job, offer)
-                    if share:
-                        starting.append((job, cores, share))
+                elif verdict.follows and job.name not in self._in_turn:
+                    followers.append(job)
+                elif verdict.ready and (cores := self._room(job, busy + starting)) is not None:
+                    if lease := self._reserve(job, offer):
+                        starting.append(self._start(job, cores, lease))
+                elif verdict.ready:
+                    is_crowded = True
             offer.grow()
-            for job, cores, share in starting:
-                self._start(job, cores, offer.lease(share))
+            # nor a GPU that the next to come can use, nor more than half of the cores where others are to come
+            early = {job.name for job in followers}
+            spare = max((job.gpus_at_most for job in self._pending if job.name not in early), default=0)
+            # the report waits for the end of all
+            to_come = sum(job.cores for job in self._pending if not (job.light or job.always))
+            for job in followers:
+                if (is_crowded and not job.light) or (job.gpus and self._waiting):
+                    continue
+                others = min(to_come - job.cores, (self._cores + 1) // 2)
+                cores = self._room(job, self._active + starting, others)
+                try:
+                    if cores is None or (job.gpus and not offer.could(job.gpus, spare)):
+                        continue
+                    lease = offer.reserve(job.gpus, job.gpus)
+                except UserError:  # it may still have them in its turn, which is told then
+                    self._in_turn.add(job.name)
+                    continue
+                if lease:
+                    starting.append(self._start(job, cores, lease, follows=True))
+                    to_come -= 0 if job.light else job.cores
+        self._active += starting
+        for started in starting:
+            self._attempt(started)
         now = time.monotonic()
         self._waiting_since = {job: self._waiting_since.get(job, now) for job in self._waiting}
 
-    def _room(self, job: Job, starting: list[tuple[Job, int, Share]]) -> int | None:
-        """The cores that ``job`` gets beside what runs and what is ``starting``; None when it must wait for them."""
-        busy = [(active.job, active.cores) for active in self._active.values()]
-        busy += [(other, cores) for other, cores, _ in starting]
-        cores = min(job.cores, self._cores) if self._plan.parallel else self._cores
-        if sum(taken for _, taken in busy) + cores > self._cores:
-            return None
-        return None if any(turn in other.turns for other, _ in busy for turn in job.turns) else cores
+    def _accompanies(self, job: Job) -> bool:
+        """Whether ``job`` may run beside the one that it follows, where no others do."""
+        runs = {started.job.name for started in self._active}
+        return self._plan.parallel is None and job.follows and job.light and not runs.isdisjoint(job.after)
 
-    def _reserve(self, job: Job, offer: Offer) -> Share | None:
+    def _is_early(self, started: _Started) -> bool:
+        """Whether not all is there that ``started`` works at."""
+        return started.follows and not self._ledger.verdict(started.job).ready
+
+    def _room(self, job: Job, busy: list[_Started], spare: int = 0) -> int | None:
+        """The cores that ``job`` gets beside what is ``busy``; None: there are not as many, and ``spare`` ones more."""
+        cores = min(job.cores, self._cores) if self._plan.parallel else self._cores
+        if job.light:
+            fits = sum(other.job.light for other in busy) < _LIGHT_PER_CORE * self._cores
+        else:
+            taken = sum(other.cores for other in busy if not other.job.light)
+            fits = taken + cores + spare <= self._cores
+        return cores if fits else None
+
+    def _reserve(self, job: Job, offer: Offer) -> Lease | None:
         """The GPUs that ``job`` must have, or None: it waits for them, or will never have them."""
         try:
-            share = offer.reserve(job.gpus, job.gpus_at_most)
+            lease = offer.reserve(job.gpus, job.gpus_at_most)
         except UserError as error:
             self._give_up(job, FAILED, str(error))
             return None
-        if share is None and (problem := self._pool.never(job.gpus)):
+        if lease is None and (problem := self._pool.never(job.gpus)):
             gpus = "a GPU" if job.gpus == 1 else f"{job.gpus} GPUs"
             self._give_up(job, FAILED, f"needs {gpus}, but {problem}")
-        elif share is None and (why := offer.why_not(job.gpus)):
+        elif lease is None and (why := offer.why_not(job.gpus)):
             self._waiting[job.name] = why
-        return share
+        return lease
 
-    def _start(self, job: Job, cores: int, lease: Lease) -> None:
+    def _start(self, job: Job, cores: int, lease: Lease, follows: bool = False) -> _Started:
         self._pending.remove(job)
-        pace = PaceReader(progress_path(self._plan, job))
-        self._paces.append(pace)
-        active = _StartedJob(job, lease, cores, pace, time.monotonic())
-        self._active[asyncio.create_task(self._run_job(active))] = active
+        pace = self._paces.setdefault(job.name, PaceReader(self._plan.progress_path(job)))
+        return _Started(job, cores, lease, pace, time.monotonic(), follows)
 
     def _give_up(self, job: Job, state: str, why: str) -> None:
         self._pending.remove(job)
@@ -192,11 +229,14 @@ class _Run:
         now = time.monotonic()
         states = self._ledger.cell_states()
         return View(
-            seconds=now - self._started,
+            seconds=now - self._began,
             cells=len(states),
             cells_done=sum(state is not None for state in states),
             cells_failed=sum(state is not None and state not in USABLE for state in states),
-            running=[RunningJob(a.job, now - a.started, self._paces_of(a)) for a in self._active.values()],
+            running=[
+                RunningJob(s.job, now - s.began, s.pace.read(self._ledger.ended_in(s.job, s.attempts)))
+                for s in self._active
+            ],
             waiting=[
                 WaitingJob(job, why, seconds)
                 for job, why in self._waiting.items()
@@ -205,49 +245,46 @@ class _Run:
             money=self._money(),
         )
 
-    def _paces_of(self, active: _StartedJob) -> list[Pace]:
-        return active.pace.read(self._ledger.ended_in(active.job, active.attempts))
-
-    def _money(self) -> Money | None:
-        spent = [pace.spent for pace in self._paces if pace.spent is not None]
-        bounds = [pace.max_cost for pace in self._paces if pace.max_cost is not None]
-        return Money(sum(spent), min(bounds, default=None)) if spent else None
+    def _money(self) -> str:
+        """What the run has spent so far, and its bound, if it has one; empty where no price is known."""
+        spent = [pace.spent for pace in self._paces.values() if pace.spent is not None]
+        bounds = [pace.max_cost for pace in self._paces.values() if pace.max_cost is not None]
+        if not spent:
+            return ""
+        return dollars(sum(spent)) + (f" of {dollars(min(bounds))}" if bounds else "")
 
     # One job
 
-    async def _run_job(self, active: _StartedJob) -> None:
-        job = active.job
-        while self._stop is None:
-            active.attempts += 1
-            try:
-                status = await self._attempt(active)
-            except OSError as error:
-                why = f"{error.strerror}: {error.filename or job.command[0]}"
-                if is_disk_full(error):
-                    why = logs.full_words(log_root())
-                self._end_job(active, None, f"cannot start: {why}")
-                return
-            how = describe_exit(status)
-            if self._stop is not None or active.attempts > job.retries or not self._worth_retry(job, status):
-                self._end_job(active, status)
-                return
-            self._display.job_retried(
-                f"{job.name}: attempt {active.attempts + 1} of {job.retries + 1} after {how}"
-            )
-        self._end_job(active, None, f"not started, stopped by {self._stop.name}")
+    def _attempt(self, started: _Started) -> None:
+        job, lease = started.job, started.lease
+        started.attempts += 1
+        started.pace.start_attempt()
+        environ = job_environ(job, lease.environ(), started.cores, started.attempts)
+        held = [*lease.fds, *(self._lock_fds[cell] for cell in job.cells if cell in self._lock_fds)]
+        title = f"{job.name} attempt {started.attempts}"
+        try:
+            started.process = guarded(job.command, REPO / job.logs[0], title, environ, self._lifeline, held)
+        except OSError as error:
+            full = logs.full_words(log_root()) if is_disk_full(error) else ""
+            why = full or f"{error.strerror}: {error.filename or job.command[0]}"
+            self._end(started, None, f"cannot start: {why}")
+            return
+        self._display.job_started(job, started.attempts, spell(lease.gpus) if lease.gpus else "")
 
-    async def _attempt(self, active: _StartedJob) -> int:
-        job = active.job
-        environ = job_environ(self._plan, job, active.lease.environ(), active.cores)
-        environ[ATTEMPT_ENV] = str(active.attempts)
-        locks = [self._lock_fds[cell] for cell in job.cells if cell in self._lock_fds]
-        held = [*active.lease.fds, *locks]
-        active.pace.start_attempt()
-        active.ended = asyncio.get_running_loop().create_future()
-        title = f"{job.name} attempt {active.attempts}"
-        active.process = guarded(job.command, REPO / job.logs[0], title, environ, self._lifeline, held)
-        self._display.job_started(job, active.attempts, spell(active.lease.gpus) if active.lease.gpus else "")
-        return await active.ended
+    def _ended(self, started: _Started, status: int) -> None:
+        """An attempt has ended."""
+        job = started.job
+        if started.follows and (status == ExitStatus.LATER or started.is_stranded) and self._stop is None:
+            self._active.remove(started)
+            self._pool.give_back(started.lease)
+            self._pending.append(job)
+            self._in_turn.add(job.name)
+        elif self._stop is not None or started.attempts > job.retries or not self._worth_retry(job, status):
+            self._end(started, status)
+        else:
+            again = f"attempt {started.attempts + 1} of {job.retries + 1} after {describe_exit(status)}"
+            self._display.tell("retry", f"{job.name}: {again}", INCOMPLETE)
+            self._attempt(started)
 
     def _worth_retry(self, job: Job, status: int) -> bool:
         if status in CANNOT_START:
@@ -257,63 +294,51 @@ class _Run:
             return self._ledger.lacks_outcomes(job) and not logs.is_full(Path(self._plan.run_folder))
         return status not in {*FINAL, ExitStatus.FAILED}
 
-    def _reap(self) -> None:
-        for active in self._active.values():
-            if active.process and active.ended and not active.ended.done():
-                status = active.process.poll()
-                if status is not None:
-                    active.ended.set_result(status)
-
-    def _end_job(self, active: _StartedJob, status: int | None, problem: str = "") -> None:
-        self._pool.give_back(active.lease)
-        active.pace.read()  # its last words, for the sum of money
-        seconds = time.monotonic() - active.started
+    def _end(self, started: _Started, status: int | None, problem: str = "") -> None:
+        """No other attempt comes."""
+        self._active.remove(started)
+        self._pool.give_back(started.lease)
+        started.pace.read()  # its last words, for the sum of money
+        seconds = time.monotonic() - started.began
         stopped_by = self._stop.name if self._stop is not None else ""
-        self._ledger.job_ended(active.job, Ending(active.attempts, seconds, status, problem, stopped_by))
+        untold = self._ledger.job_ended(started.job, started.attempts, seconds, status, problem, stopped_by)
+        for other in self._active:
+            if (
+                other.follows
+                and started.job.name in other.job.after
+                and not untold.isdisjoint(other.job.cells)
+            ):
+                other.is_stranded = True
+                if other.process:
+                    other.process.terminate()
 
-    # Stopping
+    # The end
 
     def _on_stop_signal(self, number: signal.Signals) -> None:
         now = time.monotonic()
         if self._stop is None:
             self._stop, self._stop_time = number, now
             if self._active:
-                self._display.stopping(f"{number.name}: ending what runs (once more kills it at once)")
+                what = f"{number.name}: ending what runs (once more kills it at once)"
+                self._display.tell("stopping", what, INTERRUPTED)
         elif now - self._stop_time < _SECOND_SIGNAL_AFTER:
             return
-        for active in self._active.values():
+        for started in self._active:
             # a guard takes the second SIGTERM as the order to kill
-            if active.process and active.process.poll() is None:
-                active.process.send_signal(signal.SIGTERM)
-
-    def _abandon(self) -> None:
-        """Stop waiting for what even SIGKILL does not end; the guards go on, and hold the locks."""
-        for task, active in self._active.items():
-            task.cancel()
-            guard = active.process.pid if active.process else 0
-            self._end_job(
-                active, None, f"still ending after {_STOP_LIMIT:.0f} s (process {guard} watches it)"
-            )
-        self._active.clear()
-
-    # The end
+            if started.process and started.process.poll() is None:
+                started.process.send_signal(signal.SIGTERM)
 
     def _summarize(self) -> RunSummary:
-        if self._stop is not None:
-            for job in self._pending:
-                self._ledger.never_started(job, INTERRUPTED, f"not started, stopped by {self._stop.name}")
         stopped = None
         if self._stop is not None:
             stopped = ExitStatus.INTERRUPTED if self._stop == signal.SIGINT else ExitStatus.TERMINATED
-        return self._ledger.summarize(time.monotonic() - self._started, stopped)
-
-
-def _save_and_print(summary: RunSummary, run_folder: Path) -> RunSummary:
-    try:
-        summary.save(run_folder)
-    except (CellFailure, OSError) as error:
-        complain(str(error))
-        summary = replace(summary, status=worst([summary.status, ExitStatus.FAILED]))
-    with contextlib.suppress(OSError):  # nobody reads it; the status must not become another one by that
+            for job in self._pending:
+                self._ledger.never_started(job, INTERRUPTED, f"not started, stopped by {self._stop.name}")
+        summary = self._ledger.summarize(time.monotonic() - self._began, stopped)
+        try:
+            summary.save(Path(self._plan.run_folder))
+        except (CellFailure, OSError) as error:
+            complain(str(error))
+            summary = replace(summary, status=worst([summary.status, ExitStatus.FAILED]))
         print_table(summary, sys.stdout)
-    return summary
+        return summary

@@ -9,19 +9,36 @@ import re
 from collections.abc import Iterable, Mapping
 from importlib.util import resolve_name
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from imageevalkit import registry
-from imageevalkit.asset_checks.check import Needed, Needs, weights_at, why_missing
-from imageevalkit.assets import PlacedAsset, UrlAsset, parse_entries
+from imageevalkit.assets import Needed, Needs, UrlAsset, parse_entries
+from imageevalkit.assets.check import weights_at, why_missing
+from imageevalkit.assets.weights import may_be_hub_id
 from imageevalkit.cell import REPO
+from imageevalkit.cell.fingerprint import maker_of, module_now
 from imageevalkit.errors import CellFailure, UserError, suggest
-from imageevalkit.weights import may_be_hub_id
+from imageevalkit.requests.endpoint import Endpoint
+from imageevalkit.requests.money import price_and_estimate
+
+if TYPE_CHECKING:
+    from imageevalkit.launch.options import Options
 
 MODELS, DATASETS = "custom_models", "custom_datasets"
 """The packages below ``infer/`` that modules of entries are relative to."""
-_KEYS = ("model_path", "module", "class", "model_kwargs", "gpus", "api", "patterns", "assets")
+_KEYS: dict[str, tuple[Any, str]] = {
+    "model_path": (str, "a string"),
+    "module": (str, "a string"),
+    "class": (str, "a string"),
+    "model_kwargs": (Mapping, "a dict"),
+    "gpus": (int | None, "a whole number"),
+    "api": (object, ""),
+    "patterns": (list | tuple, "a list"),
+    "assets": (list | tuple, "a list"),
+}
+"""What an entry has, and of what kind."""
 _GENERATES = re.compile(r"\b(generate|generate_async|__getattr__)\b")
+_NAMED = 5  # models of a class that makes images
 _GUIDE = '"Add a model" in README.md shows one'
 
 
@@ -55,7 +72,10 @@ def resolve_model(name: str, task: str, use_api: bool, kwargs: Mapping[str, Any]
     models = registry.models()
     entry = _entry(name, task)
     if use_api and (entry is None or entry.get("api") is None or name in models.API_MODELS):
-        entry = models.api_setting(str(kwargs.get("model_path") or _served_as(name, entry)), task, name)
+        # servers of open models (vLLM-Omni, SGLang) give a registered one the id of its weights
+        weights = str(entry["model_path"]) if entry else ""
+        served_as = str(kwargs.get("model_path") or (weights if may_be_hub_id(weights) else name))
+        entry = models.api_setting(served_as, task, name)
     if entry is None:
         known = model_tasks()
         if name in known:
@@ -75,10 +95,37 @@ def resolve_model(name: str, task: str, use_api: bool, kwargs: Mapping[str, Any]
     return {**entry, "model_path": merged.pop("model_path", entry["model_path"]), "model_kwargs": merged}
 
 
-def _served_as(name: str, entry: Mapping[str, Any] | None) -> str:
-    """The id that servers of open models (vLLM-Omni, SGLang) give a registered one: that of its weights."""
-    path = str(entry["model_path"]) if entry else ""
-    return path if may_be_hub_id(path) else name
+def check_kwargs(model: str, setting: Mapping[str, Any], options: Options) -> None:
+    """What the user's kwargs in a resolved ``setting`` can get wrong. Raises UserError."""
+    kwargs = setting["model_kwargs"]
+    if not setting.get("api"):
+        size = kwargs.get("batch_size", 1)  # the engine groups the items before any class sees them
+        if type(size) is not int or size < 1:
+            raise UserError(f"model '{model}': batch_size is '{size}': use a whole number of at least 1")
+        return
+    try:
+        options.check_batch(Endpoint.of(kwargs))
+        _, estimate = price_and_estimate(setting["model_path"], kwargs)
+    except UserError as error:
+        raise UserError(f"model '{model}' is reached through an API: {error}") from None
+    if options.max_cost is not None and estimate is None:
+        raise UserError(
+            f"--max_cost needs the price of an image, and that of '{model}' is not known: add price=USD to its kwargs "
+            '(--custom_model_kwargses "price=0.04")'
+        )
+
+
+def makers(settings: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
+    """A line for each class that makes images, with its models; ``settings`` are resolved, by model and task."""
+    models: dict[str, dict[str, None]] = {}
+    for model, by_task in settings.items():
+        for setting in by_task.values():
+            models.setdefault(maker_of(setting), {})[model] = None
+    return [
+        f"images by {maker}: {', '.join(list(names)[:_NAMED])}"
+        + f" and {len(names) - _NAMED} more" * (len(names) > _NAMED)
+        for maker, names in models.items()
+    ]
 
 
 def check_model(name: str, task: str) -> None:
@@ -113,7 +160,11 @@ def model_needs(
         listed = parse_entries(list(setting.get("assets", ())), f"the assets of model {name} in the registry")
         # files that the entry names in its own folder: they stand for it, and another model_path has its own
         shipped = resolve_model(name, task, by_api, {})["model_path"]
-        own = [asset for asset in listed if shipped and _is_below(shipped, asset)]
+        own = [
+            asset
+            for asset in listed
+            if shipped and isinstance(asset, UrlAsset) and Path(shipped) in (REPO / asset.path).parents
+        ]
         other = "model_path" in kwargs
         if setting["model_path"] and (other or not own):
             # what the entry needs of its own repository may be called otherwise in another one
@@ -128,19 +179,15 @@ def model_needs(
     return Needs(tuple(found), "" if found else "needs no files")
 
 
-def _is_below(folder: str, asset: PlacedAsset) -> bool:
-    return isinstance(asset, UrlAsset) and Path(folder) in (REPO / asset.path).parents
-
-
 def missing_of_model(model: str, task: str, use_api: bool, kwargs: Mapping[str, Any]) -> str:
     """One line on what ``model`` lacks for ``task``; empty: nothing is known. Raises UserError: an unknown model."""
     try:
         setting = resolve_model(model, task, use_api, kwargs)
         check_class(setting["module"], setting["class"], _place(model, task))
-        command = f"bash utils/prefetch.sh --model_names {model}"
+        options = f"--model_names {model}"
         if own := [f"{name}={kwargs[name]}" for name in ("model_path", "revision") if name in kwargs]:
-            command += f' --custom_model_kwargses "{",".join(own)}"'
-        missing = why_missing(model_needs(model, use_api, kwargs, [task]).assets, command)
+            options += f' --custom_model_kwargses "{",".join(own)}"'
+        missing = why_missing(model_needs(model, use_api, kwargs, [task]).assets, options)
     except CellFailure as failure:
         return str(failure)
     return missing and f"model {model}: {missing}"
@@ -157,42 +204,36 @@ def _entry(name: str, task: str) -> Mapping[str, Any] | None:
         return None
     entry: Mapping[str, Any] = entries[name]
     _check_entry(entry, _place(name, task))
-    return entry
+    return {**entry, "module": module_now(entry["module"], entry["class"])}
 
 
 def _check_entry(entry: Any, where: str) -> None:
     """Whether ``entry`` has what loading a model takes; ``where`` it stands begins the messages.
 
-    Raises:
-        CellFailure: it cannot; one line.
+    Raises CellFailure: it cannot; one line.
     """
     if not isinstance(entry, Mapping):
         raise CellFailure(f"{where} is {entry!r}, and must be a dict ({_GUIDE})")
     for key in ("model_path", "module", "class"):
         if key not in entry:
             raise CellFailure(f"{where} lacks '{key}' ({_GUIDE})")
-        if not isinstance(entry[key], str) or not (entry[key] or key == "model_path"):
-            raise CellFailure(f"{where}: '{key}' is {entry[key]!r}, and must be a string ({_GUIDE})")
-    for key in entry:
+    for key, value in entry.items():
         if key not in _KEYS:
             raise CellFailure(
                 f"{where}: '{key}' is unknown{suggest(str(key), _KEYS)}; an entry has {', '.join(_KEYS)}"
             )
-    kwargs, gpus = entry.get("model_kwargs", {}), entry.get("gpus")
-    if not isinstance(kwargs, Mapping):
-        raise CellFailure(f"{where}: 'model_kwargs' is {kwargs!r}, and must be a dict")
+        kind, words = _KEYS[key]
+        is_empty = key in ("module", "class") and not value
+        if not isinstance(value, kind) or is_empty or (key == "gpus" and value is not None and value < 0):
+            raise CellFailure(f"{where}: '{key}' is {value!r}, and must be {words} ({_GUIDE})")
+    kwargs = entry.get("model_kwargs", {})
     try:
         json.dumps(dict(kwargs))
     except (TypeError, ValueError) as error:
         raise CellFailure(f"{where}: 'model_kwargs' holds what is no JSON value: {error}") from None
-    if gpus is not None and (type(gpus) is not int or gpus < 0):
-        raise CellFailure(f"{where}: 'gpus' is {gpus!r}, and must be a whole number")
     size = kwargs.get("batch_size", 1)
     if not entry.get("api") and (type(size) is not int or size < 1):
         raise CellFailure(f"{where}: 'batch_size' is {size!r}, and must be a whole number of at least 1")
-    for key in ("patterns", "assets"):
-        if not isinstance(entry.get(key, ()), list | tuple):
-            raise CellFailure(f"{where}: '{key}' is {entry[key]!r}, and must be a list")
     if not all(isinstance(pattern, str) for pattern in entry.get("patterns", ())):
         raise CellFailure(f"{where}: 'patterns' is {entry['patterns']!r}, and must be a list of strings")
     parse_entries(list(entry.get("assets", ())), f"{where}: 'assets'")

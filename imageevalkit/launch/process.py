@@ -1,4 +1,4 @@
-"""One attempt of one job: its environment, its log, its guard, and what to say about how it ended."""
+"""The environments of config.sh; one attempt of one job: its variables, its log, its guard, and how it ended."""
 
 from __future__ import annotations
 
@@ -13,15 +13,55 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from imageevalkit.cell import REPO
-from imageevalkit.errors import ExitStatus
-from imageevalkit.jobs import Job, Plan
+from imageevalkit.errors import ExitStatus, UserError
+from imageevalkit.jobs import ATTEMPT_ENV, CORES_ENV, Job
 from imageevalkit.launch import guard
-from imageevalkit.progress import PROGRESS_ENV
 from imageevalkit.secrets import environ_with
 from imageevalkit.text import plain
 
+DRIVER_ENV = REPO / ".venv"
+DRIVER_PYTHON = str(DRIVER_ENV / "bin" / "python")
+
+
+def python_of(environment: str, used_by: str, build: str) -> str:
+    """The Python of ``environment``.
+
+    ``used_by`` ("model bagel") and ``build`` (with which ``make_env.sh`` makes it) complete the error.
+
+    Raises UserError: it is not there. The driver's environment passes: it is made before the first job.
+    """
+    if not environment:
+        return DRIVER_PYTHON
+    return str(program_of(environment, "python", used_by, build))
+
+
+def program_of(environment: str, name: str, used_by: str, build: str) -> Path:
+    """The program ``name`` of ``environment``: a path is itself, a name is below CONDA_BASE/envs, '' is the driver's.
+
+    Raises UserError like :func:`python_of`, or a name, but CONDA_BASE is not set.
+    """
+    base = os.environ.get("CONDA_BASE", "")
+    if not environment:
+        folder = DRIVER_ENV
+    elif "/" in environment:
+        folder = Path(environment).expanduser()
+    elif base:
+        folder = Path(base) if environment == "base" else Path(base) / "envs" / environment
+    else:
+        raise UserError(
+            f"{used_by} runs in environment '{environment}', but CONDA_BASE is empty: set it in config.sh, or name "
+            "a folder in INFER_ENV_MAP or EVAL_ENV_MAP (bash utils/make_env.sh … --path FOLDER builds one)"
+        )
+    program = folder / "bin" / name
+    if not os.access(program, os.X_OK):
+        raise UserError(
+            f"environment '{environment}' of {used_by} is missing: no {program}; build it with "
+            f"'bash utils/make_env.sh {build}' or correct config.sh"
+        )
+    return program
+
+
 OUR_PATHS = (REPO, REPO / "infer")
-CORES_ENV = "IMAGEEVALKIT_CORES"
 LOG_HEADER = "# imageevalkit: "
 """Begins the line that the launcher itself writes into a job's log."""
 # Starting the same command again cannot change these; any other status is a crash.
@@ -31,16 +71,10 @@ _TAIL_BYTES = 8192
 _LINE_WIDTH = 200
 
 
-def progress_path(plan: Plan, job: Job) -> Path:
-    """Where ``job`` reports its progress."""
-    return Path(plan.run_folder) / "progress" / f"{job.file_stem}.jsonl"
-
-
-def job_environ(plan: Plan, job: Job, gpus: dict[str, str], cores: int) -> dict[str, str]:
+def job_environ(job: Job, gpus: dict[str, str], cores: int, attempt: int = 1) -> dict[str, str]:
     """The environment of ``job``: the launcher's without secrets of others, its own additions, what it was given."""
     environ = with_our_paths(environ_with(job.secrets) | job.environ | gpus)
-    environ[PROGRESS_ENV] = str(progress_path(plan, job).absolute())
-    environ[CORES_ENV] = str(cores)
+    environ |= {CORES_ENV: str(cores), ATTEMPT_ENV: str(attempt)}
     # else the last words of a killed job die in its buffer
     environ.setdefault("PYTHONUNBUFFERED", "1")
     return environ
@@ -64,8 +98,7 @@ def guarded(
 
     Call it from the main thread: the guard takes the end of the thread that started it for the launcher's.
 
-    Raises:
-        OSError: the log cannot be written, or no process can be started.
+    Raises OSError: the log cannot be written, or no process can be started.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     program = [sys.executable, "-I", "-S", guard.__file__, str(lifeline), "--", *command]
@@ -95,19 +128,20 @@ def describe_exit(status: int) -> str:
     return f"guard killed by {name}" if status < 0 else name
 
 
-def last_line(log: str) -> str:
-    """The last line of ``log`` that a job wrote, without terminal escapes, shortened; "" if there is none."""
+def tail_of(log: Path, most: int = _TAIL_BYTES, since: int = 0) -> list[str]:
+    """The lines in the last ``most`` bytes of ``log``, none from before byte ``since``, without terminal escapes."""
     try:
-        with (REPO / log).open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
-            tail = file.read().decode(errors="replace")
+        with log.open("rb") as file:
+            file.seek(max(since, os.fstat(file.fileno()).st_size - most))
+            return [plain(line) for line in re.split(r"[\r\n]+", file.read().decode(errors="replace"))]
     except OSError:
-        return ""
-    for line in reversed(re.split(r"[\r\n]+", tail)):
-        text = plain(line)
-        if text and not text.startswith(LOG_HEADER):
-            return shorten(text)
-    return ""
+        return []
+
+
+def last_line(log: str) -> str:
+    """The last line of ``log`` that a job wrote, shortened; "" if there is none."""
+    lines = [line for line in tail_of(REPO / log) if line and not line.startswith(LOG_HEADER)]
+    return shorten(lines[-1]) if lines else ""
 
 
 def shorten(text: str) -> str:

@@ -1,26 +1,51 @@
-"""What a plan has to make, counted before it begins: for its GPUs, and for ``--dry_run``."""
+"""What there is (``--list``); what a plan has to make, counted before it begins: for its GPUs, for ``--dry_run``."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
-from collections.abc import Collection, Mapping, Sequence
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+from imageevalkit import registry
+from imageevalkit.benchmark.contract import benchmark_code
 from imageevalkit.cell import REPO, Cell
-from imageevalkit.errors import ExitStatus, say
-from imageevalkit.jobs import Job, Plan, cell_of
-from imageevalkit.judges.choice import is_judge
-from imageevalkit.launch.environments import DRIVER_ENV, python_of
-from imageevalkit.launch.evaluate_jobs import describe_server
-from imageevalkit.launch.process import with_our_paths
+from imageevalkit.errors import CellFailure, ExitStatus, UserError, say
+from imageevalkit.jobs import (
+    AdoptOrder,
+    EvaluateOrder,
+    GenerateOrder,
+    Job,
+    Plan,
+    RewriteOrder,
+    ServeOrder,
+    cell_of,
+)
+from imageevalkit.launch.benchmarks import BenchmarkChoice, ConfiguredJudge, choose_benchmark
+from imageevalkit.launch.config import Config
+from imageevalkit.launch.models import check_model, model_tasks
+from imageevalkit.launch.process import DRIVER_PYTHON, program_of, python_of, with_our_paths
 from imageevalkit.machine import available_cores
 from imageevalkit.secrets import environ_with
-from imageevalkit.text import counted
+from imageevalkit.text import columns_of, counted
 
 _TELL_AFTER = 2.0
+
+
+@dataclass
+class _Request:
+    """The ``program`` that counts what cells would do (a module, its arguments), the Python it runs in, what it reads,
+    and the keys it needs; ``told`` is what it says of each of its cells, and whether that could be counted."""
+
+    program: tuple[str, ...]
+    python: str
+    text: dict[str, Any]
+    secrets: tuple[str, ...] = ()
+    told: list[tuple[Any, bool]] = field(default_factory=list)
 
 
 def with_gpus_of_work(plan: Plan) -> Plan:
@@ -32,9 +57,9 @@ def with_gpus_of_work(plan: Plan) -> Plan:
     asked = [
         job
         for job in plan.jobs
-        if job.stage == "generate" and job.gpus and not (job.after and job.options["overwrite"])
+        if isinstance(job.order, GenerateOrder) and job.gpus and not (job.after and job.order.overwrite)
     ]
-    calls = _calls_left(asked) if asked else {}
+    calls = _calls_left(plan, asked) if asked else {}
     return replace(plan, jobs=[_fitted(job, calls.get(job.name)) for job in plan.jobs])
 
 
@@ -47,45 +72,28 @@ def _fitted(job: Job, calls: int | None) -> Job:
     return replace(job, gpus_at_most=min(job.gpus_at_most, job.gpus * calls))
 
 
-def _calls_left(jobs: Sequence[Job]) -> Mapping[str, int | None]:
+def _calls_left(plan: Plan, jobs: Sequence[Job]) -> Mapping[str, int | None]:
     """Calls of its model that each job has to make, by name, counted no further than its replicas go."""
-    request = {
-        job.name: {
-            "cells": job.cells,
-            "options": job.options,
-            "enough": job.gpus_at_most // job.gpus,
-        }
+    program = ("imageevalkit.generation.forecast", "--calls")
+    requests = [
+        _Request(
+            program, DRIVER_PYTHON, _text(job) | {"enough": job.gpus_at_most // job.gpus, "job": job.name}
+        )
         for job in jobs
-    }
-    environ = environ_with(())
-    for job in jobs:
-        environ |= job.environ
+    ]
+    late = threading.Timer(
+        _TELL_AFTER, say, ["looking through the images there are, to see which jobs need GPUs"]
+    )
+    late.start()
     try:
-        answer = _answer(json.dumps(request), environ)
-        return {str(name): calls for name, calls in json.loads(answer).items()}
-    except (OSError, ValueError):
-        return {}
-
-
-def _answer(request: str, environ: dict[str, str]) -> str:
-    with subprocess.Popen(
-        [str(DRIVER_ENV / "bin" / "python"), "-m", "imageevalkit.generation.forecast", "--calls"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=with_our_paths(environ),
-        cwd=REPO,
-    ) as counting:
-        try:
-            try:
-                return counting.communicate(request, _TELL_AFTER)[0]
-            except subprocess.TimeoutExpired:
-                say("looking through the images there are, to see which jobs need GPUs")
-                return counting.communicate()[0]
-        except BaseException:  # a stopped launcher leaves nothing behind
-            counting.kill()
-            raise
+        _ask(plan, [requests])
+    finally:
+        late.cancel()
+    return {
+        job.name: sum(calls for calls, _ in request.told)
+        for job, request in zip(jobs, requests, strict=True)
+        if all(was_counted for _, was_counted in request.told)
+    }
 
 
 def describe(plan: Plan) -> tuple[str, ExitStatus]:
@@ -94,20 +102,23 @@ def describe(plan: Plan) -> tuple[str, ExitStatus]:
     Datasets are read in the driver's environment, what evaluators ask is counted in theirs.
     """
     order = "side by side" if plan.parallel else "one after another"
+    if plan.parallel is None and any(job.follows for job in plan.jobs):
+        order += ", APIs judging images as they are made"
     lines = [f"plan: {counted(len(plan.cells), 'cell')}, {counted(len(plan.jobs), 'job')}, {order}"]
     status = ExitStatus.FAILED if plan.blocked else ExitStatus.COMPLETE
-    by_name = {job.name: job for job in plan.jobs}
-    requests = {job.name: _requests(job, by_name) for job in plan.jobs}
-    told = iter(_forecasts([request for of_job in requests.values() for request in of_job]))
+    requests = {job.name: _requests(plan, job) for job in plan.jobs}
+    _ask_all(plan, itertools.chain(*requests.values()))
     for job in plan.jobs:
-        server = describe_server(job)
         # the script of an evaluation says less than the environment it runs in
-        program = requests[job.name][0].python if job.stage == "evaluate" and not server else job.command[0]
+        is_evaluation = isinstance(job.order, EvaluateOrder)
+        program = requests[job.name][0].python if is_evaluation else job.command[0]
         lines.append(f"{job.name}: {program}, {gpus_of(job)}, {counted(job.cores, 'core')}")
-        lines += server
-        for _ in requests[job.name]:
-            for line, was_counted in next(told):
-                lines.append(f"  {line}")
+        if isinstance(job.order, ServeOrder):
+            served = ", ".join(job.cells)
+            lines.append(f"  serves {job.order.judge} ({job.order.command[0]}) to {served}")
+        for request in requests[job.name]:
+            for cell, (line, was_counted) in zip(request.text["cells"], request.told, strict=True):
+                lines.append(f"  {cell}: {line}")
                 status = status if was_counted else ExitStatus.FAILED
     lines += [f"blocked {cell}: {reason}" for cell, reason in plan.blocked.items()]
     return "\n".join(lines), status
@@ -115,115 +126,210 @@ def describe(plan: Plan) -> tuple[str, ExitStatus]:
 
 def gpus_of(job: Job) -> str:
     """The GPUs that ``job`` takes, in words: ``up to 4 replicas × 2 GPUs``."""
-    each, replicas = job.options.get("replica_gpus"), job.options.get("replicas") or 1
-    if each and job.gpus:
-        replicas = job.gpus_at_most // each
+    order = job.order
+    if isinstance(order, GenerateOrder) and order.replica_gpus and job.gpus:
+        replicas = job.gpus_at_most // order.replica_gpus
         count = "1 replica" if replicas == 1 else f"up to {replicas} replicas"
-        return f"{count} × {counted(each, 'GPU')}"
-    if each == 0 and replicas > 1 and not job.options["api"]:
-        return f"{replicas} replicas on the CPU"
+        return f"{count} × {counted(order.replica_gpus, 'GPU')}"
+    if (
+        isinstance(order, GenerateOrder)
+        and not (order.replica_gpus or order.api)
+        and (order.replicas or 1) > 1
+    ):
+        return f"{order.replicas} replicas on the CPU"
     return counted(job.gpus, "GPU")
 
 
-class _Request(NamedTuple):
-    """The ``module`` that counts what cells would do, the Python it runs in, what it reads, and its environment."""
-
-    module: str
-    python: str
-    text: dict[str, Any]
-    environ: dict[str, str]
+_PROGRAMS = {
+    GenerateOrder: ("imageevalkit.generation.forecast",),
+    AdoptOrder: ("imageevalkit.adoption", "--forecast"),
+    RewriteOrder: ("imageevalkit.rewriting", "--forecast"),
+}
 
 
-_ForecastLines = list[tuple[str, bool]]
-"""A line for each cell of a request, and whether it could be counted."""
+def _text(job: Job) -> dict[str, Any]:
+    return {"cells": job.cells, "order": job.order}
 
 
-def _requests(job: Job, by_name: Mapping[str, Job]) -> list[_Request]:
+def _requests(plan: Plan, job: Job) -> list[_Request]:
     """What there is to count of ``job``."""
-    python = str(DRIVER_ENV / "bin" / "python")
-    text = {"cells": job.cells, **job.options}
-    if job.stage == "generate":
-        return [
-            _Request("imageevalkit.generation.forecast", python, text, _environ(job.secrets, job.environ))
-        ]
-    if job.stage in ("adopt", "rewrite"):
-        module = {"adopt": "adoption", "rewrite": "rewriting"}[job.stage]
-        environ = _environ(job.secrets, job.environ)
-        return [_Request(f"imageevalkit.{module}.forecast", python, text, environ)]
-    if job.stage != "evaluate":
-        return []
-    before = {cell: by_name[name] for name in job.after for cell in by_name[name].cells}
-    return [_evaluation(job, cell, before.get(cell)) for cell in job.cells]
+    if isinstance(job.order, ServeOrder):
+        return [request for part in job.order.parts for request in _requests(plan, plan.job(part))]
+    if isinstance(job.order, EvaluateOrder):
+        [cell] = job.cells
+        # of several the first: who judges with a model of its own tells its versions there
+        environment, *_ = job.order.environment.split() or [""]
+        # without what is the cell's own and not read: the same of all models is found out once
+        options = replace(job.order.judge_options, batches="")
+        order = replace(job.order, judge_options=options)
+        text = {"cells": job.cells, "order": order, "images": _images_of(plan, job, cell_of(cell))}
+        python = python_of(environment, cell, "")
+        return [_Request(("imageevalkit.evaluation.forecast",), python, text, tuple(job.secrets))]
+    if program := _PROGRAMS.get(type(job.order)):
+        return [_Request(program, DRIVER_PYTHON, _text(job), tuple(job.secrets))]
+    return []
 
 
-def _evaluation(job: Job, cell: str, before: Job | None) -> _Request:
-    # a job that serves a judge has all of it for each cell
-    own = job.options.get("cells", {}).get(cell, job.options)
-    environ = own.get("environ", job.environ)
-    judge, limit = environ.get("IMAGEEVALKIT_JUDGE", ""), environ.get("IMAGEEVALKIT_LIMIT")
-    # of several the first: who judges with a model of its own tells its versions there
-    environment = (own["environment"].split() or [""])[0]
-    return _Request(
-        "imageevalkit.evaluation.forecast",
-        python_of(environment, cell, "bash utils/make_env.sh"),
-        {
-            "cells": [cell],
-            "judge": judge,
-            "is_judge": is_judge(judge),
-            "limit": int(limit) if limit else None,
-            "images": _images_of(before, cell_of(cell)) if before else None,
-        },
-        _environ(own.get("secrets", job.secrets), environ),
-    )
-
-
-def _environ(secrets: Collection[str], own: Mapping[str, str]) -> dict[str, str]:
-    return with_our_paths({**environ_with(secrets), **own})
-
-
-def _images_of(job: Job, cell: Cell) -> dict[str, Any]:
-    """How ``job`` gets the images of ``cell``, as the forecast of an evaluation reads it."""
-    if job.stage == "adopt":
-        return {"stage": job.stage, **job.options}
-    how = {"stage": job.stage, **{name: job.options[name] for name in ("retry_refused", "overwrite")}}
+def _images_of(plan: Plan, job: Job, cell: Cell) -> Any:
+    """How the run gets the images of ``cell`` for ``job``, as the forecast of an evaluation reads it; None: they are
+    there."""
+    order = plan.job(job.after[0]).order if job.after else None
+    if not isinstance(order, GenerateOrder):
+        return order
     # the settings decide which of the images that are there stay; where there are none, all models ask the same
-    return {**how, "settings": job.options["settings"][cell.model]} if cell.folder.exists() else how
+    settings = order.settings[cell.model] if cell.folder.exists() else {}
+    how = {"retry_refused": order.retry_refused, "overwrite": order.overwrite}
+    return {"kind": order.kind, "settings": settings, **how}
 
 
-def _forecasts(requests: Sequence[_Request]) -> list[_ForecastLines]:
-    """What is told of each of ``requests``: all for one Python and environment by one process, several side by side.
+def _ask_all(plan: Plan, requests: Iterable[_Request]) -> None:
+    """Have each of ``requests`` told, by as many processes for one Python as there are cores.
 
-    A process reads a benchmark once for all of its models.
+    Each reads a benchmark once for all of its models, so that those of a benchmark stay together.
     """
-    together: dict[tuple[str, ...], list[int]] = {}
-    for n, request in enumerate(requests):
-        key = (request.module, request.python, *map("=".join, sorted(request.environ.items())))
-        together.setdefault(key, []).append(n)
-    # the longest first: what starts last is waited for
-    groups = sorted(together.values(), key=lambda group: -sum(len(requests[n].text["cells"]) for n in group))
-    found: dict[int, _ForecastLines] = {}
-    with ThreadPoolExecutor(available_cores()) as pool:
-        answers = pool.map(_told, ([requests[n] for n in group] for group in groups))
-        for group, told in zip(groups, answers, strict=True):
-            found |= zip(group, told, strict=True)
-    return [found[n] for n in range(len(requests))]
+    cores = available_cores()
+    together: dict[tuple[str, ...], dict[str, list[_Request]]] = {}
+    for request in requests:
+        place = (*request.program, request.python, *request.secrets)
+        benchmark = cell_of(request.text["cells"][0]).benchmark
+        together.setdefault(place, {}).setdefault(benchmark, []).append(request)
+    groups = [list(of_benchmarks.values()) for of_benchmarks in together.values()]
+    with ThreadPoolExecutor(cores) as pool:
+        dealt = [group[n::cores] for group in groups for n in range(min(cores, len(group)))]
+        for ended in [pool.submit(_ask, plan, part) for part in dealt]:
+            ended.result()
 
 
-def _told(requests: Sequence[_Request]) -> list[_ForecastLines]:
-    module, python, _, environ = requests[0]
-    answer = subprocess.run(
-        [python, "-m", module],
-        input=json.dumps([request.text for request in requests]),
-        capture_output=True,
-        text=True,
-        errors="replace",
-        env=environ,
-        cwd=REPO,
-        check=False,
-    )
+def _ask(plan: Plan, of_benchmarks: Sequence[Sequence[_Request]]) -> None:
+    """Have one process tell of all requests ``of_benchmarks``, which go to one program."""
+    asked = list(itertools.chain(*of_benchmarks))
+    first, said = asked[0], ""
+    text = {"settings": plan.settings, "requests": [request.text for request in asked]}
     try:
-        told: list[_ForecastLines] = json.loads(answer.stdout)
-    except ValueError:
-        last = (answer.stderr.strip().splitlines() or ["no reason given"])[-1]
-        return [[(f"counts unknown: {last}", False)] for _ in requests]
-    return told
+        answer = subprocess.run(
+            [first.python, "-m", *first.program],
+            input=json.dumps(text, default=vars),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=with_our_paths(environ_with(first.secrets)),
+            cwd=REPO,
+            check=False,
+        )
+        said = answer.stderr
+        for request, told in zip(asked, json.loads(answer.stdout), strict=True):
+            request.told = told
+    except (ValueError, OSError) as error:
+        if len(of_benchmarks) > 1:  # the code of one has ended the process: it must not hide the others
+            for requests in of_benchmarks:
+                _ask(plan, [requests])
+            return
+        last = (said.strip().splitlines() or [f"no answer ({error})"])[-1]
+        for request in asked:
+            request.told = [(f"unknown: {last}", False) for _ in request.text["cells"]]
+
+
+_NOTHING, _READY = "-", "ready"
+
+
+def listing(config: Config, columns: int | None = None) -> str:
+    """Two aligned tables: models with tasks, benchmarks with task, items and evaluator; each with what is missing.
+
+    Below them, why what should be a benchmark is none. Where a row would be longer than ``columns`` (None: never),
+    what is missing has a line of its own.
+    """
+    models = [(name, ", ".join(tasks), _model(config, name, tasks)) for name, tasks in model_tasks().items()]
+    tasks_of = registry.benchmark_tasks()
+    benchmarks = [(name, task, *_benchmark(config, name)) for name, task in tasks_of.items()]
+    tables = [
+        *_table(("Models", "tasks"), models, columns),
+        "",
+        *_table(("Benchmarks", "task", "items", "evaluator"), benchmarks, columns),
+    ]
+    broken = [f"  {problem}" for problem in dict.fromkeys(registry.broken_benchmarks().values())]
+    return "\n".join([*tables, *(["", "Cannot be used", *broken] if broken else [])])
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]], columns: int | None) -> list[str]:
+    """``header`` names all columns but the last."""
+    texts = [header, *([f"  {row[0]}", *row[1:-1]] for row in rows)]
+    widths = [max(map(columns_of, of_column)) for of_column in zip(*texts, strict=True)]
+    cells = (
+        "  ".join(word + " " * (width - columns_of(word)) for word, width in zip(text, widths, strict=True))
+        for text in texts
+    )
+    lines = [next(cells).rstrip()]
+    for text, (*_, state) in zip(cells, rows, strict=True):
+        line = f"{text}  {state}"
+        fits = columns is None or columns_of(line) <= columns
+        lines += [line] if fits else [text.rstrip(), f"      {state}"]
+    return lines
+
+
+def _model(config: Config, name: str, tasks: Iterable[str]) -> str:
+    try:
+        for task in tasks:
+            check_model(name, task)
+    except CellFailure as error:
+        return str(error)
+    return _program(config.map("INFER_ENV_MAP").get(name, ""), "python", f"--model {name}")
+
+
+def _program(environments: str, program: str, build: str) -> str:
+    try:
+        for part in environments.split():
+            program_of(part, program, "", "")
+    except UserError:
+        return f"needs its environment: bash utils/make_env.sh {build}"
+    return _READY
+
+
+def _benchmark(config: Config, name: str) -> tuple[str, str, str]:
+    """How many items it has, who evaluates it, and what is missing."""
+    items = evaluators = _NOTHING
+    try:
+        benchmark = choose_benchmark(config, name, config.map("JUDGE_MAP").get(name, ""))
+        evaluators = ", ".join(benchmark.evaluators) or _NOTHING
+        items = _items(benchmark)
+        benchmark.check_dataset_class()
+        if benchmark.files.problems():
+            return items, evaluators, f"needs its data: bash utils/prefetch.sh --ds_names {benchmark.name}"
+        items = _items(benchmark, benchmark.check_dataset())
+        benchmark.check_script()
+        own = benchmark.environment(config)
+        problem = _judge_problem(config, benchmark.judge, bool(own)) if benchmark.judge else ""
+        state = problem or _program(own, "python", benchmark.build(config))
+        if state == _READY and benchmark.lacks():
+            state = f"needs its weights: bash utils/prefetch.sh --ds_names {benchmark.name}"
+        return items, evaluators, state
+    except (UserError, CellFailure) as error:
+        return items, evaluators, str(error)
+
+
+def _items(choice: BenchmarkChoice, images: int | None = None) -> str:
+    """Prompts × images of each. ``images`` in all, where its data is there; else what its class says.
+
+    Raises CellFailure: what it says is no number.
+    """
+    ours = choice.benchmark
+    with benchmark_code(choice.name, "prompt_count or images_per_prompt"):
+        prompts, of_each = (ours.prompt_count, ours.images_per_prompt) if ours else (0, 1)
+        if images is not None:
+            prompts, of_each = (images, 1) if images % of_each else (images // of_each, of_each)
+        shown = f"{prompts:d} × {of_each:d}" if of_each > 1 else f"{prompts:d}"
+    return shown if prompts else _NOTHING
+
+
+def _judge_problem(config: Config, judge: ConfiguredJudge, in_own: bool) -> str:
+    """What a judge needs to start; empty when it could. ``in_own``: its benchmark has an environment of its own."""
+    if judge.runs_elsewhere:
+        try:
+            _ = judge.endpoint
+        except UserError as error:
+            return f"its judge: {error}"
+        return ""
+    if judge.backend == "transformers" and in_own:
+        return ""  # it runs there
+    program = "vllm" if judge.backend == "vllm" else "python"
+    state = _program(judge.environment(config), program, f"--judge {judge.backend}")
+    return state if state != _READY else ""

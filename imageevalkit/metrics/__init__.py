@@ -1,4 +1,5 @@
-"""Means of scores, with their intervals: what the metrics of every benchmark are made of. Standard library only.
+"""Means of scores, with their intervals, and groups: what metrics of every benchmark are made of. Standard library
+only.
 
 Each sum goes from left to right, first within a cluster and then over the clusters, on every version of Python alike:
 results are equal to the last bit wherever they are computed.
@@ -11,19 +12,29 @@ import math
 import operator
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypedDict
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
 
 from imageevalkit.cell.results import Metric, Score
-from imageevalkit.metrics.intervals import Part, Stratum, interval_of_sum
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+_FEWEST_PROMPTS = 10
+# of a mean on a scale of 1: less is what sums are off in their last bits
+_NO_VARIANCE = 1e-18
+_NORMAL = NormalDist().inv_cdf(0.975)
+
+T = TypeVar("T")
 Value = str | Callable[[Score], float | None]
 """A number of each score: a name in its ``values``, or a function that gives None for a score that does not count."""
 
 Key = str | Sequence[str] | Callable[[Score], Hashable]
 """What scores have in common: a name in their ``keys``, several such names, or a function."""
+
+
+Part = tuple[float, float]
+"""What one prompt gives to a mean Σ total / Σ weight: its total, and its weight above 0, such as a number of units."""
 
 
 class Options(TypedDict, total=False):
@@ -68,7 +79,7 @@ def weighted(
 ) -> Metric:
     """Σ weight · mean of a group, over all groups of ``weights``; None until each has a score.
 
-    The interval is that of groups that were drawn apart (:func:`imageevalkit.metrics.intervals.interval_of_sum`).
+    The interval is that of groups that were drawn apart (:func:`interval_of_sum`).
     Raises ValueError: a group has no weight, or the weights do not add up to 1.
     """
     of_groups = groups(scores, by, weights)
@@ -77,6 +88,16 @@ def weighted(
     if not math.isclose(math.fsum(weights.values()), 1):
         raise ValueError(f"the weights add up to {math.fsum(weights.values()):g}, not to 1")
     return _mean([(weight, of_groups.get(group, ())) for group, weight in weights.items()], value, **options)
+
+
+def mean_of_means(
+    scores: Iterable[Score], value: Value, by: Key, order: Iterable[Hashable] = (), **options: Unpack[Options]
+) -> Metric:
+    """The plain mean of the means of all groups that have a score, :func:`weighted` alike; None where none has."""
+    of_groups = groups(scores, by, order)
+    shares = {group: 1 / len(of_groups) for group in of_groups}
+    in_groups = [score for of_group in of_groups.values() for score in of_group]
+    return weighted(in_groups, value, by, shares, **options) if shares else mean((), value, **options)
 
 
 def weighted_sum(values: Mapping[Any, float | None], weights: Mapping[Any, float]) -> float | None:
@@ -92,6 +113,11 @@ def total(scores: Iterable[Score], value: Value, *, top: float = 1.0) -> Metric:
     return Metric(whole if parts else None, len(items), scale=top * count)
 
 
+def only_if(whole: bool, metric: Metric) -> Metric:
+    """``metric``, without its value unless ``whole``: of official programs that print nothing where something lacks."""
+    return metric if whole else replace(metric, value=None, interval=None)
+
+
 def groups(scores: Iterable[Score], by: Key, order: Iterable[Hashable] = ()) -> dict[Any, list[Score]]:
     """The scores of each group that occurs, those in ``order`` first; a score one of whose keys is None is in none."""
     key = _key(by)
@@ -101,6 +127,24 @@ def groups(scores: Iterable[Score], by: Key, order: Iterable[Hashable] = ()) -> 
         if group is not None and not (isinstance(group, tuple) and None in group):
             found.setdefault(group, []).append(score)
     return {group: of_group for group, of_group in found.items() if of_group}
+
+
+def spread(groups: Iterable[Sequence[T]]) -> list[T]:
+    """All elements, each group in its order and spread evenly: any first N hold about its share of N.
+
+    A group may be ahead or behind N · (size of the group) / (size of all) by half an element, so that with six groups a
+    share is right within 2. Equal places go to the earlier group.
+    """
+    placed = [((k + 0.5) / len(group), element) for group in groups for k, element in enumerate(group)]
+    return [element for _, element in sorted(placed, key=lambda one: one[0])]
+
+
+def grouped(elements: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
+    """The elements by their key, in order of first appearance."""
+    groups: dict[Any, list[T]] = {}
+    for element in elements:
+        groups.setdefault(key(element), []).append(element)
+    return groups
 
 
 def points(scores: Iterable[Score]) -> list[Score]:
@@ -202,3 +246,80 @@ def _lookup(score: Score, kind: str, name: str, mapping: Mapping[str, Any]) -> A
     raise ValueError(
         f"the score of '{score.item}' has no {kind} '{name}', only: {', '.join(mapping) or 'none'}"
     )
+
+
+# --- how far a mean over prompts would move with other prompts of the same kind ---
+
+
+class Stratum(NamedTuple):
+    """Prompts whose mean goes into a sum of means with ``share``."""
+
+    share: float
+    parts: Sequence[Part]
+
+
+def interval_of_sum(strata: Sequence[Stratum], top: float = 1.0) -> tuple[float, float] | None:
+    """The 95 % interval, ``(low, high)``, of Σ share · (Σ total / Σ weight) over ``strata`` drawn apart.
+
+    The scale is from 0 to ``top``, the shares add up to 1. Each part is one prompt, whatever it is a sum of: units of a
+    prompt are not independent. None where a stratum has fewer than 10, of which an interval says little.
+
+    It is Wilson's score interval with the variance of the scores in the place of the binomial one, and Student's t: the
+    means μ that a test with the variance φ · μ · (top - μ) does not refuse. φ is as the scores have it, 1 where each is
+    all or nothing (of a ratio as in Cochran, "Sampling Techniques", section 6.4). Scores that are all one tell nothing
+    of how they vary, and count as all or nothing. Unlike a percentile bootstrap it holds where few prompts are near an
+    end of the scale, and their scores skewed. The variances of strata add up (Cochran, section 5.3), with
+    Satterthwaite's degrees of freedom.
+    """
+    if any(len(stratum.parts) < _FEWEST_PROMPTS for stratum in strata):
+        return None
+    scores = [total / weight for stratum in strata for total, weight in stratum.parts]
+    # a similarity below 0, or an edit distance beyond what changes a score, widens the scale
+    bottom, top = min(0.0, *scores), max(top, *scores)
+    values, middles, variances, terms = list[float](), list[float](), list[float](), list[float]()
+    for share, parts in strata:
+        value, middle, variance = _middle(parts, bottom, top - bottom)
+        values.append(share * value)
+        middles.append(share * middle)
+        variances.append(share**2 * variance)
+        terms.append(variances[-1] ** 2 / (len(parts) - 1))
+    middle, variance = math.fsum(middles), math.fsum(variances)
+    freedom = variance**2 / math.fsum(terms)
+    low, high = _wilson(math.fsum(values), variance / (middle * (1 - middle)), freedom)
+    return bottom + (top - bottom) * low, bottom + (top - bottom) * high
+
+
+def _middle(parts: Sequence[Part], bottom: float, span: float) -> tuple[float, float, float]:
+    """A mean on a scale of 1, the middle of its interval, and the variance of a mean in that middle."""
+    whole = math.fsum(weight for _, weight in parts)
+    # sums may be off in their last bits
+    value = min(1.0, max(0.0, (math.fsum(total for total, _ in parts) / whole - bottom) / span))
+    away = (((total - bottom * weight) / span - value * weight) / whole for total, weight in parts)
+    variance = len(parts) / (len(parts) - 1) * math.fsum(one**2 for one in away)
+    if variance > _NO_VARIANCE:
+        spread = variance / (value * (1 - value))
+    else:
+        spread = math.fsum((weight / whole) ** 2 for _, weight in parts)
+    # the middle is at no end of the scale, where all values are one and would vary in nothing
+    low, high = _wilson(value, spread, len(parts) - 1)
+    middle = (low + high) / 2
+    return value, middle, spread * middle * (1 - middle)
+
+
+def _wilson(value: float, spread: float, freedom: float) -> tuple[float, float]:
+    """All μ with (value - μ)² ≤ t² · spread · μ · (1 - μ), within 0-1."""
+    q = _student(freedom) ** 2 * spread
+    root = math.sqrt(q * q + 4 * q * value * (1 - value))
+    low, high = ((2 * value + q + sign * root) / (2 + 2 * q) for sign in (-1, 1))
+    return max(0.0, min(value, low)), min(1.0, max(value, high))  # up to the last bit
+
+
+def _student(freedom: float) -> float:
+    """The 97.5 % quantile of Student's t, to 0.001 from 5 degrees of freedom on (Abramowitz and Stegun 26.7.5)."""
+    z = _NORMAL
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return z + sum(term / freedom**power for power, term in enumerate(terms, start=1))

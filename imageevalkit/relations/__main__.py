@@ -15,7 +15,7 @@ from imageevalkit.cell import Cell, output_root, portable_path
 from imageevalkit.cell.records import OK, last_records
 from imageevalkit.cell.results import bases, read_scores
 from imageevalkit.errors import Arguments, ExitStatus, UserError, run_main, say, show, suggest
-from imageevalkit.relations.rules import Column, Scored
+from imageevalkit.relations import Column, Scored
 from imageevalkit.text import counted, printable
 
 

@@ -1,4 +1,4 @@
-"""Which relation the points of two metrics have, and how certain that is. numpy, scipy and pandas do the sums.
+"""Which relation the points of two metrics have, and how certain that is. numpy and scipy do the sums.
 
 Every statistic is of weighted points: how often each is in a resample, or once each for the points themselves. So no
 resample is ever built, and no value sorted twice.
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import warnings
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations, permutations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imageevalkit.errors import UserError
-from imageevalkit.relations.rules import (
+from imageevalkit.relations import (
     BOTTLENECK,
     DISPERSION,
     FEWEST,
@@ -32,7 +32,6 @@ from imageevalkit.relations.rules import (
 
 if TYPE_CHECKING:
     from numpy import ndarray
-    from pandas import DataFrame
 
 _SEED = 42
 # as many weights are in memory at once: 16 MB of each array
@@ -59,6 +58,7 @@ class Statistics(NamedTuple):
     tradeoff: ndarray
     above: ndarray
     below: ndarray
+    on_line: ndarray
     correlation: ndarray
 
 
@@ -76,8 +76,16 @@ def find_relations(
         UserError: a metric is not there, has a value beyond its scale, or no pair has an item; or the names of two
             pairs are one in the official file.
     """
-    frame, prompts = table(scored, metrics), [one.prompt for one in scored]
-    points = {(one, other): _points(frame[[one, other]], prompts) for one, other in _pairs(frame)}
+    known = [name for one in scored for name in one.values]
+    columns = [Column.find(text, known) for text in metrics]
+    values = {column.name: [column.value(one) for one in scored] for column in columns}
+    if len(values) < len(columns):
+        raise UserError(f"a metric is named twice: {', '.join(metrics)}")
+    points = {
+        (one, other): found
+        for one, other in combinations(values, 2)
+        if (found := _points(values[one], values[other], scored))
+    }
     if not points:
         raise UserError(f"no item has values of two of {', '.join(metrics)}")
     _check_names({name for names in points for name in names})
@@ -111,33 +119,21 @@ def _check_names(metrics: Iterable[str]) -> None:
         joined[name] = one, other
 
 
-def table(scored: Sequence[Scored], metrics: Sequence[str]) -> DataFrame:
-    """A row for each image and a column for each metric, values from 0 to 1 and NaN for none.
+def _points(
+    xs: Sequence[float | None], ys: Sequence[float | None], scored: Sequence[Scored]
+) -> Points | None:
+    """Those of the items with both values; None where there is none."""
+    import numpy
 
-    Raises UserError as :func:`find_relations`.
-    """
-    import pandas
-
-    known = [name for one in scored for name in one.values]
-    columns = [Column.find(text, known) for text in metrics]
-    values = {column.name: [column.value(one) for one in scored] for column in columns}
-    if len(values) < len(columns):
-        raise UserError(f"a metric is named twice: {', '.join(metrics)}")
-    return pandas.DataFrame(values, dtype=float)
-
-
-def _pairs(frame: DataFrame) -> Iterator[tuple[str, str]]:
-    there = frame.notna()
-    return ((one, other) for one, other in combinations(frame, 2) if (there[one] & there[other]).any())
-
-
-def _points(two: DataFrame, prompts: Sequence[str]) -> Points:
-    """Those of the rows with both values."""
-    import pandas
-
-    both = two.notna().all(axis=1).to_numpy()
-    x, y = two.to_numpy()[both].T
-    return Points(x, y, pandas.factorize(pandas.Series(prompts)[both])[0])
+    triples = zip(xs, ys, scored, strict=True)
+    both = [(x, y, one.prompt) for x, y, one in triples if x is not None and y is not None]
+    if not both:
+        return None
+    x, y, prompts = zip(*both, strict=True)
+    number_of = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))}
+    return Points(
+        numpy.array(x, float), numpy.array(y, float), numpy.array([number_of[one] for one in prompts])
+    )
 
 
 def _pair(first: str, second: str, points: Points, settings: Settings) -> Pair:
@@ -159,7 +155,7 @@ def _pair(first: str, second: str, points: Points, settings: Settings) -> Pair:
         tradeoff=int(found.tradeoff[0]),
         above=int(found.above[0]),
         below=int(found.below[0]),
-        on_line=_on_the_line(points, thresholds),
+        on_line=int(found.on_line[0]),
         correlation=None if numpy.isnan(correlation) else correlation,
         codes=bootstrap(points, settings, f"{first}_{second}"),
     )
@@ -206,17 +202,16 @@ def decide(found: Statistics, thresholds: Thresholds) -> ndarray:
 def statistics(points: Points, weights: ndarray, thresholds: Thresholds, correlation: str) -> Statistics:
     """The quantities of :func:`decide` of ``points`` (n) with each row of ``weights`` (sets × n, whole numbers)."""
     x, y = points.x, points.y
-    high, low = _regions(points, thresholds)
+    high = (x > thresholds.synergy) & (y > thresholds.synergy)
+    low = (x < thresholds.bottleneck) & (y < thresholds.bottleneck)
     rest = ~(high | low)
     total = weights.sum(axis=1)
-    above, below = _beside_the_line(x[rest], y[rest], weights[:, rest])
     measure = {"spearman": _spearman, "pearson": _pearson, "pareto": _pareto}[correlation]
     return Statistics(
         weights @ high / total,
         weights @ low / total,
         weights[:, rest].sum(axis=1),
-        above,
-        below,
+        *_beside_the_line(x[rest], y[rest], weights[:, rest]),
         measure(x, y, weights),
     )
 
@@ -235,32 +230,13 @@ def correlation_of(points: Points, kind: str) -> float:
         return float(measure(points.x, points.y).statistic)
 
 
-def _regions(points: Points, thresholds: Thresholds) -> tuple[ndarray, ndarray]:
-    """Which points are high in both, and which low in both."""
-    x, y = points.x, points.y
-    high = (x > thresholds.synergy) & (y > thresholds.synergy)
-    return high, (x < thresholds.bottleneck) & (y < thresholds.bottleneck)
-
-
-def _on_the_line(points: Points, thresholds: Thresholds) -> int:
-    """How many points of the trade-off region are neither above nor below its regression line."""
-    import numpy
-
-    high, low = _regions(points, thresholds)
-    rest = ~(high | low)
-    once = numpy.ones((1, int(rest.sum())))
-    above, _ = _beside_the_line(points.x[rest], points.y[rest], once)
-    _, on_or_above = _beside_the_line(points.x[rest], -points.y[rest], once)
-    return int(on_or_above[0] - above[0])
-
-
-def _beside_the_line(x: ndarray, y: ndarray, weights: ndarray) -> tuple[ndarray, ndarray]:
-    """The weight of the points above the least-squares line of y on x, and of those on it or below."""
+def _beside_the_line(x: ndarray, y: ndarray, weights: ndarray) -> tuple[ndarray, ndarray, ndarray]:
+    """The weight of the points above the least-squares line of y on x, of those on it or below, and of those on it."""
     import numpy
 
     count = weights.sum(axis=1)
     if not len(x):
-        return count, count
+        return count, count, count
     safe = numpy.maximum(count, 1)
     x, y = x - x.mean(), y - y.mean()  # small numbers lose no digits in their squares
     mean_x, mean_y = weights @ x / safe, weights @ y / safe
@@ -270,7 +246,8 @@ def _beside_the_line(x: ndarray, y: ndarray, weights: ndarray) -> tuple[ndarray,
     slope = numpy.where(is_constant, 0.0, covariance / numpy.where(is_constant, 1.0, variance))
     line = slope[:, None] * (x - mean_x[:, None]) + mean_y[:, None]
     above = (weights * (y - line > _ON_THE_LINE)).sum(axis=1)
-    return above, count - above
+    on_line = (weights * (abs(y - line) <= _ON_THE_LINE)).sum(axis=1)
+    return above, count - above, on_line
 
 
 def _spearman(x: ndarray, y: ndarray, weights: ndarray) -> ndarray:

@@ -1,54 +1,60 @@
-"""``python -m imageevalkit.report``: write the leaderboard and the gallery of everything in ``output/``."""
+"""``python -m imageevalkit.report``: write the leaderboard and the gallery of everything in ``output/``, and what
+benchmarks say of several models at once (``output/comparisons/<benchmark>/<evaluator>/``)."""
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import json
-import os
 import shutil
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from imageevalkit import registry
 from imageevalkit.atomic import write_atomic
-from imageevalkit.cell import REPORTS, output_root
+from imageevalkit.benchmark.contract import Benchmark, benchmark_code
+from imageevalkit.cell import COMPARISONS, REPORTS, Cell, output_root
+from imageevalkit.cell.jsonl import Tell
+from imageevalkit.cell.pictures import THUMBNAILS
+from imageevalkit.cell.results import Result, check_files, folder_name, read_scores, write_files
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, show
-from imageevalkit.jobs import USABLE, cell_of, load_plan, read_outcome
-from imageevalkit.locks import open_lock, take_lock
+from imageevalkit.jobs import USABLE, BenchmarkSettings, Plan, ReportOrder, cell_of, given_job, read_outcome
+from imageevalkit.locks import held
+from imageevalkit.machine import garbage_collection
+from imageevalkit.metrics import grouped
 from imageevalkit.report.collect import CellReport, collect
-from imageevalkit.report.comparisons import write_comparisons
-from imageevalkit.report.html import render
-from imageevalkit.report.leaderboard import csv_text, markdown_text
+from imageevalkit.report.leaderboard import csv_text, format_table
+from imageevalkit.report.pages import markdown_text, render
 from imageevalkit.report.relations import Asked, update_relations
-from imageevalkit.report.table import format_table
 from imageevalkit.text import plain
 
 _WIDTH_OF_A_PIPE = 120
 
 
 def main(argv: Sequence[str] | None = None) -> ExitStatus:
-    """Write every report file and print the table; status 0 says that this is done, of all that can be read,
-    and 1 that relations which the run asks for cannot be told.
+    """The report of the job on the command line; without one, of all there is."""
+    words = sys.argv[1:] if argv is None else argv
+    with garbage_collection(False):
+        if not words:
+            return make_report(Asked())
+        plan, _, order = given_job(ReportOrder, words)
+        return make_report(Asked(order.cells, order.relations, order.relations_kwargs), plan)
+
+
+def make_report(asked: Asked, plan: Plan | None = None) -> ExitStatus:
+    """Write every report file and print the table of the cells asked for, else of all; cells that failed in the run of
+    ``plan`` show no score. Status 0 says that this is done, of all that can be read, and 1 that relations which the
+    run asks for cannot be told.
 
     What cannot be read is one line each, here and in the files.
 
     Raises:
         CellFailure: a report file cannot be written.
     """
-    parser = argparse.ArgumentParser(prog="python -m imageevalkit.report", description=__doc__)
-    parser.add_argument("--cells", default="", help='print only these: "model/benchmark;model2/benchmark"')
-    parser.add_argument("--relations", default="{}", help="JSON: the metrics by benchmark, and the settings")
-    parser.add_argument(
-        "--run_folder", type=Path, help="the run just ended: cells that failed in it show no score"
-    )
-    args = parser.parse_args(argv)
-    wanted = [key.strip() for key in args.cells.split(";") if key.strip()]
-    asked = Asked(wanted, **json.loads(args.relations))
+    wanted = asked.cells
     try:
-        with _only_writer():
+        with held(output_root() / ".report.lock"):  # of two runs that end at once one waits
             unreadable: list[str] = []
             found = collect(unreadable.append)
-            failed = _failures(args.run_folder, {*wanted, *(cell.cell.key for cell in found)})
+            failed = _failures(plan, {*wanted, *(cell.cell.key for cell in found)})
             # only a run knows why there is no score
             cells = [
                 cell if cell.result else cell._replace(problem=failed.get(cell.cell.key, cell.problem))
@@ -56,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> ExitStatus:
             ]
             _print(cells, unreadable, wanted, failed)  # first: a full disk must not hide the scores
             paths = write_reports(cells, unreadable, asked)
-            paths += write_comparisons(cells, lambda line: show(plain(line)))
+            paths += write_comparisons(cells, lambda line: show(plain(line)), plan.settings if plan else {})
     except OSError as error:
         reason = error.strerror or error
         where = error.filename2 or error.filename or output_root()
@@ -76,6 +82,7 @@ def write_reports(cells: Sequence[CellReport], unreadable: Sequence[str], asked:
         OSError, CellFailure: one cannot be written.
     """
     root = output_root()
+    shutil.rmtree(root / THUMBNAILS, ignore_errors=True)  # of versions that kept them all there
     # the numbers first: they must not wait for thousands of thumbnails, nor be lost with them
     write_atomic(root / "leaderboard.csv", csv_text(cells))
     write_atomic(root / "leaderboard.md", markdown_text(cells, unreadable))
@@ -84,36 +91,18 @@ def write_reports(cells: Sequence[CellReport], unreadable: Sequence[str], asked:
     return [root / name for name in REPORTS]
 
 
-@contextlib.contextmanager
-def _only_writer() -> Iterator[None]:
-    """Let two runs that end at once write their reports one after the other, not into one another's."""
-    root = output_root()
-    root.mkdir(parents=True, exist_ok=True)
-    path = root / ".report.lock"
-    with os.fdopen(open_lock(path), "wb") as lock:
-        take_lock(lock.fileno(), path, wait=True)
-        yield
-
-
-def _failures(run_folder: Path | None, keys: Iterable[str]) -> dict[str, str]:
-    """Why cells have no score of the run in ``run_folder``, by key; empty when no run is meant."""
-    if run_folder is None:
+def _failures(plan: Plan | None, keys: Iterable[str]) -> dict[str, str]:
+    """Why cells have no score of the run with that ``plan``, by key; empty when no run is meant."""
+    if plan is None:
         return {}
     failed = {}
     for key in keys:
-        for stage in (
-            "evaluate",
-            "adopt",
-            "generate",
-            "rewrite",
-        ):  # the first of them that failed is the cause
-            outcome = read_outcome(run_folder, cell_of(key), stage)
+        # the first of them that failed is the cause
+        for stage in ("evaluate", "adopt", "generate", "rewrite"):
+            outcome = read_outcome(Path(plan.run_folder), cell_of(key), stage)
             if outcome and outcome.state not in USABLE:
                 failed[key] = f"{outcome.state} in this run: {outcome.message}"
-    with contextlib.suppress(UserError):  # then no launcher of ours made the run
-        blocked = load_plan(run_folder / "plan.json").blocked
-        failed |= {key: f"blocked in this run: {reason}" for key, reason in blocked.items()}
-    return failed
+    return failed | {key: f"blocked in this run: {reason}" for key, reason in plan.blocked.items()}
 
 
 def _print(
@@ -141,6 +130,72 @@ def _print(
     for line in unreadable:
         if line not in told:
             show(plain(line))
+
+
+def write_comparisons(
+    cells: Sequence[CellReport], tell: Tell, settings: BenchmarkSettings | None = None
+) -> list[Path]:
+    """Write what each benchmark, with its ``settings``, says of its models (:meth:`Benchmark.compare`); the folders.
+
+    Models are compared where they were measured alike: by one evaluator, on the same items, and none withheld. What a
+    benchmark cannot say is told in one line.
+
+    Raises:
+        OSError, CellFailure: a file cannot be written.
+    """
+    if any(cell.cell.folder.is_relative_to(output_root() / COMPARISONS) for cell in cells):
+        tell(
+            f"models are not compared: {COMPARISONS}/ is where that goes, and a model is called so; rename its folder"
+        )
+        return []
+    measured = [(cell, cell.result) for cell in cells if cell.result and cell.result.headline]
+    by_benchmark = grouped(measured, lambda one: one[0].cell.benchmark)
+    folders = []
+    for name in {**by_benchmark, **{folder.name: [] for folder in (output_root() / COMPARISONS).glob("*")}}:
+        try:
+            cls = registry.benchmark_class(name)
+            if cls is None or cls.compare is Benchmark.compare:
+                continue
+            benchmark = registry.make_benchmark(name, (settings or {}).get(name, {}), "")
+        except (UserError, CellFailure) as error:
+            tell(f"{name}: models are not compared: {error}")
+            continue
+        found = list(_compared(benchmark, by_benchmark.get(name, []), tell))
+        for folder in (output_root() / COMPARISONS / name).glob("*"):
+            if folder not in found:  # of models that are not there any more
+                shutil.rmtree(folder, ignore_errors=True)
+        folders += found
+    return folders
+
+
+def _compared(
+    benchmark: Benchmark, measured: Sequence[tuple[CellReport, Result]], tell: Tell
+) -> Iterator[Path]:
+    for how, alike in grouped(measured, lambda one: _how(one[1])).items():
+        # the latest first, of a model with several
+        files_of = {cell.cell.model: cell.source.with_name("scores.jsonl") for cell, _ in reversed(alike)}
+        if len(files_of) < 2:
+            continue
+        try:
+            scores = {model: read_scores(path) for model, path in reversed(files_of.items())}
+            with benchmark_code(benchmark.name, "compare()") as where:
+                files = dict(benchmark.compare(scores))
+                check_files(files, where)
+        except CellFailure as error:
+            tell(str(error))
+            continue
+        if files:
+            folder = output_root() / COMPARISONS / benchmark.name / folder_name(how)
+            write_files(folder, files)
+            yield folder
+
+
+def _how(result: Result) -> str:
+    """How ``result`` was measured, in words."""
+    limit = f" limit {result.limit}" if result.limit else ""
+    rewriter = Cell(result.model, result.benchmark).rewriter
+    prompts = f" prompts {rewriter}" if rewriter else ""
+    return f"{result.evaluator.id} version {result.benchmark_version} {result.treatment}{limit}{prompts}"
 
 
 if __name__ == "__main__":

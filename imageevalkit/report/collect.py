@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 
 from imageevalkit import registry
 from imageevalkit.cell import Cell, output_root, short_path
-from imageevalkit.cell.inputs import Input
 from imageevalkit.cell.jsonl import Tell, copy_of, is_number, read_jsonl, tell_nobody
-from imageevalkit.cell.metrics_file import no_score
+from imageevalkit.cell.pictures import Input
 from imageevalkit.cell.records import CORRUPT, FAILED, GENERATED, OK, Record, Status, last_records
-from imageevalkit.cell.results import SCORE, Result, others, read_result
+from imageevalkit.cell.results import SCORE, Result, no_score, others, read_result
 from imageevalkit.errors import CellFailure
 from imageevalkit.images import IMAGE_SUFFIXES, sha256_file
 from imageevalkit.secrets import one_line
@@ -27,6 +26,9 @@ from imageevalkit.text import to_bytes
 # One item's free text may be a whole page of OCR; a report of thousands of items must stay small.
 MAX_TEXT = 4000
 _LONGEST_NAME = 255  # bytes, of every file system
+_DIGITS = re.compile("([0-9]+)")
+# what nearly all are: in the cell as they stand
+_PLAIN_PATH = re.compile(r"\w[\w-]{0,120}(?:/\w[\w-]{0,120})*(?:\.\w{1,9})?", re.ASCII)
 _GENERATION = "generation.jsonl"
 _OF_A_CELL = {_GENERATION, copy_of(Path(_GENERATION)).name, "result.json"}  # any of them makes a folder one
 
@@ -132,7 +134,8 @@ def _read_cell(cell: Cell, tell: Tell) -> CellReport:
         if result:
             result, scored = _without_stale(result, made, scored)
         ids = sorted({*made, *scored}, key=natural)
-        items = [_item(cell, id, made.get(id), scored.get(id, {})) for id in ids]
+        evaluator = result.evaluator.id if result else ""
+        items = [_item(cell, id, made.get(id), scored.get(id, {}), evaluator) for id in ids]
     except (CellFailure, OSError) as error:
         note = f"items are not readable: {one_line(error)}"
         result = result and replace(result, notes=[*result.notes, note])
@@ -211,12 +214,15 @@ def _scores(path: Path, tell: Tell) -> Scores:
 
 def natural(id: str) -> list[tuple[int, str, str]]:
     """Sort key that puts ``p_2`` before ``p_10``."""
-    parts = re.split("([0-9]+)", id)  # text and digits alternate, so like is compared with like
-    digits = [part.lstrip("0") if i % 2 else "" for i, part in enumerate(parts)]
-    return [(len(number), number, part) for number, part in zip(digits, parts, strict=True)]
+    # text and digits alternate, so like is compared with like
+    parts = [(0, "", part) for part in _DIGITS.split(id)]
+    for i in range(1, len(parts), 2):
+        number = parts[i][2].lstrip("0")
+        parts[i] = len(number), number, parts[i][2]
+    return parts
 
 
-def _item(cell: Cell, id: str, made: Record | None, score: dict[str, Any]) -> ItemView:
+def _item(cell: Cell, id: str, made: Record | None, score: dict[str, Any], evaluator: str) -> ItemView:
     record = made or _unrecorded(cell, id, score)
     error, behind = record.error, record.rewriting
     return ItemView(
@@ -233,7 +239,7 @@ def _item(cell: Cell, id: str, made: Record | None, score: dict[str, Any]) -> It
         facts=_facts(record) if made else {},
         judged=_text(score.get("status")),
         reason=_text(score.get("reason")),
-        evaluator=_text(score.get("evaluator")),
+        evaluator=_text(score.get("evaluator")) or evaluator,
         values={k: float(v) for k, v in _dict(score.get("values")).items() if is_number(v)},
         keys={k: _text(v) for k, v in _dict(score.get("keys")).items()},
         detail={k: _text(v) for k, v in _dict(score.get("detail")).items()},
@@ -314,6 +320,8 @@ def _inside(value: Any) -> str:
     """``value`` if it is the path of a file that may be in the cell's folder, else an empty string."""
     if not isinstance(value, str) or not value or "\0" in value:
         return ""
+    if _PLAIN_PATH.fullmatch(value):
+        return value
     path = PurePosixPath(value)
     try:
         too_long = any(len(os.fsencode(part)) > _LONGEST_NAME for part in path.parts)

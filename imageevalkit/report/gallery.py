@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import hashlib
 import itertools
 import json
 import os
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from tqdm import tqdm
+
 from imageevalkit.cell import Cell
-from imageevalkit.cell.inputs import Input
+from imageevalkit.cell.pictures import Input, is_unchanged, keep_thumbnail, read_thumbnail
 from imageevalkit.cell.records import CORRUPT, GENERATED
-from imageevalkit.images import CorruptImage, opened, sha256_file
+from imageevalkit.images import CorruptImage, map_threads, opened, thumbnail_of
+from imageevalkit.machine import available_cores
+from imageevalkit.metrics import grouped
 from imageevalkit.report.collect import CellReport, ItemView, natural
 
 # A page that a laptop's browser opens in a few seconds and that still goes through e-mail or a chat.
@@ -48,6 +53,13 @@ class Gallery(NamedTuple):
     def repetitions(self) -> int:
         return max((len(row.items) for row in self.rows), default=0)
 
+    def shown(self) -> Iterator[tuple[CellReport, ItemView]]:
+        """Every item, with its cell."""
+        for row in self.rows:
+            for report, items in zip(self.reports, row.cells, strict=True):
+                for item in items:
+                    yield report, item
+
 
 class Extent(NamedTuple):
     """How much of every gallery is shown: so many items per prompt, and this share of the prompts."""
@@ -58,10 +70,7 @@ class Extent(NamedTuple):
 
 def galleries(cells: Sequence[CellReport]) -> list[Gallery]:
     """One gallery per benchmark that has items, in order of name."""
-    by_benchmark: dict[str, list[CellReport]] = {}
-    for cell in cells:
-        if cell.items:
-            by_benchmark.setdefault(cell.cell.benchmark, []).append(cell)
+    by_benchmark = grouped((cell for cell in cells if cell.items), lambda cell: cell.cell.benchmark)
     return [Gallery(name, reports, _rows(reports)) for name, reports in sorted(by_benchmark.items())]
 
 
@@ -69,23 +78,26 @@ def _rows(reports: Sequence[CellReport]) -> list[Row]:
     """Items grouped by what the model was shown; an id means the same prompt for every model."""
     # records of earlier versions name no inputs, but those of another model that was shown the same do
     inputs = {i.prompt_sha256: i.inputs for report in reports for i in report.items if i.inputs}
-    by_id = [
-        {i.id: i._replace(inputs=i.inputs or inputs.get(i.prompt_sha256, [])) for i in report.items}
-        for report in reports
-    ]
+
+    def with_inputs(item: ItemView) -> ItemView:
+        found = None if item.inputs else inputs.get(item.prompt_sha256)
+        return item._replace(inputs=found) if found else item
+
+    by_id = [{item.id: with_inputs(item) for item in report.items} for report in reports]
     prompt_of: dict[str, ItemView] = {}
     for items in by_id:
         for id, item in items.items():
             if id not in prompt_of or not prompt_of[id].prompt:
                 prompt_of[id] = item
-    groups: dict[str, list[str]] = {}
-    for id in sorted(prompt_of, key=natural):
+
+    def shown(id: str) -> str:
         item = prompt_of[id]
         # the hash also tells apart edits that share one instruction but start from other images
-        groups.setdefault(item.prompt_sha256 or item.prompt or id, []).append(id)
+        return item.prompt_sha256 or item.prompt or id
+
     return [
         Row(prompt_of[ids[0]].prompt, ids, [[items[i] for i in ids if i in items] for items in by_id])
-        for ids in groups.values()
+        for ids in grouped(sorted(prompt_of, key=natural), shown).values()
     ]
 
 
@@ -104,103 +116,121 @@ def fit(pages: Sequence[Gallery], thumbs: Mapping[str, bytes] | None, budget: in
     """The largest extent of which all galleries together fit ``budget`` bytes.
 
     Repetitions go first, then prompts. ``thumbs`` None = not made yet: their size is estimated. Every item is looked at
-    once: its bytes are added up where it goes.
+    once: its bytes are those of the last extent that shows it, those of an image of the last that shows one of its
+    items.
     """
-    repetitions = _Bytes(max((page.repetitions for page in pages), default=1))
-    shares = _Bytes(len(_SHARES))
+    most = max((page.repetitions for page in pages), default=1)
+    whole = [Extent(count, 1.0) for count in range(most, 1, -1)]
+    extents = whole + [Extent(1, share) for share in _SHARES]
+    sizes, last_of = [0] * len(extents), dict[str, int]()
     for page in pages:
         kept = [_prompts(page, share) for share in _SHARES]
-        last = 0
-        for n in reversed(range(len(page.rows))):
-            while last + 1 < len(_SHARES) and kept[last + 1] > n:
-                last += 1
-            row = page.rows[n]
-            place = {id: place for place, id in enumerate(row.items)}
-            for item in (item for cell in row.cells for item in cell):
-                repetitions.add(place[item.id], item, thumbs)
-                if place[item.id] == 0:
-                    shares.add(len(_SHARES) - 1 - last, item, thumbs)
-    totals = repetitions.totals()
-    for count in range(len(totals), 0, -1):
-        if totals[count - 1] <= budget:
-            return Extent(count, 1.0)
-    fitting = [
-        share for share, total in zip(reversed(_SHARES), shares.totals(), strict=True) if total <= budget
-    ]
-    return Extent(1, max(fitting, default=_SHARES[-1]))
-
-
-class _Bytes:
-    """Bytes of items by where they come in, of ``places``; an image that comes in twice, one that was edited too,
-    counts at the first of them."""
-
-    def __init__(self, places: int) -> None:
-        self._added = [0] * places
-        self._images: dict[str, tuple[int, int]] = {}
-
-    def add(self, place: int, item: ItemView, thumbs: Mapping[str, bytes] | None) -> None:
-        texts = (*item.detail.values(), *(item.rewritten or ()))
-        self._added[place] += _TEXT_ESTIMATE + sum(map(len, texts))
-        for sha in filter(None, (item.image_sha256, *(one["copy_sha256"] for one in item.inputs))):
-            size = _IMAGE_ESTIMATE if thumbs is None else len(thumbs.get(sha, b"")) * 4 // 3
-            self._images[sha] = min((place, size), self._images.get(sha, (place, size)))
-
-    def totals(self) -> list[int]:
-        """The bytes of all that has come in up to each place."""
-        added = list(self._added)
-        for place, size in self._images.values():
-            added[place] += size
-        return list(itertools.accumulate(added))
+        for n, row in enumerate(page.rows):
+            last_share = sum(count > n for count in kept) - 1
+            place_of = {id: place for place, id in enumerate(row.items)}
+            for item in itertools.chain(*row.cells):
+                place = place_of[item.id]
+                last = len(whole) - place if place else len(whole) + last_share
+                texts = (*item.detail.values(), *(item.rewritten or ()))
+                sizes[last] += _TEXT_ESTIMATE + sum(map(len, texts))
+                for sha in filter(None, (item.image_sha256, *(one["copy_sha256"] for one in item.inputs))):
+                    last_of[sha] = max(last, last_of.get(sha, 0))
+    for sha, last in last_of.items():
+        sizes[last] += _IMAGE_ESTIMATE if thumbs is None else len(thumbs.get(sha, b"")) * 4 // 3
+    left = sum(sizes)
+    for extent, size in zip(extents, sizes, strict=True):
+        if left <= budget:
+            return extent
+        left -= size
+    return extents[-1]
 
 
 def _prompts(page: Gallery, share: float) -> int:
     return max(1, round(len(page.rows) * share))
 
 
-def _items(page: Gallery) -> list[ItemView]:
-    return [item for row in page.rows for cell in row.cells for item in cell]
+Originals = dict[str, dict[tuple[Cell, str], None]]
+"""SHA-256 of an image → where it is recorded: cells, each with the path below it, in order."""
 
 
-def originals(pages: Sequence[Gallery]) -> dict[str, list[Path]]:
-    """Image SHA-256 → the files recorded with it, of every image, and copy of an input image, that ``pages`` show."""
-    found: dict[str, dict[Path, None]] = {}
-    for page in pages:
-        for m, report in enumerate(page.reports):
-            folder = report.cell.folder
-            for item in (item for row in page.rows for item in row.cells[m]):
-                files = [(one["copy_sha256"], one["path"]) for one in item.inputs]
-                if item.outcome == GENERATED:
-                    files.append((item.image_sha256, item.path))
-                for sha, path in files:
-                    if sha and path:
-                        found.setdefault(sha, {})[folder / path] = None
-    return {sha: list(paths) for sha, paths in found.items()}
+def originals(pages: Sequence[Gallery]) -> Originals:
+    """Those of every image, and of the copy of every input image, that ``pages`` show."""
+    found: Originals = {}
+    for report, item in itertools.chain.from_iterable(page.shown() for page in pages):
+        files = [(one["copy_sha256"], one["path"]) for one in item.inputs]
+        if item.outcome == GENERATED:
+            files.append((item.image_sha256, item.path))
+        for sha, path in files:
+            if sha and path:
+                found.setdefault(sha, {})[report.cell, path] = None
+    return found
 
 
-def page_data(page: Gallery, whole: Gallery, thumbs: Mapping[str, bytes]) -> str:
+class Shown(NamedTuple):
+    """What can be shown of :data:`Originals`: ``thumbs`` (WebP) by the SHA-256 of the image.
+
+    ``files`` are those, by hash, cell and path, that still are the recorded image; of another, or of one that is gone
+    or does not decode, there may still be the thumbnail.
+    """
+
+    thumbs: dict[str, bytes]
+    files: set[tuple[str, Cell, str]]
+
+
+def shown(found: Originals) -> Shown:
+    """Most thumbnails were kept when the image was stored, others are made now."""
+    looked = map_threads(lambda sha: _look_at(sha, found[sha]), found, available_cores())
+    # on a terminal alone, and where it takes its time
+    bar = tqdm(looked, total=len(found), desc="thumbnails", unit="image", disable=None, delay=1.0)
+    what = Shown({}, set())
+    for sha, (thumb, places) in zip(found, bar, strict=True):
+        if thumb:
+            what.thumbs[sha] = thumb
+        what.files.update((sha, cell, path) for cell, path in places)
+    return what
+
+
+def _look_at(sha256: str, places: Iterable[tuple[Cell, str]]) -> tuple[bytes, list[tuple[Cell, str]]]:
+    """The thumbnail, empty where there is none, and those of ``places`` where the image is."""
+    thumb, there = b"", list[tuple[Cell, str]]()
+    for cell, path in places:
+        kept, file = read_thumbnail(cell, sha256), cell.folder / path
+        thumb = thumb or kept or b""
+        with contextlib.suppress(OSError, CorruptImage):
+            if not kept or not is_unchanged(cell, sha256, file):
+                modified, data = file.stat().st_mtime_ns, file.read_bytes()
+                if hashlib.sha256(data).hexdigest() != sha256:
+                    continue
+                thumb = thumb or thumbnail_of(data)
+                keep_thumbnail(cell, sha256, thumb, modified)
+            there.append((cell, path))
+    return thumb, there
+
+
+def page_data(page: Gallery, whole: Gallery, shown: Shown) -> str:
     """One gallery as JSON that may stand inside ``<script>``; see ``report.js`` for its reader."""
-    metrics, folders = _metrics(page), [report.cell.folder for report in page.reports]
-    pictures: dict[str, int] = {}
-    rows, inputs = [], _inputs(page)
-    number_of = {sha256: number for number, sha256 in enumerate(inputs)}
+    items = [item for _, item in page.shown()]
+    metrics = list(dict.fromkeys(name for item in items for name in item.values))
+    inputs, numbers = _inputs(page), _Numbers()
+    rows = []
     for row in page.rows:
         cells = [
-            [_item_data(item, report, folder, metrics, number_of, pictures, thumbs) for item in cell]
-            for report, folder, cell in zip(page.reports, folders, row.cells, strict=True)
+            [_item_data(item, report.cell, metrics, numbers, shown) for item in of_model]
+            for report, of_model in zip(page.reports, row.cells, strict=True)
         ]
-        keys = {k: v for cell in row.cells for item in cell for k, v in item.keys.items()}
+        keys = {k: v for of_model in row.cells for item in of_model for k, v in item.keys.items()}
         rows.append({"prompt": row.prompt, "keys": keys, "cells": cells})
     data = {
         "benchmark": page.benchmark,
         "models": [_model_data(report) for report in page.reports],
         "metrics": metrics,
-        "scales": _scales(page, metrics),
+        "scales": _scales(page, items, metrics),
         "filters": _filters(rows),
         "rows": rows,
-        "inputs": [_input_data(copies, pictures, thumbs) for copies in inputs.values()],
-        "pictures": [base64.b64encode(thumbs[sha]).decode() for sha in pictures],
-        "shown": {"prompts": len(page.rows), "items": len(_items(page))},
-        "all": {"prompts": len(whole.rows), "items": len(_items(whole))},
+        "inputs": [_input_data(inputs[sha], numbers, shown) for sha in numbers.inputs],
+        "pictures": [base64.b64encode(shown.thumbs[sha]).decode() for sha in numbers.pictures],
+        "shown": {"prompts": len(page.rows), "items": len(items)},
+        "all": {"prompts": len(whole.rows), "items": sum(1 for _ in whole.shown())},
         "repetitions": [page.repetitions, whole.repetitions],
     }
     return script_json(data)
@@ -214,62 +244,51 @@ def script_json(data: Any) -> str:
     return text
 
 
+class _Numbers:
+    """The numbers by which the data of items name images, in order of appearance: by the SHA-256 of what the model was
+    shown, and of what is embedded."""
+
+    def __init__(self) -> None:
+        self.inputs: dict[str, int] = defaultdict(itertools.count().__next__)
+        self.pictures: dict[str, int] = defaultdict(itertools.count().__next__)
+
+
 def _inputs(page: Gallery) -> dict[str, list[tuple[Cell, Input]]]:
-    """The input images by their hash, in order of appearance, with the copies that cells have of each."""
+    """The input images by their hash, with the copies that cells have of each."""
     found: dict[str, dict[tuple[Cell, str], Input]] = {}
-    for row in page.rows:
-        for report, cell in zip(page.reports, row.cells, strict=True):
-            for one in (one for item in cell for one in item.inputs):
-                found.setdefault(one["sha256"], {})[report.cell, one["copy_sha256"]] = one
+    for report, item in page.shown():
+        for one in item.inputs:
+            found.setdefault(one["sha256"], {})[report.cell, one["copy_sha256"]] = one
     return {sha: [(cell, one) for (cell, _), one in copies.items()] for sha, copies in found.items()}
 
 
-def _input_data(
-    copies: Sequence[tuple[Cell, Input]], pictures: dict[str, int], thumbs: Mapping[str, bytes]
-) -> dict[str, Any]:
+def _input_data(copies: Sequence[tuple[Cell, Input]], numbers: _Numbers, shown: Shown) -> dict[str, Any]:
     """Of an input image what is shown: ``picture`` and its ``size``, and the ``file`` of a copy that is there."""
     data: dict[str, Any] = {}
-    if sha := next((one["copy_sha256"] for _, one in copies if one["copy_sha256"] in thumbs), ""):
-        data["picture"] = pictures.setdefault(sha, len(pictures))
+    if sha := next((one["copy_sha256"] for _, one in copies if one["copy_sha256"] in shown.thumbs), ""):
+        data["picture"] = numbers.pictures[sha]
         with contextlib.suppress(CorruptImage):  # of a cache
-            data["size"] = opened(thumbs[sha]).size
-    if file := next((f"{cell.key}/{one['path']}" for cell, one in copies if _is_there(cell, one)), ""):
-        data["file"] = quote(os.fsencode(file))
+            data["size"] = opened(shown.thumbs[sha]).size
+    for cell, one in copies:
+        if (one["copy_sha256"], cell, one["path"]) in shown.files:
+            data["file"] = quote(os.fsencode(f"{cell.key}/{one['path']}"))
+            break
     return data
 
 
-def _is_there(cell: Cell, copied: Input) -> bool:
-    """Whether the copy is, as it was made."""
-    try:
-        return bool(copied["path"]) and sha256_file(cell.folder / copied["path"]) == copied["copy_sha256"]
-    except OSError:
-        return False
-
-
-def _metrics(page: Gallery) -> list[str]:
-    """The names of the per-item metrics."""
-    return list(dict.fromkeys(name for item in _items(page) for name in item.values))
-
-
-def _scales(page: Gallery, metrics: Sequence[str]) -> dict[str, list[float]]:
+def _scales(page: Gallery, items: Sequence[ItemView], metrics: Sequence[str]) -> dict[str, list[float]]:
     """Evaluator → the top of each metric's range; of a count, that is the largest seen.
 
     Two evaluators may give numbers of one name on different scales.
     """
     top: dict[str, dict[str, float]] = {}
-    for row in page.rows:
-        for report, cell in zip(page.reports, row.cells, strict=True):
-            for item in cell:
-                seen = top.setdefault(_evaluator(item, report), {})
-                for name, value in item.values.items():
-                    seen[name] = max(seen.get(name, 1.0), value)
+    for item in items:
+        seen = top.setdefault(item.evaluator, {})
+        for name, value in item.values.items():
+            seen[name] = max(seen.get(name, 1.0), value)
     for result in (report.result for report in page.reports if report.result):
         top.setdefault(result.evaluator.id, {}).update({n: m.scale for n, m in result.metrics.items()})
     return {evaluator: [seen.get(name, 1.0) for name in metrics] for evaluator, seen in sorted(top.items())}
-
-
-def _evaluator(item: ItemView, report: CellReport) -> str:
-    return item.evaluator or (report.result.evaluator.id if report.result else "")
 
 
 def _model_data(report: CellReport) -> dict[str, Any]:
@@ -283,13 +302,7 @@ def _model_data(report: CellReport) -> dict[str, Any]:
 
 
 def _item_data(
-    item: ItemView,
-    report: CellReport,
-    folder: Path,
-    metrics: Sequence[str],
-    inputs: Mapping[str, int],
-    pictures: dict[str, int],
-    thumbs: Mapping[str, bytes],
+    item: ItemView, cell: Cell, metrics: Sequence[str], numbers: _Numbers, shown: Shown
 ) -> dict[str, Any]:
     sha = item.image_sha256
     data = {
@@ -297,7 +310,7 @@ def _item_data(
         "status": item.outcome,
         "judged": item.judged,
         "reason": "" if item.error else item.reason,
-        "evaluator": _evaluator(item, report),
+        "evaluator": item.evaluator,
         "values": [item.values.get(name) for name in metrics] if item.values else None,
         "seed": item.seed,
         "seedIgnored": item.seed_honoured is False,
@@ -307,12 +320,12 @@ def _item_data(
         "detail": item.detail,
         "rewritten": item.rewritten,
         "facts": item.facts,
-        "inputs": [inputs[one["sha256"]] for one in item.inputs],
+        "inputs": [numbers.inputs[one["sha256"]] for one in item.inputs],
     }
     if item.outcome == GENERATED:
-        # a cached thumbnail of a deleted image would claim that the image is still there
-        if sha in thumbs and (folder / item.path).is_file():
-            data["picture"] = pictures.setdefault(sha, len(pictures))
+        # the thumbnail that is kept of another image would claim that it is still there
+        if (sha, cell, item.path) in shown.files:
+            data["picture"] = numbers.pictures[sha]
         else:
             # the record says ok: the file is gone, does not decode, or is another image now
             data["status"] = CORRUPT
@@ -320,12 +333,8 @@ def _item_data(
 
 
 def _filters(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    choices: dict[str, set[str]] = {}
-    for row in rows:
-        for name, value in row["keys"].items():
-            choices.setdefault(name, set()).add(value)
-    return {
-        name: sorted(values, key=natural)
-        for name, values in choices.items()
-        if 1 < len(values) <= _MAX_CHOICES
-    }
+    keys = [row["keys"] for row in rows]
+    names = dict.fromkeys(itertools.chain.from_iterable(keys))
+    choices = {name: {one[name] for one in keys if name in one} for name in names}
+    shown = {name: values for name, values in choices.items() if 1 < len(values) <= _MAX_CHOICES}
+    return {name: sorted(values, key=natural) for name, values in shown.items()}

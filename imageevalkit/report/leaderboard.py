@@ -1,21 +1,20 @@
-"""The leaderboard: which results may stand in one column, and ``leaderboard.csv`` / ``leaderboard.md``."""
+"""The leaderboard: which results may stand in one column. As ``leaderboard.csv``, and in a terminal."""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.cell.results import Coverage, Metric, Result
+from imageevalkit.metrics import grouped
 from imageevalkit.report.collect import STALE, CellReport
-from imageevalkit.text import decimals, plain
+from imageevalkit.text import columns_of, decimals, fit
 
-COVERAGE_COLUMNS = (
-    "expected", "generated", "refused", "failed", "blank", "corrupt",
-    "judged", "unparsed", "judge_failed", "flat",
-)  # fmt: skip
+COVERAGE_COLUMNS = tuple(each.name for each in fields(Coverage))
 CSV_COLUMNS = (
     "model", "benchmark", "benchmark_version", "evaluator", "official", "metric", "score_name", "value",
     "ci_low", "ci_high", "n", "scale", "headline", "state", "withheld", *COVERAGE_COLUMNS,
@@ -37,35 +36,36 @@ class Board(NamedTuple):
     limit: int
     rewriter: str = ""
 
-
-class Column(NamedTuple):
-    """One score: a headline metric of a board; ``metric`` is empty while every result of it is withheld."""
-
-    board: Board
-    metric: str
-
-    def label(self, with_version: bool) -> str:
-        """``longtext/en@ppocr-v4 x-omni-2b8237b (first 8 items)``, without a limit where there is none."""
-        board = self.board
-        prompts = board.benchmark + (f"+{board.rewriter}" if board.rewriter else "")
-        name = f"{prompts}/{self.metric}" if self.metric else prompts
-        version = f" {board.version}" if with_version else ""
-        return f"{name}@{board.evaluator}{version}" + (f" (first {board.limit} items)" if board.limit else "")
+    def label(self, metric: str, with_version: bool) -> str:
+        """``longtext/en@ppocr-v4 x-omni-2b8237b (first 8 items)``, without a limit where there is none; ``metric`` is
+        one of the headline, or empty."""
+        rewriter = f"+{self.rewriter}" if self.rewriter else ""
+        named = f"/{metric}" if metric else ""
+        version = f" {self.version}" if with_version else ""
+        limit = f" (first {self.limit} items)" if self.limit else ""
+        return f"{self.benchmark}{rewriter}{named}@{self.evaluator}{version}{limit}"
 
 
 class Figure(NamedTuple):
-    """What a leaderboard shows of one result in one column.
+    """What a leaderboard shows of one ``result`` in one column: the ``text`` of the value of ``metric``, or a word
+    where there is none.
 
-    ``value`` is None where a word (``text``) stands instead of a number. ``remark`` qualifies a number that
-    was not measured on every item; such a number never competes for the best.
+    ``remark`` qualifies a number that was not measured on every item; such a number never competes for the best.
     """
 
+    result: Result
     text: str
-    value: float | None = None
-    interval: str = ""
     metric: Metric | None = None
     remark: str = ""
     best: bool = False
+
+    @property
+    def value(self) -> float | None:
+        return self.metric.value if self.metric else None
+
+    @property
+    def interval(self) -> str:
+        return format_interval(self.metric) if self.metric else ""
 
 
 def board_of(result: Result) -> Board:
@@ -74,16 +74,9 @@ def board_of(result: Result) -> Board:
     return Board(result.benchmark, result.benchmark_version, result.evaluator.id, result.limit or 0, rewriter)
 
 
-def row_of(result: Result) -> str:
-    """The model of ``result``, whoever rewrote its prompts: results of raw and of rewritten ones stand side by side."""
-    return Cell(result.model, result.benchmark).raw.model
-
-
 def boards(results: Iterable[Result]) -> dict[Board, list[Result]]:
     """Results by board; full boards by benchmark, then the limited ones."""
-    by_board: dict[Board, list[Result]] = {}
-    for result in results:
-        by_board.setdefault(board_of(result), []).append(result)
+    by_board = grouped(results, board_of)
     # a trial on a few items comes last: it must not decide the order of the models
     order = sorted(
         by_board, key=lambda b: (b.limit > 0, b.benchmark, b.limit, b.rewriter, b.version, b.evaluator)
@@ -92,29 +85,18 @@ def boards(results: Iterable[Result]) -> dict[Board, list[Result]]:
 
 
 def headline_of(results: Sequence[Result]) -> list[str]:
-    """The headline metrics of one board; a withheld result does not name its own, its neighbours do."""
+    """The headline metrics of one board, an empty name while all are withheld: a withheld result does not name its own,
+    its neighbours do."""
     return list(dict.fromkeys(name for result in results for name in result.headline)) or [""]
-
-
-def labels(results: Iterable[Result]) -> dict[Column, str]:
-    """The columns of the leaderboard in order, with their labels; those have versions where there are several."""
-    by_board, found = boards(results), {}
-    for board, members in by_board.items():
-        versions = {other.version for other in by_board if other.benchmark == board.benchmark}
-        for metric in headline_of(members):
-            column = Column(board, metric)
-            found[column] = column.label(with_version=len(versions) > 1)
-    return found
-
-
-def digits(scale: float) -> int:
-    """Decimals that a score with this top of range is shown with."""
-    return 4 if scale <= 1 else 2
 
 
 def format_value(value: float, scale: float) -> str:
     """``value`` as shown everywhere: 4 decimals on a 0-1 scale, else 2."""
-    return decimals(value, digits(scale))
+    return decimals(value, _digits(scale))
+
+
+def _digits(scale: float) -> int:
+    return 4 if scale <= 1 else 2
 
 
 def format_interval(metric: Metric) -> str:
@@ -123,28 +105,23 @@ def format_interval(metric: Metric) -> str:
         return ""
     low, high = metric.interval
     below, above = metric.value - low, high - metric.value
-    if abs(above - below) < 10.0 ** -digits(metric.scale):
+    if abs(above - below) < 10.0 ** -_digits(metric.scale):
         return f"±{format_value((above + below) / 2, metric.scale)}"
     return f"[{format_value(low, metric.scale)}, {format_value(high, metric.scale)}]"
 
 
 def shown(result: Result, metric: str) -> Figure:
     """What may be shown of one metric of ``result``: a number only when its headline is not withheld."""
-    coverage = result.coverage
+    coverage, found = result.coverage, result.metrics.get(metric)
     if not result.headline:
         if result.withheld.startswith(STALE):
-            return Figure(STALE)
-        if not coverage.complete:
-            return Figure(f"incomplete {coverage.judged}/{coverage.expected}")
-        return Figure("withheld")
-    found = result.metrics.get(metric)
-    if found is None:
-        return Figure("–")
-    if found.value is None:
-        return Figure("no score")
-    number = format_value(found.value, found.scale)
+            return Figure(result, STALE)
+        is_short = not coverage.complete
+        return Figure(result, f"incomplete {coverage.judged}/{coverage.expected}" if is_short else "withheld")
+    if found is None or found.value is None:
+        return Figure(result, "no score" if found else "–")
     remark = "" if coverage.complete else f"{coverage.judged}/{coverage.expected}, {result.treatment} way"
-    return Figure(number, found.value, format_interval(found), found, remark)
+    return Figure(result, format_value(found.value, found.scale), found, remark)
 
 
 def mark_best(column: Sequence[Figure]) -> list[Figure]:
@@ -160,33 +137,39 @@ def mark_best(column: Sequence[Figure]) -> list[Figure]:
 
 
 class Grid(NamedTuple):
-    """The leaderboard as shown: ``rows[i][j]`` is model i in column j; None where it was not run."""
+    """The leaderboard as shown: ``rows[i][j]`` is model i in the column of label j; None where it was not run.
 
-    columns: list[Column]
+    A model has one row, whoever rewrote its prompts: results of raw and of rewritten ones stand side by side.
+    """
+
     labels: list[str]
     models: list[str]
     rows: list[list[Figure | None]]
 
 
 def grid(results: Sequence[Result]) -> Grid:
-    """Arrange ``results``: models in the order of :data:`ORDER_NOTE`."""
-    named = labels(results)
-    by_place = {(row_of(result), board_of(result)): result for result in results}
-    models = sorted({row_of(result) for result in results})
-    table: dict[str, list[Figure | None]] = {model: [] for model in models}
-    for column in named:
-        here = [model for model in models if (model, column.board) in by_place]
-        marked = mark_best([shown(by_place[model, column.board], column.metric) for model in here])
-        by_model = dict(zip(here, marked, strict=True))
-        for model in models:
-            table[model].append(by_model.get(model))
-    models.sort(key=lambda model: _order(table[model]))
-    return Grid(list(named), list(named.values()), models, [table[model] for model in models])
+    """Arrange ``results``: models in the order of :data:`ORDER_NOTE`; labels have versions where there are several."""
+    by_board, labels = boards(results), list[str]()
+    table: dict[str, list[Figure | None]] = {model: [] for model in sorted(map(_row_of, results))}
+    for board, members in by_board.items():
+        versions = {other.version for other in by_board if other.benchmark == board.benchmark}
+        alone = {_row_of(result): result for result in members}  # the last of several
+        for metric in headline_of(members):
+            labels.append(board.label(metric, with_version=len(versions) > 1))
+            marked = mark_best([shown(alone[model], metric) for model in table if model in alone])
+            by_model = {_row_of(figure.result): figure for figure in marked}
+            for model, row in table.items():
+                row.append(by_model.get(model))
+    models = sorted(table, key=lambda model: _best_first(table[model][0]))
+    return Grid(labels, models, [table[model] for model in models])
 
 
-def _order(row: list[Figure | None]) -> tuple[bool, float]:
-    first = row[0]
-    value = first.value if first else None
+def _row_of(result: Result) -> str:
+    return Cell(result.model, result.benchmark).raw.model
+
+
+def _best_first(figure: Figure | None) -> tuple[bool, float]:
+    value = figure.value if figure else None
     return value is None, -(value or 0.0)
 
 
@@ -207,110 +190,100 @@ def csv_text(cells: Iterable[CellReport]) -> str:
 
 def _csv_row(result: Result, name: str) -> dict[str, Any]:
     metric = result.metrics[name]
-    withheld = not result.headline
     low, high = metric.interval or (None, None)
-    coverage = {c: getattr(result.coverage, c) for c in COVERAGE_COLUMNS}
+    values = {"value": metric.value, "ci_low": low, "ci_high": high} if result.headline else {}
     return {
-        "model": result.model,
-        "benchmark": result.benchmark,
-        "benchmark_version": result.benchmark_version,
+        **values,
+        **{column: getattr(result.coverage, column) for column in COVERAGE_COLUMNS},
+        **{column: getattr(result, column) for column in ("model", "benchmark", "benchmark_version")},
+        **{column: getattr(result, column) for column in ("state", "withheld", "treatment", "limit")},
         "evaluator": result.evaluator.id,
         "official": str(result.evaluator.official).lower(),
         "metric": name,
         "score_name": result.score_name(name),
-        "value": None if withheld else metric.value,
-        "ci_low": None if withheld else low,
-        "ci_high": None if withheld else high,
         "n": metric.n,
         "scale": metric.scale,
         "headline": str(name in result.headline).lower(),
-        "state": result.state,
-        "withheld": result.withheld,
-        **coverage,
-        "treatment": result.treatment,
-        "limit": result.limit,
         "git_commit": result.provenance.get("git_commit"),
     }
 
 
 def coverage_text(coverage: Coverage) -> str:
     """``1276/1280 judged: 3 refused, 1 failed, 2 flat images``."""
-    problems = coverage.problems()
     flat = f"{coverage.flat} flat" if coverage.flat else ""
-    remarks = ", ".join(part for part in (problems, flat) if part)
+    remarks = ", ".join(filter(None, (coverage.problems(), flat)))
     return f"{coverage.judged}/{coverage.expected}" + (f" ({remarks})" if remarks else "")
 
 
-def markdown_text(cells: Sequence[CellReport], unreadable: Sequence[str] = ()) -> str:
-    """``leaderboard.md``: headline scores, notes and coverage of every cell, cells without a result, and what is
-    ``unreadable``."""
-    results = [cell.result for cell in cells if cell.result]
-    lines = ["# Leaderboard", ""]
-    lines += _score_table(grid(results)) if results else ["No results yet."]
-    withheld = [r for r in results if not r.headline]
-    if withheld:
-        lines += ["", "## Withheld scores", ""]
-        lines += [
-            f"- {_md(f'{r.model} / {r.benchmark}@{r.evaluator.id}')}: {_md(r.withheld)}" for r in withheld
-        ]
-    if noted := [(r, note) for r in results for note in r.notes]:
-        lines += ["", "## Notes", ""]
-        lines += [f"- {_md(f'{r.model} / {r.benchmark}@{r.evaluator.id}')}: {_md(note)}" for r, note in noted]
-    if results:
-        lines += ["", "## Coverage", "", *_coverage_table(results)]
-    without = [cell for cell in cells if not cell.result]
-    if without:
-        lines += ["", "## Cells without a result", ""]
-        lines += [f"- {_md(c.cell.key)}: {_md(c.problem)} (items recorded: {len(c.items)})" for c in without]
-    if unreadable:
-        lines += ["", "## What could not be read", "", *(f"- {_md(line)}" for line in unreadable)]
-    return "\n".join(lines) + "\n"
+# ---- in a terminal
+
+_HEADER = ["", "score", "95 % interval", "n", "judged"]
+_GAP = "  "
+_MIN_NAME = 12
+_MOST_NAMED = 3  # cells with the same note
 
 
-def _score_table(board: Grid) -> list[str]:
-    rows = [
-        [_md(model), *(_md_cell(cell) for cell in row)]
-        for model, row in zip(board.models, board.rows, strict=True)
-    ]
-    return [
-        *_md_table(["model", *(_md(label) for label in board.labels)], rows, "left"),
-        "",
-        f"{ORDER_NOTE} Bold is the best of a column (ties too); higher is better; ± and [ ] are 95 % "
-        "intervals. Scores of different evaluators, versions or item counts are never in one column.",
-    ]
+def format_table(results: Sequence[Result], width: int) -> str:
+    """One block per score, best model first; ``width`` is the terminal's, in columns.
+
+    ``*`` marks the best of a score. A withheld score shows its state instead of a number and its reason
+    below the table, where the notes of all results are, too.
+    """
+    if not results:
+        return "No results."
+    board = grid(results)
+    blocks = []
+    for label, column in zip(board.labels, zip(*board.rows, strict=True), strict=True):
+        figures = [figure for figure in column if figure]
+        figures.sort(key=lambda one: (*_best_first(one), one.result.model))
+        blocks.append((label, [_row(figure) for figure in figures]))
+    # never cut: the end of a reason says what to do
+    reasons = [f"withheld: {_named(r)}: {' '.join(r.withheld.split())}" for r in results if not r.headline]
+    noted = [(" ".join(note.split()), _named(result)) for result in results for note in result.notes]
+    notes = [f"note: {_few(of)}: {note}" for note, of in grouped(noted, lambda one: one[0]).items()]
+    return "\n".join([*_layout(blocks, width), *reasons, *notes])
 
 
-def _md_cell(cell: Figure | None) -> str:
-    if cell is None:
-        return "–"
-    number = f"**{_md(cell.text)}**" if cell.best else _md(cell.text)
-    remark = f"({_md(cell.remark)})" if cell.remark else ""
-    return " ".join(part for part in (number, _md(cell.interval), remark) if part)
+def _few(noted: Sequence[tuple[str, str]]) -> str:
+    """Whose note it is, which is shown once."""
+    more = f" and {len(noted) - _MOST_NAMED} more" if len(noted) > _MOST_NAMED else ""
+    return ", ".join(name for _, name in noted[:_MOST_NAMED]) + more
 
 
-def _coverage_table(results: Sequence[Result]) -> list[str]:
-    header = ["model", "benchmark", "evaluator", *(c.replace("_", " ") for c in COVERAGE_COLUMNS)]
-    rows = [
-        [
-            _md(r.model),
-            _md(r.benchmark + (f" (first {r.limit} items)" if r.limit else "")),
-            _md(r.evaluator.id + (" (official)" if r.evaluator.official else "")),
-            *(str(getattr(r.coverage, c)) for c in COVERAGE_COLUMNS),
-        ]
-        for r in sorted(results, key=lambda r: (r.benchmark, r.model))
-    ]
-    return _md_table(header, rows, "right")
+def _row(figure: Figure) -> list[str]:
+    result = figure.result
+    word = "incomplete" if figure.text.startswith("incomplete") else figure.text  # counts: last column
+    coverage = coverage_text(result.coverage)
+    if result.headline and not result.coverage.complete:
+        coverage += f", {result.treatment} way"
+    n = str(figure.metric.n) if figure.metric else ""
+    return [f"{'*' if figure.best else ' '} {result.model}", word, figure.interval, n, coverage]
 
 
-def _md_table(header: list[str], rows: list[list[str]], numbers: str) -> list[str]:
-    rule = "---:" if numbers == "right" else "---"
-    align = ["---" if name in ("model", "benchmark", "evaluator") else rule for name in header]
-    return ["| " + " | ".join(row) + " |" for row in (header, align, *rows)]
+def _layout(blocks: list[tuple[str, list[list[str]]]], width: int) -> list[str]:
+    every = [row for _, rows in blocks for row in rows]
+    widths = [max(columns_of(row[i]) for row in [_HEADER, *every]) for i in range(len(_HEADER))]
+    widths[0] = max(widths[0], *(columns_of(label) for label, _ in blocks))
+    spare = width - sum(widths) - len(_GAP) * (len(_HEADER) - 1)
+    if spare < 0:
+        # the reasons of a gap in coverage are repeated below the table, so that column gives way first
+        give = max(0, min(-spare, widths[4] - columns_of("9999/9999")))
+        widths[4] -= give
+        widths[0] = max(_MIN_NAME, widths[0] + spare + give)
+    lines = []
+    for label, rows in blocks:
+        lines += [_line([label, *_HEADER[1:]], widths), *(_line(row, widths) for row in rows), ""]
+    return lines
 
 
-_MD_SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_|<>[]#~"})
+def _line(row: list[str], widths: list[int]) -> str:
+    parts = []
+    for i, (text, width) in enumerate(zip(row, widths, strict=True)):
+        text = fit(text, width)
+        pad = " " * (width - columns_of(text))
+        parts.append(pad + text if i in (1, 3) else text + pad)
+    return _GAP.join(parts).rstrip()
 
 
-def _md(text: str) -> str:
-    """``text`` as Markdown that shows exactly it, on one line."""
-    return plain(text).translate(_MD_SPECIAL)
+def _named(result: Result) -> str:
+    return f"{result.model} / {result.benchmark}@{result.evaluator.id}"

@@ -1,33 +1,32 @@
 """The job that rewrites the prompts of a run, before any image is made (run by a launcher in the driver's environment).
 
-It is the only one that asks the rewriter's endpoint: the jobs that make images need no way to it.
+It is the only one that asks the rewriter's endpoint: the jobs that make images need no way to it. With
+``--forecast`` what such jobs would ask.
 """
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from imageevalkit import logs
+from imageevalkit.cell import Cell
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, say, worst
-from imageevalkit.jobs import STATUS_OF_STATE, cell_of, load_plan, outcome_of, write_outcome
+from imageevalkit.forecast import Datasets, Forecast, job_or_forecast
+from imageevalkit.jobs import STATUS_OF_STATE, RewriteOrder, cell_of, given_job, outcome_of, write_outcome
+from imageevalkit.judges.api import money_in_words
 from imageevalkit.progress import ProgressWriter
-from imageevalkit.rewriting.engine import STAGE, RewriteOptions, RewriteRun, make_rewriter
+from imageevalkit.rewriting.engine import STAGE, RewriteRun, make_rewriter, read_replies, texts_of
 from imageevalkit.secrets import one_line
+from imageevalkit.text import counted
 
 
 def main() -> ExitStatus:
     """Rewrite the prompts of every cell of the job; the exit status is that of the worst."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--plan", type=Path, required=True)
-    parser.add_argument("--job", required=True)
-    args = parser.parse_args()
-    plan = load_plan(args.plan)
-    job = plan.job(args.job)
-    logs.print_without_fear()
-    rewriter = make_rewriter(job.options["rewriter"], job.options["kwargs"])
-    run = RewriteRun(rewriter, RewriteOptions(**job.options["options"]), ProgressWriter())
+    plan, job, order = given_job(RewriteOrder)
+    rewriter = make_rewriter(order.rewriter, order.kwargs)
+    run = RewriteRun(rewriter, order, ProgressWriter(plan.progress_path(job)), plan.settings)
     outcomes = {key: outcome_of(partial(run.plan, cell_of(key)), say) for key in job.cells}
     try:
         run.ask()
@@ -41,5 +40,27 @@ def main() -> ExitStatus:
     return worst(STATUS_OF_STATE[outcome.state] for outcome in outcomes.values())
 
 
+def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
+    """What a job with this order would ask about a cell, in words; only reads, and raises what the job would."""
+    order = RewriteOrder(**request["order"])
+    rewriter = make_rewriter(order.rewriter, order.kwargs)
+    known = set(read_replies(rewriter, order.retry_refused))
+
+    def forecast(cell: Cell) -> str:
+        task, items = datasets[cell.benchmark].dataset_task, datasets.items(cell, order.limit)
+        questions = texts_of(cell, rewriter, task, items, order).questions
+        waiting = [question for name, question in questions.items() if name not in known]
+        # of what cells share the first one tells
+        known.update(questions)
+        said = (
+            f"{len(waiting)} of {counted(len(questions), 'rewrite request')} to send to {rewriter.model_id}"
+        )
+        if not waiting:
+            return said
+        return f"{said}, {money_in_words(waiting, rewriter.settings.price_of(rewriter.model_id))}"
+
+    return forecast
+
+
 if __name__ == "__main__":
-    run_main(main)
+    run_main(job_or_forecast(main, forecast_of))

@@ -6,28 +6,25 @@ was answered is never asked, and paid for, again, and two models are shown the s
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from imageevalkit import registry
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Question
 from imageevalkit.cell import REWRITES, Cell, output_root
-from imageevalkit.cell.items import Item, items_of
+from imageevalkit.cell.items import Item, ShownTexts, items_of, write_shown
 from imageevalkit.cell.jsonl import JsonlWriter, Shape, read_kept
-from imageevalkit.cell.records import OK, Record, last_records
-from imageevalkit.cell.rewritten import ShownTexts, write_shown
+from imageevalkit.cell.records import OK, last_records
 from imageevalkit.errors import say
-from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, Outcome
+from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, BenchmarkSettings, Outcome, RewriteOrder
 from imageevalkit.judges.choice import JudgeChoice, JudgeOptions, JudgeSetting
 from imageevalkit.judges.client import ApiJudge
-from imageevalkit.locks import open_lock, take_lock
+from imageevalkit.locks import held
 from imageevalkit.progress import Progress, ProgressWriter, watched
 from imageevalkit.rewriting.rewriter import NotRewritten, Rewriter
 from imageevalkit.secrets import one_line, redact
@@ -47,6 +44,16 @@ class Reply(NamedTuple):
     text: str
     status: Status
 
+    def why_not(self, rewriter: Rewriter) -> str:
+        """Why it holds no prompt; empty: it does."""
+        if self.status != "ok":
+            return self.text if self.status == "refused" else _CUT
+        try:
+            rewriter.prompt_in(self.text)
+        except NotRewritten as error:
+            return str(error)
+        return ""
+
 
 _RECORD = Shape[dict[str, Any]](must={"request": str, "status": Status, "text": str})
 _CUT = (
@@ -55,25 +62,20 @@ _CUT = (
 )
 
 
-class RewriteOptions(NamedTuple):
-    """``limit``: only so many of the first items. ``overwrite``: images of prompts that could not be rewritten may be
-    made again. ``retry_refused``: what was refused is asked again. ``workers`` requests are in flight at most."""
-
-    limit: int | None = None
-    overwrite: bool = False
-    retry_refused: bool = False
-    workers: int = 4
-    requests_per_minute: float | None = None
-
-
 class RewritingModel(ApiJudge):
     """The language model that ``rewriter`` asks, behind a chat endpoint."""
 
     role, option = "prompt rewriter", "--rewriter_kwargs"
 
-    def __init__(self, rewriter: Rewriter, options: RewriteOptions) -> None:
+    def __init__(self, rewriter: Rewriter, options: RewriteOrder) -> None:
         model = rewriter.model_id
-        given = JudgeOptions(rewriter.settings.of_chat, options.workers, options.requests_per_minute)
+        given = JudgeOptions(
+            rewriter.settings.of_chat,
+            options.workers,
+            options.requests_per_minute,
+            max_cost=options.max_cost,
+            shared=options.shared,
+        )
         super().__init__(JudgeChoice(model, JudgeSetting("openai", model)), given, {})
 
 
@@ -90,24 +92,11 @@ def replies_file(rewriter: Rewriter) -> Path:
 
 def read_replies(rewriter: Rewriter, retry_refused: bool) -> dict[str, Reply]:
     """By request; those without a prompt only where they are not to be asked for again. Raises CellFailure."""
-    replies = {
-        one["request"]: Reply(one["text"], one["status"])
-        for one in read_kept(replies_file(rewriter), _RECORD)
-    }
+    records = read_kept(replies_file(rewriter), _RECORD)
+    replies = {one["request"]: Reply(one["text"], one["status"]) for one in records}
     if retry_refused:
-        return {request: reply for request, reply in replies.items() if not _why_not(rewriter, reply)}
+        return {request: reply for request, reply in replies.items() if not reply.why_not(rewriter)}
     return replies
-
-
-def _why_not(rewriter: Rewriter, reply: Reply) -> str:
-    """Why a reply holds no prompt; empty: it does."""
-    if reply.status != "ok":
-        return reply.text if reply.status == "refused" else _CUT
-    try:
-        rewriter.prompt_in(reply.text)
-    except NotRewritten as error:
-        return str(error)
-    return ""
 
 
 class _Text(NamedTuple):
@@ -124,6 +113,7 @@ class CellTexts:
     prompt, since no other was to be had, with the reason: it stays until it may be overwritten."""
 
     cell: Cell
+    rewriter: Rewriter
     items: Sequence[Item]
     texts: Mapping[str, Sequence[_Text]]
     stands: Mapping[str, str]
@@ -135,29 +125,54 @@ class CellTexts:
         texts = (text for item in asked for text in self.texts[item.id])
         return {text.question.name: text.question for text in texts if text.question}
 
+    def shown(self, replies: Mapping[str, Reply], errors: Mapping[str, str]) -> list[ShownTexts]:
+        """What the model is shown of each item, by what was replied; ``errors`` are why requests have no reply.
+
+        An item keeps all of its original texts where one of them could not be rewritten.
+        """
+        shown = []
+        for item in self.items:
+            texts, whys, lost = [], list[str](), list[str]()
+            if why := self.stands.get(item.id):
+                lost.append(why)
+            for text in self.texts[item.id] if not lost else ():
+                if text.question is None:
+                    whys += filter(None, [text.why])
+                    texts.append(text.text)
+                elif not (reply := replies.get(text.question.name)):
+                    lost.append(errors.get(text.question.name, "it was not asked for"))
+                elif why := reply.why_not(self.rewriter):
+                    lost.append(why)
+                else:
+                    texts.append(self.rewriter.prompt_in(reply.text))
+            used, reasons = (item.texts, lost) if lost else (texts, whys)
+            shown.append(ShownTexts(item.id, item.texts, used, "; ".join(reasons), bool(lost)))
+        return shown
+
 
 def texts_of(
-    cell: Cell, rewriter: Rewriter, task: str, items: Sequence[Item], options: RewriteOptions
+    cell: Cell, rewriter: Rewriter, task: str, items: Sequence[Item], options: RewriteOrder
 ) -> CellTexts:
     """What is asked about ``items`` of ``cell``. Only reads. Raises CellFailure: the rewriter cannot rewrite them."""
     rewriter.check(cell.raw, options.limit)
     records = {} if options.overwrite else last_records(cell)
-    texts = {item.id: _texts(item, rewriter, cell.raw, task) for item in items}
-    stands = {item.id: why for item in items if (why := _kept(item, records.get(item.id)))}
-    return CellTexts(cell, items, texts, stands)
-
-
-def _kept(item: Item, record: Record | None) -> str:
-    behind = record.rewriting if record and record.status == OK else None
-    is_same = behind and behind["lost"] and behind["original_sha256"] == item.prompt_sha256
-    return behind["kept"] if behind and is_same else ""
+    texts, stands = dict[str, list[_Text]](), dict[str, str]()
+    for item in items:
+        texts[item.id] = _texts(item, rewriter, cell.raw, task)
+        record = records.get(item.id)
+        behind = record.rewriting if record and record.status == OK else None
+        if behind and behind["lost"] and behind["original_sha256"] == item.prompt_sha256 and behind["kept"]:
+            stands[item.id] = behind["kept"]
+    return CellTexts(cell, rewriter, items, texts, stands)
 
 
 def _texts(item: Item, rewriter: Rewriter, raw: Cell, task: str) -> list[_Text]:
+    parts = item.input_list or ()
+    before_images = next((n for n, part in enumerate(parts) if not isinstance(part, str)), 0)
     texts: list[_Text] = []
     for text in item.texts:
         # what stands before the images of a subject is its name
-        if not text.strip() or (task == "subject" and len(texts) < _names(item)):
+        if not text.strip() or (task == "subject" and len(texts) < before_images):
             texts.append(_Text(text))
             continue
         try:
@@ -165,41 +180,6 @@ def _texts(item: Item, rewriter: Rewriter, raw: Cell, task: str) -> list[_Text]:
         except NotRewritten as error:
             texts.append(_Text(text, why=str(error)))
     return texts
-
-
-def _names(item: Item) -> int:
-    parts = item.input_list or ()
-    return next((n for n, part in enumerate(parts) if not isinstance(part, str)), 0)
-
-
-def shown_texts(
-    planned: CellTexts, rewriter: Rewriter, replies: Mapping[str, Reply], errors: Mapping[str, str]
-) -> list[ShownTexts]:
-    """What the model is shown of each item, by what was replied; ``errors`` are why requests have no reply.
-
-    An item keeps all of its original texts where one of them could not be rewritten.
-    """
-    shown = []
-    for item in planned.items:
-        texts, whys, lost = [], list[str](), list[str]()
-        if why := planned.stands.get(item.id):
-            lost.append(why)
-        for text in planned.texts[item.id] if not lost else ():
-            if text.question is None:
-                whys += filter(None, [text.why])
-                texts.append(text.text)
-            elif reply := replies.get(text.question.name):
-                if why := _why_not(rewriter, reply):
-                    lost.append(why)
-                else:
-                    texts.append(rewriter.prompt_in(reply.text))
-            else:
-                lost.append(errors.get(text.question.name, "it was not asked for"))
-        one = ShownTexts(
-            item.id, item.texts, item.texts if lost else texts, "; ".join(lost or whys), bool(lost)
-        )
-        shown.append(one)
-    return shown
 
 
 def outcome_of(shown: Sequence[ShownTexts], *more: str) -> Outcome:
@@ -228,21 +208,26 @@ class RewriteRun:
     """All cells of a job: asks what is open of them, and leaves what their models are shown."""
 
     rewriter: Rewriter
-    options: RewriteOptions
+    options: RewriteOrder
     progress: ProgressWriter
+    settings: BenchmarkSettings = field(default_factory=dict)
     planned: list[CellTexts] = field(default_factory=list)
     problem: str = ""
     """Why the model stopped answering; empty: it did not."""
     _replies: dict[str, Reply] = field(default_factory=dict)
     _errors: dict[str, str] = field(default_factory=dict)
     _usd: dict[str, float] = field(default_factory=dict)
+    _payers: dict[str, str] = field(default_factory=dict)  # by request, the cell that it is counted for
     _reused: set[str] = field(default_factory=set)
 
     def plan(self, cell: Cell) -> Outcome:
         """Take ``cell`` on. Raises CellFailure: its prompts cannot be rewritten."""
-        dataset = registry.load_dataset(cell.benchmark)
+        dataset = registry.load_dataset(cell.benchmark, self.settings.get(cell.benchmark, {}))
         items = items_of(dataset, cell, self.options.limit)
-        self.planned.append(texts_of(cell, self.rewriter, dataset.dataset_task, items, self.options))
+        planned = texts_of(cell, self.rewriter, dataset.dataset_task, items, self.options)
+        self.planned.append(planned)
+        for name in planned.questions:
+            self._payers.setdefault(name, cell.key)
         return Outcome(COMPLETE)
 
     def ask(self) -> None:
@@ -252,7 +237,12 @@ class RewriteRun:
             CellFailure: the disk is full.
         """
         path = replies_file(self.rewriter)
-        with _only_writer(path, self._tell):
+
+        def wait() -> None:
+            say(f"waiting for another run that writes {path}")
+            self._tell("another run asks the same rewriter")
+
+        with held(path.with_name(f".{path.name}.lock"), wait):
             self._replies = read_replies(self.rewriter, self.options.retry_refused)
             self._reused = set(self._replies)
             questions = {name: one for planned in self.planned for name, one in planned.questions.items()}
@@ -317,16 +307,19 @@ class RewriteRun:
                 f"{self.problem} ({len(left)} of {counted(len(requests), 'request')} left; the same command goes on "
                 "from here)",
             )
-        shown = shown_texts(planned, self.rewriter, self._replies, self._errors)
-        outcome = outcome_of(shown, self.rewriter.basis(planned.cell.raw), self._spent(requests))
+        shown = planned.shown(self._replies, self._errors)
+        usd = self._paid(planned)
+        money = "" if usd is None else f"{dollars(usd)} for {self.rewriter.model_id}"
+        outcome = outcome_of(shown, self.rewriter.basis(planned.cell.raw), money)
         if outcome.state != FAILED:
             write_shown(planned.cell, shown)
         return outcome
 
-    def _spent(self, requests: Mapping[str, Question]) -> str:
-        # of a request that cells share the first one tells
-        paid = [self._usd.pop(name) for name in requests if name in self._usd]
-        return f"{dollars(sum(paid))} for {self.rewriter.model_id}" if paid else ""
+    def _paid(self, planned: CellTexts) -> float | None:
+        """USD of this run's answers to a cell's requests; of one that cells share the first cell tells."""
+        key = planned.cell.key
+        mine = [name for name in planned.questions if name in self._usd and self._payers[name] == key]
+        return sum(self._usd[name] for name in mine) if mine else None
 
     def _tell(self, note: str = "", force: bool = False) -> None:
         for planned in self.planned:
@@ -334,19 +327,5 @@ class RewriteRun:
             failed = sum(name in self._errors for name in requests)
             done = failed + sum(name in self._replies for name in requests)
             reused = sum(name in self._reused for name in requests)
-            self.progress.report(Progress(key, STAGE, done, len(requests), reused, failed, note), force)
-
-
-@contextlib.contextmanager
-def _only_writer(path: Path, tell: Callable[[str], None]) -> Iterator[None]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = path.with_name(f".{path.name}.lock")
-    with os.fdopen(open_lock(lock), "wb") as opened:
-        take = partial(take_lock, opened.fileno(), lock)
-        try:
-            take()
-        except BlockingIOError:
-            say(f"waiting for another run that writes {path}")
-            tell("another run asks the same rewriter")
-            take(wait=True)
-        yield
+            state = Progress(key, STAGE, done, len(requests), reused, failed, note)
+            self.progress.report(state._replace(cost=self._paid(planned)), force)

@@ -17,7 +17,7 @@ from imageevalkit.benchmark.answerer import digest
 from imageevalkit.benchmark.question import Message, Question, Sampling
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
-from imageevalkit.judges.settings import ChatSettings
+from imageevalkit.judges.choice import ChatSettings
 from imageevalkit.secrets import one_line
 
 _HASH_DIGITS = 8

@@ -8,25 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from custom_models.model_settings import (
-    api,
-    controlled,
-    diffusers_any,
-    diffusers_others,
-    flux,
-    instruct_edit,
-    qwen_image,
-    reference,
-    stable_diffusion,
-    subject_driven,
-    transformers_models,
-    unified,
-    unified_t2i,
-)
+from custom_models.model_settings import api, authors, native, reference
 from custom_models.model_settings.api import API_ENDPOINT, API_MODELS, API_SETTINGS, api_setting
-from imageevalkit.asset_checks.hub import commit_of
 from imageevalkit.assets import HubAsset
-from imageevalkit.weights import may_be_hub_id
+from imageevalkit.assets.check import commit_of
+from imageevalkit.assets.weights import may_be_hub_id
 
 __all__ = ["API_ENDPOINT", "API_MODELS", "API_SETTINGS", "MODEL_SETTINGS", "api_setting", "load_model"]
 
@@ -40,21 +26,7 @@ MODEL_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "subject": {},
 }
 
-_FAMILIES = (
-    reference,
-    qwen_image,
-    flux,
-    stable_diffusion,
-    diffusers_others,
-    instruct_edit,
-    subject_driven,
-    transformers_models,
-    unified,
-    unified_t2i,
-    controlled,
-    diffusers_any,
-    api,
-)
+_FAMILIES = (reference, native, authors, api)
 
 for _task, _own in MODEL_SETTINGS.items():
     _shipped = (family.SETTINGS.get(_task, {}) for family in _FAMILIES)

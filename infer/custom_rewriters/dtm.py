@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from imageevalkit.assets import github, text_list
+from imageevalkit.assets import asset_list
 from imageevalkit.benchmark.question import Message
 from imageevalkit.cell import Cell, short_path
 from imageevalkit.cell.items import Item
@@ -47,12 +47,7 @@ class Dtm(Rewriter):
     """For items whose data name their ``pair`` of dimensions ("IQ-R_TA-C")."""
 
     name = "dtm"
-    assets = github(
-        "fesvhtr/TRIG",
-        "e43923c30f7a64f742bc42d7bacc5ebd941412e2",
-        prompts=text_list(Path(__file__).with_name("dtm_texts.txt")),
-        licence="CC-BY-NC-SA-4.0",
-    )
+    assets = asset_list(Path(__file__).with_name("dtm_texts.txt"))
 
     def __init__(self, *settings: Any) -> None:
         super().__init__(*settings)

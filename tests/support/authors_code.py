@@ -17,7 +17,7 @@ from types import ModuleType
 
 import pytest
 
-from custom_models import authors_code
+from custom_models import authors
 from imageevalkit.cell import REPO
 from tests.support.authors_calls import CALLS
 
@@ -33,7 +33,7 @@ def stand_in(name: str, code: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     folder = code / name
     shutil.copytree(SUPPORT / f"stand_in_{name.replace('-', '_')}", folder)
     CALLS.clear()
-    monkeypatch.setattr(authors_code, "CODE", code)
+    monkeypatch.setattr(authors, "CODE", code)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     before = dict(sys.modules)

@@ -16,10 +16,8 @@ from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item, items_of
 from imageevalkit.cell.results import Result, read_result
 from imageevalkit.evaluation.engine import evaluate_cell
-from imageevalkit.evaluation.interview import EvaluateOptions
-from imageevalkit.jobs import Outcome
-from imageevalkit.judges.answerer import Judge
-from imageevalkit.judges.choice import JudgeOptions
+from imageevalkit.jobs import EvaluateOrder, Outcome
+from imageevalkit.judges.choice import Judge, JudgeOptions
 from imageevalkit.progress import ProgressWriter
 
 Reply = Callable[[Question], Answer | str | None]
@@ -52,9 +50,13 @@ def use_function_judge(reply: Reply, monkeypatch: pytest.MonkeyPatch) -> list[Qu
     asked: list[Question] = []
 
     def judge(
-        name: str, prompts: Mapping[str, str], official: Sequence[str], pixels: PixelRule | None
+        name: str,
+        prompts: Mapping[str, str],
+        official: Sequence[str],
+        pixels: PixelRule | None,
+        options: JudgeOptions,
     ) -> Judge:
-        made = FunctionJudge(registry.choose_judge(name), JudgeOptions(), prompts, official, pixels)
+        made = FunctionJudge(registry.choose_judge(name), options, prompts, official, pixels)
         made.reply, made.asked = reply, asked
         return made
 
@@ -82,7 +84,9 @@ def evaluate(
 ) -> tuple[Outcome, Result]:
     """Evaluate that cell, whatever is there of ``made``."""
     cell = Cell("m", benchmark.name)
-    outcome = evaluate_cell(cell, benchmark, made, ProgressWriter(), EvaluateOptions(limit, official))
+    outcome = evaluate_cell(
+        cell, benchmark, made, ProgressWriter(), EvaluateOrder(limit=limit, official=official)
+    )
     return outcome, read_result(cell.result)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from PIL import Image
 
 from benchmarks.oneig.grids import find_grids
-from imageevalkit.adoption.places import Place
+from imageevalkit.adoption import Place
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item, items_of
 from imageevalkit.generation.model import Refused

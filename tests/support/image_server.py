@@ -238,10 +238,15 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         request = self._receive()
         fault = self.images.enter(request)
-        if request.path not in ENDPOINTS:
+        if self.endpoint not in ENDPOINTS:
             self.send_json(404, _error("no such path", "not_found"))
         else:
             self.images.faults[fault](self, request)
+
+    @property
+    def endpoint(self) -> str:
+        """The path as OpenAI has it; Azure has a deployment, and a version, in it."""
+        return re.sub(r"^/openai/(deployments/[^/]+/)?", "/v1/", urlsplit(self.path).path)
 
     def do_GET(self) -> None:
         path = urlsplit(self.path).path
@@ -289,7 +294,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def send_image(self, image: dict[str, Any]) -> None:
         """Send what the image API would call ``image``, in the shape of the endpoint that was asked."""
-        self.send_json(200, ENDPOINTS[self.path](image))
+        self.send_json(200, ENDPOINTS[self.endpoint](image))
 
     def send_bytes(self, data: bytes) -> None:
         self.send_image({"b64_json": base64_of(data)})

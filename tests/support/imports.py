@@ -15,6 +15,7 @@ from imageevalkit.cell import REPO
 _ROOTS = (REPO / "infer", REPO)
 # what a module comes with, where its name does not say so
 _DISTRIBUTIONS = {
+    "pynvml": ("nvidia-ml-py",),
     "PIL": ("pillow",),
     "cv2": ("opencv-python", "opencv-python-headless"),
     "open_clip": ("open-clip-torch",),

@@ -22,6 +22,8 @@ from imageevalkit.progress import Progress, ProgressWriter
 FOLDER = Path(os.environ["TEST_RUN_FOLDER"])
 def outcome(cell, stage, state="complete", message=""):
     write_outcome(FOLDER, cell_of(cell), stage, Outcome(state, message))
+def progress_writer():
+    return ProgressWriter(FOLDER / "progress" / (STEM + ".jsonl"))
 def stamp(name):
     (FOLDER / name).write_text(str(time.monotonic()))
 def count(name):
@@ -59,7 +61,7 @@ def python_job(
     return Job(
         name=name,
         stage=stage,
-        command=[sys.executable, "-c", _PREAMBLE + code],
+        command=[sys.executable, "-c", f"STEM = {stem!r}\n{_PREAMBLE}{code}"],
         cells=cells,
         logs=[str(folder / "log" / f"{stem}.log")],
         environ={"TEST_RUN_FOLDER": str(folder)},
@@ -87,12 +89,13 @@ def launcher(plan: Plan, marker: str, **popen: object) -> Iterator[subprocess.Po
         "import sys; from pathlib import Path\n"
         "from imageevalkit.cell import lock_cell; from imageevalkit.jobs import cell_of, load_plan\n"
         "from imageevalkit.errors import run_main; from imageevalkit.launch.local import run_plan\n"
+        "from imageevalkit.logs import print_without_fear; print_without_fear()\n"
         "plan = load_plan(Path(sys.argv[1]))\n"
         "locks = {cell: lock_cell(cell_of(cell)) for cell in plan.cells}\n"
         "run_main(lambda: run_plan(plan, locks).status)\n"
     )
     environ = os.environ | {
-        "PYTHONPATH": str(REPO),
+        "PYTHONPATH": f"{REPO / 'tests/support/without_nvml'}{os.pathsep}{REPO}",
         "TEST_MARKER": marker,
         "IMAGEEVALKIT_OUTPUT": str(Path(plan.run_folder) / "output"),
     }

@@ -16,10 +16,9 @@ from unittest.mock import patch
 
 from PIL import Image
 
-from eval_models.encoders.clip import OpenClip
-from eval_models.encoders.hpsv2 import HPSv2Encoder, resized
+from eval_models.encoders.clip import HPSv2Encoder, OpenClip, resized
+from eval_models.encoders.encoder import clip_pixels
 from eval_models.encoders.mask2former import Detected, Mask2Former
-from eval_models.encoders.pixels import clip_pixels
 from eval_models.encoders.vqascore import ClipFlanT5
 from eval_models.encoders.weights import WEIGHTS
 from imageevalkit.benchmark.question import Picture, Question, measure

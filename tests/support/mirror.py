@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from imageevalkit import assets, registry
+from imageevalkit.assets.data import fetch
 from imageevalkit.cell import REPO
-from imageevalkit.prefetch.benchmark_files import fetch
 
 
 def shared_mirror() -> Path:

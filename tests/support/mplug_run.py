@@ -22,7 +22,7 @@ from PIL import Image
 from torchvision import transforms
 from transformers import BertTokenizer
 
-from eval_models.encoders.pixels import CLIP_MEAN, CLIP_STD
+from eval_models.encoders.encoder import CLIP_MEAN, CLIP_STD
 from eval_models.encoders.weights import WEIGHTS
 from eval_models.mplug import MPlug
 from imageevalkit.benchmark.question import Picture, measure

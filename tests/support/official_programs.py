@@ -12,7 +12,7 @@ import pytest
 
 from imageevalkit.benchmark.question import Question
 from imageevalkit.judges.api import _data_url, chat_request, request_parameters
-from imageevalkit.judges.settings import ApiSettings
+from imageevalkit.judges.choice import ApiSettings
 from tests.support.mirror import official_source
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from PIL import Image
 
-from eval_models.vlm.model import load_processor
-from imageevalkit.judges.settings import TransformersSettings
+from eval_models.vlm.judge import load_processor
+from imageevalkit.judges.choice import TransformersSettings
 
 
 def main(folder: str) -> None:

@@ -53,7 +53,7 @@ class RedBenchmark(Benchmark):
         self._evaluator = evaluator
         self.asked: list[str] = []
         self.answered_before = False
-        self.tries = tries  # type: ignore[misc]  # that of a class, elsewhere
+        self.tries = tries
         self._faults = faults or {}
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -14,8 +15,8 @@ from typing import Any
 
 from PIL import Image
 
+from imageevalkit.generation import worker
 from imageevalkit.generation.model import Generated, ItemFailed, ModelUnusable, Refused
-from imageevalkit.generation.replicas import worker
 from tests.support.generation import picture
 
 COMMAND = (sys.executable, "-m", "tests.support.replica_worker")
@@ -56,7 +57,11 @@ class FakeReplica:
         own_batch_size: int = 0,
         tells_gpu: bool = False,
         cannot_load: str = "",
+        slow_on: str = "",
+        slow_seconds: float = 0.0,
+        starts: bool = False,
     ) -> None:
+        self._slow_on, self._slow_seconds = slow_on, slow_seconds
         self._kernel_fits = kernel_fits
         if lingers:
             threading.Thread(target=time.sleep, args=(3600,)).start()
@@ -66,6 +71,9 @@ class FakeReplica:
         self.batch_size = own_batch_size or batch_size
         self._dies_on, self._breaks_on, self._fails_on = dies_on, breaks_on, fails_on
         self._note("load")
+        if starts:  # as an engine of its own would, that outlives who started it and does not heed SIGTERM
+            started = subprocess.Popen(["sh", "-c", "trap '' TERM; exec sleep 100"])
+            self._note("started", str(started.pid))
         if unloadable:
             raise ModelUnusable("no such folder: /nowhere")
         if dies_loading:
@@ -93,6 +101,8 @@ class FakeReplica:
             given = f"{given[0].size} {given[1]}"
         self._note(given)
         time.sleep(self._seconds)
+        if given == self._slow_on:
+            time.sleep(self._slow_seconds)
         if given == self._dies_on:
             os.kill(os.getpid(), signal.SIGKILL)
         if given == self._breaks_on:

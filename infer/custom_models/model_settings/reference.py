@@ -4,30 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-_CLASSES = {
-    "reference-typeset": (".model_utils.reference_typeset", "ReferenceTypeset"),
-    "reference-blank": (".model_utils.reference_blank", "ReferenceBlank"),
-    "reference-noise": (".model_utils.reference_noise", "ReferenceNoise"),
-}
+from custom_models.model_settings import Settings
 
 
-def _entries(suffix: str) -> dict[str, dict[str, Any]]:
-    return {
-        name: {"model_path": "", "module": module, "class": f"{cls}{suffix}", "gpus": 0, "api": False}
-        for name, (module, cls) in _CLASSES.items()
+def _entries(ending: str, *others: str) -> dict[str, dict[str, Any]]:
+    """The models whose classes end so, by name: ``ReferenceTypeset…`` is reference-typeset."""
+    names = ("Typeset", "Blank", "Noise")
+    classes = {name: f"Reference{name}{ending}" for name in names} | {
+        name: f"Reference{name}" for name in others
     }
+    common = {"model_path": "", "module": ".model_utils.reference", "gpus": 0, "api": False}
+    return {f"reference-{name.lower()}": {**common, "class": cls} for name, cls in classes.items()}
 
 
-_IDENTITY = {
-    "model_path": "",
-    "module": ".model_utils.reference_blank",
-    "class": "ReferenceIdentity",
-    "gpus": 0,
-    "api": False,
-}
-
-SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
+SETTINGS: Settings = {
     "t2i": _entries(""),
-    "edit": {**_entries("Edit"), "reference-identity": _IDENTITY},
+    "edit": _entries("Edit", "Identity"),
     "subject": _entries("Subject"),
 }

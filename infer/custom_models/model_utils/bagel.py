@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from custom_models import authors_code
-from custom_models.model_settings.weights import BAGEL
-from custom_models.model_utils.adapters import best_device, loading, set_seeds, weights_folder
-from custom_models.model_utils.bagel_loading import load_inferencer
+from custom_models.authors import AuthorsModel
+from custom_models.model_settings import BAGEL
 from custom_models.model_utils.flash_attention import flash_attention
 from imageevalkit.generation.model import Generated, ItemFailed, ModelUnusable
 
 _STRIDE, _LARGEST = 16, 1024  # pixels
+# what reads or writes tokens is on one GPU
+_WITH_TOKENS = {
+    "language_model.model.embed_tokens",
+    "time_embedder",
+    "latent_pos_embed",
+    "vae2llm",
+    "llm2vae",
+    "connector",
+    "vit_pos_embed",
+}
 
 
-class Bagel:
+@dataclass(kw_only=True, eq=False)
+class Bagel(AuthorsModel):
     """Loading and the settings of both tasks.
 
     Args:
-        model_path: folder or hub repository with ``ema.safetensors``, ``ae.safetensors`` and both configurations.
-        revision: commit of a hub repository.
         think: let the model plan in words first; the authors' system prompt asks for it.
         max_think_tokens: length of that plan at most; it is decoded greedily.
         cfg_text_scale, cfg_img_scale: guidance towards the text and the input images; 1 is none.
@@ -33,85 +42,168 @@ class Bagel:
         num_timesteps, timestep_shift: steps, and how much denser they are near the noise.
         device: a torch device; ``cuda`` spreads the layers over all GPUs that the process sees.
 
-    Source: ByteDance-Seed/Bagel@056b5fd5, app.py and README.md ("About Inference Hyperparameters").
 
-    Raises:
-        ModelUnusable: code, packages, weights or GPU are missing.
+    Source: ByteDance-Seed/Bagel@056b5fd5, app.py and README.md ("About Inference Hyperparameters").
     """
 
-    def __init__(
-        self,
-        model_path: str,
-        *,
-        revision: str | None = None,
-        think: bool,
-        max_think_tokens: int,
-        cfg_text_scale: float,
-        cfg_img_scale: float,
-        cfg_interval_start: float,
-        cfg_interval_end: float,
-        cfg_renorm_type: str,
-        cfg_renorm_min: float,
-        num_timesteps: int,
-        timestep_shift: float,
-        device: str = "cuda",
-    ) -> None:
-        self.model_name = Path(model_path).name
-        self._settings: dict[str, Any] = {
-            "think": think,
-            "max_think_token_n": max_think_tokens,
-            "do_sample": False,
-            "cfg_text_scale": cfg_text_scale,
-            "cfg_img_scale": cfg_img_scale,
-            "cfg_interval": [cfg_interval_start, cfg_interval_end],
-            "cfg_renorm_min": cfg_renorm_min,
-            "cfg_renorm_type": cfg_renorm_type,
-            "num_timesteps": num_timesteps,
-            "timestep_shift": timestep_shift,
-        }
-        authors_code.use("bagel")
-        with loading(model_path, "bagel"):
-            device = best_device(device)
-            folder = weights_folder(model_path, revision, BAGEL.patterns)
-            with flash_attention():
-                self._inferencer = load_inferencer(folder, device)
+    code = "bagel"
+    files = BAGEL.patterns
 
-    def _make(self, parts: Sequence[str | Image.Image], seed: int, **size: Any) -> Generated:
+    think: bool
+    max_think_tokens: int
+    cfg_text_scale: float
+    cfg_img_scale: float
+    cfg_interval_start: float
+    cfg_interval_end: float
+    cfg_renorm_type: str
+    cfg_renorm_min: float
+    num_timesteps: int
+    timestep_shift: float
+
+    def load(self) -> None:
+        with flash_attention():
+            self._put_together(Path(self.weights()))
+
+    def _put_together(self, folder: Path) -> None:
+        """The authors' ``InterleaveInferencer``, as app.py does it. Raises ModelUnusable: the GPUs have too little
+        memory."""
+        import torch
+        from accelerate import init_empty_weights, load_checkpoint_and_dispatch
+
+        add_special_tokens = import_module("data.data_utils").add_special_tokens
+        transform = import_module("data.transforms").ImageTransform
+        bagel = import_module("modeling.bagel")
+
+        llm_config = bagel.Qwen2Config.from_json_file(str(folder / "llm_config.json"))
+        llm_config.qk_norm, llm_config.tie_word_embeddings = True, False
+        llm_config.layer_module = "Qwen2MoTDecoderLayer"
+        vit_config = bagel.SiglipVisionConfig.from_json_file(str(folder / "vit_config.json"))
+        vit_config.rope = False
+        vit_config.num_hidden_layers -= 1
+        vae, vae_config = import_module("modeling.autoencoder").load_ae(
+            local_path=str(folder / "ae.safetensors")
+        )
+        config = bagel.BagelConfig(
+            visual_gen=True,
+            visual_und=True,
+            llm_config=llm_config,
+            vit_config=vit_config,
+            vae_config=vae_config,
+            vit_max_num_patch_per_side=70,
+            connector_act="gelu_pytorch_tanh",
+            latent_patch_size=2,
+            max_latent_size=64,
+        )
+        with init_empty_weights():
+            language_model = bagel.Qwen2ForCausalLM(llm_config)
+            model = bagel.Bagel(language_model, bagel.SiglipVisionModel(vit_config), config)
+            model.vit_model.vision_model.embeddings.convert_conv2d_to_linear(vit_config, meta=True)
+        tokenizer = import_module("modeling.qwen2").Qwen2Tokenizer.from_pretrained(str(folder))
+        tokenizer, new_token_ids, _ = add_special_tokens(tokenizer)
+        model = load_checkpoint_and_dispatch(
+            model,
+            checkpoint=str(folder / "ema.safetensors"),
+            device_map=_placement(model, self.device),
+            dtype=torch.bfloat16,
+            # their inferencer makes tensors on the CPU; the hooks move them
+            force_hooks=True,
+        )
+        _decode_on(vae, self.device)
+        self._inferencer: Any = import_module("inferencer").InterleaveInferencer(
+            model=model.eval(),
+            vae_model=vae,
+            tokenizer=tokenizer,
+            vae_transform=transform(1024, 512, 16),
+            vit_transform=transform(980, 224, 14),
+            new_token_ids=new_token_ids,
+        )
+
+    def make(self, given: Any, seed: int, **size: Any) -> Generated:
+        """One image; the plan, if any, is its ``extra["thought"]``."""
         import torch
 
-        set_seeds(seed)
         torch.backends.cudnn.deterministic = True
-        answers = self._inferencer.interleave_inference(input_lists=list(parts), **self._settings, **size)
-        image = answers[-1]
+        answers = self._inferencer.interleave_inference(
+            input_lists=list(given),
+            max_think_token_n=self.max_think_tokens,
+            do_sample=False,
+            cfg_interval=[self.cfg_interval_start, self.cfg_interval_end],
+            **self.chosen("think", "cfg_text_scale", "cfg_img_scale", "cfg_renorm_min", "cfg_renorm_type"),
+            **self.chosen("num_timesteps", "timestep_shift"),
+            **size,
+        )
         thoughts = [answer for answer in answers if isinstance(answer, str)]
-        extra = {"thought": thoughts[0]} if thoughts else {}
-        return Generated(image, requested_size=image.size, extra=extra)
+        return Generated(
+            answers[-1],
+            requested_size=answers[-1].size,
+            extra={"thought": thoughts[0]} if thoughts else {},
+        )
 
 
+@dataclass(kw_only=True, eq=False)
 class BagelT2I(Bagel):
-    """Text to image; see :class:`Bagel`. ``width`` and ``height`` are multiples of 16, 1024 at most."""
+    """Text to image. ``width`` and ``height`` are multiples of 16, 1024 at most."""
 
-    def __init__(self, model_path: str, *, width: int, height: int, **settings: Any) -> None:
-        for side in (width, height):
+    width: int
+    height: int
+
+    def check(self) -> None:
+        for side in (self.width, self.height):
             if side % _STRIDE or not 0 < side <= _LARGEST:
-                raise ModelUnusable(f"BAGEL makes sides of 16, 32, … or 1024 pixels, not {width} x {height}")
-        self._size = (height, width)
-        super().__init__(model_path, **settings)
+                raise ModelUnusable(
+                    f"BAGEL makes sides of 16, 32, … or 1024 pixels, not {self.width} x {self.height}"
+                )
+        super().check()
 
-    def generate(self, prompt: str, seed: int = 42) -> Generated:
-        """One image; the plan, if any, is its ``extra["thought"]``."""
-        return self._make([prompt], seed, image_shapes=self._size)
+    def make(self, given: str, seed: int, **size: Any) -> Generated:
+        """The image of a prompt."""
+        return super().make([given], seed, image_shapes=(self.height, self.width))
 
 
 class BagelEdit(Bagel):
-    """Edit; see :class:`Bagel`. The last input image, with sides of 512 to 1024 pixels, gives the size."""
+    """Edit. The last input image, with sides of 512 to 1024 pixels, gives the size."""
 
-    def generate(self, input_list: Sequence[str | Image.Image], seed: int = 42) -> Generated:
+    def make(self, given: Sequence[str | Image.Image], seed: int, **size: Any) -> Generated:
         """One image. Texts and images are read in their order; alpha is laid on white.
 
-        Raises:
-            ItemFailed: there is no image.
+        Raises ItemFailed: there is no image.
         """
-        if not any(isinstance(part, Image.Image) for part in input_list):
+        if not any(isinstance(part, Image.Image) for part in given):
             raise ItemFailed("the item has no input image to edit", attempts=0)
-        return self._make(input_list, seed)
+        return super().make(given, seed)
+
+
+def _placement(model: Any, device: str) -> dict[str, Any]:
+    """accelerate's device map: layers over all GPUs. Raises ModelUnusable."""
+    import torch
+
+    gpus = torch.cuda.device_count()
+    if device != "cuda" or gpus < 2:
+        return {"": 0 if device == "cuda" else device}
+    from accelerate import infer_auto_device_map
+
+    # the rest is for the keys, values and activations of an image
+    free = {gpu: int(torch.cuda.mem_get_info(gpu)[0] * 0.85) for gpu in range(gpus)}
+    layer = ["Bagel", "Qwen2MoTDecoderLayer"]
+    places: dict[str, Any] = infer_auto_device_map(
+        model, max_memory=free, no_split_module_classes=layer, dtype=torch.bfloat16
+    )
+    if "disk" in places.values():
+        raise ModelUnusable(f"the weights (30 GB) do not fit in {gpus} GPUs of this size")
+    return places | dict.fromkeys(_WITH_TOKENS & places.keys(), 0)
+
+
+def _decode_on(vae: Any, device: str) -> None:
+    """Decode there, in float32. The authors' app does on the CPU, which takes seconds; its noise stays a CPU's."""
+    import torch
+
+    if device == "cpu":
+        return
+    decode = vae.decode
+    vae.decoder.to(device)
+
+    def decoded(latent: Any) -> Any:
+        with torch.autocast(device_type="cuda", enabled=False):
+            return decode(latent.to(device=device, dtype=torch.float32))
+
+    vae.decode = decoded

@@ -54,13 +54,10 @@ def varlen_attention(
 ) -> Any:
     """Attention within each of several sequences that lie one after the other, as ``flash_attn_varlen_func``.
 
-    Args:
-        q, k, v: tokens x heads x channels; ``k`` and ``v`` may have fewer heads, each serving as many of ``q``.
-        cu_seqlens_q, cu_seqlens_k: where each sequence begins, and where the last one ends.
-        max_seqlen_q, max_seqlen_k: not needed here.
-        dropout_p: only 0.
-        softmax_scale: None for 1 / sqrt(channels).
-        causal: the last query sees all keys, the one before it all but the last, and so on.
+    ``q``, ``k`` and ``v`` are tokens x heads x channels; ``k`` and ``v`` may have fewer heads, each serving as many of
+    ``q``. ``cu_seqlens`` say where each sequence begins, and where the last one ends. ``dropout_p`` is 0;
+    ``softmax_scale`` None is 1 / sqrt(channels). ``causal``: the last query sees all keys, the one before it all but
+    the last, and so on.
     """
     import torch
     from torch.nn.functional import scaled_dot_product_attention
@@ -89,9 +86,7 @@ def varlen_attention(
 def rotary_embedding(x: Any, cos: Any, sin: Any) -> Any:
     """Rotate the pairs (i, i + n) of the first 2n channels by the positions' angles, as ``apply_rotary_emb``.
 
-    Args:
-        x: batch x tokens x heads x channels.
-        cos, sin: tokens x n, for n pairs of channels.
+    ``x`` is batch x tokens x heads x channels, ``cos`` and ``sin`` are tokens x n.
     """
     import torch
 

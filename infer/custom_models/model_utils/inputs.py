@@ -25,29 +25,10 @@ def joined_text(input_list: Sequence[str | Image.Image]) -> str:
     return " ".join(part for part in input_list if isinstance(part, str))
 
 
-def images_to_edit(input_list: Sequence[str | Image.Image]) -> tuple[list[Image.Image], str]:
-    """:func:`split_inputs`.
-
-    Raises:
-        ItemFailed: there is no image.
-    """
-    images, text = split_inputs(input_list)
-    if not images:
-        raise ItemFailed("the item has no input image to edit", attempts=0)
-    return images, text
-
-
-def last_image(input_list: Sequence[str | Image.Image]) -> tuple[Image.Image, str]:
-    """The last image as RGB and the joined strings. Raises ItemFailed: there is no image."""
-    images, text = images_to_edit(input_list)
-    return images[-1], text
-
-
 def one_image(images: Sequence[Image.Image], who: str) -> Image.Image:
     """The only one of ``images``; ``who``, which takes no more and no fewer, begins the message.
 
-    Raises:
-        ItemFailed: there are none or several.
+    Raises ItemFailed: there are none or several.
     """
     if len(images) != 1:
         raise ItemFailed(f"{who} takes exactly one input image, the item has {len(images)}", attempts=0)
@@ -61,12 +42,21 @@ class Subject(NamedTuple):
     images: list[Image.Image]
     prompt: str
 
+    def image_of_a_name(self, who: str) -> Image.Image:
+        """The only image. Raises ItemFailed, in the words of ``who``: there is another number, or no name."""
+        if len(self.images) != 1 or not self.name:
+            raise ItemFailed(
+                f"{who} takes a subject's name and exactly one image of it, the item has {len(self.images)} and "
+                f"{f'the name {self.name!r}' if self.name else 'no name'}",
+                attempts=0,
+            )
+        return self.images[0]
+
 
 def split_subject(input_list: Sequence[str | Image.Image]) -> Subject:
     """Strings before the first image are the subject's name, those after it the prompt, each joined with one blank.
 
-    Raises:
-        ItemFailed: there is no image, or no prompt after it.
+    Raises ItemFailed: there is no image, or no prompt after it.
     """
     shown = without_name(input_list)
     images, prompt = split_inputs(shown)

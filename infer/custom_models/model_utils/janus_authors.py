@@ -1,71 +1,76 @@
-"""Janus-1.3B with the authors' code: image tokens one after another, with classifier-free guidance."""
+"""Janus-1.3B and JanusFlow-1.3B with the authors' code, which draw 384 x 384 pixels.
+
+Janus draws image tokens one after another; JanusFlow is a rectified flow whose velocity the language model predicts.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from PIL import Image
 
-from custom_models import authors_code
-from custom_models.model_utils.adapters import best_device, loading, set_seeds, to_image, weights_folder
+from custom_models.authors import AuthorsModel
+from custom_models.model_settings import SDXL_VAE
+from custom_models.model_utils.loading import to_image, weights_folder
 
-_SIDE = 384  # pixels; the VQ decoder makes 16 x 16 of them from a token
-_GRID = _SIDE // 16
+_GRID = 24  # tokens of a side; the VQ decoder makes 16 x 16 pixels of one
 _CODE_CHANNELS = 8
+_LATENT = (1, 4, 48, 48)  # of the SDXL autoencoder; JanusFlow sees 2 x 2 latents as one token
 
 
-class JanusAuthorsT2I:
-    """Janus-1.3B, 384 x 384 pixels from 24 x 24 tokens.
+@dataclass(kw_only=True, eq=False)
+class _Janus(AuthorsModel):
+    """Both models, with weights as deepseek-ai published them (not those converted for transformers).
 
     Args:
-        model_path: weights as deepseek-ai published them (not those converted for transformers).
-        revision: commit of a hub repository.
-        cfg_weight: guidance w in ``unconditional + w * (conditional - unconditional)``, of logits.
-        temperature: > 0; 1 draws from the model's own distribution.
-        device: a torch device.
-
-    Source: deepseek-ai/Janus@1daa72fa, generation_inference.py (settings, order of the calls).
-
-    Raises:
-        ModelUnusable: code, packages, weights or GPU are missing.
+        cfg_weight: guidance w in ``unconditional + w * (conditional - unconditional)``, of logits or of velocities.
     """
 
-    def __init__(
-        self,
-        model_path: str,
-        *,
-        revision: str | None = None,
-        cfg_weight: float,
-        temperature: float,
-        device: str = "cuda",
-    ) -> None:
-        self.model_name = Path(model_path).name
-        self.cfg_weight = cfg_weight
-        self.temperature = temperature
-        authors_code.use("janus")
-        with loading(model_path, "janus"):
-            import torch
-            from janus.models import MultiModalityCausalLM, VLChatProcessor
+    code = "janus"
+    without_gradients = True
 
-            self.device = best_device(device)
-            folder = str(weights_folder(model_path, revision))
-            self._processor: Any = VLChatProcessor.from_pretrained(folder)
-            model = MultiModalityCausalLM.from_pretrained(folder)
-            # after loading, as the authors do: it rounds the frequencies of the positions too
-            self._model: Any = model.to(torch.bfloat16).to(self.device).eval()
+    cfg_weight: float
 
-    def generate(self, prompt: str, seed: int = 42) -> Image.Image:
-        """One image of 384 x 384 pixels."""
+    def _load(self, classes: Any) -> None:
         import torch
 
-        set_seeds(seed)
-        with torch.inference_mode():
-            tokens = self._draw(chat_prompt_ids(self._processor, prompt, self._processor.image_start_tag))
-            pixels = self._model.gen_vision_model.decode_code(
-                tokens.to(torch.int), shape=[1, _CODE_CHANNELS, _GRID, _GRID]
-            )
-        return to_image(pixels[0])
+        folder = self.weights()
+        self._processor: Any = classes.VLChatProcessor.from_pretrained(folder)
+        model = classes.MultiModalityCausalLM.from_pretrained(folder)
+        # after loading, as the authors do: it rounds the frequencies of the positions too
+        self._model: Any = model.to(torch.bfloat16).to(self.device).eval()
+
+    def _ids(self, prompt: str, tag: str) -> list[int]:
+        """Tokens of ``prompt`` in the model's own chat format, then ``tag``, which opens an image."""
+        processor = self._processor
+        turns = [{"role": "User", "content": prompt}, {"role": "Assistant", "content": ""}]
+        text = processor.apply_sft_template_for_multi_turn_prompts(
+            conversations=turns, sft_format=processor.sft_format, system_prompt=""
+        )
+        ids: list[int] = processor.tokenizer.encode(text + tag)
+        return ids
+
+
+@dataclass(kw_only=True, eq=False)
+class JanusAuthorsT2I(_Janus):
+    """Janus-1.3B. ``temperature`` is above 0; 1 draws from the model's own distribution.
+
+    Source: deepseek-ai/Janus@1daa72fa, generation_inference.py (settings, order of the calls).
+    """
+
+    temperature: float
+
+    def load(self) -> None:
+        import janus.models
+
+        self._load(janus.models)
+
+    def make(self, given: str, seed: int) -> Image.Image:
+        """One image."""
+        tokens = self._draw(self._ids(given, self._processor.image_start_tag))
+        shape = [1, _CODE_CHANNELS, _GRID, _GRID]
+        return to_image(self._model.gen_vision_model.decode_code(tokens.int(), shape=shape)[0])
 
     def _draw(self, prompt_ids: list[int]) -> Any:
         """Image tokens, 1 x 576. The unconditional sequence is the prompt with all but its ends padded."""
@@ -86,11 +91,69 @@ class JanusAuthorsT2I:
         return torch.cat(drawn, dim=1)
 
 
-def chat_prompt_ids(processor: Any, prompt: str, tag: str) -> list[int]:
-    """Tokens of ``prompt`` in the model's own chat format, then ``tag``, which opens an image."""
-    turns = [{"role": "User", "content": prompt}, {"role": "Assistant", "content": ""}]
-    text = processor.apply_sft_template_for_multi_turn_prompts(
-        conversations=turns, sft_format=processor.sft_format, system_prompt=""
-    )
-    ids: list[int] = processor.tokenizer.encode(text + tag)
-    return ids
+@dataclass(kw_only=True, eq=False)
+class JanusFlowT2I(_Janus):
+    """JanusFlow-1.3B.
+
+    Args:
+        num_inference_steps: Euler steps from noise (t = 0) to image (t = 1).
+        vae_path, vae_revision: the SDXL autoencoder, a folder or a hub repository at a commit.
+
+    Source: deepseek-ai/Janus@1daa72fa, README.md "JanusFlow" (settings, order of the calls).
+    """
+
+    num_inference_steps: int
+    vae_path: str
+    vae_revision: str | None = None
+
+    def load(self) -> None:
+        import janus.janusflow.models
+        import torch
+        from diffusers.models import AutoencoderKL
+
+        self._load(janus.janusflow.models)
+        with self.loading(self.vae_path):
+            folder = weights_folder(self.vae_path, self.vae_revision, SDXL_VAE.patterns)
+            # float16 does not hold this autoencoder's values
+            vae = AutoencoderKL.from_pretrained(str(folder)).to(torch.bfloat16)
+            self._vae: Any = vae.to(self.device).eval()
+
+    def make(self, given: str, seed: int) -> Image.Image:
+        """One image."""
+        latent = self._flow(self._ids(given, self._processor.image_gen_tag))
+        return to_image(self._vae.decode(latent / self._vae.config.scaling_factor).sample[0])
+
+    def _flow(self, prompt_ids: list[int]) -> Any:
+        """The latent at t = 1. In the unconditional sequence all but the first token is padding nobody attends to."""
+        import torch
+
+        blank = [prompt_ids[0], *[self._processor.pad_id] * (len(prompt_ids) - 1)]
+        pair = torch.tensor([prompt_ids, blank], device=self.device)
+        # the embedded time takes the place of the prompt's last token, which opens the image
+        words = self._model.language_model.get_input_embeddings()(pair)[:, :-1]
+        mask = torch.ones(2, words.shape[1] + 1 + _GRID * _GRID, dtype=torch.int, device=self.device)
+        mask[1, 1 : words.shape[1]] = 0
+        # drawn on the CPU: the same noise whatever the GPU
+        latent = torch.randn(_LATENT, dtype=torch.bfloat16).to(self.device)
+        step_length = torch.full_like(latent, 1 / self.num_inference_steps)
+        for step in range(self.num_inference_steps):
+            time = torch.full((2,), step / self.num_inference_steps * 1000, dtype=torch.bfloat16)
+            both = self._velocity(words, mask, latent.expand(2, -1, -1, -1), time.to(self.device))
+            conditional, unconditional = both.chunk(2)
+            velocity = self.cfg_weight * conditional - (self.cfg_weight - 1) * unconditional
+            latent = latent + step_length * velocity
+        return latent
+
+    def _velocity(self, words: Any, mask: Any, latents: Any, time: Any) -> Any:
+        """The velocity at ``latents`` (2 x 4 x 48 x 48) for the sequence pair ``words``; ``time`` is 0 to 1000."""
+        import torch
+
+        model = self._model
+        features, time_embedding, skipped = model.vision_gen_enc_model(latents, time)
+        patches = model.vision_gen_enc_aligner(features.flatten(2).transpose(1, 2))
+        sequence = torch.cat([words, time_embedding.unsqueeze(1), patches], dim=1)
+        output = model.language_model.model(inputs_embeds=sequence, attention_mask=mask, use_cache=False)
+        hidden = output.last_hidden_state[:, -_GRID * _GRID :]
+        hidden = model.vision_gen_dec_aligner(model.vision_gen_dec_aligner_norm(hidden))
+        grid = hidden.transpose(1, 2).unflatten(2, (_GRID, _GRID))
+        return model.vision_gen_dec_model(grid, skipped, time_embedding)

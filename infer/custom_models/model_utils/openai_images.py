@@ -1,6 +1,6 @@
-"""Models behind an OpenAI-compatible API; ``imageevalkit.api.routes`` has what each endpoint speaks.
+"""Models behind an OpenAI-compatible API; ``imageevalkit.requests.routes`` has what each endpoint speaks.
 
-``imageevalkit.api.failures`` has the table of what each failing reply means; here a REFUSAL becomes
+``imageevalkit.requests.failures`` has the table of what each failing reply means; here a REFUSAL becomes
 ``Refused``, a PERMANENT ``ModelUnusable``, all others ``ItemFailed`` (retried ones when the bounds are met).
 """
 
@@ -9,22 +9,13 @@ from __future__ import annotations
 import asyncio
 import re
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 from PIL import Image
 
 from custom_models.model_utils.inputs import joined_text, without_name
-from imageevalkit.api import routes
-from imageevalkit.api.clients import Request, check_packages
-from imageevalkit.api.endpoint import Endpoint
-from imageevalkit.api.engine import Attempt, End, Engine, RequestSettings, retry
-from imageevalkit.api.failures import Failure, Kind
-from imageevalkit.api.limiter import Traffic
-from imageevalkit.api.money import Bill, BudgetSpent, cost_of_reply, price_and_estimate
-from imageevalkit.api.replies import LARGEST_REPLY, ImageReply, download_image
-from imageevalkit.api.uploads import Inputs, MaskError, inputs_of
 from imageevalkit.errors import UserError
 from imageevalkit.generation.model import (
     Generated,
@@ -36,6 +27,15 @@ from imageevalkit.generation.model import (
     Refused,
 )
 from imageevalkit.machine import on_cpu
+from imageevalkit.requests import routes
+from imageevalkit.requests.client import Request, check_packages
+from imageevalkit.requests.endpoint import Endpoint
+from imageevalkit.requests.engine import Engine, RequestSettings
+from imageevalkit.requests.failures import Failure, Kind
+from imageevalkit.requests.limiter import Traffic
+from imageevalkit.requests.money import Bill, cost_of_reply, price_and_estimate
+from imageevalkit.requests.replies import LARGEST_REPLY, ImageReply, download_image
+from imageevalkit.requests.routes import Inputs, MaskError, inputs_of
 
 _NOT_PARAMETERS = {
     "n": "every item is one image",
@@ -53,13 +53,13 @@ _NOT_PARAMETERS = {
 class _OpenAIImages(ImageModel):
     """What both tasks share. Raises ModelUnusable: no key, a malformed argument, or a package is missing.
 
-    ``endpoint`` is a route of :mod:`imageevalkit.api.routes` (of "responses", ``model_path`` is the text model that
-    calls the image tool), ``size`` "WxH" in pixels or a word such as ``auto``. ``send_seed`` sends each item's seed:
-    gateways in front of diffusers models take it. ``given`` are fields of :class:`RequestSettings` and any other
+    ``endpoint`` is a route of :mod:`imageevalkit.requests.routes` (of "responses", ``model_path`` is the text model
+    that calls the image tool), ``size`` "WxH" in pixels or a word such as ``auto``. ``send_seed`` sends each item's
+    seed: gateways in front of diffusers models take it. ``given`` are fields of :class:`RequestSettings` and any other
     request parameter, sent as given; None takes back a default of the registry or of the endpoint.
     """
 
-    is_async = queues = True
+    is_async = queues = takes_batches = True
 
     def __init__(
         self,
@@ -75,7 +75,6 @@ class _OpenAIImages(ImageModel):
         parameters = {name: value for name, value in given.items() if name not in names}
         own = {name: value for name, value in given.items() if name in names and value is not None}
         try:
-            check_packages()
             self._settings = RequestSettings(**own)
             if not isinstance(send_seed, bool):
                 raise UserError(f"send_seed must be true or false, not {send_seed!r}")
@@ -86,7 +85,10 @@ class _OpenAIImages(ImageModel):
             reserved = {**_NOT_PARAMETERS, **self._route.reserved}
             for name in merged.keys() & reserved.keys():
                 raise UserError(f"'{name}' cannot be given: {reserved[name]}")
-            self._endpoint = Endpoint.of(vars(self._settings))
+            self._endpoint = Endpoint.of(vars(self._settings), model_path)
+            # importing the official client would take longer than many images
+            self._official = self._settings.client == "openai" or self._endpoint.needs_official
+            check_packages(self._official)
             self._price, self._estimate = price_and_estimate(
                 model_path, {**merged, "price": self._settings.price}
             )
@@ -104,10 +106,10 @@ class _OpenAIImages(ImageModel):
         self._proven = True
 
     def use_traffic(self, traffic: Traffic) -> bool:
-        limiter = traffic.limiter(self._endpoint, self._settings.max_outage)
         who = f"model '{self._model_id}'"
-        self._engine = Engine(who, self._endpoint, self._settings, limiter, LARGEST_REPLY)
-        self._budget = traffic.budget
+        self._engine = Engine(
+            who, self._endpoint, self._settings, traffic, LARGEST_REPLY, self._price, self._official
+        )
         return True
 
     def expect(self, items: int) -> None:
@@ -143,29 +145,31 @@ class _OpenAIImages(ImageModel):
     def _inputs(self, given: Any) -> Inputs:
         """What an item shows the model. Raises ItemFailed."""
 
-    def _request(self, given: Any, seed: int) -> Request:
+    def _request(self, given: Any, seed: int, batched: bool = False) -> Request:
         body = {**self._parameters, "seed": seed} if self._send_seed else self._parameters
-        return self._route.prepare(self._model_id, self._inputs(given), body)
+        return self._route.prepare(self._model_id, self._inputs(given), body, batched)
 
     async def _made(self, given: Any, seed: int, bill: Bill) -> Generated:
         request: Request | None = None
         attempts = 0
 
-        async def ask() -> ImageReply | Failure:
+        async def attempt() -> ImageReply | Failure:
             nonlocal request, attempts
             if self._unusable:
                 raise ModelUnusable(self._unusable, attempts=0)
+            if self._engine.is_batched:  # others wait there too: none keeps its pictures meanwhile
+                attempts += 1
+                return await self._attempt(await on_cpu(self._request, given, seed, True))
             if request is None:  # however often it is sent
                 request = await on_cpu(self._request, given, seed)
-            held = self._estimate or 0.0
-            await self._budget.hold(held)
             attempts += 1
-            return await self._paid_attempt(request, bill, held)
+            return await self._attempt(request)
+
+        def told(reply: ImageReply) -> tuple[float | None, Mapping[str, int]]:
+            return cost_of_reply(self._engine.price, reply.tokens, reply.reported_cost), reply.tokens
 
         try:
-            tried = await retry(ask, self._settings, self._engine.limiter)
-        except BudgetSpent as error:
-            raise OnHold(str(error), attempts) from None
+            tried = await self._engine.ask(attempt, told, self._estimate, bill)
         except asyncio.CancelledError:
             if not bill.maybe_billed:
                 raise
@@ -173,51 +177,25 @@ class _OpenAIImages(ImageModel):
             raise ItemFailed("given up while under way", attempts, transient=True) from None
         result = tried.result
         if isinstance(result, Failure):
-            raise self._error(result, tried)
+            raise self._error(result, tried.attempts)
         assert result.image is not None
         self._proven = True
         return Generated(
-            image=result.image,
-            proven=True,
+            image=result.image.data,
+            proven=result.image,
             seed_honoured=self._send_seed,
             requested_size=self._requested_size,
             attempts=tried.attempts,
             seconds=tried.seconds,
             bill=bill,
-            extra=self._engine.endpoint.redact_all(result.extra),
+            extra=self._engine.endpoint.redact_all(result.extra)
+            | ({"batch": tried.batch} if tried.batch else {}),
         )
 
-    async def _paid_attempt(self, request: Request, bill: Bill, held: float) -> ImageReply | Failure:
-        cost = None
-        try:
-            result = await self._attempt(request)
-            maybe = False
-            if not isinstance(result, Failure):
-                # a price by tokens, and a gateway that does not tell them: the estimate
-                cost = cost_of_reply(self._price, result.tokens, result.reported_cost)
-                cost = self._estimate if cost is None else cost
-                if cost is not None:
-                    self._estimate = max(cost, self._estimate or 0.0)
-            elif result.reported_cost is not None or result.tokens:
-                # a refusal, or words in place of an image: billed for what it took; an image may be too large
-                made = result.kind is Kind.ITEM and result.maybe_billed
-                # a price per image is not due where there is none
-                by_image = self._price is not None and self._price.per_image is not None
-                price = None if by_image and not made else self._price
-                cost = cost_of_reply(price, result.tokens, result.reported_cost)
-            elif maybe := result.maybe_billed:
-                cost = self._estimate
-            bill.add(cost, result.tokens, maybe)
-            return result
-        except asyncio.CancelledError:
-            cost = self._estimate
-            bill.add(cost, maybe=True)
-            raise
-        finally:
-            self._budget.settle(held, cost or 0.0)
-
     async def _attempt(self, request: Request) -> ImageReply | Failure:
-        body = await self._engine.post(request, lambda: self._proven)
+        reply_to = self._engine.post(request, lambda: self._proven)
+        del request
+        body = await reply_to
         if isinstance(body, Failure):
             return body
         reply = await on_cpu(self._route.read, body)
@@ -231,19 +209,17 @@ class _OpenAIImages(ImageModel):
             return image._replace(maybe_billed=True)
         return reply._replace(image=image, url=None)
 
-    def _error(self, failure: Failure, tried: Attempt[ImageReply]) -> GenerationError:
-        end, text = self._engine.end(failure, tried)
-        if end is End.UNREACHABLE:
-            text += "; check BASE_URL and the network"
+    def _error(self, failure: Failure, attempts: int) -> GenerationError:
+        kind, text = failure.kind, failure.text
         # settings that have made images are right: the endpoint is down, and a later run can go on
-        if end is End.DOWN or (end is End.UNREACHABLE and self._proven):
-            return OnHold(text, tried.attempts)
-        if end is End.REFUSED:
-            return Refused(text, tried.attempts)
-        if end is End.FAILED:
-            return ItemFailed(text, tried.attempts, transient=failure.kind.retried)
-        self._unusable = text
-        return ModelUnusable(text, tried.attempts)
+        if kind in (Kind.DOWN, Kind.SPENT) or (kind is Kind.UNREACHABLE and self._proven):
+            return OnHold(text, attempts)
+        if kind is Kind.REFUSAL:
+            return Refused(text, attempts)
+        if kind in (Kind.PERMANENT, Kind.UNREACHABLE):
+            self._unusable = text
+            return ModelUnusable(text, attempts)
+        return ItemFailed(text, attempts, transient=kind.retried)
 
 
 class OpenAIImagesT2I(_OpenAIImages):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -13,14 +14,8 @@ from typing import Any
 
 from PIL import Image
 
-from custom_models import authors_code
-from custom_models.model_utils.adapters import (
-    best_device,
-    levels_to_image,
-    loading,
-    set_seeds,
-    weights_folder,
-)
+from custom_models.authors import AuthorsModel
+from custom_models.model_utils.loading import levels_to_image
 from imageevalkit.generation.model import ModelUnusable
 
 _TRANSFORMERS = "4.36.2"
@@ -31,37 +26,29 @@ _REPLACED = (
 )
 
 
-class VilaUT2I:
-    """VILA-U-7B; vila-u-7b-256 makes images of 256 x 256 pixels.
+@dataclass(kw_only=True, eq=False)
+class VilaUT2I(AuthorsModel):
+    """VILA-U-7B; vila-u-7b-256 makes images of 256 x 256 pixels. Its code moves its tensors to CUDA by itself.
 
-    Args:
-        model_path: weights as mit-han-lab published them.
-        revision: commit of a hub repository.
-        cfg: guidance w in ``unconditional + w * (conditional - unconditional)``, of logits.
+    ``cfg`` is guidance w in ``unconditional + w * (conditional - unconditional)``, of logits.
 
     Source: mit-han-lab/vila-u@096623ce, inference.py (settings, order of the calls, bfloat16), and
     environment_setup.sh (its files that take the place of transformers' own).
-
-    Raises:
-        ModelUnusable: code, packages, weights or GPU are missing.
     """
 
-    def __init__(self, model_path: str, *, revision: str | None = None, cfg: float) -> None:
-        self.model_name = Path(model_path).name
-        self.cfg = cfg
-        code = authors_code.use("vila-u")
-        with loading(model_path, "vila-u"):
-            # the authors' code moves its tensors to CUDA by itself
-            best_device("cuda")
-            replace_transformers_modules(code / "vila_u/train/transformers_replace")
-            import vila_u
+    code = "vila-u"
 
-            self._model: Any = vila_u.load(str(weights_folder(model_path, revision)))
+    cfg: float
 
-    def generate(self, prompt: str, seed: int = 42) -> Image.Image:
+    def load(self) -> None:
+        replace_transformers_modules(self.repository / "vila_u/train/transformers_replace")
+        import vila_u
+
+        self._model: Any = vila_u.load(self.weights())
+
+    def make(self, given: str, seed: int) -> Image.Image:
         """One square image."""
-        set_seeds(seed)
-        return levels_to_image(self._model.generate_image_content(prompt, self.cfg, 1)[0])
+        return levels_to_image(self._model.generate_image_content(given, self.cfg, 1)[0])
 
 
 class _FindReplacement(MetaPathFinder):
@@ -85,8 +72,7 @@ def replace_transformers_modules(folder: Path) -> None:
     They are made for one version, and their install script copies them over the installed ones; here the
     environment stays as it is.
 
-    Raises:
-        ModelUnusable: transformers is of another version, or a replaced module is in use already.
+    Raises ModelUnusable: transformers is of another version, or a replaced module is in use already.
     """
     import transformers
 

@@ -1,0 +1,320 @@
+"""Gets what is not whole; and the data of benchmarks from GitHub, the hub or a mirror folder: files, rows, prompts.
+
+Nothing is ever half there: a file gets its name only after its hash matched, so a wrong file is replaced by a right one
+or not at all. Prompts are found in a mirror's list of texts, or in the official program, which is read, never run. Rows
+become JSON Lines and image files: what reads them needs no Parquet.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from tqdm import tqdm
+
+from imageevalkit.assets import (
+    BenchmarkFiles,
+    CodeAsset,
+    FileAsset,
+    FileFacts,
+    Finding,
+    HubAsset,
+    LocalAsset,
+    Needed,
+    PromptsAsset,
+    Record,
+    TableAsset,
+    UrlAsset,
+    text_sha256,
+)
+from imageevalkit.assets.check import check_asset, chosen, commit_of, is_offline, snapshot_folder
+from imageevalkit.assets.git import fetch_code
+from imageevalkit.assets.http import alone, download, fetch_file, forget, locked
+from imageevalkit.assets.hub import snapshot
+from imageevalkit.atomic import disk_error, part_path, write_atomic
+from imageevalkit.errors import CellFailure, show
+from imageevalkit.images import CorruptImage, decode, map_threads, opened
+from imageevalkit.secrets import one_line
+
+GITHUB = "https://raw.githubusercontent.com"
+# benchmarks have hundreds of small files: waiting for the server is most of the time
+_DOWNLOAD_THREADS = 8
+
+
+def fetch_asset(asset: Needed, name: str, hashes: bool, mirror: Path | None) -> Finding:
+    """What is still missing or wrong after getting ``asset`` from the internet, or from the folder ``mirror``.
+
+    A mirror is for machines without internet: there, HF_HOME comes as a copy. Raises CellFailure or OSError.
+    """
+    if isinstance(asset, CodeAsset):
+        return fetch_code(asset, name, mirror)
+    if isinstance(asset, UrlAsset):
+        return fetch_file(asset, name, hashes, download_allowed=not mirror)
+    if isinstance(asset, HubAsset) and not mirror:
+        snapshot(asset, hashes)
+        hashes = False
+    return check_asset(asset, hashes)
+
+
+def fetch(files: BenchmarkFiles, mirror: Path | None) -> list[str]:
+    """Get what a benchmark lacks from ``mirror`` or the internet; return what could not be got."""
+    name, local = files.benchmark, files.local
+    wrong = [asset for asset in local if asset.problem(files.folder, hashes=True)]
+    with tqdm(total=sum(map(_size, wrong)), desc=name, unit="B", unit_scale=True, disable=None) as bar:
+
+        def get(asset: LocalAsset) -> str:
+            problem = _fetch(asset, files.folder, mirror)
+            bar.update(_size(asset))
+            return problem
+
+        problems = [problem for problem in map_threads(get, wrong, _DOWNLOAD_THREADS) if problem]
+    licences = "; ".join(dict.fromkeys(asset.licence for asset in local))
+    show(
+        f"{name}: {len(local) - len(wrong)} files were right already, {len(wrong) - len(problems)} fetched, "
+        f"{len(problems)} problems" + f"; licence: {licences}" * bool(local)
+    )
+    return problems
+
+
+def _size(asset: LocalAsset) -> int:
+    return (asset.size or 0) if isinstance(asset, FileAsset) else 0
+
+
+def _fetch(asset: LocalAsset, folder: Path, mirror: Path | None) -> str:
+    try:
+        if isinstance(asset, PromptsAsset):
+            _fetch_prompts(asset, folder, mirror)
+        elif isinstance(asset, TableAsset):
+            fetch_table(asset, folder, download_allowed=not mirror)
+        else:
+            _fetch_file(asset, folder, mirror)
+    except CellFailure as error:
+        return f"{asset.path}: {error}"
+    except OSError as error:
+        return f"{asset.path}: {error.strerror or error}: {error.filename or asset.repo}"
+    return asset.problem(folder, hashes=False)
+
+
+def _fetch_file(asset: FileAsset, folder: Path, mirror: Path | None) -> None:
+    place = folder / asset.path
+    part = part_path(place)
+    with _stored(asset.source, part, mirror):
+        if FileFacts(asset.size, asset.digest).problem(part, asset.path, hashes=True):
+            forget(part)
+            kind = "sha256" if len(asset.digest) == 64 else "git blob"
+            where = mirror / asset.source if mirror else f"{GITHUB}/{asset.source}"
+            raise CellFailure(f"{where} does not hold the pinned bytes ({kind} {asset.digest})")
+        part.replace(place)
+        forget(part)
+
+
+@contextmanager
+def _stored(source: str, part: Path, mirror: Path | None) -> Iterator[None]:
+    """A block that has the file ``source`` of GitHub, or of ``mirror``, at ``part``."""
+    if not mirror:
+        with download(f"{GITHUB}/{quote(source)}", part, source, shown=False):
+            yield
+        return
+    with locked(part):
+        try:
+            shutil.copyfile(mirror / source, part)
+        except OSError as error:
+            raise disk_error(error, part, part) from error
+        yield
+
+
+# --- official prompts ---
+
+
+def _fetch_prompts(asset: PromptsAsset, data: Path, mirror: Path | None) -> None:
+    with tempfile.TemporaryDirectory(prefix="imageevalkit-") as folder:
+
+        def program(path: str) -> bytes:
+            # nothing but its texts is used, and each of them has a hash of its own
+            with _stored(f"{asset.source}/{path}", Path(folder) / path, mirror):
+                return (Path(folder) / path).read_bytes()
+
+        texts = pinned_texts(asset, _listed_texts(mirror / asset.source) if mirror else {}, program)
+    write_atomic(data / asset.path, json.dumps(texts, ensure_ascii=False, indent=1) + "\n")
+
+
+def _listed_texts(folder: Path) -> dict[str, str]:
+    """The texts by key in the lists of a mirror's ``folder``: ``{key: {"text": …, "sha256": …}}``; none without lists.
+
+    Raises CellFailure: a list is no such object.
+    """
+    texts: dict[str, str] = {}
+    for path in sorted(folder.glob("judge_prompts*.json")):
+        try:
+            texts |= {key: str(entry["text"]) for key, entry in json.loads(path.read_bytes()).items()}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise CellFailure(f"{path} is no list of texts") from None
+    return texts
+
+
+def pinned_texts(
+    asset: PromptsAsset, listed: Mapping[str, str], program: Callable[[str], bytes]
+) -> dict[str, str]:
+    """The texts of ``asset`` by key: those ``listed``, the others out of ``program(path in the repository)``.
+
+    What a text is, its pinned hash alone decides. Raises CellFailure: a text is not there, or is another; the message
+    names it.
+    """
+    texts_of = functools.cache(
+        lambda file: {text_sha256(text): text for text in texts_in_program(program(file))}
+    )
+    found = {}
+    for key, sha256 in asset.texts.items():
+        is_listed = key in listed
+        texts = {text_sha256(listed[key]): listed[key]} if is_listed else texts_of(key.partition("::")[0])
+        if sha256 not in texts:
+            raise CellFailure(f"{asset.source} does not hold the pinned text of {key} (sha256 {sha256})")
+        found[key] = texts[sha256]
+    return found
+
+
+def texts_in_program(program: bytes) -> Iterator[str]:
+    """Every string constant of a Python ``program``, and every f-string or sum as the template it stands for.
+
+    A template is one for ``str.format``, its fields named by the last name in them: ``{data['Prompt']}``,
+    ``{data.Prompt}`` and ``{Prompt}`` are all ``{Prompt}``. A constant with braces is there as it is and, since a list
+    of templates may hold it so, with its braces doubled. Raises CellFailure: it is no Python.
+    """
+    try:
+        tree = ast.parse(program)
+    except (SyntaxError, ValueError) as error:
+        raise CellFailure(f"it is no Python program ({error})") from None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+            yield _template(node)
+        elif isinstance(node, ast.JoinedStr) or (
+            isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
+        ):
+            yield _template(node)
+
+
+def _template(part: ast.expr) -> str:
+    """``"a " + data.Prompt`` and ``f"a {data['Prompt']}"`` are ``a {Prompt}``."""
+    if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Add):
+        return _template(part.left) + _template(part.right)
+    if isinstance(part, ast.JoinedStr):
+        return "".join(map(_template, part.values))
+    if isinstance(part, ast.Constant):
+        return str(part.value).replace("{", "{{").replace("}", "}}")
+    field = part.value if isinstance(part, ast.FormattedValue) else part
+    if isinstance(field, ast.Subscript) and isinstance(field.slice, ast.Constant):
+        return f"{{{field.slice.value!s}}}"
+    return f"{{{field.attr if isinstance(field, ast.Attribute) else ast.unparse(field)}}}"
+
+
+# --- rows of datasets ---
+
+_LIST = "requirements/parquet.txt"
+_BATCH = 64  # rows that are in memory at once, with their images
+IMAGES = "images"
+
+
+def fetch_table(asset: TableAsset, data: Path, download_allowed: bool) -> None:
+    """Put the rows of ``asset``, their images and the record of both into the folder ``data``.
+
+    Its Parquet files are downloaded into HF_HOME, or must be there. Nothing in ``data`` is replaced before all is
+    right. Raises CellFailure: they are not to be had, are no such files, or give other rows than were first fetched.
+    """
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ImportError:
+        raise CellFailure(
+            f"it comes as Parquet, and pyarrow, which reads that, is not installed; run: {sys.executable} -m pip "
+            f"install -r {_LIST}"
+        ) from None
+    hub = asset.hub
+    if download_allowed and not is_offline():
+        snapshot(hub)
+    elif problems := check_asset(hub, hashes=False).problems:
+        # as with all repositories of the hub: without internet HF_HOME comes as a copy
+        raise CellFailure("; ".join(problems))
+    source = snapshot_folder(hub, commit_of(hub) or "")
+    there = sorted(path.relative_to(source).as_posix() for path in source.rglob("*.parquet"))
+    if not (parquet := chosen(there, asset.patterns)):
+        raise CellFailure(f"{asset.repo}: none of its files is one of {', '.join(asset.patterns)}")
+    with alone(part_path(data / asset.path)) as new:
+        (new / IMAGES).mkdir()
+        with (new / asset.path).open("w", encoding="utf-8") as written:
+            for file in parquet:
+                for row in _rows(source / file, new):
+                    written.write(json.dumps(row, ensure_ascii=False) + "\n")
+        _put_in_place(asset, new, data)
+
+
+def _rows(file: Path, folder: Path) -> Iterator[dict[str, Any]]:
+    """The rows of ``file``, their images written to ``folder``."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    number = 0
+    try:
+        with pq.ParquetFile(file) as table:
+            for batch in table.iter_batches(batch_size=_BATCH):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield {name: _plain(name, value, folder) for name, value in row.items()}
+    except (pa.ArrowException, ValueError) as error:
+        raise CellFailure(f"{file.name}, row {number}: {one_line(error, 200)}") from None
+
+
+def _plain(column: str, value: Any, folder: Path) -> Any:
+    """A JSON value; of an image, as bytes or in the form that the library datasets gives it, the path of its file.
+
+    Raises ValueError, which names the ``column``: it is a damaged image, or JSON has no word for it.
+    """
+    if isinstance(value, Mapping) and "bytes" in value:
+        value = value["bytes"]
+    if isinstance(value, bytes):
+        try:
+            with opened(value) as image:
+                suffix = str(image.format).lower()
+            name = f"{IMAGES}/{hashlib.sha256(value).hexdigest()}.{suffix}"
+            if not (folder / name).exists():
+                decode(value)
+                (folder / name).write_bytes(value)
+        except CorruptImage as error:
+            raise ValueError(f"column {column}: {error}") from None
+        return name
+    if isinstance(value, Mapping):
+        return {name: _plain(f"{column}.{name}", part, folder) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_plain(column, part, folder) for part in value]
+    if value is not None and not isinstance(value, str | int | float):
+        raise ValueError(f"column {column} holds a {type(value).__name__}, which JSON does not")
+    return value
+
+
+def _put_in_place(asset: TableAsset, new: Path, data: Path) -> None:
+    names = [asset.path, *sorted(path.relative_to(new).as_posix() for path in new.glob(f"{IMAGES}/*"))]
+    facts = {name: FileFacts.of(new / name) for name in names}
+    rows, record = facts[asset.path], asset.record(data)
+    before = Record.read(record)
+    if before and before.files.get(asset.path, rows).digest != rows.digest:
+        raise CellFailure(
+            f"{asset.repo} gives other rows than when it was first fetched; delete {record} to trust what there is now"
+        )
+    (data / IMAGES).mkdir(exist_ok=True)
+    for name in reversed(names):  # the rows last: what they name is there
+        (new / name).replace(data / name)
+    commit = commit_of(asset.hub) or ""
+    Record({"repo": asset.repo, "commit": commit}, facts).write(record)
+    show(
+        f"note: {asset.path} of {asset.repo} at {commit[:7]}: nobody has published its hash; recorded for later "
+        f"checks: sha256 {rows.digest}"
+    )

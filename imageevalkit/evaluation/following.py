@@ -1,0 +1,194 @@
+"""Judging images as they are stored: an evaluate job that follows the generation of its cell.
+
+It asks what the evaluation would ask, and nothing else: once all images are there, that goes on from what was answered,
+and its result is that of the stages in turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import traceback
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from imageevalkit.benchmark.answerer import Answerer
+from imageevalkit.benchmark.contract import Benchmark
+from imageevalkit.benchmark.question import Answer, JudgeUnusable, Question
+from imageevalkit.cell import Cell
+from imageevalkit.cell.items import Item, as_shown
+from imageevalkit.cell.jsonl import JsonlWriter
+from imageevalkit.cell.states import StoredImages
+from imageevalkit.errors import CellFailure, UserError, said_of, say
+from imageevalkit.evaluation.engine import judged_items
+from imageevalkit.evaluation.interview import Interview, judgement_writer
+from imageevalkit.jobs import USABLE, EvaluateOrder, Outcome, opened_with, read_outcome
+from imageevalkit.progress import ProgressWriter, watched
+from imageevalkit.requests.in_flight import Feed
+from imageevalkit.secrets import one_line, redact
+
+_LOOK_EVERY = 0.2  # seconds, at the records and at the outcome
+_AT_ONCE = 200  # images; answers are taken in between
+
+
+class Generation:
+    """The making of a cell's images, as another process sees it in the run folder."""
+
+    def __init__(self, run_folder: Path, cell: Cell) -> None:
+        self._run_folder, self._cell = run_folder, cell
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How it ended; None while it goes on."""
+        return read_outcome(self._run_folder, self._cell, "generate")
+
+    @property
+    def is_made(self) -> bool:
+        """Whether it has ended, and there is something to judge."""
+        return (outcome := self.outcome) is not None and outcome.state in USABLE
+
+    def images(self, items: Sequence[Item]) -> StoredImages | None:
+        """Those that count, as they come; None where it ends without having begun."""
+        while (fingerprint := opened_with(self._run_folder, self._cell)) is None:
+            if self.outcome:
+                return None
+            time.sleep(_LOOK_EVERY)
+        # rewritten prompts are there by now
+        return StoredImages(self._cell, as_shown(self._cell, items), fingerprint)
+
+
+def follow(
+    cell: Cell,
+    benchmark: Benchmark,
+    items: Sequence[Item],
+    progress: ProgressWriter,
+    options: EvaluateOrder,
+    generation: Generation,
+) -> Interview | None:
+    """Ask about the images of ``items`` while ``generation`` goes on; returns once it has ended, with what was said.
+
+    None: nobody was asked, or not to the end, which may be before that of the generation: who cannot ask holds no GPU
+    until then. Why is told, and whatever was answered is on record.
+    """
+    interview = None
+    try:
+        if images := generation.images(items):
+            benchmark.files().sha256()
+            interview = Interview(cell, benchmark, judged_items(cell, items), {}, options, say)
+            with closing(judgement_writer(cell)) as writer, watched(writer.sync):
+                _Follower(interview, progress).run(images, generation, writer)
+    except Exception as error:
+        is_ours = isinstance(error, CellFailure | JudgeUnusable | UserError)
+        if not is_ours:  # the evaluation after it meets the same, and ends with it
+            say(redact(traceback.format_exc()))
+        why = one_line(error) if is_ours else said_of(error)
+        say(f"not asked any more until all images are there: {why}")
+        return None
+    return interview
+
+
+class _Follower:
+    def __init__(self, interview: Interview, progress: ProgressWriter) -> None:
+        self._interview, self._answerers, self._progress = interview, interview.answerers, progress
+        self._feeds: dict[Answerer, Feed[Question]] = {}
+        self._given: SimpleQueue[tuple[Answerer, Answer | BaseException | None]] = SimpleQueue()
+        self._answering = 0
+        self._held: dict[Answerer, deque[Question]] = defaultdict(deque)
+        self._out: Counter[Answerer] = Counter()
+
+    def run(self, images: StoredImages, generation: Generation, writer: JsonlWriter) -> None:
+        """Raises JudgeUnusable or CellFailure, once what was asked by then is answered and on record."""
+        try:
+            self._ask(images, generation, writer)
+        except BaseException:
+            self._end(writer, drop=True)
+            raise
+        self._end(writer, drop=False)
+
+    def _ask(self, images: StoredImages, generation: Generation, writer: JsonlWriter) -> None:
+        seen = set[str]()
+        while True:
+            is_over = generation.outcome is not None  # first: what was stored before the end is seen
+            found = {state.item.id: state for state in images.new(_AT_ONCE) if state.item.id not in seen}
+            seen.update(found)
+            self._interview.show(found)
+            self._hand_out()
+            if is_over and not found:
+                if not self._interview.is_asking:
+                    return
+                for feed in self._feeds.values():
+                    feed.hurry()
+            for answer in self._answers(0.0 if found else _LOOK_EVERY):
+                self._interview.take(answer, writer)
+            holdups = filter(None, (answerer.holdup() for answerer in self._feeds))
+            self._interview.note = "; ".join(holdups) if self._interview.is_asking else "waiting for images"
+            self._interview.report(self._progress)
+
+    def _hand_out(self) -> None:
+        """Measurers first: the judge, who costs money, is asked when each of them has shown whether it can answer."""
+        for question in self._interview.fresh():
+            self._held[self._answerers.of(question)].append(question)
+        for answerer in sorted(self._held, key=lambda one: one is self._answerers.judge):
+            if answerer is self._answerers.judge and self._are_trying():
+                return
+            if answerer not in self._feeds:
+                self._begin(answerer)
+            while held := self._held[answerer]:
+                self._feeds[answerer].put(held.popleft())
+                self._out[answerer] += 1
+
+    def _are_trying(self) -> bool:
+        return any(out and one not in self._interview.answered for one, out in self._out.items())
+
+    def _begin(self, answerer: Answerer) -> None:
+        if answerer in self._interview.answered:
+            answerer.has_answered()
+        feed = self._feeds[answerer] = Feed[Question]()
+        self._answering += 1
+
+        def answer() -> None:
+            try:
+                for answer in answerer.follow(feed, self._answerers.cores):
+                    self._given.put((answerer, answer))
+                self._given.put((answerer, None))
+            except BaseException as error:  # it ends the thread, and may be sys.exit() of somebody's code
+                self._given.put((answerer, error))
+
+        threading.Thread(target=answer, name=f"follow {len(self._feeds)}", daemon=True).start()
+
+    def _answers(self, patience: float) -> Iterator[Answer]:
+        """Those that are there, or come within ``patience`` seconds. Raises what an answerer has raised."""
+        with contextlib.suppress(Empty):
+            while True:
+                answerer, given = self._given.get(timeout=patience) if patience else self._given.get_nowait()
+                patience = 0.0
+                if isinstance(given, Answer):
+                    self._out[answerer] -= 1
+                    yield given
+                    continue
+                self._answering -= 1
+                if isinstance(given, JudgeUnusable):
+                    say(f"{answerer.evaluator.id} stopped answering: {one_line(given)}")
+                if isinstance(given, Exception):
+                    raise given
+                if given or self._feeds[answerer].left:
+                    raise CellFailure(f"{answerer.evaluator.id} ended: {given!r}")
+
+    def _end(self, writer: JsonlWriter, drop: bool) -> None:
+        """Take the answers that are still to come, all of them or (``drop``) those of questions that are out."""
+        for feed in self._feeds.values():
+            feed.close(drop)
+        problem: Exception | None = None
+        while self._answering:
+            try:
+                for answer in self._answers(_LOOK_EVERY):
+                    self._interview.take(answer, writer)
+            except (JudgeUnusable, CellFailure) as error:
+                problem = problem or error
+            self._interview.report(self._progress)
+        if problem and not drop:
+            raise problem

@@ -1,0 +1,312 @@
+"""The generate job: a local model through all its benchmarks, or all API models at once."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import signal
+import traceback
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+from imageevalkit import logs, registry
+from imageevalkit.cell import Cell
+from imageevalkit.cell.items import all_shown, items_of
+from imageevalkit.cell.records import spent_since
+from imageevalkit.errors import CellFailure, ExitStatus, UserError, complain, run_main, worst
+from imageevalkit.generation.cell_run import CellRun, GenerateOptions
+from imageevalkit.generation.concurrent import CellPlan, generate_together
+from imageevalkit.generation.model import GenerationError, ImageModel, image_model
+from imageevalkit.generation.replicas import Replicas, environs_of, load_replicated
+from imageevalkit.guest_code import guest_code
+from imageevalkit.jobs import (
+    ATTEMPT_ENV,
+    FAILED,
+    STATUS_OF_STATE,
+    USABLE,
+    GenerateOrder,
+    Job,
+    Outcome,
+    Plan,
+    cell_of,
+    given_job,
+    note_opened,
+    read_outcome,
+    shared_bounds,
+    write_outcome,
+)
+from imageevalkit.machine import Fit, garbage_collection, requests_that_fit
+from imageevalkit.progress import ProgressWriter
+from imageevalkit.requests.batches import Batches
+from imageevalkit.requests.endpoint import Endpoint
+from imageevalkit.requests.limiter import Traffic
+from imageevalkit.secrets import one_line, redact
+
+
+def main(load_model: Callable[[Mapping[str, Any]], Any]) -> ExitStatus:
+    """Run every cell of the job; the exit status is that of the worst.
+
+    ``load_model`` builds the class of a resolved setting; it raises whatever the class does.
+    """
+    plan, job, order = given_job(GenerateOrder)
+    generation = _Generation(load_model, plan, job, order, plan.path.stat().st_mtime)
+    several = len({cell_of(key).model for key in job.cells}) > 1
+    if several and int(os.environ.get(ATTEMPT_ENV, "1")) > 1:
+        return generation.one_by_one()
+    try:
+        return generation.run(job.cells)
+    except UserError as error:
+        for key in job.cells:
+            generation.leave(cell_of(key), Outcome(FAILED, one_line(error)))
+        return ExitStatus.FAILED
+
+
+@dataclass(frozen=True)
+class _Generation:
+    """``since`` is when the run began, in seconds since 1970."""
+
+    load_model: Callable[[Mapping[str, Any]], Any]
+    plan: Plan
+    job: Job
+    order: GenerateOrder
+    since: float
+
+    def run(self, keys: Collection[str]) -> ExitStatus:
+        """Make the images of the cells ``keys``. Raises UserError: the machine gives too little for even one."""
+        return asyncio.run(self._generate(keys))
+
+    @property
+    def _folder(self) -> Path:
+        return Path(self.plan.run_folder)
+
+    def leave(self, cell: Cell, outcome: Outcome) -> None:
+        write_outcome(self._folder, cell, "generate", outcome)
+
+    def _left(self, key: str, stage: str = "generate") -> Outcome | None:
+        return read_outcome(self._folder, cell_of(key), stage)
+
+    def one_by_one(self) -> ExitStatus:
+        """Each model in a process of its own: the one they shared was ended, perhaps by the code of one of them."""
+        by_model: dict[str, list[str]] = {}
+        for key in self.job.cells:
+            by_model.setdefault(cell_of(key).model, []).append(key)
+        for keys in by_model.values():
+            log = Path(self.job.logs[self.job.cells.index(keys[0])])
+            left = [key for key in keys if self._left(key) is None]
+            if not left:
+                continue
+            ended = run_apart(functools.partial(self.run, left), log)
+            if ended.stopped_by:
+                return ended.stopped_by
+            for key in left:
+                if self._left(key) is None:
+                    words = f"its process ended in the middle, {ended.how}; {log} has its last words"
+                    self.leave(cell_of(key), Outcome(FAILED, words))
+        outcomes = map(self._left, self.job.cells)
+        return worst(STATUS_OF_STATE[outcome.state] if outcome else ExitStatus.FAILED for outcome in outcomes)
+
+    async def _generate(self, keys: Collection[str]) -> ExitStatus:
+        job, order = self.job, self.order
+        traffic = self._traffic()
+        # nothing was left to make when the plan was made
+        unlent = bool(order.replica_gpus) and not job.gpus
+        replicas = None
+        if not order.api:
+            replicas = Replicas([] if unlent else self._environs(), item_timeout=order.item_timeout)
+        in_flight = traffic.workers if replicas is None else max(1, replicas.size)
+        progress = ProgressWriter(self.plan.progress_path(job))
+        models, by_cell = dict[str, list[CellPlan]](), dict[Cell, CellPlan]()
+        for key, path in zip(job.cells, map(Path, job.logs), strict=True):
+            cell = cell_of(key)
+            # what the job spent before it crashed and was started again
+            spent = spent_since(cell, self.since) if order.api else 0.0
+            if key not in keys:
+                continue
+            planned = by_cell[cell] = CellPlan(
+                cell,
+                functools.partial(self._opened, cell, path, progress, in_flight, spent),
+                functools.partial(logs.append, path),
+            )
+            planned.log(f"=== generate {key}")
+            models.setdefault(cell.model, []).append(planned)
+        statuses = []
+        stopping: list[ExitStatus] = []
+
+        def settle(cell: Cell, outcome: Outcome) -> None:
+            if traffic.lowered:
+                outcome = replace(outcome, message=f"{outcome.message}; {traffic.lowered}")
+            if not stopping:  # what ends because it is stopped has not failed
+                statuses.append(self._settle(by_cell[cell], outcome))
+
+        loop = asyncio.get_running_loop()
+
+        def load(run: CellRun) -> Any:  # called in a thread
+            if replicas is None:
+                return self._load(traffic, run)
+            if unlent:  # never on the CPU instead
+                raise CellFailure(
+                    "images were damaged or removed after the run had begun, and its job has no GPU to make them "
+                    "again: the same command does"
+                )
+            return asyncio.run_coroutine_threadsafe(load_replicated(replicas, run), loop).result()
+
+        making = asyncio.ensure_future(
+            generate_together(list(models.values()), load, traffic.workers, settle)
+        )
+
+        # what is under way may be billed all the same: it goes on record before the process ends
+        def stop(status: ExitStatus) -> None:
+            if not stopping:
+                stopping.append(status)
+                making.cancel()
+
+        loop.add_signal_handler(signal.SIGTERM, stop, ExitStatus.TERMINATED)
+        loop.add_signal_handler(signal.SIGINT, stop, ExitStatus.INTERRUPTED)
+        try:
+            await making
+        except asyncio.CancelledError:
+            if not stopping:
+                raise
+        finally:
+            if replicas:
+                await replicas.close()
+        return worst([*statuses, *stopping])
+
+    def _opened(
+        self, cell: Cell, log_path: Path, progress: ProgressWriter, in_flight: int, spent: float
+    ) -> CellRun:
+        """The cell, on which this run has ``spent`` so many USD, as it is about to be made; an evaluation may follow it
+        from now on.
+
+        Raises CellFailure: its files are not what they should be.
+        """
+        rewritten, order = self._left(cell.key, "rewrite"), self.order
+        if rewritten and rewritten.state not in USABLE:
+            raise CellFailure(f"not started: rewrite of {cell.key} is {rewritten.state}")
+        settings = self.plan.settings.get(cell.benchmark, {})
+        # the pinned bytes, before an image is made (and paid for) from other ones
+        registry.benchmark_files(cell.benchmark, settings).sha256()
+        with garbage_collection(False):
+            dataset = registry.load_dataset(cell.benchmark, settings)
+            run = CellRun(
+                cell,
+                all_shown(cell, items_of(dataset, cell, order.limit)),
+                dataset.dataset_task,
+                order.settings[cell.model][dataset.dataset_task],
+                GenerateOptions(order.overwrite, order.retry_refused, order.blank_on_error, in_flight),
+                progress,
+                functools.partial(logs.append, log_path),
+                log_path,
+            )
+        run.max_cost, run.cost = order.max_cost, spent or None
+        if order.api and run.todo:
+            batches = Batches(cell.batches, cell.key, order.batch)
+            run.batches = batches if batches.are_open else None
+        if run.todo and not run.outcome:
+            note_opened(self._folder, cell, run.fingerprint)
+        return run
+
+    def _load(self, traffic: Traffic, run: CellRun) -> ImageModel:
+        """Load the model of a cell; its requests, if it makes any, go through ``traffic``.
+
+        Raises CellFailure: it does not load.
+        """
+        try:
+            with guest_code():
+                model = image_model(self.load_model(run.setting))
+        except Exception as error:
+            said = one_line(error, 500)
+            if not isinstance(error, GenerationError):
+                run.log(redact(traceback.format_exc()))
+                said = f"{type(error).__name__}: {one_line(error, 300)}"
+            raise CellFailure(f"model does not load: {said}") from None
+        is_bounded = model.use_traffic(traffic)
+        if not is_bounded and run.setting.get("api") and traffic.budget.max_cost is not None:
+            raise CellFailure("--max_cost cannot bound a model class that does not tell what its images cost")
+        if self.order.batch and run.setting.get("api") and not model.takes_batches:
+            raise CellFailure(
+                "its class makes its requests itself, so that none can go in a batch: leave out --batch"
+            )
+        return model
+
+    def _environs(self) -> list[dict[str, str]]:
+        """What sets the replicas of a local model apart; their number is that of the workers.
+
+        Raises UserError: the GPUs that the job was given are too few for one.
+        """
+        found = environs_of(self.order.replica_gpus, self.order.replicas)
+        if not found:
+            raise UserError(
+                f"{self.job.name} needs {self.job.gpus} GPU(s), and CUDA_VISIBLE_DEVICES has fewer"
+            )
+        return found
+
+    def _traffic(self) -> Traffic:
+        """Bounds for all requests of the job. Raises UserError: not even one fits beside the open files."""
+        order = self.order
+        fit = Fit(order.workers)
+        if order.api:
+            # a request and the download of its image; a model's connections stay open for a while when another's turn
+            # comes
+            clients = sum(map(len, order.settings.values()))
+            settings = [one for tasks in order.settings.values() for one in tasks.values()]
+            endpoints = {Endpoint.of(one["model_kwargs"]) for one in settings if one.get("api")}
+            fit = requests_that_fit(order.workers, each=len(endpoints) + clients)
+        shared = shared_bounds(self._folder)
+        return Traffic(fit.requests, order.requests_per_minute, order.max_cost, fit.told, shared)
+
+    def _settle(self, planned: CellPlan, outcome: Outcome) -> ExitStatus:
+        planned.log(f"=== {outcome.state}: {outcome.message}")
+        try:
+            self.leave(planned.cell, outcome)
+        except (CellFailure, OSError) as error:
+            # the launcher tells what a cell without an outcome may mean; the others go on
+            complain(str(error))
+            return ExitStatus.FAILED
+        return STATUS_OF_STATE[outcome.state]
+
+
+_STATUS = {signal.SIGTERM: ExitStatus.TERMINATED, signal.SIGINT: ExitStatus.INTERRUPTED}
+
+
+class ChildExit(NamedTuple):
+    """``how`` a process ended, in words, and the signal to this one that made it end, as a status."""
+
+    how: str
+    stopped_by: ExitStatus | None
+
+
+def run_apart(work: Callable[[], ExitStatus], log: Path) -> ChildExit:
+    """Do ``work`` in a child of this process, which prints to ``log``; SIGTERM and SIGINT are passed on to it.
+
+    Call it from the main thread of a process that has no other.
+    """
+    stopped_by: list[ExitStatus] = []
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        stopped_by.append(_STATUS[signal.Signals(number)])
+        os.kill(child, number)
+
+    # a signal that comes meanwhile waits until both processes know what to do with it
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STATUS)
+    before = {number: signal.signal(number, pass_on) for number in _STATUS}
+    child = os.fork()
+    if not child:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        logs.print_to(log)
+        run_main(work)  # exits
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    # its number is that of no other process while it may be passed a signal
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    how = f"exit status {code}" if code >= 0 else signal.Signals(-code).name
+    return ChildExit(how + " (out of memory?)" * (how == "SIGKILL"), stopped_by[0] if stopped_by else None)

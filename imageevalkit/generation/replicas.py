@@ -1,0 +1,565 @@
+"""Replicas of a local model, a worker process each: who makes which chunk of items, and what becomes of those of one
+that dies or hangs.
+
+The parent needs no package of the model's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import signal
+import socket
+import statistics
+import sys
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from imageevalkit.cell import REPO
+from imageevalkit.errors import CellFailure, say
+from imageevalkit.generation.cell_run import CellRun
+from imageevalkit.generation.model import Generated, ImageModel, ModelUnusable, RemoteError
+from imageevalkit.generation.worker import (
+    Breakdown,
+    ImagesReport,
+    LoadFailure,
+    LoadOrder,
+    LoadReport,
+    MakeOrder,
+    Remark,
+    outgoing,
+    pack,
+    portable,
+    read,
+)
+from imageevalkit.machine import available_cores
+from imageevalkit.requests.in_flight import UnderWay, under_way
+from imageevalkit.secrets import one_line, redact
+from imageevalkit.text import counted
+
+
+def environs_of(
+    per_replica: int, most: int | None, environ: Mapping[str, str] = os.environ
+) -> list[dict[str, str]]:
+    """What makes each worker see its own ``per_replica`` GPUs of those that the job sees, at most ``most`` workers.
+
+    Without GPUs there is one worker, or ``most``; workers then share the cores.
+    """
+    if per_replica:
+        names = [name for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+        groups = [names[n : n + per_replica] for n in range(0, len(names) - per_replica + 1, per_replica)]
+        return [{"CUDA_VISIBLE_DEVICES": ",".join(group)} for group in groups[:most]]
+    count = most or 1
+    if count == 1 or "OMP_NUM_THREADS" in environ:
+        return [{}] * count
+    # numerical libraries take all cores each, and workers that fight for them are slower than one alone
+    return [{"OMP_NUM_THREADS": str(max(1, available_cores() // count))}] * count
+
+
+class QueuedItem(NamedTuple):
+    """One item: what the model is shown, as it is sent, and who waits for the image."""
+
+    given: Any
+    seed: int
+    answer: asyncio.Future[Generated]
+    state: UnderWay
+
+
+@dataclass(eq=False)
+class Chunk:
+    """Items of one cell that are made in one call of the model ``key``.
+
+    ``log`` is the file for what the model prints. ``deaths``: workers that died on it. ``together_before``: how many
+    items were made in one call until then.
+    """
+
+    key: str
+    log: str
+    items: list[QueuedItem] = field(default_factory=list)
+    deaths: int = 0
+    together_before: int = 0
+
+    def forget_the_cancelled(self) -> None:
+        """Drop the items that nobody waits for any longer."""
+        self.items = [item for item in self.items if not item.answer.done()]
+
+    def fail(self, error: Exception) -> None:
+        """Answer every item with ``error``."""
+        for item in self.items:
+            if not item.answer.done():
+                item.answer.set_exception(error)
+
+
+WORKER = (sys.executable, str(REPO / "infer" / "worker.py"))
+_DEPTH = 2
+"""Chunks that a worker has: the one it makes, and the next, so that it never waits for its parent."""
+_MOST_DEATHS = 5
+"""A worker that has died so often without an image in between is not started again."""
+_MOST_DEATHS_LOADING = 2
+_MOST_DEATHS_IN_ALL = 20
+_ITEM_DEATHS = 2
+"""An item on which so many workers have died is to blame, and fails."""
+_ANY = 1 << 30
+
+_LOOK_EVERY = 0.5  # seconds
+# A worker is told to stall after so many times the median of what an image took, but not before so many seconds; before
+# the first image, which libraries may compile for, after more.
+_STALL_FACTOR, _STALL_AFTER, _STALL_AFTER_AT_FIRST = 10, 60.0, 600.0
+_RECENT = 100  # images, of which the median is
+
+
+# Seconds for a process that has nothing left to do. Fewer than a guard's, which would else kill this process, the
+# parent, at the moment when the parent would kill the worker.
+_PATIENCE = 2.0
+# For what its model has started: asked first, as there may be shared memory to remove, then killed; with the above
+# still fewer than a guard's.
+_PATIENCE_WITH_REST = 1.0
+_TICK = 0.05
+
+
+class _Worker:
+    """A worker process with a GPU group of its own (``environ``); when it has died, the next one in its place.
+
+    It leads a process group, and leaves none of it: what its model has started would keep GPU memory from the next one.
+
+    ``key``: the model it has; ``loading``: the one it loads now; ``cannot``: those that do not load in it.
+    ``chunks``: what it has been sent, in order; it is making the first, ``since`` then (of the event loop's clock).
+    ``stalls``: that takes too long, as has been told. ``deaths``: in a row, without an image. ``timeouts``: how
+    often it was ended because items took longer than they may, which are no deaths of its own.
+    """
+
+    def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
+        self._command, self._environ = command, environ
+        self._process: asyncio.subprocess.Process | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self.ended_because = ""
+        self.task: asyncio.Task[None] | None = None
+        self.connected = self.retired = self.stalls = False
+        self.key = self.loading = ""
+        self.cannot = set[str]()
+        self.chunks = list[Chunk]()
+        self.since = 0.0
+        self.deaths = self.deaths_in_all = self.timeouts = 0
+
+    async def run(self, on_message: Callable[[Any], None], on_start: Callable[[], None]) -> Exception:
+        """Start the process and hand on all it says; returns when it is gone, with what it died of.
+
+        Raises OSError: no process can be started.
+        """
+        self.ended_because = ""
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self._command,
+                    str(theirs.fileno()),
+                    pass_fds=[theirs.fileno()],
+                    env={**os.environ, **self._environ},
+                    stdin=asyncio.subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+            reader, self._writer = await asyncio.open_connection(sock=ours)
+            on_start()
+            while True:
+                try:
+                    message = await read(reader)
+                except (EOFError, OSError):
+                    status = await self._end()
+                    return RemoteError("WorkerDied", self.ended_because or _last_words(status), "")
+                if isinstance(message, Breakdown):
+                    self._kill()  # its threads, or its driver, may keep it for ever
+                    return message.error
+                on_message(message)
+        finally:
+            if self._writer is not None:
+                self._writer.close()
+            await self._end()
+
+    def send(self, message: NamedTuple) -> None:
+        """Queue ``message`` for the process. A process that is gone reads nothing, and says so by its end."""
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(pack(message))
+
+    def kill(self, why: str) -> None:
+        """Have the process gone at once: :meth:`run` returns with ``why``."""
+        self.ended_because = why
+        self._kill()
+        if self._writer is not None:
+            self._writer.close()  # a process of the model's own may have its end of the socket too
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def _end(self) -> int:
+        """Wait for the process, kill it if it does not end, and end the rest of its group; its exit status."""
+        if self._process is None:
+            return 0
+        try:
+            status = await asyncio.wait_for(self._process.wait(), _PATIENCE)
+        except asyncio.TimeoutError:
+            self._kill()
+            status = await self._process.wait()
+        await _end_group(self._process.pid)
+        self._process = None
+        return status
+
+
+async def _end_group(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # none is left; none that may be ended
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            os.killpg(group, number)
+            for _ in range(round(_PATIENCE_WITH_REST / _TICK)):
+                await asyncio.sleep(_TICK)
+                os.killpg(group, 0)
+
+
+def _last_words(status: int) -> str:
+    if status >= 0:
+        return f"its process ended with status {status}: the log has its last words"
+    name = signal.Signals(-status).name
+    # the kernel kills whoever takes the last memory, without a word to the process
+    hint = " (out of main memory?)" if name == "SIGKILL" else ""
+    return f"its process was ended by {name}{hint}"
+
+
+class Replicas:
+    """The workers of one model; each of ``environs`` makes one see its own GPUs. Used within one event loop.
+
+    A worker that takes more than ``item_timeout`` seconds for each image of a call is ended: a death of its items, but
+    none of its own.
+    """
+
+    def __init__(
+        self,
+        environs: Sequence[Mapping[str, str]],
+        command: Sequence[str] = WORKER,
+        item_timeout: float | None = None,
+    ) -> None:
+        self.size = len(environs)
+        self._item_timeout = item_timeout
+        self._seconds: deque[float] = deque(maxlen=_RECENT)
+        self._watching: asyncio.Task[None] | None = None
+        self.say: Callable[[str], None] = say
+        self._workers = [_Worker(command, environ) for environ in environs]
+        self._models: dict[str, ReplicatedModel] = {}
+        self._queue: deque[Chunk] = deque()
+        self._last_death = ""
+        self._together = _ANY
+        self._closed = False
+
+    async def load(self, model: ReplicatedModel, chunks: int) -> None:
+        """Have ``model`` loaded, by as many workers as ``chunks`` need; returns when one has.
+
+        Workers that have chunks of another model finish them first. Raises CellFailure: it does not load in any worker.
+        """
+        self._models[model.key] = model
+        self.start(chunks)
+        self._go_on()
+        await model.settled.wait()
+        if model.failure:
+            raise CellFailure(model.failure)
+
+    def start(self, chunks: int) -> None:
+        """See that there are workers for so many chunks."""
+        for worker in self._workers[:chunks]:
+            if worker.task is None:
+                worker.task = asyncio.create_task(self._keep_running(worker))
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch())
+
+    def submit(self, chunk: Chunk) -> None:
+        """Queue ``chunk``: each of its items is answered."""
+        self._queue.append(chunk)
+        self._go_on()
+
+    def holdup(self) -> str:
+        """What the progress line should tell; empty when all is well."""
+        working = [worker for worker in self._workers if worker.task]
+        told = []
+        if stalled := [worker for worker in working if worker.stalls]:
+            now = asyncio.get_running_loop().time()
+            longest = max(now - worker.since for worker in stalled)
+            told.append(f"{len(stalled)} of {self.size} workers: no image for {longest:.0f} s{self._usual()}")
+        if gone := sum(worker.retired for worker in self._workers):
+            told.append(f"{gone} of {self.size} workers {'is' if gone == 1 else 'are'} gone")
+        elif working and all(worker.loading or not worker.connected for worker in working):
+            told.append("loading model")
+        if deaths := sum(worker.deaths_in_all + worker.timeouts for worker in self._workers):
+            told.append(f"{counted(deaths, 'worker death')}, the last: {self._last_death}")
+        return "; ".join(told)
+
+    def _usual(self) -> str:
+        return f" ({statistics.median(self._seconds):.3g} s is usual)" if self._seconds else ""
+
+    async def close(self) -> None:
+        """End all workers; whoever waits for one is told."""
+        tasks = [worker.task for worker in self._workers if worker.task]
+        if self._watching:
+            tasks.append(self._watching)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._closed = True
+        self._fail_what_nobody_can_make()
+
+    async def _watch(self) -> None:
+        """Tell of workers that stall, and end those that take longer than they may."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_LOOK_EVERY)
+            for worker in self._workers:
+                if worker.chunks:
+                    self._look_at(worker, loop.time() - worker.since)
+
+    def _look_at(self, worker: _Worker, seconds: float) -> None:
+        items = len(worker.chunks[0].items)
+        if self._item_timeout is not None and seconds > self._item_timeout * items:
+            for_all = f" for each of {items}" * (items > 1)
+            worker.kill(f"no image within {self._item_timeout:g} s{for_all} (ITEM_TIMEOUT)")
+            return
+        bound = _STALL_AFTER_AT_FIRST
+        if self._seconds:
+            bound = max(_STALL_AFTER, _STALL_FACTOR * items * statistics.median(self._seconds))
+        if seconds > bound and not worker.stalls:
+            worker.stalls = True
+            bounds = "" if self._item_timeout else "; ITEM_TIMEOUT in config.sh ends what takes too long"
+            self._tell(f"a worker has made no image for {seconds:.0f} s{self._usual()}{bounds}")
+
+    # One worker
+
+    async def _keep_running(self, worker: _Worker) -> None:
+        while not worker.retired:
+            try:
+                death = await worker.run(
+                    lambda message: self._on_message(worker, message), lambda: self._on_start(worker)
+                )
+            except Exception as error:  # no process can be started, or what it says cannot be understood
+                self._tell(redact(traceback.format_exc()))
+                death = portable(error)
+            self._on_death(worker, death)
+
+    def _tell(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # a log that cannot be written must not stop what can
+            self.say(text)
+
+    def _on_start(self, worker: _Worker) -> None:
+        worker.connected = True
+        self._go_on()
+
+    def _on_message(self, worker: _Worker, message: LoadReport | LoadFailure | ImagesReport | Remark) -> None:
+        if isinstance(message, ImagesReport):
+            self._on_made(worker, message)
+        elif isinstance(message, Remark):
+            self._tell(message.text)
+        elif isinstance(message, LoadReport):
+            worker.key, worker.loading = message.key, ""
+            self._tell(f"model loaded in {message.seconds:.1f} s")
+            self._models[message.key].has_loaded(message)
+        else:
+            worker.loading = ""
+            worker.cannot.add(message.key)
+            self._models[message.key].unloadable = message.text
+            self._tell(f"model does not load in a worker: {message.text}")
+        self._go_on()
+
+    def _on_made(self, worker: _Worker, message: ImagesReport) -> None:
+        chunk = worker.chunks.pop(0)
+        now = asyncio.get_running_loop().time()
+        self._seconds.extend([(now - worker.since) / len(chunk.items)] * len(chunk.items))
+        worker.since, worker.stalls, worker.deaths = now, False, 0
+        for item, returned in zip(chunk.items, message.answers, strict=True):
+            if item.answer.done():
+                continue  # cancelled
+            if isinstance(returned, Exception):
+                item.answer.set_exception(returned)
+            else:
+                item.answer.set_result(returned)
+
+    def _on_death(self, worker: _Worker, death: Exception) -> None:
+        if (
+            worker.ended_because
+        ):  # the item is to blame: others like it must not take the worker away from the rest
+            worker.timeouts += 1
+        else:
+            worker.deaths += 1
+            worker.deaths_in_all += 1
+        most = _MOST_DEATHS_LOADING if worker.loading else _MOST_DEATHS
+        worker.retired = worker.deaths >= most or worker.deaths_in_all >= _MOST_DEATHS_IN_ALL
+        worker.connected, worker.key, worker.loading, worker.stalls = False, "", "", False
+        self._last_death = one_line(death, 300)
+        chunks, worker.chunks = worker.chunks, []
+        self._queue.extendleft(reversed(self._given_back(chunks, death)))
+        if worker.retired:
+            self._tell(f"a worker died {worker.deaths_in_all} times and is given up: {self._last_death}")
+        else:
+            self._tell(f"a worker died, and is started again; its items are made again: {self._last_death}")
+        self._go_on()
+
+    def _given_back(self, chunks: list[Chunk], death: Exception) -> list[Chunk]:
+        """What is left to do of ``chunks``, of which the worker was making the first when it died."""
+        for chunk in chunks:
+            chunk.forget_the_cancelled()
+        if not chunks:
+            return []
+        first, *left = chunks
+        if first.deaths + 1 >= _ITEM_DEATHS:
+            first.fail(death)
+            # it was that item, and not that too many were made at once
+            self._together = max(self._together, first.together_before)
+            return left
+        before, batch = self._together, min(len(first.items), self._together)
+        if batch > 1:  # the kernel kills a process that takes too much memory without a word
+            self._together = batch // 2
+            self._tell(f"a worker died on a batch of {batch}: going on with {self._together}")
+        # singly: the one that kills a worker must not take the others along
+        singles = (Chunk(first.key, first.log, [item], first.deaths + 1, before) for item in first.items)
+        return [*singles, *left]
+
+    # The queue
+
+    def _fail_what_nobody_can_make(self) -> None:
+        for key, model in self._models.items():
+            able = [w for w in self._workers if not w.retired and key not in w.cannot]
+            if not self._closed and any(worker.task for worker in able):
+                continue
+            if able and not self._closed:
+                self.start(self.size)  # those that were not needed so far: their GPUs may do
+                continue
+            why = model.unloadable or f"every worker died, the last one so: {self._last_death}"
+            if self._closed:
+                why = "stopped while the model was loading"
+            if not model.settled.is_set():
+                model.failure = f"model does not load: {why}"
+                model.settled.set()
+            for chunk in [chunk for chunk in self._queue if chunk.key == key]:
+                self._queue.remove(chunk)
+                chunk.fail(ModelUnusable(why))
+
+    def _go_on(self) -> None:
+        for depth in range(1, _DEPTH + 1):
+            for worker in self._workers:
+                # the last chunks of the queue are for whoever is free first
+                if depth == 1 or len(self._queue) >= self.size:
+                    self._feed(worker, depth)
+        for worker in self._workers:
+            if worker.connected and not worker.loading and not worker.chunks and self._models:
+                self._have_loaded(worker, next(reversed(self._models)))
+        self._fail_what_nobody_can_make()
+
+    def _feed(self, worker: _Worker, depth: int) -> None:
+        while worker.connected and not worker.loading and len(worker.chunks) < depth:
+            chunk = next((chunk for chunk in self._queue if chunk.key not in worker.cannot), None)
+            if chunk is None:
+                return
+            if chunk.key != worker.key:
+                if not worker.chunks:
+                    self._have_loaded(worker, chunk.key)
+                return
+            if worker.chunks and (chunk.deaths or worker.chunks[0].deaths):
+                return  # made alone, so that the next death has one culprit: an answer may die with its worker too
+            self._queue.remove(chunk)
+            chunk.forget_the_cancelled()
+            if chunk.items:
+                for item in chunk.items:
+                    item.state.sent = True
+                if not worker.chunks:
+                    worker.since = asyncio.get_running_loop().time()
+                worker.chunks.append(chunk)
+                inputs = [item.given for item in chunk.items]
+                seeds = [item.seed for item in chunk.items]
+                worker.send(MakeOrder(inputs, seeds, self._together, chunk.log))
+
+    def _have_loaded(self, worker: _Worker, key: str) -> None:
+        if key not in worker.cannot and key != worker.key:
+            model = self._models[key]
+            worker.loading, worker.key = key, ""
+            worker.send(LoadOrder(key, model.setting, model.log))
+
+
+async def load_replicated(replicas: Replicas, run: CellRun) -> ReplicatedModel:
+    """The model of a cell, loaded by ``replicas``. Raises CellFailure: it does not load."""
+    replicas.say = run.log
+    model = ReplicatedModel(replicas, run.task, run.setting, str(run.log_path))
+    # what the setting says; the model itself may know better, or that it is wrong, once it is loaded
+    size = run.setting.get("model_kwargs", {}).get("batch_size", 1)
+    chunks = math.ceil(len(run.todo) / size) if isinstance(size, int) and size > 0 else len(run.todo)
+    loading = asyncio.ensure_future(replicas.load(model, chunks))
+    while not (await asyncio.wait([loading], timeout=_LOOK_EVERY))[0]:
+        run.report(replicas.holdup() or "loading model")
+    loading.result()
+    return model
+
+
+class ReplicatedModel(ImageModel):
+    """One setting of a model (there is one for each task), made by all its replicas.
+
+    Items are grouped into chunks in the order in which they begin, and the engine begins them in the benchmark's order:
+    which items are made together does not depend on the number of workers. ``failure``: why it does not load;
+    ``unloadable``: why not in a worker.
+    """
+
+    is_async = queues = True
+
+    def __init__(self, replicas: Replicas, key: str, setting: Mapping[str, Any], log: str) -> None:
+        self.key, self.setting, self.log = key, setting, log
+        self.failure = self.unloadable = ""
+        self.settled = asyncio.Event()
+        self._replicas = replicas
+        self._packages = list[Mapping[str, str]]()
+        self._run: CellRun | None = None
+        self._open: Chunk | None = None
+
+    def has_loaded(self, report: LoadReport) -> None:
+        """Packages of workers differ on a machine with two kinds of GPUs."""
+        self.batch_size = report.batch_size
+        # for every worker: what it makes, its next chunk, one that waits, one that is being stored
+        self.room = 4 * self._replicas.size * self.batch_size
+        if report.packages not in self._packages:
+            self._packages.append(report.packages)
+            if self._run:
+                self._run.remember(report.packages)
+        self.settled.set()
+
+    def begin_cell(self, run: CellRun) -> None:
+        """The items that follow are of ``run``."""
+        self._run, self.log, self._replicas.say = run, str(run.log_path), run.log
+        for packages in self._packages:
+            run.remember(packages)
+
+    def packages(self) -> Mapping[str, str]:
+        return self._packages[0]
+
+    def expect(self, items: int) -> None:
+        """So many items of the cell have not begun; with none, what there is must do for a chunk."""
+        if items:
+            self._replicas.start(math.ceil(items / self.batch_size))
+        else:
+            # after the first steps of the items that have just begun
+            asyncio.get_running_loop().call_soon(self._submit)
+
+    async def generate_async(self, given: Any, seed: int = 42) -> Generated:
+        """The image of ``given``. Raises what the model raised, or :class:`RemoteError` in its place."""
+        shown = outgoing(given)
+        if self._open is None:
+            self._open = Chunk(self.key, self.log)
+        answer: asyncio.Future[Generated] = asyncio.get_running_loop().create_future()
+        self._open.items.append(QueuedItem(shown, seed, answer, under_way()))
+        if len(self._open.items) >= self.batch_size:
+            self._submit()
+        return await answer
+
+    def _submit(self) -> None:
+        chunk, self._open = self._open, None
+        if chunk:
+            self._replicas.submit(chunk)
+
+    def holdup(self) -> str:
+        """What holds the model back, for the progress line."""
+        return self._replicas.holdup()

@@ -1,0 +1,396 @@
+"""A worker process: one replica of a model, asked through a socket; run by ``infer/worker.py``.
+
+The main thread only makes images. One thread receives, so that the next chunk is here when the last one is done;
+one sends, so that a GPU never waits for pixels to be handed over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import gc
+import os
+import pickle
+import queue
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import PIL.ImageFile
+from PIL import Image
+
+from imageevalkit.assets import HubAsset
+from imageevalkit.assets.check import commit_of
+from imageevalkit.assets.weights import may_be_hub_id
+from imageevalkit.errors import say
+from imageevalkit.generation.model import (
+    Generated,
+    GenerationError,
+    ImageModel,
+    ItemFailed,
+    ModelUnusable,
+    OnHold,
+    Refused,
+    RemoteError,
+    as_generated,
+    blocking,
+    image_model,
+    installed_packages,
+)
+from imageevalkit.guest_code import guest_code
+from imageevalkit.images import FORMATS, opened
+from imageevalkit.logs import print_to, print_without_fear
+from imageevalkit.machine import breaks_the_process, is_out_of_memory
+from imageevalkit.secrets import one_line, redact
+from imageevalkit.text import let_streams_take_any_text
+
+# ---- what it and its parent say to each other, and how that is framed on their socket
+
+_LENGTH = struct.Struct(">Q")
+
+
+class ImageFile(NamedTuple):
+    """In an input list: an image that the worker opens itself, so that nobody holds its pixels before their turn."""
+
+    path: str
+
+
+class LoadOrder(NamedTuple):
+    """To a worker: load the model of ``setting``, known as ``key``, in place of the one it has."""
+
+    key: str
+    setting: Mapping[str, Any]
+    log: str
+
+
+class MakeOrder(NamedTuple):
+    """To a worker: make the images of one chunk, at most ``together`` in one call of the model.
+
+    ``log`` is the file for whatever the model prints.
+    """
+
+    inputs: Sequence[Any]
+    seeds: Sequence[int]
+    together: int
+    log: str
+
+
+class LoadReport(NamedTuple):
+    """From a worker: the model is loaded after ``seconds``, and takes ``batch_size`` items in a call.
+
+    ``packages`` are those that make its images.
+    """
+
+    key: str
+    packages: Mapping[str, str]
+    batch_size: int
+    seconds: float
+
+
+class LoadFailure(NamedTuple):
+    """From a worker: why the model ``key`` does not load in it, in one line; it can still be asked for another."""
+
+    key: str
+    text: str
+
+
+class ImagesReport(NamedTuple):
+    """From a worker: an answer for each input of the first chunk it has not answered, in order."""
+
+    answers: Sequence[Generated | Exception]
+
+
+class Remark(NamedTuple):
+    """From a worker: a line for the log, such as that it goes on with smaller batches."""
+
+    text: str
+
+
+class Breakdown(NamedTuple):
+    """From a worker, its last word: this process can make no more images (a CUDA error stays in it)."""
+
+    error: Exception
+
+
+def outgoing(given: Any) -> Any:
+    """What a model is shown, as it is sent. Raises Pillow's errors for an image that does not decode."""
+    return given if isinstance(given, str) else [_sent(part) for part in given]
+
+
+def _sent(part: Any) -> Any:
+    if not isinstance(part, Image.Image):
+        return part
+    # only opened so far, and nothing changed since: the file says it all
+    if isinstance(part, PIL.ImageFile.ImageFile) and part.tile and part.filename and part.format in FORMATS:
+        return ImageFile(str(Path(os.fsdecode(part.filename)).absolute()))
+    part.load()
+    return part
+
+
+def incoming(given: Any) -> Any:
+    """What a model is shown, from what was sent. Raises OSError or CorruptImage where a file is no image any more."""
+    if isinstance(given, str):
+        return given
+    return [opened(Path(part.path)) if isinstance(part, ImageFile) else part for part in given]
+
+
+def portable(error: Exception) -> Exception:
+    """``error`` as it can cross to a process that has no code of the model's: a class of its own goes as its base."""
+    if isinstance(error, RemoteError):
+        return error
+    for kind in (Refused, ItemFailed, OnHold, ModelUnusable, GenerationError):
+        if isinstance(error, kind):
+            plain = kind(str(error), error.attempts)
+            plain.bill = error.bill
+            if isinstance(plain, ItemFailed) and isinstance(error, ItemFailed):
+                plain.transient = error.transient
+            return plain
+    trace = redact("".join(traceback.format_exception(error)))
+    return RemoteError(type(error).__name__, one_line(error), trace)
+
+
+def pack(message: NamedTuple) -> bytes:
+    """``message`` with its length before it. An answer that cannot be sent is sent as that failure of its item."""
+    try:
+        data = pickle.dumps(message, protocol=5)
+    except Exception:
+        if not isinstance(message, ImagesReport):
+            raise
+        data = pickle.dumps(ImagesReport([_sendable(answer) for answer in message.answers]), protocol=5)
+    return _LENGTH.pack(len(data)) + data
+
+
+def _sendable(answer: Generated | Exception) -> Generated | Exception:
+    try:
+        pickle.dumps(answer, protocol=5)
+    except Exception as error:  # of whatever the model's class put into it
+        return portable(error)
+    return answer
+
+
+async def read(reader: asyncio.StreamReader) -> Any:
+    """The next message. Raises EOFError or OSError when the other side is gone."""
+    (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+    return pickle.loads(await reader.readexactly(length))
+
+
+def receive(file: BinaryIO) -> Any:
+    """The next message, for a thread that may wait. Raises EOFError or OSError when the other side is gone."""
+    if len(file.read(_LENGTH.size)) < _LENGTH.size:
+        raise EOFError
+    try:
+        return pickle.load(file)
+    except pickle.UnpicklingError:  # it ends in the middle
+        raise EOFError from None
+
+
+# ---- the process
+
+_PR_SET_PDEATHSIG = 1
+_PARENT_GONE = 70  # an exit status that nobody is left to read
+_MORE_ROOM = (
+    "give a replica more GPUs in INFER_GPU_MAP (with device_map=balanced for a diffusers model), or keep only the part "
+    "at work on the GPU (offload=model)"
+)
+
+
+def serve(connection: socket.socket, load_model: Callable[[Mapping[str, Any]], Any]) -> None:
+    """Answer the parent at the other end of ``connection`` until it closes it."""
+    let_streams_take_any_text()
+    _die_with_parent()
+    print_without_fear()
+    # on Ctrl-C it is the parent who ends its workers, so that nothing becomes a failure of an item; no SIG_IGN, which
+    # the programs that a model starts would inherit
+    signal.signal(signal.SIGINT, lambda *_: None)
+    orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(connection, orders), daemon=True).start()
+    messages: queue.SimpleQueue[NamedTuple | None] = queue.SimpleQueue()
+    sender = threading.Thread(target=_send_all, args=(connection, messages), daemon=True)
+    sender.start()
+    worker = _Worker(load_model, messages.put)
+    while (order := orders.get()) is not None and worker.obey(order):
+        pass
+    messages.put(None)
+    sender.join()
+
+
+def _die_with_parent() -> None:
+    """A parent that is killed must not leave a process that holds a GPU. (Elsewhere it ends a little later.)"""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _listen(connection: socket.socket, orders: queue.SimpleQueue[Any]) -> None:
+    with contextlib.suppress(EOFError, OSError), connection.makefile("rb") as file:
+        while True:
+            orders.put(receive(file))
+    orders.put(None)
+
+
+def _send_all(connection: socket.socket, messages: queue.SimpleQueue[NamedTuple | None]) -> None:
+    """Send what comes, until a None."""
+    while (message := messages.get()) is not None:
+        try:
+            connection.sendall(pack(message))
+        except OSError:
+            os._exit(_PARENT_GONE)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(_PARENT_GONE)  # without an answer the parent would wait for ever
+
+
+class _Worker:
+    def __init__(
+        self, load_model: Callable[[Mapping[str, Any]], Any], send: Callable[[NamedTuple], None]
+    ) -> None:
+        self._load_model, self._send = load_model, send
+        self._model = ImageModel()
+        self._generate: Callable[..., Any] = self._model.generate
+        self._batch_size = self._fits = 1
+        self._log = ""
+
+    def obey(self, order: LoadOrder | MakeOrder) -> bool:
+        """Do as told; whether this process can go on."""
+        if order.log != self._log:
+            self._log = order.log
+            print_to(Path(order.log))
+        try:
+            if isinstance(order, LoadOrder):
+                self._load(order)
+            else:
+                self._send(ImagesReport(self._make(order)))
+        except _BrokenProcess as error:
+            self._send(Breakdown(error.args[0]))
+            return False
+        return True
+
+    def _load(self, order: LoadOrder) -> None:
+        self._model = ImageModel()  # the other one's memory is needed
+        self._generate = self._model.generate
+        _free_memory()
+        started = time.perf_counter()
+        try:
+            with guest_code():
+                self._model = image_model(self._load_model(order.setting))
+        except Exception as error:
+            if isinstance(error, GenerationError):
+                text = one_line(error)
+            else:
+                say(redact(traceback.format_exc()))
+                # first: CUDA's own word for no room is an error of the device too
+                if is_out_of_memory(error):
+                    text = f"{_line(error)}; {_MORE_ROOM}"
+                elif breaks_the_process(error):
+                    raise _BrokenProcess(portable(error)) from error
+                else:
+                    text = f"{type(error).__name__}: {one_line(error, 300)}"
+            self._send(LoadFailure(order.key, text))
+            return
+        self._generate = blocking(self._model)
+        self._batch_size = self._fits = self._model.batch_size
+        packages = {**installed_packages(), **_commit_of_weights(order.setting)}
+        self._send(LoadReport(order.key, packages, self._batch_size, time.perf_counter() - started))
+
+    def _make(self, order: MakeOrder) -> list[Generated | Exception]:
+        answers: list[Generated | Exception] = []
+        while len(answers) < len(order.inputs):
+            first = len(answers)
+            part = slice(first, first + min(self._fits, order.together))
+            answers += self._part(order.inputs[part], order.seeds[part])
+        return answers
+
+    def _part(self, inputs: Sequence[Any], seeds: Sequence[int]) -> Iterable[Generated | Exception]:
+        """Answers to the first ``inputs``: all of them, or fewer where memory does not suffice for all at once."""
+        started = time.perf_counter()
+        try:
+            with guest_code():
+                returned = self._called(inputs, seeds)
+        except Exception as error:
+            if is_out_of_memory(error):
+                return self._with_less_memory(len(inputs), error)
+            if breaks_the_process(error):
+                raise _BrokenProcess(portable(error)) from error
+            if len(inputs) > 1:
+                # whose fault it is shows when each has a turn of its own
+                say(redact(traceback.format_exc()))
+                self._send(
+                    Remark(f"a batch of {len(inputs)} failed ({_line(error)}): its items are made singly")
+                )
+                return [a for i, s in zip(inputs, seeds, strict=True) for a in self._part([i], [s])]
+            return [portable(error)]
+        seconds = (time.perf_counter() - started) / len(inputs)
+        batch = len(inputs) if self._batch_size > 1 else None
+        honoured = self._model.seed_honoured
+        return [_answer(one, seconds, batch, honoured) for one in returned]
+
+    def _called(self, inputs: Sequence[Any], seeds: Sequence[int]) -> Sequence[Any]:
+        if len(inputs) == 1:
+            return [self._generate(incoming(inputs[0]), seed=seeds[0])]
+        returned: Sequence[Any] = self._model.generate_batch([incoming(one) for one in inputs], seeds)
+        if len(returned) != len(inputs):
+            raise TypeError(f"generate_batch() returned {len(returned)} answers for {len(inputs)} inputs")
+        return returned
+
+    def _with_less_memory(self, batch: int, error: Exception) -> list[Generated | Exception]:
+        failure = portable(error)
+        error.__traceback__ = None  # its frames hold the tensors
+        del error
+        _free_memory()
+        if batch == 1:
+            return [failure]
+        self._fits = batch // 2
+        self._send(Remark(f"out of memory with a batch of {batch}: going on with {self._fits}"))
+        return []
+
+
+def _commit_of_weights(setting: Mapping[str, Any]) -> dict[str, str]:
+    """The commit of a hub repository as it is in the cache now: a branch stands for another one tomorrow."""
+    path = str(setting["model_path"])
+    if Path(path).exists() or not may_be_hub_id(path):
+        return {}
+    commit = commit_of(HubAsset(path, setting.get("model_kwargs", {}).get("revision")))
+    return {path: commit} if commit else {}
+
+
+def _answer(returned: Any, seconds: float, batch: int | None, honoured: bool | None) -> Generated | Exception:
+    if isinstance(returned, Exception):
+        return portable(returned)
+    try:
+        made = as_generated(returned)
+        if isinstance(made.image, Image.Image):
+            with guest_code():
+                made.image.load()  # a picture that a class has only opened may lie in a file that goes away
+    except Exception as error:
+        return portable(error)
+    # of the base class: one of the model's own may not be known where this is read
+    plain = Generated(**{each.name: getattr(made, each.name) for each in fields(Generated)})
+    return replace(
+        plain,
+        seed_honoured=honoured if made.seed_honoured is None else made.seed_honoured,
+        seconds=seconds if made.seconds is None else made.seconds,
+        extra={**made.extra, "batch": batch} if batch else made.extra,
+    )
+
+
+class _BrokenProcess(Exception):
+    """This process can make no more images; its argument is what a :class:`Breakdown` tells."""
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {one_line(error, 200)}"
+
+
+def _free_memory() -> None:
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -1,0 +1,177 @@
+"""One job of a plan on the machine that a cluster gives it: what sbatch starts, and Slurm again where it took the
+machine away, or a script of an export.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+
+from imageevalkit import logs
+from imageevalkit.atomic import write_atomic
+from imageevalkit.cell import REPO, lock_cell
+from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, say
+from imageevalkit.jobs import Job, Plan, cell_of, load_plan, lost_before, read_outcome
+from imageevalkit.launch.gpus import visible_gpus
+from imageevalkit.launch.process import CANNOT_START, FINAL, guarded, job_environ
+from imageevalkit.launch.slurm import Report, report_path
+from imageevalkit.machine import available_cores
+from imageevalkit.secrets import one_line
+
+_TICK = 0.2
+_ENDED_WITHIN = 60.0  # seconds that Slurm may take to end a job which it puts back into the queue
+_MOST_RESTARTS = 5  # for want of GPUs
+# Of a node that is lost to the controller, the job may go on for a while beside the one that takes its place.
+_LOCKED_FOR = 600.0
+
+
+def main(words: Sequence[str] | None = None) -> ExitStatus:
+    """Run the job, unless a stage before it failed, and leave its report."""
+    parser = argparse.ArgumentParser(description="A job of a run, as a cluster starts it.")
+    parser.add_argument("--plan", type=Path, required=True)
+    parser.add_argument("--job", required=True)
+    args = parser.parse_args(words)
+    os.chdir(REPO)
+    logs.print_without_fear()
+    plan = load_plan(args.plan)
+    return _NodeJob(plan, plan.job(args.job)).run()
+
+
+class _NodeJob:
+    def __init__(self, plan: Plan, job: Job) -> None:
+        self._plan, self._job, self._folder = plan, job, Path(plan.run_folder)
+        self._is_slurms = plan.cluster is not None and "SLURM_JOB_ID" in os.environ
+        self._began = time.time()
+        self._stopping: signal.Signals | None = None
+        self._is_ending = False
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> ExitStatus:
+        for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        job = self._job
+        report_path(self._folder, job).unlink(missing_ok=True)  # of a start before this one
+        lost = {} if job.always else lost_before(self._plan, job)
+        if lost and (not job.partial or len(lost) == len(job.cells)):
+            return self._leave(Report(None, next(iter(lost.values())), skipped=True))
+        given = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+        if (
+            self._is_slurms and len(given) < job.gpus
+        ):  # as Slurm 22.05 does where a node dies while a job of it is put back
+            what = f"Slurm gave it {len(given)} of {job.gpus} GPUs"
+            again = int(os.environ.get("SLURM_RESTART_COUNT", "0")) < _MOST_RESTARTS
+            return self._back_in_queue(what) if again else self._leave(Report(None, what))
+        try:
+            locks = [] if job.always else [lock_cell(cell_of(key), _LOCKED_FOR) for key in sorted(job.owed)]
+        except (UserError, OSError) as error:
+            return self._leave(Report(None, one_line(error)))
+        before, attempt, status = self._written(), 0, None
+        while self._stopping is None:
+            attempt += 1
+            try:
+                status = self._attempt(attempt, locks)
+            except OSError as error:
+                problem = f"cannot start: {error.strerror}: {error.filename or job.command[0]}"
+                return self._leave(Report(None, problem, attempts=attempt))
+            if attempt > job.retries or not self._worth_retry(status):
+                break
+        if self._stopping and (job.always or self._lacks_outcomes()):
+            return self._stopped(attempt, status, self._written() != before)
+        return self._leave(Report(status, attempts=attempt))
+
+    def _attempt(self, attempt: int, locks: Sequence[int]) -> int:
+        """The status with which the job ended. Raises OSError."""
+        job = self._job
+        # without a GPU of its own it would see all of the node, where no cgroup hides them
+        gpus = {} if job.gpus else {"CUDA_VISIBLE_DEVICES": ""}
+        if job.gpus and not self._is_slurms:  # a container shows those that it has, and does not name them
+            gpus = {"CUDA_VISIBLE_DEVICES": ",".join(gpu.name for gpu in visible_gpus()[: job.gpus_at_most])}
+        environ = job_environ(job, gpus, available_cores(), attempt)
+        lifeline, end = os.pipe()
+        try:
+            place = f"on {os.environ.get('SLURMD_NODENAME') or socket.gethostname()}"
+            place = f"Slurm job {os.environ['SLURM_JOB_ID']} {place}" if self._is_slurms else place
+            place += (
+                f", GPUs {environ['CUDA_VISIBLE_DEVICES']}" if environ.get("CUDA_VISIBLE_DEVICES") else ""
+            )
+            title = f"{job.name} attempt {attempt}, {place}"
+            self._process = guarded(job.command, REPO / job.logs[0], title, environ, lifeline, locks)
+            if self._stopping:
+                self._process.terminate()
+            while (status := self._process.poll()) is None:
+                time.sleep(_TICK)
+            return status
+        finally:
+            os.close(end)
+            os.close(lifeline)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        """Slurm takes the node away soon: at the time limit (SIGUSR1), for another job, or by scancel."""
+        self._stopping = self._stopping or signal.Signals(number)
+        self._is_ending = number != signal.SIGUSR1
+        if self._process and self._process.poll() is None:
+            self._process.terminate()
+
+    def _stopped(self, attempt: int, status: int | None, has_moved: bool) -> ExitStatus:
+        """What is left is for the next start of this job, or for the next run."""
+        if self._stopping != signal.SIGUSR1 or not self._is_slurms:
+            return ExitStatus.TERMINATED  # Slurm starts it again where it shall go on
+        if not has_moved:
+            problem = "its time limit came before it had anything done: give it more (SLURM_TIME_MAP)"
+            return self._leave(Report(None, problem, attempts=attempt))
+        return self._back_in_queue("its time limit came", attempt)
+
+    def _back_in_queue(self, why: str, attempt: int = 1) -> ExitStatus:
+        number = os.environ.get("SLURM_JOB_ID", "")
+        done = subprocess.run(["scontrol", "requeue", number], capture_output=True, text=True, check=False)
+        if done.returncode:
+            said = one_line(done.stderr or done.stdout, 200)
+            problem = f"{why}, and it may not be queued again ({said}): the same command goes on"
+            return self._leave(Report(None, problem, attempts=attempt))
+        say(f"{why}: back in the queue")
+        until = time.monotonic() + _ENDED_WITHIN
+        while not self._is_ending and time.monotonic() < until:
+            time.sleep(_TICK)
+        return ExitStatus.TERMINATED
+
+    def _written(self) -> list[int]:
+        """How much has been done: the sizes of the files that grow by each item."""
+        sizes = []
+        for cell in map(cell_of, self._job.owed):
+            for path in (cell.generation, cell.judgements, cell.batches, cell.judge_batches, cell.prompts):
+                with contextlib.suppress(OSError):
+                    sizes.append(path.stat().st_size)
+        return sizes
+
+    def _lacks_outcomes(self) -> bool:
+        job = self._job
+        return any(read_outcome(self._folder, cell_of(key), job.stage) is None for key in job.owed)
+
+    def _worth_retry(self, status: int) -> bool:
+        if status in CANNOT_START:
+            return False
+        if self._job.always:
+            return status not in {*FINAL, ExitStatus.FAILED}
+        return self._lacks_outcomes() and not logs.is_full(self._folder)
+
+    def _leave(self, report: Report) -> ExitStatus:
+        told = asdict(report) | {"began": self._began, "ended": time.time()}
+        with contextlib.suppress(CellFailure, OSError):  # a full disk: that there is none tells as much
+            write_atomic(report_path(self._folder, self._job), json.dumps(told))
+        if report.problem:
+            say(report.problem)
+        return ExitStatus.COMPLETE if report.status == 0 else ExitStatus.FAILED
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,168 @@
+"""The runs of this checkout that have not ended: to go on without a terminal, to see how far they are, to end them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from imageevalkit.atomic import write_atomic
+from imageevalkit.cell import log_root, short_path
+from imageevalkit.cell.jsonl import Shape, parse
+from imageevalkit.errors import UserError, say, show
+from imageevalkit.jobs import Plan, cell_of, load_plan, read_outcome
+from imageevalkit.launch import slurm
+from imageevalkit.progress import ProgressReader
+from imageevalkit.text import counted
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """The process that watches a run: ``began`` is when it started, in clock ticks since its machine did."""
+
+    host: str
+    pid: int
+    began: str
+
+
+_LAUNCHER = Shape.of(Launcher)
+
+
+def _file(folder: Path) -> Path:
+    return folder / "launcher.json"
+
+
+def _start_of(pid: int) -> str:
+    """Empty: there is no such process. Its number may be another's by now, its start is not."""
+    with contextlib.suppress(OSError, IndexError):
+        # the name before it may hold blanks and brackets: proc(5)
+        return (
+            Path(f"/proc/{pid}/stat")
+            .read_text(encoding="utf-8", errors="replace")
+            .rpartition(")")[2]
+            .split()[19]
+        )
+    return ""
+
+
+def note_launcher(folder: Path) -> None:
+    """This process watches the run in ``folder``. Raises CellFailure: the disk is full."""
+    launcher = Launcher(socket.gethostname(), os.getpid(), _start_of(os.getpid()))
+    write_atomic(_file(folder), json.dumps(asdict(launcher)))
+
+
+def detach(folder: Path) -> None:
+    """Go on in a process of its own session, whose words are in ``folder``; this one ends, with the status 0."""
+    log = folder / "launcher.log"
+    say(
+        f"the run goes on in the background, log {short_path(log)}; bash eval.sh --status tells of it, --cancel ends it"
+    )
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (fd, 1), (fd, 2)):
+        os.dup2(source, target)
+
+
+class _UnderWay(NamedTuple):
+    """A run with the process that watches it, if there is one on this machine, and the numbers of its jobs in the
+    queue."""
+
+    plan: Plan
+    launcher: int | None
+    jobs: list[str]
+
+    def __str__(self) -> str:
+        told = [f"run {short_path(self.plan.run_folder)}"]
+        if self.launcher:
+            told.append(f"process {self.launcher}")
+        if self.jobs:
+            told.append(f"{counted(len(self.jobs), 'job')} in Slurm's queue")
+        return ", ".join(told)
+
+
+def _watching(folder: Path) -> int | None:
+    """The process on this machine that watches the run in ``folder``."""
+    try:
+        told = _LAUNCHER.read(parse(_file(folder).read_bytes()))
+    except (OSError, ValueError):
+        return None
+    is_here = told.host == socket.gethostname() and told.began
+    return told.pid if is_here and _start_of(told.pid) == told.began else None
+
+
+def _under_way() -> Iterator[_UnderWay]:
+    """Those of which anything runs or waits: Slurm may not have ended yet all jobs of one whose end is on record."""
+    queue: dict[str, slurm.Queued] | None = None
+    for file in sorted((log_root() / "runs").glob("*/plan.json")):
+        has_ended = (file.parent / "summary.json").exists()
+        if has_ended and not slurm.numbers(file.parent):
+            continue
+        try:
+            plan = load_plan(file)
+        except UserError:  # of another version
+            continue
+        launcher = None if has_ended else _watching(file.parent)
+        jobs = list[str]()
+        if plan.cluster:
+            if queue is None:
+                queue = slurm.waiting_or_running()
+            own = str(file.parent.absolute())  # Slurm gives numbers again
+            submitted = slurm.numbers(file.parent).values()
+            jobs = [n for n in submitted if n in queue and (not has_ended or queue[n].comment.endswith(own))]
+        if launcher or jobs:
+            yield _UnderWay(plan, launcher, jobs)
+
+
+def show_status() -> None:
+    """Print how far each run is. Raises UserError: the queue cannot be seen."""
+    there = False
+    for run in _under_way():
+        there = True
+        show(str(run))
+        plan, folder = run.plan, Path(run.plan.run_folder)
+        for job in plan.jobs:
+            snapshots = ProgressReader(plan.progress_path(job)).read()
+            for key in job.owed:
+                if outcome := read_outcome(folder, cell_of(key), job.stage):
+                    show(f"  {outcome.state:10} {job.stage} {key}: {outcome.message}")
+                elif progress := snapshots.get(key):
+                    note = f" {progress.note}" if progress.note else ""
+                    show(f"  {'running':10} {job.stage} {key} {progress.done}/{progress.total}{note}")
+                else:
+                    show(f"  {'waiting':10} {job.stage} {key}")
+    if not there:
+        show("no run is under way")
+
+
+def cancel() -> None:
+    """End each run: its launcher ends its jobs; where that is gone, or on another machine, they are cancelled here.
+
+    Raises UserError: Slurm does not do it.
+    """
+    there = False
+    for run in _under_way():
+        there = True
+        if run.launcher:
+            try:
+                os.kill(run.launcher, signal.SIGTERM)
+            except OSError as error:  # another user's, or it has just ended
+                say(f"not cancelled: {run}: {error.strerror}")
+                continue
+        else:
+            slurm.cancel(run.jobs)
+        show(f"cancelled: {run}")
+    if not there:
+        show("no run is under way")

@@ -1,0 +1,500 @@
+"""The jobs of a run, stage by stage: prompts are rewritten, images made or taken from a folder, cells evaluated."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from imageevalkit.assets.check import hub_secrets
+from imageevalkit.cell import Cell, log_root
+from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.jobs import (
+    JOB_ENV,
+    PLAN_ENV,
+    AdoptOrder,
+    EvaluateOrder,
+    GenerateOrder,
+    Job,
+    ModelSettings,
+    OrderT,
+    ReportOrder,
+    RewriteOrder,
+    ServeOrder,
+    job_words,
+    shared_bounds,
+)
+from imageevalkit.judges.choice import ApiSettings, JudgeOptions, TransformersSettings
+from imageevalkit.judges.server import ServerSettings, split_kwargs
+from imageevalkit.launch.benchmarks import BenchmarkChoice, ConfiguredJudge
+from imageevalkit.launch.config import Config, checked
+from imageevalkit.launch.gpus import Supply
+from imageevalkit.launch.models import check_kwargs, model_needs, resolve_model
+from imageevalkit.launch.options import Options
+from imageevalkit.launch.process import DRIVER_PYTHON, program_of, python_of
+from imageevalkit.requests.endpoint import Endpoint
+from imageevalkit.secrets import secret_names
+
+T = TypeVar("T")
+
+# A crash (out of memory, driver fault) may pass; a job that reports its own failure is not run again. The answers
+# before it, and the outcomes of other cells, are kept.
+_RETRIES = 2
+_EVALUATE_RETRIES = 1
+# Requests at a time to a server of the run's own. NUM_WORKERS is for what others run; vLLM is fast by batching, and
+# queues what is too much for it. The official WISE evaluator sends 96.
+_IN_FLIGHT = 64
+
+
+@dataclass(frozen=True)
+class Run:
+    """What all jobs of a run share.
+
+    ``blocked`` is why cells cannot start, by cell; ``benchmarks`` are those whose files can be read, by name;
+    ``supply`` are the GPUs that there are for jobs.
+    """
+
+    options: Options
+    config: Config
+    folder: Path
+    stamp: str
+    cores: int
+    blocked: dict[str, str]
+    benchmarks: Mapping[str, BenchmarkChoice]
+    supply: Supply = Supply()  # noqa: RUF009 - it cannot change
+
+    @property
+    def follows(self) -> bool:
+        """Whether images are judged as they are made. Not where money is bounded: it is for the images first; nor on
+        a cluster, where a job that waits keeps what it was given."""
+        options = self.options
+        if self.supply.per_node is not None:
+            return False
+        side_by_side = options.overlap and options.parallel is not False and not options.batch
+        side_by_side = side_by_side and options.max_cost is None
+        return side_by_side and options.makes_images
+
+    @property
+    def plan(self) -> str:
+        """The file of its plan."""
+        return str((self.folder / "plan.json").absolute())
+
+    @property
+    def shared(self) -> str:
+        """The folder of what its processes share of the bounds of their requests."""
+        return str(shared_bounds(self.folder).absolute())
+
+    def words(self, job: str) -> list[str]:
+        """What follows the program in the command of ``job``."""
+        return job_words(self.plan, job)
+
+    def order(self, kind: type[OrderT], **own: Any) -> OrderT:
+        """An order with what the user chose, where an option has the name of a field, and with its ``own``."""
+        names = {each.name for each in fields(kind)} & {each.name for each in fields(Options)}
+        return kind(**{name: getattr(self.options, name) for name in names} | own)
+
+    def logs(self, cells: list[Cell], stage: str) -> list[str]:
+        """One log file for each cell."""
+        root = log_root()
+        return [f"{root}/{cell.model}/{cell.benchmark}_{stage}_{self.stamp}.log" for cell in cells]
+
+    def open_cells(self, model: str) -> list[Cell]:
+        """The cells of ``model`` that can start."""
+        cells = [self.options.cell(model, benchmark) for benchmark in self.options.benchmarks]
+        return [cell for cell in cells if cell.key not in self.blocked]
+
+
+def rewrite_jobs(run: Run) -> list[Job]:
+    """The job that has the prompts of all cells rewritten, if that is asked for: the only one that asks the rewriter.
+
+    Raises UserError: a missing key.
+    """
+    options, rewriter = run.options, run.options.rewriter
+    cells = [cell for model in options.models for cell in run.open_cells(model)]
+    if rewriter is None or not options.rewrites or not cells:
+        return []
+    settings, what = rewriter.settings, f"prompt rewriter '{rewriter.name}'"
+    secrets = list[str]()
+    # what was rewritten where there is a network can go on where there is none, nor a key
+    if not all(cell.prompts.exists() for cell in cells) or os.environ.get(settings.api_key_env or "API_KEY"):
+        try:
+            secrets = Endpoint.of(vars(settings)).secrets
+        except UserError as error:
+            raise UserError(f"{what} is reached through an API: {error}") from None
+        options.check_price(what, settings.price_of(rewriter.model_id), "--rewriter_kwargs")
+    name = f"rewrite:{rewriter.id}"
+    order = run.order(
+        RewriteOrder,
+        rewriter=rewriter.name,
+        kwargs=asdict(settings),
+        workers=options.num_workers,
+        shared=run.shared,
+    )
+    return [
+        Job(
+            name=name,
+            stage="rewrite",
+            command=[DRIVER_PYTHON, "-m", "imageevalkit.rewriting", *run.words(name)],
+            cells=[cell.key for cell in cells],
+            logs=[str(log_root() / f"rewrite_{rewriter.id}_{run.stamp}.log")],
+            secrets=secrets,
+            cores=1,
+            retries=_RETRIES,
+            order=order,
+        )
+    ]
+
+
+def generate_jobs(run: Run, after: Sequence[str] = ()) -> list[Job]:
+    """The jobs that make the images, each after those named.
+
+    Models behind an API share a job and its process: their limiter, their money and their waiting are one.
+
+    Raises UserError: an unknown model, a missing key, price, environment or GPU.
+    """
+    local: list[Job] = []
+    together: dict[str, dict[str, ModelSettings]] = {}
+    tasks = dict.fromkeys(benchmark.task for benchmark in run.benchmarks.values())
+    for model, kwargs in run.options.models.items():
+        settings: ModelSettings = {}
+        for task in tasks:
+            with contextlib.suppress(CellFailure):  # then its cells are blocked
+                settings[task] = resolve_model(model, task, run.options.use_api, kwargs)
+                if rewriter := run.options.rewriter:
+                    told = {"prompt_rewriter": rewriter.id, "prompt_rewriter.model": rewriter.model_id}
+                    settings[task]["rewriting"] = told
+        for setting in settings.values():
+            check_kwargs(model, setting, run.options)
+        environment = run.config.map("INFER_ENV_MAP").get(model, "")
+        python = python_of(environment, f"model {model}", f"--model {model}")
+        if not run.open_cells(model):
+            continue
+        if all(setting.get("api") for setting in settings.values()):
+            together.setdefault(python, {})[model] = settings
+        else:
+            local.append(_generate_job(run, python, {model: settings}, False, after))
+    return [_generate_job(run, python, models, True, after) for python, models in together.items()] + local
+
+
+def _generate_job(
+    run: Run, python: str, models: dict[str, ModelSettings], api: bool, after: Sequence[str]
+) -> Job:
+    options = run.options
+    name = f"generate:{next(iter(models))}" + f" and {len(models) - 1} more" * (len(models) > 1)
+    cells, secrets = list[Cell](), set[str]()
+    for model, settings in models.items():
+        # one class per task is in memory at a time, so that benchmarks of one task follow each other
+        tasks = {cell: run.benchmarks[cell.benchmark].task for cell in run.open_cells(model)}
+        cells += sorted(tasks, key=lambda cell: list(settings).index(tasks[cell]))
+        secrets.update(_model_secrets(run, model, settings, dict.fromkeys(tasks.values())))
+    each = max(_model_gpus(run, model, s) for model, settings in models.items() for s in settings.values())
+    return Job(
+        name=name,
+        stage="generate",
+        command=[python, "infer/generate.py", *run.words(name)],
+        cells=[cell.key for cell in cells],
+        logs=run.logs(cells, "generate"),
+        secrets=sorted(secrets),
+        gpus=each,
+        gpus_at_most=run.supply.in_replicas(each, options.replicas),
+        cores=run.cores,
+        light=api,
+        retries=_RETRIES,
+        after=list(after),
+        partial=bool(after),
+        order=run.order(
+            GenerateOrder,
+            api=api,
+            settings={options.cell(model, "").model: settings for model, settings in models.items()},
+            workers=options.num_workers if options.use_api else 1,
+            replica_gpus=each,
+        ),
+    )
+
+
+def _model_secrets(run: Run, model: str, settings: ModelSettings, tasks: Iterable[str]) -> list[str]:
+    """The variables with the keys of ``model``: of its endpoints, and the hub's where weights may be fetched."""
+    needed: list[str] = []
+    for setting in settings.values():
+        own = setting["model_kwargs"]
+        if setting.get("api"):
+            needed += Endpoint.of(own).secrets
+        elif "api_key_env" in own:  # a class that asks an API of its own
+            needed.append(str(own["api_key_env"]))
+    needs = model_needs(model, run.options.use_api, run.options.models[model], tasks)
+    return [*needed, *hub_secrets(needs.assets)]
+
+
+def _model_gpus(run: Run, model: str, setting: Mapping[str, Any]) -> int:
+    """GPUs of one replica: what INFER_GPU_MAP or the entry says, else one (a small model runs on the CPU too)."""
+    if setting.get("api"):
+        return 0
+    mapped = run.supply.mapped(run.config, "INFER_GPU_MAP", model, "one replica of the model")
+    return run.supply.wanted(setting.get("gpus"), f"model '{model}' needs") if mapped is None else mapped
+
+
+def adopt_jobs(run: Run, images: Path) -> list[Job]:
+    """The jobs that take ``images`` as those of the run's models; none for a model none of whose cells can start.
+
+    Raises UserError: a folder that is not there.
+    """
+    several, several_models = len(run.options.benchmarks) > 1, len(run.options.models) > 1
+    own = {name: images / name for name in run.options.benchmarks}
+    sources = {name: path if several or path.is_dir() else images for name, path in own.items()}
+    for name, source in sources.items():
+        if not source.exists():
+            layout = f": with several benchmarks, it holds a folder for each ({name}/)" if several else ""
+            raise UserError(f"--images: there is no {source}{layout}")
+    jobs = []
+    for model in run.options.models:
+        cells, of_model = run.open_cells(model), dict[str, str]()
+        if not cells:
+            continue
+        for benchmark, source in sources.items():
+            # of one model the folders of models are where a benchmark's own layout has them
+            has_own = several_models and (source / model).is_dir()
+            of_model[benchmark] = str((source / model if has_own else source).absolute())
+        name, among = f"adopt:{model}", str(images.absolute()) if several_models else ""
+        jobs.append(
+            Job(
+                name=name,
+                stage="adopt",
+                command=[DRIVER_PYTHON, "-m", "imageevalkit.adoption", *run.words(name)],
+                cells=[cell.key for cell in cells],
+                logs=[run.logs(cells, "adopt")[0]],
+                cores=run.cores,
+                order=run.order(AdoptOrder, sources=of_model, among=among),
+            )
+        )
+    return jobs
+
+
+class JudgeNeeds(NamedTuple):
+    """What an evaluate job is told of its ``judge`` (its full name, or that of a reader) by ``options``.
+
+    ``gpus`` the judge takes in it; ``secrets`` are the variables with the keys that it takes; ``server`` is what to
+    start for it and all others with the same one; ``environment`` is where it runs unless the benchmark has one of its
+    own (empty: it has no wish).
+    """
+
+    judge: str
+    options: JudgeOptions = JudgeOptions()
+    gpus: int = 0
+    secrets: Sequence[str] = ()
+    server: ServeOrder | None = None
+    environment: str = ""
+
+
+def evaluate_jobs(run: Run, cells: Sequence[Cell], after: Mapping[str, str]) -> tuple[list[Job], list[Job]]:
+    """The jobs that evaluate ``cells``, each after the job that ``after`` names for it; and those that others start.
+
+    Raises UserError: a malformed setting, a missing key, script or environment, more GPUs than there are.
+    """
+    names = dict.fromkeys(cell.benchmark for cell in cells)
+    needs = {name: judge_needs(run, run.benchmarks[name]) for name in names}
+    alone = list[Job]()
+    served: dict[str, tuple[ServeOrder, list[Job]]] = {}
+    for cell in cells:
+        job = _evaluate_job(run, cell, needs[cell.benchmark], after)
+        if server := needs[cell.benchmark].server:
+            served.setdefault(server.judge, (server, []))[1].append(job)
+        else:
+            alone.append(job)
+    serving = [_serving_job(run, server, jobs) for server, jobs in served.values()]
+    return alone + serving, [job for _, jobs in served.values() for job in jobs]
+
+
+def _evaluate_job(run: Run, cell: Cell, needs: JudgeNeeds, after: Mapping[str, str]) -> Job:
+    options, benchmark = run.options, run.benchmarks[cell.benchmark]
+    environment = benchmark.environment(run.config)
+    used_by, build = f"benchmark {benchmark.name}", benchmark.build(run.config)
+    if not environment and needs.environment:
+        environment = needs.environment
+        used_by, build = f"{benchmark.name}'s judge", "--judge transformers"
+    pythons = [python_of(part, used_by, build) for part in environment.split()]
+    name = f"evaluate:{cell.key}"
+    words, environ, retries = run.words(name), dict[str, str](), _EVALUATE_RETRIES
+    if benchmark.benchmark is None:
+        command = [DRIVER_PYTHON, "-m", "imageevalkit.evaluation.foreign", *words]
+        retries = 0  # it may begin anew, for hours and judge money
+    elif script := benchmark.own_script:
+        command = ["bash", str(script), cell.model, environment]
+        environ = {PLAN_ENV: run.plan, JOB_ENV: name}
+    else:
+        # of several the first: who judges with a model of its own tells its versions there
+        command = [next(iter(pythons), DRIVER_PYTHON), "-m", "imageevalkit.evaluation", *words]
+    is_ours = benchmark.benchmark is not None and not benchmark.own_script
+    light = benchmark.only_asks and not needs.server and not options.rescore
+    secrets = [] if options.rescore else sorted({*hub_secrets(benchmark.own_assets), *needs.secrets})
+    takes = run.supply.mapped(run.config, "EVAL_GPU_MAP", benchmark.name, "evaluating the benchmark")
+    if takes is None:
+        # rescoring too: an encoder on a GPU has another precision than on a CPU, and answers on record are of one
+        takes = max(needs.gpus, run.supply.wanted(None) if benchmark.uses_encoders else 0)
+    return Job(
+        name=name,
+        stage="evaluate",
+        command=command,
+        cells=[cell.key],
+        logs=run.logs([cell], "evaluate"),
+        environ=environ,
+        # of what a foreign script takes nobody knows
+        secrets=secret_names() if benchmark.benchmark is None else secrets,
+        after=[after[cell.key]] if cell.key in after else [],
+        gpus=takes,
+        cores=run.cores,
+        retries=retries,
+        follows=run.follows and is_ours and not needs.server and (light or bool(options.parallel)),
+        light=light,
+        order=run.order(
+            EvaluateOrder,
+            judge=needs.judge,
+            judge_options=replace(needs.options, batches=str(cell.judge_batches.absolute())),
+            environment=environment,
+            uses_encoders=benchmark.uses_encoders,
+            official=options.missing_items == "official",
+            ask=not options.rescore,
+        ),
+    )
+
+
+def judge_needs(run: Run, benchmark: BenchmarkChoice) -> JudgeNeeds:
+    """What evaluating ``benchmark`` needs for its judge.
+
+    Raises UserError: a malformed setting, a missing key or environment, more GPUs than there are.
+    """
+    options, judge, asked = run.options, benchmark.judge, benchmark.asked
+    if judge is None:
+        if options.judge_kwargs:
+            asks = f"is measured by '{asked}', which takes none" * bool(asked)
+            raise UserError(
+                f"--judge_kwargs: benchmark {benchmark.name} {asks or 'asks no judge'}"
+                + _of_each_judge(options)
+            )
+        return JudgeNeeds(asked)
+    where = f"judge '{judge.choice.name}' of {benchmark.name}"
+    given = JudgeOptions(judge.kwargs, options.num_workers, options.requests_per_minute)
+    if judge.backend == "transformers":
+        settings = _settings(run, where, TransformersSettings, judge.kwargs)
+        if settings.revision is not None and Path(judge.model_path).is_dir():
+            raise UserError(f"{where}: revision is for hub repositories, {judge.model_path} is a folder")
+        takes, environment = _judge_gpus(run, judge, settings), judge.environment(run.config)
+        if options.rescore:
+            return JudgeNeeds(asked, given, environment=environment)
+        return JudgeNeeds(asked, given, takes, hub_secrets(judge.weights), environment=environment)
+    kwargs, served = judge.kwargs, None
+    if judge.backend == "vllm":
+        server_kwargs, kwargs = split_kwargs(judge.kwargs)
+        served = _settings(run, where, ServerSettings, server_kwargs)
+    asking = _settings(run, where, ApiSettings, kwargs)
+    is_paid = judge.backend == "openai"  # a server of the user's own costs nothing
+    given = replace(
+        given,
+        kwargs=kwargs,
+        max_cost=options.max_cost if is_paid else None,
+        shared=run.shared,
+        batch=options.batch and is_paid,
+    )
+    if served is not None and not judge.runs_elsewhere:  # of one that does, we know only what it is asked
+        given = replace(given, served=served.decisive)
+        if options.rescore:
+            return JudgeNeeds(asked, given)
+        server, workers = _server(run, judge, served), max(given.workers, _IN_FLIGHT)
+        address = server.address_file
+        given = replace(given, workers=workers, requests_per_minute=None, shared="", address_file=address)
+        return JudgeNeeds(asked, given, server=server)
+    if options.rescore:
+        return JudgeNeeds(asked, given)
+    try:
+        endpoint = judge.endpoint
+        if is_paid:
+            options.check_batch(endpoint)
+    except UserError as error:
+        raise UserError(f"{where} is reached through an API: {error}") from None
+    if is_paid:
+        options.check_price(where, asking.price_of(judge.model_path), "--judge_kwargs")
+    return JudgeNeeds(asked, given, secrets=endpoint.secrets)
+
+
+def _settings(run: Run, where: str, cls: type[T], kwargs: Mapping[str, Any]) -> T:
+    """``kwargs`` as settings: a mistake in them is told before any image is made."""
+    try:
+        remark = " (request parameters go into extra_body)" if cls is ApiSettings else ""
+        return checked(cls, kwargs, where, remark)
+    except UserError as error:
+        raise UserError(f"{error}{_of_each_judge(run.options)}") from None
+
+
+def _of_each_judge(options: Options) -> str:
+    """What helps where a wrong setting may be meant for another benchmark's judge; empty where it cannot be."""
+    if not options.judge_kwargs or len(options.benchmarks) < 2:
+        return ""
+    return "; --judge_kwargs goes to the judges of all benchmarks, JUDGE_KWARGS_MAP in config.sh has settings for each"
+
+
+def _judge_gpus(run: Run, judge: ConfiguredJudge, settings: TransformersSettings | ServerSettings) -> int:
+    return run.supply.wanted(settings.gpus, f"judge '{judge.choice.name}' wants")
+
+
+def _server(run: Run, judge: ConfiguredJudge, settings: ServerSettings) -> ServeOrder:
+    """The server that this run starts for ``judge``. Raises UserError: its environment, or its folder, is missing."""
+    choice, model, takes = judge.choice, judge.model_path, _judge_gpus(run, judge, settings)
+    try:
+        executable = program_of(judge.environment(run.config), "vllm", f"judge {choice.name}", "--judge vllm")
+    except UserError as error:
+        raise UserError(
+            f"{error}; or name a server that runs already: --judge_kwargs base_url=http://…/v1"
+        ) from None
+    if model.startswith(("/", ".", "~")) and not Path(model).is_dir():
+        raise UserError(f"judge '{choice.name}': there is no folder {model}")
+    stem = choice.full_name.replace("/", "__").replace(":", "_")
+    return ServeOrder(
+        judge=choice.full_name,
+        model=model,
+        command=settings.command(executable, model, takes),
+        secrets=hub_secrets(judge.weights),
+        gpus=takes,
+        start_timeout=settings.start_timeout,
+        log=str(log_root() / f"judge_{stem}_{run.stamp}.log"),
+        address_file=str((run.folder / "judges" / stem).absolute()),
+    )
+
+
+def _serving_job(run: Run, server: ServeOrder, parts: Sequence[Job]) -> Job:
+    """One job for ``server`` in place of ``parts``, the evaluate jobs that would each need it.
+
+    A server that waited for images would hold the GPUs that make them: all images come first.
+    """
+    name = f"evaluate:{server.judge}"
+    return Job(
+        name=name,
+        stage="evaluate",
+        command=[DRIVER_PYTHON, "-m", "imageevalkit.launch.judge_server", *run.words(name)],
+        cells=[cell for job in parts for cell in job.cells],
+        logs=[log for job in parts for log in job.logs],
+        after=list(dict.fromkeys(name for job in parts for name in job.after)),
+        secrets=sorted({*server.secrets, *(name for job in parts for name in job.secrets)}),
+        partial=True,
+        gpus=server.gpus,
+        cores=run.cores,
+        retries=_EVALUATE_RETRIES,
+        order=replace(server, parts=[job.name for job in parts]),
+    )
+
+
+def report_job(run: Run, after: Sequence[Job]) -> Job:
+    """The last one: the report of all cells of the run, however they ended."""
+    options, name = run.options, "report"
+    cells = [options.cell(model, benchmark) for model in options.models for benchmark in options.benchmarks]
+    return Job(
+        name=name,
+        stage="report",
+        command=[DRIVER_PYTHON, "-m", "imageevalkit.report", *run.words(name)],
+        cells=[],
+        logs=[str(log_root() / f"report_{run.stamp}.log")],
+        after=[job.name for job in after],
+        always=True,
+        order=run.order(ReportOrder, cells=[cell.key for cell in cells]),
+    )

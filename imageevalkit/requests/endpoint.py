@@ -1,0 +1,291 @@
+"""Where requests go and with which key, and where a reply may send us."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import re
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
+
+from imageevalkit.errors import UserError
+from imageevalkit.secrets import SHORTEST
+
+if TYPE_CHECKING:
+    import httpx2
+
+_PUBLIC = "public"
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+# what proxies such as Clash give out for every name (a block for benchmarks, RFC 2544)
+_STAND_INS = ipaddress.ip_network("198.18.0.0/15")
+# not all versions of Python know: a cloud serves its machines' credentials at 192.0.0.192
+_PROTOCOL = ipaddress.ip_network("192.0.0.0/24")
+
+
+class NotAllowed(Exception):
+    """The endpoint is not at an address of this kind; the text says where the URL leads."""
+
+
+def kind_of(address: str) -> str:
+    """What kind of place ``address`` is: "public", "loopback", "link-local", "private", "stand-in" or "special"."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    site_local = False
+    if isinstance(ip, ipaddress.IPv6Address):
+        site_local = ip.is_site_local
+        # those that only wrap another one
+        inner = ipaddress.IPv4Address(int(ip) % 2**32) if ip in _NAT64 else ip.ipv4_mapped or ip.sixtofour
+        ip = inner or (ip.teredo[1] if ip.teredo else ip)
+    if ip.is_loopback or ip.is_unspecified:  # 0.0.0.0 is this machine too
+        return "loopback"
+    if ip.is_link_local:
+        return "link-local"
+    if ip in _STAND_INS:
+        return "stand-in"
+    if ip.is_multicast or ip.is_reserved:
+        return "special"
+    return _PUBLIC if ip.is_global and not site_local and ip not in _PROTOCOL else "private"
+
+
+class Places:
+    """The kind of place that the endpoint at ``base_url`` is, and with it where its replies may point.
+
+    Whoever wrote a reply must not make this machine ask its own services or those of its network: such an address is
+    asked only where the endpoint itself is at one of the same kind. What counts is the address of the very connection;
+    names are looked up before, so that none is opened in vain, and for a proxy, which looks them up itself.
+    """
+
+    def __init__(self, base_url: str) -> None:
+        import httpx2
+
+        self._host = httpx2.URL(base_url).raw_host.decode("ascii")
+        self._connected = ""
+
+    async def learn(self, request: httpx2.Request) -> None:
+        """Have the connection of a ``request`` to the endpoint show where that is."""
+
+        async def look(address: str, stream: Any) -> None:
+            self._connected = kind_of(address)
+
+        if not self._connected:
+            request.extensions = {**request.extensions, **_on_connection(self._host, look)}
+
+    async def guard(self, request: httpx2.Request) -> None:
+        """Raises NotAllowed where ``request`` leads to what must not be asked; so does its connection, later."""
+        url = request.url
+        host = url.raw_host.decode("ascii")
+
+        async def look(address: str, stream: Any) -> None:
+            try:
+                await self._check(url.host, address)
+            except NotAllowed:
+                await stream.aclose()
+                raise
+
+        for address in await _addresses(host):
+            await self._check(url.host, address)
+        request.extensions = {**request.extensions, **_on_connection(host, look)}
+
+    async def _check(self, host: str, address: str) -> None:
+        kind, own = kind_of(address), self._connected
+        if kind == _PUBLIC:
+            return
+        if not own:
+            # through a proxy: what its name says here, if it says anything
+            kinds = {kind_of(each) for each in await _addresses(self._host)}
+            own = kinds.pop() if len(kinds) == 1 else _PUBLIC
+        if kind != own:
+            where = host if host == address else f"{host} ({address})"
+            raise NotAllowed(
+                f"the image from {where} is not fetched: that is a {kind} address, and the endpoint is at a {own} one "
+                "(response_format=b64_json asks many endpoints for the image itself)"
+            )
+
+
+def _on_connection(host: str, look: Callable[[str, Any], Awaitable[None]]) -> dict[str, Any]:
+    """The extension by which httpx2 tells of a new connection to ``host`` itself, no proxy: its address and stream."""
+    asked = ""
+
+    async def trace(event: str, info: dict[str, Any]) -> None:
+        nonlocal asked
+        if event == "connection.connect_tcp.started":
+            asked = info["host"]
+        elif event == "connection.connect_tcp.complete" and asked == host:
+            stream = info["return_value"]
+            await look(stream.get_extra_info("server_addr")[0], stream)
+
+    return {"trace": trace}
+
+
+async def _addresses(host: str) -> list[str]:
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return []
+    return [str(entry[4][0]) for entry in found]
+
+
+DEFAULT_BASE_URL = "https://api.openai.com/v1"
+_KEY_VARIABLE = "API_KEY"
+# as users of the official client know them
+_AZURE_KEY, _AZURE_ENDPOINT, _AZURE_VERSION = (
+    "AZURE_OPENAI_API_KEY",
+    "AZURE_OPENAI_ENDPOINT",
+    "OPENAI_API_VERSION",
+)
+_OFFICIAL_VARIABLES = ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_CUSTOM_HEADERS")
+_REDACTED = "***"
+# Providers quote a rejected key with only its middle masked ("sk-proj-ab***xy"): those ends are secret too.
+_KEY_LIKE = re.compile(r"\bsk-[\w*.\-]{6,}|\bbearer\s+[\w*.\-]{16,}", re.IGNORECASE)
+
+
+def _is_http_url(text: str) -> bool:
+    if re.search(r"\s", text):  # urlsplit drops some of them
+        return False
+    try:
+        url = urlsplit(text)
+        return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:  # a port that is no number, a bracket that is not closed
+        return False
+
+
+class Azure(NamedTuple):
+    """A ``deployment`` of Azure OpenAI, and the version of its API."""
+
+    deployment: str
+    api_version: str
+
+
+class Place(NamedTuple):
+    """A URL that requests go to, and where it was given; ``azure``: it is an endpoint of Azure OpenAI."""
+
+    url: str
+    name: str = "BASE_URL"
+    azure: bool = False
+
+
+def place_of(kwargs: Mapping[str, Any]) -> Place:
+    """Where requests of a model with these ``kwargs`` go: its own word, else the environment's, else OpenAI."""
+    for name in ("base_url", "azure_endpoint"):
+        if given := str(kwargs.get(name) or "").strip():
+            return Place(given, name, name == "azure_endpoint")
+    if base_url := os.environ.get("BASE_URL", "").strip():
+        return Place(base_url)
+    if _key_variable(kwargs) == _AZURE_KEY and (url := os.environ.get(_AZURE_ENDPOINT, "").strip()):
+        return Place(url, _AZURE_ENDPOINT, azure=True)
+    return Place(DEFAULT_BASE_URL)
+
+
+def _key_variable(kwargs: Mapping[str, Any]) -> str:
+    """Azure's own where there is no other: a key of somebody else's must not go there by mistake, nor the reverse."""
+    if given := kwargs.get("api_key_env"):
+        return str(given)
+    is_azure = bool(kwargs.get("azure_endpoint")) or not os.environ.get(_KEY_VARIABLE, "").strip()
+    return _AZURE_KEY if is_azure and os.environ.get(_AZURE_KEY, "").strip() else _KEY_VARIABLE
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where requests go and the key they carry; no repr shows it and ``redact`` takes it out of any text."""
+
+    base_url: str
+    key: str = field(repr=False)
+    key_variable: str = field(default=_KEY_VARIABLE, compare=False)
+    azure: Azure | None = None
+    elsewhere: bool = field(default=False, compare=False)
+    """Its URL is its own, and not the one of the environment."""
+
+    @classmethod
+    def of(cls, model_kwargs: Mapping[str, Any], model_id: str = "") -> Endpoint:
+        """``BASE_URL`` (empty: OpenAI's own) and ``API_KEY`` of the environment. Raises UserError: one is malformed.
+
+        ``base_url`` and ``api_key_env`` (the name of another variable) among ``model_kwargs`` replace them, or
+        ``azure_endpoint``, whose deployment is called ``azure_deployment``, else as the ``model_id``.
+        """
+        variable = _key_variable(model_kwargs)
+        if not re.fullmatch(r"([A-Za-z_]\w*_)?API_KEY", variable):
+            raise UserError(
+                "api_key_env must be the name of a variable that ends in API_KEY, not a key "
+                "(such a variable is exported from config.local.sh and kept out of logs)"
+            )
+        key = os.environ.get(variable, "").strip()
+        if not key:
+            raise UserError(
+                f"{variable} is not set: set it in config.local.sh or the environment "
+                f"({variable}=EMPTY for a server that asks for no key)"
+            )
+        if not re.fullmatch(r"[!-~]+", key):
+            raise UserError(
+                f"{variable} holds a blank or a character that no key has: correct it in config.local.sh"
+            )
+        place = place_of(model_kwargs)
+        if not _is_http_url(place.url):
+            where = "its kwargs" if place.name.islower() else "config.sh"
+            looks = "https://name.openai.azure.com" if place.azure else "https://host/v1"
+            raise UserError(f"{place.name} must look like {looks}: correct it in {where}")
+        azure = None
+        if place.azure:
+            version = str(model_kwargs.get("api_version") or os.environ.get(_AZURE_VERSION, "")).strip()
+            if not version:
+                raise UserError(
+                    "Azure OpenAI asks for the version of its API: give api_version (2025-04-01-preview, say), or "
+                    f"set {_AZURE_VERSION}"
+                )
+            azure = Azure(str(model_kwargs.get("azure_deployment") or model_id), version)
+        elsewhere = place.name == "base_url"
+        return cls(place.url.rstrip("/"), key, variable, azure, elsewhere)
+
+    @classmethod
+    def without_key(cls, base_url: str, where: str) -> Endpoint:
+        """That of a server that asks for no key. Raises UserError: ``where`` holds a malformed ``base_url``."""
+        if not _is_http_url(base_url):
+            raise UserError(f"{where} must hold a URL like http://host:8000/v1")
+        return cls(base_url.rstrip("/"), "EMPTY", "the variable that api_key_env names")
+
+    @property
+    def needs_official(self) -> bool:
+        """Whether only the official client knows how it is asked."""
+        return self.azure is not None or any(self.official_words)
+
+    @property
+    def official_words(self) -> tuple[str | None, ...]:
+        """The environment's organisation, project and headers: of the account that the default key is of, only."""
+        is_default = self.key_variable in (_KEY_VARIABLE, _AZURE_KEY) and not self.elsewhere
+        return tuple(os.environ.get(name) if is_default else None for name in _OFFICIAL_VARIABLES)
+
+    @property
+    def secrets(self) -> list[str]:
+        """The variables of the environment that hold its key, and headers; none where no key is asked for."""
+        names = [self.key_variable, *(_OFFICIAL_VARIABLES[-1:] if self.official_words[-1] else ())]
+        return [name for name in names if name in os.environ]
+
+    @property
+    def host(self) -> str:
+        """Host and port for messages, without the user name and password that a URL may carry."""
+        return urlsplit(self.base_url).netloc.rpartition("@")[2]
+
+    @property
+    def account(self) -> str:
+        """Names the endpoint and key, whose bounds the processes of a run share."""
+        return f"{self.host} {self.key_variable}"
+
+    def redact(self, text: str) -> str:
+        """``text`` without the key and without anything that looks like one."""
+        return _KEY_LIKE.sub(_REDACTED, self.without_own_key(text))
+
+    def without_own_key(self, text: str) -> str:
+        """``text`` without the very key: for words that are data, where others may look like one."""
+        return text.replace(self.key, _REDACTED) if len(self.key) >= SHORTEST else text
+
+    def redact_all(self, value: Any) -> Any:
+        """``redact`` on every string of a JSON value."""
+        if isinstance(value, str):
+            return self.redact(value)
+        if isinstance(value, dict):
+            return {self.redact(str(key)): self.redact_all(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.redact_all(item) for item in value]
+        return value

@@ -1,0 +1,340 @@
+"""Asking an endpoint: the one way from a request to what its reply means, for image models and judges alike."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, Literal, TypeVar
+
+from imageevalkit.errors import UserError
+from imageevalkit.requests import batches
+from imageevalkit.requests.batch_api import BatchFailed, Desk
+from imageevalkit.requests.client import Clients, Request, Unsuccessful, in_time, read_body
+from imageevalkit.requests.endpoint import Endpoint
+from imageevalkit.requests.failures import LONGEST_WAIT, Failure, Kind, classify_status, used_up_for
+from imageevalkit.requests.in_flight import under_way
+from imageevalkit.requests.limiter import EndpointDown, Limiter, Traffic, Trial
+from imageevalkit.requests.money import BATCH_PRICE, Bill, BudgetSpent, Price, check_numbers, cost_of_reply
+
+T = TypeVar("T")
+
+# of pages; Python also has codecs like punycode, which takes hours for what is that long
+_ENCODINGS = re.compile(r"utf|gb|big5|shift|euc|iso|latin|windows|(us-)?ascii", re.IGNORECASE)
+_LONGEST_BACKOFF = 60.0
+_MOST_DOUBLINGS = 16
+# A 429 of an item while requests that started later are served: not the account's rate but this one request ("too
+# large for your tokens per minute"). Even of an account that refuses every other request, one item in 4096 is.
+_MOST_LIMITS = 12
+# its own generator: a model's seed must not depend on how often a server failed, nor the other way round
+_jitter = random.Random()
+
+
+@dataclass(frozen=True)
+class RequestSettings:
+    """What a user may set of a model or judge behind an API. Raises UserError for a malformed value.
+
+    ``timeout`` (seconds) bounds one request, its reply included, ``max_outage`` (seconds) how long the endpoint may
+    be down, ``max_elapsed`` (seconds) the requests of one item and the waits between; ``backoff`` (seconds) is the
+    longest first wait. What says nothing about the item counts neither there nor as one of its ``max_attempts``:
+    rate limits of the account, failures during an outage, waiting for a slot. ``base_url`` and ``api_key_env`` name
+    another endpoint than the environment does. ``price`` is the user's word (see :mod:`imageevalkit.requests.money`).
+    ``extra_body``: request parameters, None taking one back. ``azure_endpoint``, ``azure_deployment`` (None: called as
+    the model) and ``api_version`` are those of Azure OpenAI. ``client``: what sends the requests; None: as is best.
+    """
+
+    timeout: float = 300.0
+    max_attempts: int = 6
+    max_elapsed: float = 600.0
+    backoff: float = 2.0
+    max_outage: float = 1800.0
+    base_url: str | None = None
+    api_key_env: str | None = None
+    price: Any = None
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+    azure_endpoint: str | None = None
+    azure_deployment: str | None = None
+    api_version: str | None = None
+    client: Literal["openai", "plain"] | None = None
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+        if self.client not in (None, "openai", "plain"):
+            raise UserError(f"client must be openai or plain, not {self.client!r}")
+        if not isinstance(self.extra_body, Mapping):
+            raise UserError(f"extra_body must be an object of request parameters, not {self.extra_body!r}")
+
+    def delay(self, failures: int, asked: float | None, limited: bool = False) -> float:
+        """Seconds to wait after that many failures (429s, where ``limited``): never less than ``asked`` (capped).
+
+        Full jitter: uniform in [0, min(cap, backoff · 2^(failures-1))]
+        (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/); the limiter sees to it that those
+        who were told when do not come back at once.
+        """
+        ceiling = min(_LONGEST_BACKOFF, self.backoff * 2 ** min(max(failures, 1) - 1, _MOST_DOUBLINGS))
+        if limited and asked:
+            ceiling = 0.1 * min(asked, 1.0)
+        return min(asked or 0.0, LONGEST_WAIT) + _jitter.uniform(0.0, ceiling)
+
+
+@dataclass(frozen=True)
+class Attempt(Generic[T]):
+    """The last outcome, requests, seconds with the waits between; ``batch``: the one that it came with."""
+
+    result: T | Failure
+    attempts: int
+    seconds: float
+    batch: str = ""
+
+
+async def retry(
+    ask: Callable[[], Awaitable[T | Failure]], policy: RequestSettings, limiter: Limiter
+) -> Attempt[T]:
+    """Call ``ask``, each time in a slot of ``limiter``, until it succeeds, fails for good, or a bound is met."""
+    loop = asyncio.get_running_loop()
+    state = under_way()
+    trial, limits, failures = Trial(), Trial(), Counter[Kind]()
+    attempts = counted = 0
+    seconds = counted_seconds = limited_seconds = 0.0
+    result: T | Failure | None = None
+    while True:
+        try:
+            async with limiter.slot(attempts) as sent:
+                attempts += 1
+                state.sent = True
+                result = await ask()
+                took = loop.time() - sent.at
+                seconds += took
+                if not isinstance(result, Failure) or not result.kind.retried:
+                    limiter.served(sent)
+                    return Attempt(result, attempts, seconds)
+                failures[result.kind] += 1
+                counts = False
+                if result.kind is Kind.RATE_LIMIT:
+                    limiter.limited(limits, sent, result.retry_after)
+                elif result.kind is Kind.LOST:  # the endpoint did its part
+                    limiter.served(sent)
+                    counts = True
+                else:
+                    counts = limiter.failed(trial, result.text)
+        except EndpointDown as error:
+            return Attempt(Failure(Kind.DOWN, str(error)), attempts, seconds)
+        except BudgetSpent as error:
+            return Attempt(Failure(Kind.SPENT, str(error)), attempts - 1, seconds)
+        finally:
+            state.sent = False
+        if result.kind is Kind.RATE_LIMIT:
+            delay = policy.delay(failures[Kind.RATE_LIMIT], result.retry_after, limited=True)
+            if limits.times_blamed:
+                limited_seconds += took + delay
+            if limits.times_blamed >= _MOST_LIMITS or limited_seconds > policy.max_elapsed:
+                return Attempt(result, attempts, seconds)
+        else:
+            counted += counts
+            delay = policy.delay(counted, result.retry_after)
+            if counts:
+                counted_seconds += took + delay
+            # each new result is billed, and who lost two will lose a third
+            lost_again = failures[Kind.LOST] > 1
+            if counted >= policy.max_attempts or counted_seconds > policy.max_elapsed or lost_again:
+                return Attempt(result, attempts, seconds)
+        seconds += delay
+        await asyncio.sleep(delay)
+
+
+class Engine:
+    """Asks the endpoint of the model ``who`` ("judge 'x'"), within the bounds of ``traffic``.
+
+    Its replies have at most ``longest_reply`` bytes and cost ``price``; None where that is not known. ``official``: by
+    the official client.
+    """
+
+    def __init__(
+        self,
+        who: str,
+        endpoint: Endpoint,
+        settings: RequestSettings,
+        traffic: Traffic,
+        longest_reply: int,
+        price: Price | None = None,
+        official: bool = True,
+    ) -> None:
+        self.endpoint, self.settings, self._price = endpoint, settings, price
+        self.limiter = traffic.limiter(endpoint, settings.max_outage)
+        self.answered = False
+        self._budget = traffic.budget
+        self._dearest = 0.0
+        self._where = f"{who} at {endpoint.host}"
+        self._longest_reply, self._official = longest_reply, official
+        self._clients: Clients | None = None
+
+    @property
+    def is_batched(self) -> bool:
+        """Whether the request of the running task goes in a batch."""
+        return batches.here.get() is not None
+
+    @property
+    def price(self) -> Price | None:
+        """That of the request of the running task: in a batch it costs less."""
+        return self._price.of_batches if self._price and self.is_batched else self._price
+
+    @property
+    def clients(self) -> Clients:
+        """Those of the running event loop: connections cannot move to another."""
+        if self._clients is None or self._clients.loop is not asyncio.get_running_loop():
+            timeout = self.settings.timeout
+            self._clients = Clients(self.endpoint, self.limiter.ceiling, timeout, self._official)
+        return self._clients
+
+    async def close(self) -> None:
+        """Close the connections; the endpoint can be asked again afterwards."""
+        clients, self._clients = self._clients, None
+        if clients and clients.loop is asyncio.get_running_loop():
+            await clients.close()
+
+    def holdup(self) -> str:
+        """What holds requests back now, in a few words; empty when nothing does."""
+        return self.endpoint.redact(self.limiter.state())
+
+    async def ask(
+        self,
+        attempt: Callable[[], Awaitable[T | Failure]],
+        told: Callable[[T], tuple[float | None, Mapping[str, int]]],
+        estimate: float | None,
+        bill: Bill,
+    ) -> Attempt[T]:
+        """``attempt``, again where it failed, and why it does in the end; ``bill`` tells what all its requests cost.
+
+        ``told`` are the USD (None: unknown) and the tokens of a result. ``estimate`` is what a request may cost, or as
+        much as the dearest so far: it holds that while it is in flight, and it is what a reply cost that does not tell,
+        or was lost on its way.
+        """
+
+        async def paid() -> T | Failure:
+            place = batches.here.get()
+            guess = max(estimate or 0.0, self._dearest) or estimate
+            if place:
+                guess = estimate and estimate * BATCH_PRICE
+            await self._budget.hold(held := guess or 0.0)
+            cost = None
+            try:
+                with place.batches.preparing() if place else nullcontext():
+                    result = await attempt()
+                maybe = isinstance(result, Failure) and self._is_guess(result)
+                if isinstance(result, Failure):
+                    cost = guess if maybe else self._cost_of(result)
+                    bill.add(cost, result.tokens, maybe)
+                else:
+                    known, tokens = told(result)
+                    cost = guess if known is None else known
+                    self._dearest = max(self._dearest, 0.0 if place else cost or 0.0)
+                    bill.add(cost, tokens)
+                return result
+            except asyncio.CancelledError:
+                if not place:  # a batch goes on, and the next run collects it
+                    cost = guess
+                    bill.add(cost, maybe=True)
+                raise
+            finally:
+                self._budget.settle(held, cost or 0.0)
+
+        if place := batches.here.get():
+            with suppress(batches.NotBatched):
+                return self._ended(await self._ask_in_batches(paid, place))
+            batches.here.set(None)
+        return self._ended(await retry(paid, self.settings, self.limiter))
+
+    async def _ask_in_batches(
+        self, ask: Callable[[], Awaitable[T | Failure]], place: batches.Place
+    ) -> Attempt[T]:
+        """:func:`retry` with a place in a batch in place of a slot. How long a batch takes counts nowhere."""
+        attempts = lost = 0
+        try:
+            while True:
+                result = await ask()
+                attempts += 1
+                is_last = not isinstance(result, Failure) or not result.kind.retried
+                lost += isinstance(result, Failure) and result.kind is Kind.LOST  # as in `retry`
+                if is_last or lost > 1 or attempts >= self.settings.max_attempts:
+                    return Attempt(result, attempts, 0.0, batch=place.batch)
+        except BatchFailed as error:
+            return Attempt(Failure(error.kind, str(error)), attempts, 0.0)
+        except BudgetSpent as error:
+            return Attempt(Failure(Kind.SPENT, str(error)), attempts, 0.0)
+
+    def _is_guess(self, failure: Failure) -> bool:
+        return failure.maybe_billed and failure.reported_cost is None and not failure.tokens
+
+    def _cost_of(self, failure: Failure) -> float | None:
+        """A refusal, or words in place of an image: billed for what it took, if it tells."""
+        if failure.reported_cost is None and not failure.tokens:
+            return None
+        # an image may be too large; a price per image is not due where there is none
+        made = failure.kind is Kind.ITEM and failure.maybe_billed
+        by_image = self.price is not None and self.price.per_image is not None
+        price = None if by_image and not made else self.price
+        return cost_of_reply(price, failure.tokens, failure.reported_cost)
+
+    async def post(self, request: Request, proven: Callable[[], bool]) -> bytes | Failure:
+        """The body of a reply that serves ``request``, or what went wrong.
+
+        ``proven`` as in ``classify_status``, asked when the reply is here: another item may have succeeded meanwhile.
+        """
+        if place := batches.here.get():
+            line = place.batches.line(self._desk, place, request, proven, 2 * self._longest_reply)
+            del request
+            body = await line
+            self.answered = True
+            return body
+
+        async def send() -> bytes | Failure:
+            try:
+                async with self.clients.post(request) as response:
+                    body, whole = await read_body(response, self._longest_reply)
+            except Unsuccessful as reply:
+                self.answered = True
+                return self._unsuccessful(reply, proven())
+            self.answered = True
+            if not whole:
+                text = (
+                    f"the reply (HTTP {response.status_code}) is larger than {self._longest_reply >> 20} MiB"
+                )
+                return Failure(Kind.ITEM, text, maybe_billed=True)
+            if reset := used_up_for(response.headers):
+                self.limiter.window_used_up(reset)
+            return body
+
+        return await in_time(send, self.settings.timeout)
+
+    def _desk(self) -> Desk:
+        return Desk(self.endpoint, self.settings.max_outage, self.settings.timeout)
+
+    def _unsuccessful(self, reply: Unsuccessful, proven: bool) -> Failure:
+        response = reply.response
+        charset = response.charset_encoding or ""
+        try:
+            text = reply.body.decode(charset if _ENCODINGS.match(charset) else "utf-8", errors="replace")
+        except LookupError:
+            text = reply.body.decode(errors="replace")
+        key = self.endpoint.key_variable
+        return classify_status(response.status_code, response.headers, text, proven, key)
+
+    def _ended(self, tried: Attempt[T]) -> Attempt[T]:
+        """A failure in words for a record, without the key: where it was, if that is to blame, and what it took."""
+        failure = tried.result
+        if not isinstance(failure, Failure):
+            return tried
+        text, kind, attempts = failure.text, failure.kind, tried.attempts
+        if kind.retried:
+            text += f" (gave up after {attempts} attempt{'s' * (attempts > 1)} in {tried.seconds:.0f} s)"
+        if kind is Kind.UNREACHABLE and self.answered:
+            kind = Kind.TRANSIENT
+        if kind in (Kind.PERMANENT, Kind.DOWN, Kind.UNREACHABLE):
+            text = f"{self._where}: {text}"
+        if kind is Kind.UNREACHABLE:
+            text += "; check its address and the network (BASE_URL, or its kwargs)"
+        return replace(tried, result=failure._replace(kind=kind, text=self.endpoint.redact(text)))

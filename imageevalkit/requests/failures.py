@@ -1,0 +1,380 @@
+"""What went wrong with a request, and what a reply says about when to ask again.
+
+===========================================  ===========  ==================================================
+reply                                        class        what happens
+===========================================  ===========  ==================================================
+429                                          RATE_LIMIT   waits for what the server asks, in ``Limiter``;
+                                                          never counts against the item
+408, 409, 425, 5xx                           TRANSIENT    full-jitter backoff (``Retry-After`` if sent), again
+reset, broken or no reply within the timeout TRANSIENT    the same
+200 with HTML, no JSON, no image, bytes that
+do not decode, an ``error`` without a status TRANSIENT    the same
+200 with an ``error`` whose code is, or stands
+for, a 4xx or 5xx                            as that one  as that one
+no connection at all (DNS, refused, TLS)     UNREACHABLE  the same; then, if the endpoint never answered, the cell
+                                                          stops: on hold where images of these settings exist
+any of these from item after item            TRANSIENT    an outage (``Outage``): waits, counts against none
+no end of that for ``max_outage``; a batch
+that somebody cancelled                      DOWN         the cell is on hold, as is one whose money is SPENT
+the image's URL is dead, or three downloads
+of it failed; a chat reply that ends without
+a word, and not by itself                    LOST         one new result is asked for, then the item fails
+content policy, by a code: any 4xx but 401,
+402, also 403, or a 200 without an image     REFUSAL      recorded with the provider's words, never retried
+content policy, by its words alone: 400, 422,
+451, or a 200 without an image; never 403    REFUSAL      the same
+400, 413, 422 about the prompt or the image  ITEM         this item fails at once
+a reply or an image beyond its bounds, an
+image at a place that is not allowed         ITEM         the same
+400, 422 after another item has succeeded    ITEM         the parameters are the same for all items
+400, 422 before that, blaming no parameter   PERMANENT    the same, but in ``doubt``: a judge asks others first
+403 without a code of content policy; 401,
+402, 404, 405, 3xx, quota used up            PERMANENT    the cell stops with one line
+any other 4xx (a bad parameter)              PERMANENT    the same
+===========================================  ===========  ==================================================
+
+An HTML page comes from something in between (proxy, firewall), so its words are never a REFUSAL.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from imageevalkit.secrets import beginning, one_line
+
+# OpenAI and Azure: x-ratelimit-{remaining,reset}-{requests,tokens,…}; OpenRouter and many gateways: without a kind;
+# the IETF draft on RateLimit header fields: ratelimit-{remaining,reset}.
+_RESET = re.compile(r"(?:x-)?ratelimit-reset(-[a-z-]+)?")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_RETRY_DELAY = re.compile(r'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?s)"')
+# Larger numbers are points in time, in seconds or milliseconds since 1970, not durations.
+_EPOCH, _EPOCH_MS = 1e9, 1e12
+
+LONGEST_WAIT = 120.0
+"""Seconds. A server may ask for an hour; one question every two minutes is no burden."""
+
+
+def asked_wait(headers: Mapping[str, str], body: str = "", now: datetime | None = None) -> float | None:
+    """Seconds after which a failed request may be made again, or None when the reply does not say.
+
+    ``Retry-After`` (RFC 9110 §10.2.3) wins over the reset of a window that is used up, and that over ``retryDelay`` of
+    google.rpc.RetryInfo in ``body``. ``headers`` is case-insensitive (httpx's).
+    """
+    delay = _RETRY_DELAY.search(body)
+    for asked in (
+        _wait(headers.get("retry-after-ms", ""), now, unit=0.001),
+        _wait(headers.get("retry-after", ""), now),
+        used_up_for(headers, now),
+        _wait(delay[1], now) if delay else None,
+    ):
+        if asked is not None:
+            return asked
+    return None
+
+
+def used_up_for(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
+    """Seconds until the window that a reply calls used up (``remaining`` is 0) ends; None when none is."""
+    waits = [
+        _wait(value.strip(), now)
+        for name, value in headers.items()
+        if _RESET.fullmatch(name.lower())
+        and headers.get(name.lower().replace("reset", "remaining"), "").strip() in ("0", "0.0")
+    ]
+    return max((wait for wait in waits if wait is not None), default=None)
+
+
+def _wait(text: str, now: datetime | None, unit: float = 1.0) -> float | None:
+    """Seconds until what a header says: a number of ``unit`` seconds, "1m6.5s", a date of HTTP or ISO 8601."""
+    now = now or datetime.now(timezone.utc)
+    if _DURATION.fullmatch(text):
+        return sum(float(n) * _UNITS[unit] for n, unit in _PART.findall(text))
+    try:
+        seconds = float(text) * unit
+    except ValueError:
+        for read in (parsedate_to_datetime, datetime.fromisoformat):
+            with contextlib.suppress(ValueError, OverflowError):
+                date = read(text.replace("Z", "+00:00"))
+                date = date if date.tzinfo else date.replace(tzinfo=timezone.utc)
+                return max(0.0, (date - now).total_seconds())
+        return None
+    if seconds >= _EPOCH:
+        seconds = (seconds / 1000 if seconds >= _EPOCH_MS else seconds) - now.timestamp()
+    return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
+class Kind(Enum):
+    """The class of a failure: the second column of this module's table."""
+
+    RATE_LIMIT = "rate limit"
+    TRANSIENT = "transient"
+    UNREACHABLE = "unreachable"
+    LOST = "lost"
+    REFUSAL = "refusal"
+    ITEM = "item"
+    PERMANENT = "permanent"
+    DOWN = "down"
+    SPENT = "spent"
+
+    @property
+    def retried(self) -> bool:
+        return self in (Kind.RATE_LIMIT, Kind.TRANSIENT, Kind.UNREACHABLE, Kind.LOST)
+
+
+class Failure(NamedTuple):
+    """One failed request: its class, one line about it, and the seconds the server asks to wait.
+
+    ``maybe_billed``: the provider may have made an image (a reply that was lost, late or broken on its way).
+    ``tokens`` and ``reported_cost`` (USD) are those of a reply that says what it cost (see ``ImageReply``).
+    ``doubt``: its text should it be about its item after all, while nothing has succeeded yet; empty: no doubt.
+    """
+
+    kind: Kind
+    text: str
+    retry_after: float | None = None
+    maybe_billed: bool = False
+    tokens: Mapping[str, int] = MappingProxyType({})
+    reported_cost: float | None = None
+    doubt: str = ""
+
+
+class ErrorBody(NamedTuple):
+    """What an error reply says, its codes, the parameter it blames; ``page``: it is an HTML page."""
+
+    message: str
+    codes: tuple[str, ...] = ()
+    param: str = ""
+    page: bool = False
+
+    @property
+    def words(self) -> str:
+        """The message, or the codes where there is none."""
+        return self.message or ", ".join(self.codes)
+
+
+LONGEST_MESSAGE = 400  # characters of a provider's words in a log
+# Codes seen from: OpenAI (content_policy_violation, moderation_blocked), Azure (content_filter,
+# ResponsibleAIPolicyViolation), Google (…UNSAFE_GENERATION, PROHIBITED_CONTENT, IMAGE_SAFETY), DashScope
+# (DataInspectionFailed), Ark (OutputImageSensitiveContentDetected), new-api (sensitive_words_detected,
+# prompt_blocked).
+_REFUSAL_CODE = re.compile(
+    r"content_?policy|moderation_blocked|content_?moderat|content_?filter|responsibleaipolicy|"
+    r"unsafe_?(generation|content|prompt|image|input|output)|(prompt|image|content)_?unsafe|^unsafe$|"
+    r"prohibited_content|(image|prompt|^)_?safety$|data_?inspection|sensitive_?(content|words?)|"
+    r"^prompt_blocked$",
+    re.IGNORECASE,
+)
+# of a failed response (openai 3: ResponseError); a 4xx may speak so of an organisation
+_POLICY_OF_200 = re.compile(r"_policy(_violation)?$")
+_REFUSAL_WORDS = re.compile(
+    r"safety (system|filter|setting|polic)|content (management )?polic|content (filter|moderat)|"
+    r"request (was )?moderated|moderation system|responsible ai|DataInspectionFailed|"
+    r"flagged as potentially violating|"
+    r"(inappropriate|sensitive|prohibited|unsafe) (content|words?)|"
+    r"内容(违规|不合规|安全|审核)|(敏感|违规|不合规|不当)的?(内容|信息|词|图)|"
+    r"(输入|提示词|文本|图片|图像).{0,6}(违规|不合规)",
+    re.IGNORECASE,
+)
+# a ban names a policy too, and so does an unknown value of a setting on safety
+_NOT_ABOUT_CONTENT = re.compile(
+    r"\b(account|organi[sz]ation|your access|api key)\b.{0,40}"
+    r"\b(banned|blocked|deactivated|disabled|suspended|terminated|restricted)|"
+    r"(账号|账户|帐号|帐户).{0,30}(封禁|封停|停用|禁用|冻结|违规)|封号|"
+    r"\b(invalid|unknown|unsupported|unexpected|unrecognized) (value|parameter|argument|field|option)",
+    re.IGNORECASE,
+)
+_CONTENT_PARAM = re.compile(r"^$|prompt|image|input|text|message", re.IGNORECASE)
+# what is repeated is bounded, here and wherever a server's words are searched: "<title" could follow each other
+_TITLE = re.compile(r"<title[^>]{0,200}>([^<]{0,400})", re.IGNORECASE)
+_HTML = re.compile(r"<(!doctype|html|head|title|body|h1|center)\b|^\s*<\?", re.IGNORECASE)
+# Not 403: there the words speak of the account or the network as often as of the prompt.
+_WORDS_COUNT = frozenset({200, 400, 422, 451})
+# a gateway answers so when the server behind it was too slow or broke off: it may have finished all the same
+_LOST_ON_THE_WAY = frozenset({408, 502, 504, 520, 522, 524})
+_QUOTA_CODE = re.compile(r"insufficient_(user_)?quota|billing|quota_not_enough|arrearage", re.IGNORECASE)
+# codes of a 200's error that stand for a status, the quota's first: 429 is the status of some of them
+_STATUS_OF_CODE = {
+    402: _QUOTA_CODE,
+    401: re.compile(
+        r"^((invalid|incorrect)_?api_?key|authentication_error|unauthenticated|unauthorized)$", re.I
+    ),
+    403: re.compile(r"^(permission_(denied|error)|access_denied|forbidden)$", re.I),
+    404: re.compile(r"^model_?not_?found$", re.I),
+    429: re.compile(r"^(rate_?limit_(exceeded|error)|too_many_requests|resource_exhausted)$", re.I),
+}
+_KEY_UNKNOWN = "API_KEY (or the variable that api_key_env names)"
+_ITEM_CODE = re.compile(
+    r"string_(above_max_length|too_long)|context_length|^invalid_prompt$|image_(too|parse|file)|"
+    r"(invalid|empty|unsupported|failed_to_download)_?(base64_)?image",
+    re.IGNORECASE,
+)
+_ITEM_WORDS = re.compile(
+    r"\b(prompt|text|string|context)\b.{0,60}\b(too long|exceed\w*|maximum (context )?length|max(imum)? \d+)|"
+    # vLLM and SGLang, which give no code
+    r"\bmaximum (context|model) length\b|\blonger than the model's context length\b|"
+    r"\bcannot identify image\b|\bimage file is truncated\b|"
+    r"\b(invalid|corrupt(ed)?) (base64 )?image (data|file|url|bytes)|\bfailed to (load|decode|open) (the )?image\b",
+    re.IGNORECASE,
+)
+_ITEM_PARAM = re.compile(r"(prompt|images?)(\[\d*\]|_url|\.\d+)*", re.IGNORECASE)
+
+
+def parse_error(body: str) -> ErrorBody:
+    """Read an error reply: OpenAI's ``{"error": {…}}``, FastAPI's ``detail``, plain text or an HTML page."""
+    try:
+        return error_of(json.loads(body))
+    except (ValueError, RecursionError):
+        return in_words(body)
+
+
+def error_of(parsed: Any) -> ErrorBody:
+    """The error that a parsed reply holds; its message is empty when it holds none."""
+    if not isinstance(parsed, dict):
+        return in_words(str(parsed))
+    error = parsed.get("error") or parsed.get("detail") or parsed
+    if isinstance(error, list) and error:
+        error = error[0]
+    if not isinstance(error, dict):
+        return in_words(str(error))
+    message = error.get("message") or error.get("msg") or parsed.get("message") or ""
+    location = error.get("loc")
+    param = error.get("param") or (location[-1] if isinstance(location, list) and location else "")
+    return in_words(str(message))._replace(
+        codes=tuple(beginning(code, LONGEST_MESSAGE) for code in _codes(error)),
+        param=beginning(str(param), LONGEST_MESSAGE),
+    )
+
+
+def _codes(error: Mapping[str, Any]) -> Iterator[str]:
+    for key in ("code", "type", "status", "reason"):
+        if isinstance(error.get(key), (str, int)) and not isinstance(error[key], bool):
+            yield str(error[key])
+    metadata = error.get("metadata")
+    if isinstance(metadata, dict) and "flagged_input" in metadata:
+        yield "moderation_blocked"  # OpenRouter: a 403 without a code, told from others by this field
+    for key in ("innererror", "inner_error", "details"):
+        nested = error.get(key)
+        for inner in nested if isinstance(nested, list) else [nested]:
+            if isinstance(inner, dict):
+                yield from _codes(inner)
+
+
+def in_words(text: str) -> ErrorBody:
+    """An error that is told in words only; of an HTML page its title."""
+    text = beginning(text)
+    if not _HTML.search(text):
+        return ErrorBody(one_line(text, LONGEST_MESSAGE))
+    title = _TITLE.search(text)
+    words = f"an HTML page, '{title[1]}'" if title else "an HTML page"
+    return ErrorBody(one_line(words, LONGEST_MESSAGE), page=True)
+
+
+def refuses(status: int, error: ErrorBody) -> bool:
+    """Whether ``error`` speaks of content policy: by its codes, or by its words where ``status`` fits.
+
+    The words of a 403 or 429 may quote a policy on accounts or rates, those on a parameter are about that.
+    """
+    if not (status == 200 or 400 <= status < 500):
+        return False
+    if any(_REFUSAL_CODE.search(c) or (status == 200 and _POLICY_OF_200.search(c)) for c in error.codes):
+        return True
+    return (
+        status in _WORDS_COUNT
+        and not error.page
+        and bool(_CONTENT_PARAM.search(error.param))
+        and bool(_REFUSAL_WORDS.search(error.message))
+        and not _NOT_ABOUT_CONTENT.search(error.message)
+    )
+
+
+def classify_status(
+    status: int, headers: Mapping[str, str], body: str, proven: bool, key: str = "API_KEY"
+) -> Failure:
+    """The failure that an HTTP reply with ``status`` (not 2xx) means; ``key`` names the variable of the key.
+
+    ``proven``: an earlier item succeeded with the very same parameters, so a 400 now is about the item.
+    """
+    error = parse_error(body)
+    text = f"HTTP {status}: {error.words}" if error.words else f"HTTP {status}"
+    if status < 400:
+        target = headers.get("location", "").partition("?")[0]
+        return Failure(
+            Kind.PERMANENT, f"HTTP {status} redirect to '{target}': set BASE_URL to the final address"
+        )
+    return _classified(status, error, text, asked_wait(headers, body), proven, key)
+
+
+def classify_error_in_200(error: ErrorBody) -> Failure:
+    """The failure that the ``error`` in a reply of status 200 means, by the status that its codes stand for."""
+    text = f"the reply (HTTP 200) holds an error: {error.words or 'no words'}"
+    # {"error": "insufficient_quota"}: a single word in place of a message is a code
+    status = _status_meant(error.codes or re.findall(r"^\w+$", error.message))
+    if not 400 <= status < 500 and refuses(200, error):
+        return Failure(Kind.REFUSAL, error.words)
+    if status:
+        # who answers 200 has taken the request's form: an odd 400 is about this item alone
+        return _classified(status, error, text, None, proven=True, key=_KEY_UNKNOWN)
+    return Failure(Kind.ITEM if _blames_item(error) else Kind.TRANSIENT, text)
+
+
+def _status_meant(codes: Iterable[str]) -> int:
+    for code in codes:
+        if re.fullmatch(r"[45]\d\d", code):
+            return int(code)
+        for status, pattern in _STATUS_OF_CODE.items():
+            if pattern.search(code):
+                return status
+    return 0
+
+
+def _classified(
+    status: int, error: ErrorBody, text: str, retry_after: float | None, proven: bool, key: str
+) -> Failure:
+    quota = any(_QUOTA_CODE.search(code) for code in error.codes)
+    if status == 401:
+        return Failure(
+            Kind.PERMANENT,
+            f"{text}; the key is rejected: correct {key} in config.local.sh or the environment",
+        )
+    if status == 402 or (quota and status < 500):
+        return Failure(Kind.PERMANENT, f"{text}; the account has no quota left: top it up and run again")
+    if refuses(status, error):
+        return Failure(Kind.REFUSAL, error.words)
+    if status == 429:
+        return Failure(Kind.RATE_LIMIT, text, retry_after)
+    if status in (408, 409, 425) or status >= 500:
+        return Failure(Kind.TRANSIENT, text, retry_after, status in _LOST_ON_THE_WAY)
+    if status in (404, 405):
+        return Failure(Kind.PERMANENT, f"{text}; check the model id and BASE_URL (it usually ends in /v1)")
+    if status in (400, 413, 422) and (proven or status == 413 or _blames_item(error)):
+        return Failure(Kind.ITEM, text)
+    doubtful = status in (400, 422) and bool(_CONTENT_PARAM.search(error.param))
+    doubt = text if doubtful else ""
+    return Failure(Kind.PERMANENT, f"{text}; check its kwargs and the account's rights", doubt=doubt)
+
+
+def _blames_item(error: ErrorBody) -> bool:
+    return bool(
+        any(_ITEM_CODE.search(code) for code in error.codes)
+        or _ITEM_PARAM.fullmatch(error.param)
+        or _ITEM_WORDS.search(error.message)
+    )
+
+
+def classify_connection(error: BaseException) -> Failure:
+    """The failure that an exception of the HTTP client (``httpx2``), or of what is below it, means."""
+    import httpx2
+
+    text = one_line(f"{type(error).__name__}: {error}".rstrip(": "), LONGEST_MESSAGE)
+    unreachable = isinstance(error, (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError))
+    return Failure(Kind.UNREACHABLE if unreachable else Kind.TRANSIENT, text, maybe_billed=not unreachable)

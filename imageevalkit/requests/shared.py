@@ -1,0 +1,247 @@
+"""What the processes of a run share of its bounds, in small files of the run folder: slots, the next start, money.
+
+Who holds what is a lock on one byte, which the kernel drops with its process, however that ends. These locks belong to
+the process, and closing any descriptor of their file would drop them all: each process opens it once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import itertools
+import os
+import struct
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from imageevalkit.errors import UserError, say
+from imageevalkit.locks import open_lock, take_byte
+from imageevalkit.secrets import one_line
+
+T = TypeVar("T")
+
+_MEMBERS = 1 << 20  # the first of the bytes that stand for processes
+_MOST_MEMBERS = 512
+_PLACES = range(_MEMBERS, _MEMBERS + _MOST_MEMBERS)
+_MUTEX = 1 << 30
+_AMOUNT = struct.Struct("<d")
+# struct flock of fcntl(2), and where its type, whence, start, length and process are in that of macOS
+_FLOCK, _ORDER = struct.Struct("hhqqi4x"), (0, 1, 2, 3, 4)
+if sys.platform == "darwin":
+    _FLOCK, _ORDER = struct.Struct("qqihh"), (2, 3, 4, 0, 1)
+LOOK_AGAIN = 0.05
+"""Seconds until a slot of another process may be free."""
+_SKEW = 60.0  # seconds that a process may have slept since it looked at the clock
+_COUNTED_FOR = 0.1  # seconds; who else waits is counted anew after that
+
+
+class SharedFile:
+    """A file at ``path`` with locks on its bytes and amounts in its content. Raises UserError: no locks are there."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path, self._fd, self._threads = path, open_lock(path), threading.Lock()
+
+    def take(self, byte: int, wait: bool = False) -> bool:
+        """Lock ``byte``; whether no other process has it."""
+        return take_byte(self._fd, self._path, byte, wait)
+
+    def drop(self, byte: int) -> None:
+        """Give it back."""
+        fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, byte)
+
+    def close(self) -> None:
+        """Give all back."""
+        os.close(self._fd)
+
+    def gaps(self, first: int, stop: int) -> Iterator[range]:
+        """The bytes from ``first`` to ``stop`` (exclusive) that other processes have not, in order."""
+        if first >= stop:
+            return
+        parts = (fcntl.F_WRLCK, os.SEEK_SET, first, stop - first, 0)
+        answer = fcntl.fcntl(self._fd, fcntl.F_GETLK, _FLOCK.pack(*(parts[n] for n in _ORDER)))
+        found = dict(zip(_ORDER, _FLOCK.unpack(answer), strict=True))
+        if found[0] == fcntl.F_UNLCK:
+            yield range(first, stop)
+        else:  # one of their locks, not always the lowest
+            yield from self.gaps(first, found[2])
+            yield from self.gaps(found[2] + found[3], stop)
+
+    def count(self, first: int, stop: int) -> int:
+        """How many of these other processes have."""
+        return stop - first - sum(map(len, self.gaps(first, stop)))
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Nobody else is in such a block: no thread, no process."""
+        with self._threads:
+            self.take(_MUTEX, wait=True)
+            try:
+                yield
+            finally:
+                self.drop(_MUTEX)
+
+    def amounts(self) -> list[float]:
+        """All numbers in it."""
+        data = os.pread(self._fd, _AMOUNT.size * (_MOST_MEMBERS + 1), 0)
+        return [amount for (amount,) in _AMOUNT.iter_unpack(data[: len(data) // _AMOUNT.size * _AMOUNT.size])]
+
+    def write(self, place: int, amount: float) -> None:
+        """Put a number into it."""
+        os.pwrite(self._fd, _AMOUNT.pack(amount), place * _AMOUNT.size)
+
+
+class Slots:
+    """The requests that a run may have in flight at one endpoint, and when the next may start.
+
+    Where several processes want more than there is, each has its share: who has more starts none until then. A slot is
+    kept for the next request as long as one waits: on a disk of the network each lock is a round trip. Where the file
+    fails, this process goes on by itself.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._threads = path, threading.Lock()
+        self._file: SharedFile | None = SharedFile(path)
+        self._ours: list[int] = []
+        self._idle: list[int] = []  # ours too
+        self._wants: int | None = None
+        self._others, self._counted, self._look_next = 0, float("-inf"), float("-inf")
+
+    @contextlib.contextmanager
+    def _working(self) -> Iterator[SharedFile | None]:
+        with self._threads:
+            try:
+                yield self._file
+            except (OSError, UserError) as error:
+                say(
+                    f"{self._path} fails ({one_line(error)}): its requests are bounded in each process by itself"
+                )
+                if self._file:
+                    self._file.close()
+                self._file = None
+
+    def take(self, now: float, ceiling: int) -> float:
+        """Take one of ``ceiling`` slots: 0, or the seconds until there may be one. ``now`` is of ``time.monotonic``."""
+        with self._working() as file:
+            if file:
+                return 0.0 if self._takes(file, now, ceiling) else LOOK_AGAIN
+        return 0.0
+
+    def _takes(self, file: SharedFile, now: float, ceiling: int) -> bool:
+        if now - self._counted > _COUNTED_FOR:
+            self._others, self._counted = file.count(_PLACES.start, _PLACES.stop), now
+        share = max(1, ceiling // (1 + self._others))
+        while self._idle and len(self._ours) + len(self._idle) > share:
+            file.drop(self._idle.pop())
+        if len(self._ours) < share:
+            if not self._idle and now >= self._look_next:
+                free = (slot for gap in file.gaps(0, ceiling) for slot in gap if slot not in self._ours)
+                self._idle += itertools.islice(filter(file.take, free), 1)
+                self._look_next = now if self._idle else now + LOOK_AGAIN
+            if self._idle:
+                self._ours.append(self._idle.pop())
+                return True
+        if self._wants is None:
+            self._wants = next(filter(file.take, _PLACES), None)
+        return False
+
+    def give(self) -> None:
+        """One request is over."""
+        with self._threads:
+            if self._file:
+                self._idle.append(self._ours.pop())
+
+    def content(self) -> None:
+        """Nothing waits for a slot."""
+        with self._working() as file:
+            if file:
+                while self._idle:
+                    file.drop(self._idle.pop())
+                if self._wants is not None:
+                    file.drop(self._wants)
+                    self._wants = None
+
+    def start(self, now: float, gap: float) -> float:
+        """Start a request, ``gap`` seconds after the one before it: 0, or the seconds that it must wait."""
+        with self._working() as file:
+            if file:
+                with file.exclusive():
+                    after = next(iter(file.amounts()), 0.0)
+                    if now < after <= now + gap + _SKEW:  # else it is of another boot
+                        return after - now
+                    file.write(0, now + gap)
+        return 0.0
+
+
+class Account:
+    """What was spent, and what is ``held`` for requests in flight, in USD."""
+
+    def __init__(self) -> None:
+        self.spent = self.held = 0.0
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[None]:
+        """What it says is true in this block, and may be changed there."""
+        yield
+
+
+class SharedAccount(Account):
+    """That of all processes of a run.
+
+    What one held when it was killed counts as spent: its requests were sent, and may be billed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._file = SharedFile(path)
+        self._mine = 0.0
+        with self._file.exclusive():
+            self._me = next(filter(self._file.take, _PLACES)) - _MEMBERS
+            self._amounts(nobody=self._me)
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[None]:
+        with self._file.exclusive():
+            spent, *held = self._amounts()
+            self.spent, self.held = spent, sum(held)
+            before = self.held
+            yield
+            if self.spent != spent:
+                self._file.write(0, self.spent)
+            if self.held != before:
+                mine = self._mine + self.held - before
+                self._file.write(self._me + 1, mine)
+                self._mine = mine
+
+    def _amounts(self, nobody: int | None = None) -> list[float]:
+        """Spent, and what each process holds; of the dead (``nobody`` too) that is spent."""
+        spent, *held = self._file.amounts() or [0.0]
+        for n, amount in enumerate(held):
+            dead = (
+                n == nobody or (n != self._me and not self._file.count(_MEMBERS + n, _MEMBERS + n + 1))
+                if amount
+                else False
+            )
+            if dead:
+                spent, held[n] = spent + amount, 0.0
+                self._file.write(0, spent)
+                self._file.write(n + 1, 0.0)
+        return [spent, *held]
+
+
+_opening = threading.Lock()
+
+
+@functools.cache
+def _made(kind: Callable[[Path], T], path: Path, process: int) -> T:
+    return kind(path)
+
+
+def shared(kind: Callable[[Path], T], path: Path) -> T:
+    """The :class:`Slots`, or the :class:`SharedAccount`, of this process at ``path``: the same always."""
+    with _opening:
+        return _made(kind, path.absolute(), os.getpid())

@@ -1,0 +1,124 @@
+"""Models that run their authors' code, and settings that authors give in programs and examples: read, never run.
+
+The repositories are assets of the models' entries, put below ``code/`` by prefetch.
+"""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import re
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from custom_models.model_utils.loading import LocalModel, loading, weights_folder
+from imageevalkit.generation.model import ModelUnusable
+
+CODE = Path(__file__).resolve().parent / "code"
+_FENCED = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+@dataclass(eq=False)
+class AuthorsModel(LocalModel):
+    """The base of models that run their authors' code.
+
+    A subclass names its repository (``code``). What decides pixels has no default: it stands in the model's entry.
+
+    Raises ModelUnusable: code, packages, weights or GPU are missing.
+    """
+
+    code: ClassVar[str]
+    """The folder below ``code/``, and the list in requirements/model/ that has what is imported there."""
+    below: ClassVar[tuple[str, ...]] = ()
+    """Folders of the repository whose modules can be imported too."""
+    files: ClassVar[tuple[str, ...]] = ()
+    """Patterns of the files of the weights; all when empty."""
+
+    device: str = "cuda"
+
+    def check(self) -> None:
+        self.repository = use(self.code, *self.below)
+
+    def weights(self) -> str:
+        """The folder of the weights, downloaded where it has to be."""
+        return str(weights_folder(self.model_path, self.revision, self.files))
+
+    def loading(self, path: str) -> Any:
+        return loading(path, self.code)
+
+
+def use(name: str, *below: str) -> Path:
+    """Make the modules of repository ``name`` importable, those of its folders ``below`` too; returns its folder.
+
+    Raises ModelUnusable: it is not there.
+    """
+    folder = folder_of(name)
+    # after our own folders: a repository's `utils` or `models` must not hide a module of ours
+    for path in (folder, *(folder / part for part in below)):
+        if str(path) not in sys.path:
+            sys.path.append(str(path))
+    return folder
+
+
+def folder_of(name: str) -> Path:
+    """Where repository ``name`` is. Raises ModelUnusable when it is not there."""
+    folder = CODE / name
+    if not folder.is_dir():
+        raise ModelUnusable(f"the authors' code is not at {folder}: {_how_to_get(name)}")
+    return folder
+
+
+def _how_to_get(name: str) -> str:
+    # the registry imports this package's settings, not its models: none of them is loaded here
+    from custom_models.load_model import MODEL_SETTINGS
+
+    models = [
+        model
+        for entries in MODEL_SETTINGS.values()
+        for model, entry in entries.items()
+        if any(asset.get("to") == name for asset in entry.get("assets", ()))
+    ]
+    if not models:
+        return "no model of the registry has it among its assets"
+    return f"run bash utils/prefetch.sh --model_names {' or '.join(dict.fromkeys(models))}"
+
+
+def set_in_file(name: str, file: str, variable: str, weights: str = "") -> Any:
+    """What ``variable`` is set to, a literal, in the program ``file`` of the authors' repository ``name``; in Markdown,
+    in its first example that loads exactly ``weights``.
+
+    Raises ModelUnusable: the repository is not there, or says no such thing.
+    """
+    path = folder_of(name) / file
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ModelUnusable(f"{path} cannot be read: {error}") from error
+    return _literal(_FENCED.findall(text) if path.suffix == ".md" else [text], variable, str(path), weights)
+
+
+def set_in_docstring(function: Callable[..., Any], variable: str) -> Any:
+    """What ``variable`` is in the example of the docstring of ``function``. Raises ModelUnusable as above."""
+    examples = doctest.DocTestParser().get_examples(function.__doc__ or "")
+    where = f"the example of {function.__module__}.{function.__qualname__}"
+    return _literal(["".join(example.source for example in examples)], variable, where)
+
+
+def _literal(programs: Iterable[str], variable: str, where: str, weights: str = "") -> Any:
+    for program in programs:
+        try:
+            tree = ast.parse(program)
+        except SyntaxError:  # an excerpt that means nothing by itself
+            continue
+        if weights and weights not in {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant)}:
+            continue
+        for node in tree.body:
+            if isinstance(node, ast.Assign) and [ast.unparse(one) for one in node.targets] == [variable]:
+                with suppress(ValueError):
+                    return ast.literal_eval(node.value)
+        raise ModelUnusable(f"{where} does not say {variable}{f' for {weights}' if weights else ''}")
+    raise ModelUnusable(f"{where} has no example of {weights or variable}")

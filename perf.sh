@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Measures speed as ratios, each against a bar: bash perf.sh [names], all that need no GPU without names; --list
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+unset PYTHONPATH PYTHONDONTWRITEBYTECODE
+
+programs=(api_generation api_judging launcher local_generation local_judging adoption)
+
+if [[ ${1-} == --list ]]; then
+  for name in "${programs[@]}"; do
+    printf '%-18s%s\n' "$name" "$(sed -n '1s/^"""\(.*\)$/\1/p' "perf/$name.py")"
+  done
+  exit
+fi
+chosen=("$@")
+((${#chosen[@]})) || chosen=("${programs[@]}")
+for name in "${chosen[@]}"; do
+  if [[ " ${programs[*]} " != *" $name "* ]]; then
+    echo "error: no program '$name': use ${programs[*]}" >&2
+    exit 2
+  fi
+done
+
+# what users get, and beside it what the programs need: torch, diffusers, transformers
+bash utils/make_env.sh --driver
+bash utils/make_env.sh --requirements requirements/test.txt --path .venv-test
+
+kept=() missed=()
+for name in "${chosen[@]}"; do
+  echo "== $name"
+  if .venv-test/bin/python -m "perf.$name"; then kept+=("$name"); else missed+=("$name"); fi
+done
+echo "== ${#kept[@]} of ${#chosen[@]} keep their bars: ${kept[*]:-none}; missed: ${missed[*]:-none}"
+((${#missed[@]} == 0))

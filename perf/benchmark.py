@@ -1,0 +1,65 @@
+"""The benchmark of all measurements through ``eval.sh``: its items are those of ``items.json`` beside this file.
+
+A measured tree has it as ``benchmarks/perf/benchmark.py``. ``perf`` has a measurer that costs nothing, so that only the
+toolkit does; ``perf-judged`` asks a judge one question about each image, in WISE's form.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from imageevalkit.benchmark.answerer import Answerer
+from imageevalkit.benchmark.contract import Answers, Benchmark, Measurer, Sample, Scores
+from imageevalkit.benchmark.question import Answer, Message, Picture, Question, Sampling, measure
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.results import Evaluator, Metric, Score
+
+_SAMPLING = Sampling(500, 0.0, extra={"chat_template_kwargs": {"enable_thinking": False}})
+
+
+class Nobody(Answerer):
+    """Answers without a look at the image."""
+
+    @property
+    def evaluator(self) -> Evaluator:
+        return Evaluator("nobody", official=False)
+
+    def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
+        return (Answer(question, "1") for question in questions)
+
+
+class Perf(Benchmark):
+    """Every image has the score 1."""
+
+    name, version, headline = "perf", "1", ("answered",)
+    prompts: Mapping[str, str] = {}
+    measurers: Mapping[str, Measurer] = {"any": Measurer("benchmarks.perf.benchmark:Nobody")}
+
+    def samples(self) -> Sequence[Sample]:
+        items = json.loads(Path(__file__).with_name("items.json").read_text(encoding="utf-8"))
+        return [Sample(item["file"], item["prompt"], data=item) for item in items]
+
+    def questions(self, item: Item, image: Picture, answers: Answers) -> Sequence[Question]:
+        return [measure("any", image, item.id)]
+
+    def parse(self, question: Question, answer: Answer) -> int:
+        return len(answer.text or "")
+
+    def score(self, item: Item, answers: Answers) -> Score:
+        return Score({"answered": 1.0})
+
+    def metrics(self, scores: Scores) -> dict[str, Metric]:
+        return {"answered": Metric(len(scores) / len(scores.items), len(scores.items))}
+
+
+class PerfJudged(Perf):
+    """WISE's request, with a score that costs nothing to read."""
+
+    name, judge = "perf-judged", "openai:some-judge"
+    measurers: Mapping[str, Measurer] = {}
+
+    def questions(self, item: Item, image: Picture, answers: Answers) -> Sequence[Question]:
+        shown = Message("user", (item.data["user"], image._replace(media_type="image/png")))
+        return [Question("score", (Message("system", (item.data["system"],)), shown), _SAMPLING)]

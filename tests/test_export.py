@@ -1,0 +1,132 @@
+"""``--launcher export``: the plan as scripts, which any engine may run."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+
+from tests.support.checkout import REPO, make_checkout, needs_driver_env, run_eval
+
+pytestmark = needs_driver_env
+WORDS = ("--model_names", "reference-typeset;reference-noise", "--ds_names", "quicktext", "--limit", "2")
+
+
+def exported(checkout: Path, **env: str) -> list[dict[str, Any]]:
+    done = run_eval(checkout, *WORDS, "--launcher", "export", **env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "5 scripts and jobs.json in log/runs/" in done.stdout and "nothing was started" in done.stdout
+    assert not (checkout / "output" / "reference-noise" / "quicktext" / "generation.jsonl").exists()
+    [file] = (checkout / "log" / "runs").glob("*/export/jobs.json")
+    return list(json.loads(file.read_text()))
+
+
+def run_script(job: dict[str, Any]) -> int:
+    # the engine's own environment: nothing of the user's
+    return subprocess.run([job["script"]], env={"PATH": "/usr/bin:/bin"}, check=False).returncode
+
+
+def test_scripts_in_the_order_of_their_levels_leave_what_a_run_leaves(tmp_path: Path) -> None:
+    checkout = make_checkout(tmp_path / "kit")
+    jobs = exported(checkout)
+    assert [(job["name"], job["level"]) for job in jobs] == [
+        ("generate:reference-typeset", 1),
+        ("generate:reference-noise", 1),
+        ("evaluate:reference-typeset/quicktext", 2),
+        ("evaluate:reference-noise/quicktext", 2),
+        ("report", 3),
+    ]
+    assert jobs[2]["after"] == ["generate:reference-typeset"]
+    assert {job["gpus"] for job in jobs} == {0}
+    for level in (1, 2, 3):
+        with ThreadPoolExecutor(2) as engine:
+            assert set(engine.map(run_script, [job for job in jobs if job["level"] == level])) == {0}
+    board = (checkout / "output" / "leaderboard.md").read_text()
+    (checkout / "output").rename(checkout / "exported")
+    done = run_eval(checkout, *WORDS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for model in ("reference-typeset", "reference-noise"):
+        scores = f"{model}/quicktext/scores.jsonl"
+        assert (checkout / "exported" / scores).read_bytes() == (checkout / "output" / scores).read_bytes()
+    assert [line for line in board.splitlines() if line.startswith("|")] == [
+        line
+        for line in (checkout / "output" / "leaderboard.md").read_text().splitlines()
+        if line.startswith("|")
+    ]
+
+
+def test_a_job_after_one_that_failed_is_not_run(tmp_path: Path) -> None:
+    jobs = exported(make_checkout(tmp_path / "kit"))
+    evaluation = next(job for job in jobs if job["name"] == "evaluate:reference-noise/quicktext")
+    assert run_script(evaluation) == 1
+    folder = Path(evaluation["script"]).parents[1]
+    report = json.loads((folder / "slurm" / "evaluate_reference-noise__quicktext.json").read_text())
+    assert report["skipped"] and "generate of reference-noise/quicktext is failed" in report["problem"]
+
+
+def test_the_manifests_of_the_guide_are_those_that_kubernetes_takes(tmp_path: Path) -> None:
+    """Against the schemas that Kubernetes publishes, unknown fields refused."""
+    guide = (REPO / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    [program] = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    jobs = [
+        {"name": "generate:a/b", "script": "/d/0001.sh", "after": [], "level": 1, "gpus": 2, "cpus": 8}
+        | {"light": False, "secrets": []},
+        {
+            "name": "evaluate:a/b/wise",
+            "script": "/d/0002.sh",
+            "after": ["generate:a/b"],
+            "level": 2,
+            "gpus": 0,
+        }
+        | {"cpus": 8, "light": True, "secrets": ["API_KEY"]},
+    ]
+    (tmp_path / "jobs.json").write_text(json.dumps(jobs))
+    command = [sys.executable, "-c", program, "jobs.json", "image:1", "claim", "/d", "keys"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    lists = [json.loads((tmp_path / f"level-{level}.json").read_text()) for level in (1, 2)]
+    manifests = [item for each in lists for item in each["items"]]
+    assert len(manifests) == 2
+    for manifest in manifests:
+        kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
+    [first], [second] = ([one["spec"]["template"]["spec"]["containers"][0]] for one in manifests)
+    assert first["resources"]["limits"] == {"nvidia.com/gpu": 2}
+    assert second["env"][0]["valueFrom"]["secretKeyRef"] == {"name": "keys", "key": "API_KEY"}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(manifests[0] | {"spec": {}}, kubernetes_validate.latest_version())
+
+
+def test_no_key_is_in_a_script(tmp_path: Path) -> None:
+    checkout = make_checkout(tmp_path / "kit")
+    words = (
+        "--model_names",
+        "some-model",
+        "--ds_names",
+        "quicktext",
+        "--use_api",
+        "true",
+        "--launcher",
+        "export",
+    )
+    done = run_eval(checkout, *words, API_KEY="sk-of-a-test-1234567890", BASE_URL="http://127.0.0.1:9/v1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    [file] = (checkout / "log" / "runs").glob("*/export/jobs.json")
+    generate = json.loads(file.read_text())[0]
+    assert (generate["secrets"], generate["light"]) == (["API_KEY"], True)
+    script = Path(generate["script"]).read_text()
+    assert (
+        "# needs API_KEY in its environment" in script and "export BASE_URL=http://127.0.0.1:9/v1" in script
+    )
+    assert not [p for p in file.parents[1].rglob("*") if p.is_file() and b"sk-of-a-test" in p.read_bytes()]
+
+
+def test_models_ask_for_gpus_that_are_not_here(tmp_path: Path) -> None:
+    checkout = make_checkout(tmp_path / "kit")
+    (checkout / "config.local.sh").write_text("declare -gA INFER_GPU_MAP=(['reference-noise']=2)\n")
+    assert {job["name"]: job["gpus"] for job in exported(checkout)}["generate:reference-noise"] == 2

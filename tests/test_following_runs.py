@@ -1,0 +1,243 @@
+"""eval.sh with API images and an API judge beside them: killed anywhere it goes on, and all is as in turn."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.checkout import environ, make_checkout, needs_driver_env
+from tests.support.image_server import ImageServer, Received
+from tests.support.jobs import wait_for
+from tests.support.judge_server import ReplyServer
+
+pytestmark = needs_driver_env
+
+BENCHMARK = '''
+"""Asks of each image whether it shows what it should."""
+
+from __future__ import annotations
+
+from imageevalkit.benchmark.shapes import YesNo
+
+
+class Shows(YesNo):
+    name, version, judge = "shows", "1", "openai:judge-a"
+    question = "Does it show {prompt}?"
+'''
+N = 16
+
+
+class PausingServer(ImageServer):
+    """Holds all requests for images beyond the first ``free`` until ``free`` is raised."""
+
+    free = 10**9
+
+    def enter(self, request: Received) -> str:
+        fault = super().enter(request)
+        while request.number > self.free:
+            time.sleep(0.01)
+        return fault
+
+
+@dataclass
+class Runs:
+    """One cell in one checkout: 16 images of ``images``, a question about each to ``judge``."""
+
+    checkout: Path
+    images: PausingServer
+    judge: ReplyServer
+    settings: dict[str, str] = field(default_factory=dict)
+
+    def words(self, *more: str, kwargs: str = "") -> list[str]:
+        return [
+            *["--model_names", "model-a", "--ds_names", "shows", "--use_api", "true", "--num_workers", "4"],
+            *[
+                "--judge_kwargs",
+                f"base_url={self.judge.base_url},api_key_env=JUDGE_API_KEY,max_attempts=2,backoff=0.05",
+            ],
+            *["--custom_model_kwargses", f"max_attempts=2,backoff=0.05{kwargs}", *more],
+        ]
+
+    def start(self, *more: str, kwargs: str = "", overlap: bool = True) -> subprocess.Popen[str]:
+        """One command; not ``overlap``: the stages in turn."""
+        (self.checkout / "config.local.sh").write_text("" if overlap else "OVERLAP=false\n")
+        keys = {"API_KEY": "sk-a", "JUDGE_API_KEY": "sk-b", "BASE_URL": self.images.base_url}
+        return subprocess.Popen(
+            ["bash", "eval.sh", *self.words(*more, kwargs=kwargs)],
+            cwd=self.checkout,
+            env=environ(self.checkout, **keys),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, *more: str, kwargs: str = "", overlap: bool = True) -> tuple[int, str]:
+        process = self.start(*more, kwargs=kwargs, overlap=overlap)
+        said = process.communicate(timeout=120)[0]
+        return process.returncode, said
+
+    @property
+    def folder(self) -> Path:
+        return self.checkout / "output/model-a/shows"
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        path = self.folder / name
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def asked(self) -> Counter[str]:
+        """How often each question was answered, by the hash of its request."""
+        return Counter(record["request"] for record in self.lines("judgements.jsonl"))
+
+    def left_behind(self) -> dict[str, Any]:
+        """What a run leaves of the cell, without what tells of the time."""
+        result = json.loads((self.folder / "result.json").read_text())
+        for name in ("time", "generation_seconds"):
+            del result["provenance"][name]
+        return {"result": result, "scores": self.lines("scores.jsonl"), "asked": self.asked()}
+
+    def forget(self) -> None:
+        shutil.rmtree(self.checkout / "output")
+        self.images.requests.clear()
+        self.judge.requests.clear()
+
+    def process(self, words: bytes) -> int:
+        """The process of this checkout, no guard, whose command line holds ``words``."""
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                command = (folder / "cmdline").read_bytes()
+                if (
+                    (folder / "cwd").readlink() == self.checkout
+                    and words in command
+                    and b"guard" not in command
+                ):
+                    return int(folder.name)
+            except OSError:
+                continue  # it has ended
+        raise AssertionError(f"nobody runs {words!r}")
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    checkout = make_checkout(tmp_path_factory.mktemp("following") / "kit")
+    folder = checkout / "benchmarks/shows"
+    folder.mkdir()
+    (folder / "benchmark.py").write_text(BENCHMARK)
+    (folder / "prompts.json").write_text(json.dumps([{"prompt": f"thing {n:02d}"} for n in range(N)]))
+    return checkout
+
+
+@pytest.fixture
+def runs(prepared: Path) -> Iterator[Runs]:
+    with PausingServer() as images, ReplyServer() as judge:
+        judge.reply = lambda request: "no" if "thing 03" in request.prompt else "yes"
+        yield Runs(prepared, images, judge)
+        images.free = 10**9
+        shutil.rmtree(prepared / "output", ignore_errors=True)
+
+
+@pytest.mark.parametrize(
+    ("beside", "in_turn"),
+    [([], {"overlap": False}), (["--parallel", "true"], {"more": ["--parallel", "false"]})],
+)
+def test_images_are_judged_while_others_are_made(
+    runs: Runs, beside: list[str], in_turn: dict[str, Any]
+) -> None:
+    """A refused image and one that fails among them; the old order gives the same."""
+    runs.images.script("thing 01", "refuse")
+    runs.images.script("thing 02", "500")
+    runs.images.free = 10
+    process = runs.start(*beside)
+    wait_for(lambda: runs.judge.received >= 6, 60)
+    early = runs.judge.received
+    assert not (runs.folder / "result.json").exists() and early <= 10
+    runs.images.free = 10**9
+    said = process.communicate(timeout=120)[0]
+    assert process.returncode == 3, said
+    followed = runs.left_behind()
+    assert followed["result"]["coverage"]["judged"] == N - 2 == runs.judge.received
+    runs.forget()
+    status, said = runs.run(*in_turn.pop("more", ()), **in_turn)
+    assert status == 3, said
+    last_image = max(request.time for request in runs.images.requests)
+    assert min(request.time for request in runs.judge.requests) > last_image
+    assert runs.left_behind() == followed
+
+
+@pytest.mark.parametrize("victim", [b"infer/generate.py", b"imageevalkit.evaluation", b"imageevalkit.launch"])
+def test_killed_in_the_middle_nothing_is_paid_twice(runs: Runs, victim: bytes) -> None:
+    """The generate job, the evaluate job (both are started again) or the launcher (the same command goes on)."""
+    runs.images.free = 8
+    process = runs.start()
+    wait_for(lambda: len(runs.lines("judgements.jsonl")) >= 4, 60)
+    os.kill(runs.process(victim), signal.SIGKILL)
+    if victim == b"imageevalkit.launch":
+        process.communicate(timeout=60)
+        process = runs.start()
+    time.sleep(0.5)
+    runs.images.free = 10**9
+    said = process.communicate(timeout=120)[0]
+    assert process.returncode == 0, said
+    assert runs.left_behind()["result"]["coverage"]["judged"] == N
+    # what was under way at the kill may have been asked again
+    assert set(runs.asked().values()) == {1} and len(runs.asked()) == N
+    assert N <= runs.judge.received <= N + 4
+    answered = Counter(
+        record["item"] for record in runs.lines("generation.jsonl") if record["status"] == "ok"
+    )
+    assert set(answered.values()) == {1} and len(answered) == N
+
+
+def test_an_image_made_again_is_never_judged_in_its_old_form(runs: Runs) -> None:
+    assert runs.run("--eval", "false")[0] == 0
+    old = {record["image_sha256"] for record in runs.lines("generation.jsonl")}
+    runs.images.free = runs.images.received + 8
+    process = runs.start("--overwrite", kwargs=",quality=low")
+    wait_for(lambda: len(runs.lines("judgements.jsonl")) >= 4, 60)
+    runs.images.free = 10**9
+    said = process.communicate(timeout=120)[0]
+    assert process.returncode == 0, said
+    new = {record["image_sha256"] for record in runs.lines("generation.jsonl")[N:]}
+    assert len(old) == len(new) == N
+    shown = {file.data.decode() for request in runs.judge.requests for file in request.files}
+    assert shown == new and runs.judge.received == N
+
+
+def test_a_generation_that_fails_in_the_middle_leaves_no_result_and_its_answers(runs: Runs) -> None:
+    runs.images.free = 8
+    process = runs.start()
+    wait_for(lambda: len(runs.lines("judgements.jsonl")) >= 4, 60)
+    runs.images.choose = lambda request, attempt: "401"
+    runs.images.free = 10**9
+    said = process.communicate(timeout=120)[0]
+    assert process.returncode == 1, said
+    asked = len(runs.asked())
+    assert not (runs.folder / "result.json").exists() and asked >= 4
+    assert "model-a/shows" in said and "generate: " in said
+    runs.images.choose = lambda request, attempt: "ok"
+    status, said = runs.run()
+    assert status == 0, said
+    assert runs.judge.received == N == len(runs.asked())
+
+
+def test_a_dead_judge_holds_up_no_image(runs: Runs) -> None:
+    runs.judge.choose = lambda request, attempt: "401"
+    status, said = runs.run()
+    assert status == 1 and len(runs.lines("generation.jsonl")) == N, said
+    followed = [line for line in said.splitlines() if "evaluate: " in line]
+    runs.forget()
+    status, said = runs.run(overlap=False)
+    assert status == 1 and [line for line in said.splitlines() if "evaluate: " in line] == followed
+    runs.judge.choose = lambda request, attempt: "ok"
+    assert runs.run()[0] == 0
