@@ -90,6 +90,10 @@ declare -gA SLURM_MEM_MAP=()
 declare -gA SLURM_CPUS_MAP=() # where nothing is said 2 for "api" and report, else 4
 declare -gA SLURM_ARGS_MAP=() # any other words of sbatch
 
+# On how many machines a model's images are made at once, by model or "*" (nothing: one; not of models behind an API).
+# Each has its share of all items, and as many replicas as one would have. For exported plans too.
+declare -gA SHARDS_MAP=()
+
 # GPUs of a node (empty: as sinfo says). A job asks for one replica of its model, or for REPLICAS.
 SLURM_GPUS_PER_NODE=
 

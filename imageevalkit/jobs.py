@@ -73,6 +73,8 @@ class GenerateOrder:
     replica_gpus: int = 0
     replicas: int | None = None
     item_timeout: float | None = None
+    shards: int = 1
+    """Among how many jobs its items are split once it is known what is left to make: each on a machine of its own."""
     kind: Literal["generate"] = "generate"
 
 
@@ -161,6 +163,8 @@ class Job:
     ``always`` (the report) starts when all in ``after`` have ended, however they ended. A ``light`` one waits for
     others' machines most of the time, and takes no core from those beside it. ``gpus`` are those that a job must have;
     it can use up to ``gpus_at_most`` (never less than ``gpus``), a multiple of ``gpus``: one replica more for each.
+    ``shard``: of the items of its cells it works at those of that one (:class:`imageevalkit.cell.shards.Shard`, in
+    words), beside jobs with the others, and its outcome of a cell is of these.
     """
 
     name: str
@@ -179,6 +183,7 @@ class Job:
     retries: int = 0
     follows: bool = False
     light: bool = False
+    shard: str = ""
     order: Order | None = None
 
     def __post_init__(self) -> None:
@@ -188,6 +193,11 @@ class Job:
     def stem(self) -> str:
         """What its files are called."""
         return self.name.replace("/", "__").replace(":", "_").replace(" ", "_")
+
+    @property
+    def step(self) -> str:
+        """The stage of its cells that it leaves outcomes of, or its shard of that: ``generate.2of4``."""
+        return f"{self.stage}.{self.shard}" if self.shard else self.stage
 
     @property
     def owed(self) -> list[str]:
@@ -335,24 +345,29 @@ def shared_bounds(run_folder: Path) -> Path:
     return run_folder / "requests"
 
 
+def stop_path(run_folder: Path) -> Path:
+    """That this file is there ends the run: its launcher may be on another machine."""
+    return run_folder / "stop"
+
+
 def outcomes_of(run_folder: Path) -> Path:
     """The folder of all outcomes of a run."""
     return run_folder / "outcomes"
 
 
-def outcome_path(run_folder: Path, cell: Cell, stage: str) -> Path:
-    """Where the stage of a cell leaves its outcome: the done-marker a dependent job waits for."""
-    return outcomes_of(run_folder) / f"{cell.model}__{cell.benchmark}.{stage}.json"
+def outcome_path(run_folder: Path, cell: Cell, step: str) -> Path:
+    """Where the :attr:`Job.step` of a cell leaves its outcome: the done-marker a dependent job waits for."""
+    return outcomes_of(run_folder) / f"{cell.model}__{cell.benchmark}.{step}.json"
 
 
-def write_outcome(run_folder: Path, cell: Cell, stage: str, outcome: Outcome) -> None:
-    """Leave the outcome of a stage of ``cell``."""
-    write_atomic(outcome_path(run_folder, cell, stage), json.dumps(asdict(outcome), ensure_ascii=False))
+def write_outcome(run_folder: Path, cell: Cell, step: str, outcome: Outcome) -> None:
+    """Leave the outcome of a step of ``cell``."""
+    write_atomic(outcome_path(run_folder, cell, step), json.dumps(asdict(outcome), ensure_ascii=False))
 
 
-def read_outcome(run_folder: Path, cell: Cell, stage: str) -> Outcome | None:
-    """The outcome of a stage of ``cell``, or None while there is none; a file that holds none is a failure."""
-    path = outcome_path(run_folder, cell, stage)
+def read_outcome(run_folder: Path, cell: Cell, step: str) -> Outcome | None:
+    """The outcome of a step of ``cell``, or None while there is none; a file that holds none is a failure."""
+    path = outcome_path(run_folder, cell, step)
     try:
         raw = _OUTCOME.read(parse(path.read_bytes()))
     except FileNotFoundError:
@@ -371,7 +386,7 @@ def lost_before(plan: Plan, job: Job) -> dict[str, str]:
         for key in job.cells:
             if key not in before.owed or key in lost:
                 continue
-            outcome = read_outcome(Path(plan.run_folder), cell_of(key), before.stage) or Outcome(FAILED)
+            outcome = read_outcome(Path(plan.run_folder), cell_of(key), before.step) or Outcome(FAILED)
             if outcome.state not in USABLE:
                 lost[key] = f"not started: {before.stage} of {key} is {outcome.state}"
     return lost

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import pwd
+import re
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,15 +42,16 @@ def open_lock(
     raise _unfit(path)
 
 
-def take_lock(fd: int, path: Path, wait: bool = False) -> None:
-    """Take the exclusive lock on ``fd``, an open file at ``path``.
+def take_lock(fd: int, path: Path, wait: bool = False, shared: bool = False) -> None:
+    """Take the lock on ``fd``, an open file at ``path``: the exclusive one, or one that others may share.
 
     Raises:
         BlockingIOError: somebody has it, and we do not ``wait``.
         UserError: the filesystem has no locks.
     """
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        fcntl.flock(fd, kind | (0 if wait else fcntl.LOCK_NB))
     except OSError as error:
         raise _without_locks(error, path, "flock") from None
 
@@ -67,6 +69,36 @@ def take_byte(fd: int, path: Path, byte: int, wait: bool = False) -> bool:
             return False
         raise _without_locks(error, path, "fcntl") from None
     return True
+
+
+_OWN_ONLY = {
+    # nfs(5); flock is as local as its option says, or without a lock daemon
+    "nfs": frozenset({"nolock", "local_lock=all", "local_lock=flock"}),
+    "lustre": frozenset({"localflock"}),
+}
+
+
+def why_of_one_machine(folder: Path, mounts: str | None = None) -> str:
+    """Why locks in ``folder`` hold among the processes of one machine only: ``nfs with nolock``; empty: they hold
+    everywhere, as far as its mount tells.
+
+    ``mounts``: what stands in /proc/self/mounts.
+    """
+    try:
+        told = Path("/proc/self/mounts").read_text(errors="surrogateescape") if mounts is None else mounts
+    except OSError:
+        return ""
+    whole, best, why = folder.resolve(), -1, ""
+    for line in told.splitlines():
+        _, place, kind, options, *_ = [*line.split(" "), "", "", "", ""]
+        # blanks and the like are written as octal numbers: proc(5)
+        mount = Path(re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), place))
+        if len(mount.parts) >= best and whole.is_relative_to(
+            mount
+        ):  # of several at one place the last is seen
+            local = _OWN_ONLY.get(kind.removesuffix("4"), frozenset()).intersection(options.split(","))
+            best, why = len(mount.parts), f"{kind} with {min(local)}" if local else ""
+    return why
 
 
 def _without_locks(error: OSError, path: Path, kind: str) -> Exception:

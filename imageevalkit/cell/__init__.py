@@ -129,26 +129,47 @@ def _parts_of(model: str) -> tuple[str, str]:
     return (found[1], found[2]) if found else (model, "")
 
 
-def lock_cell(cell: Cell, grace: float = 15.0) -> int:
+def lock_cell(cell: Cell, grace: float = 15.0, for_owner: bool = False) -> int:
     """Take the cell's lock and return its open, inheritable file descriptor.
 
     The kernel drops it when the last process holding the descriptor ends. If the recorded owner has it no longer, its
-    guards are just ending its processes: wait up to ``grace`` seconds for them. Raises UserError: a live run holds it,
-    or no file can be locked there.
+    guards are just ending its processes: wait up to ``grace`` seconds for them, or for the owner too (``for_owner``).
+    Raises UserError: a live run holds it, or no file can be locked there.
     """
-    path = cell.folder / ".lock"
+    return _lock(cell, ".lock", grace, for_owner)
+
+
+def lock_shard(cell: Cell, shard: str, grace: float) -> list[int]:
+    """As :func:`lock_cell`, waiting for owners too, what the job with that ``shard`` of the cell must have: nobody has
+    the whole cell, or that shard. The first of the descriptors is of the lock of the cell, which shards share."""
+    shared = _lock(cell, ".lock", grace, for_owner=True, shared=True)
+    try:
+        return [shared, _lock(cell, f".lock-{shard}", grace, for_owner=True)]
+    except BaseException:
+        os.close(shared)
+        raise
+
+
+def note_owner(fd: int) -> None:
+    """The lock on the file open as ``fd``, as :func:`lock_cell` returned it, is this process's."""
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, str(os.getpid()).encode(), 0)
+
+
+def _lock(cell: Cell, name: str, grace: float, for_owner: bool, shared: bool = False) -> int:
+    path = cell.folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     fd = open_lock(path)
     deadline = time.monotonic() + grace
     while True:
         try:
-            take_lock(fd, path)
+            take_lock(fd, path, shared=shared)
             break
         except BlockingIOError:
             text = path.read_bytes()
             owner = int(text) if re.fullmatch(rb"[0-9]{1,9}", text) else None
             holders = _holders(fd)
-            if owner in holders or time.monotonic() > deadline:
+            if (owner in holders and not for_owner) or time.monotonic() > deadline:
                 os.close(fd)
                 choose = "choose other models or benchmarks"
                 who = f"another run, whose process is on another machine or another user's; wait for it or {choose}"
@@ -159,8 +180,10 @@ def lock_cell(cell: Cell, grace: float = 15.0) -> int:
                     who = f"process {holders[0]}{left}; end it (kill {holders[0]}) or {choose}"
                 raise UserError(f"{cell.key} is being written by {who}") from None
             time.sleep(0.2)
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, str(os.getpid()).encode(), 0)
+    if shared:
+        os.ftruncate(fd, 0)  # it has several
+    else:
+        note_owner(fd)
     os.set_inheritable(fd, True)
     return fd
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from imageevalkit.cell.jsonl import JsonlWriter, Shape, Tell, read_kept, tell_nobody
+from imageevalkit.cell.shards import parts_of
 from imageevalkit.requests.endpoint import place_of
 from imageevalkit.text import to_bytes
 
@@ -166,12 +168,16 @@ def remember(path: Path, settings: Mapping[str, Any], packages: Mapping[str, str
 
 def packages_of(path: Path) -> list[dict[str, str]]:
     """Every set of package versions in ``path``."""
-    return [record["packages"] for record in read_kept(path, KEPT) if "packages" in record]
+    return [record["packages"] for record in _all(path) if "packages" in record]
 
 
 def known(path: Path, tell: Tell = tell_nobody) -> dict[str, dict[str, Any]]:
     """All settings kept in ``path``, by fingerprint; lines that hold none are told."""
-    return {record["fingerprint"]: record["settings"] for record in read_kept(path, KEPT, tell)}
+    return {record["fingerprint"]: record["settings"] for record in _all(path, tell)}
+
+
+def _all(path: Path, tell: Tell = tell_nobody) -> Iterator[dict[str, Any]]:
+    return itertools.chain.from_iterable(read_kept(file, KEPT, tell) for file in (path, *parts_of(path)))
 
 
 def explain(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:

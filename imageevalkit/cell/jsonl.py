@@ -276,6 +276,31 @@ def mend(path: Path, shape: Shape[Any], tell: Tell = tell_nobody) -> None:
         write_atomic(copy_of(path), marked)
 
 
+def take_in(path: Path, parts: Sequence[Path], shape: Shape[Any], tell: Tell = tell_nobody) -> None:
+    """Append to ``path`` the records that ``parts``, kept as it is, have more, and remove these.
+
+    Nobody else may write any of them. What is killed in between is done by the next call. Raises CellFailure: the disk
+    is full.
+    """
+    if not parts:
+        return
+    found = dict[tuple[str | bytes, ...], bytes]()
+    for part in parts:
+        mend(part, shape, tell)
+        found |= _by_record(_file_bytes(part).split(b"\n"), shape)
+    writer = JsonlWriter(path, shape)
+    try:
+        known = _by_record(_file_bytes(path).split(b"\n"), shape)
+        for key, line in found.items():
+            if key not in known:
+                writer.append(parse(line))
+    finally:
+        writer.close()
+    for part in parts:
+        copy_of(part).unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
+
+
 def _agree(main: bytes, copy: bytes) -> bool:
     return main == b"".join(line[_CHECKSUM:] for line in copy.splitlines(keepends=True))
 

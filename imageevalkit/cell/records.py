@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import threading
 import time
@@ -14,10 +15,12 @@ from typing import Any, Final, Literal, TypedDict
 from imageevalkit import images
 from imageevalkit.atomic import commit_part, part_path, sync_folder, write_part
 from imageevalkit.cell import Cell, output_root
+from imageevalkit.cell import fingerprint as fp
 from imageevalkit.cell.items import Item, Rewriting
-from imageevalkit.cell.jsonl import JsonlWriter, Shape, Tell, Time, read_kept, tell_nobody
+from imageevalkit.cell.jsonl import JsonlWriter, Shape, Tell, Time, mend, read_kept, take_in, tell_nobody
 from imageevalkit.cell.pictures import Input, InputCopies, keep_thumbnail
 from imageevalkit.cell.results import bases, forget
+from imageevalkit.cell.shards import FOLDER, Shard, own_file, parts_of
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.images import EncodedImage
 
@@ -130,13 +133,31 @@ class LastRecords(dict[str, Record]):
 
 
 def last_records(cell: Cell, tell: Tell = tell_nobody) -> LastRecords:
-    """The last record of each item id in ``generation.jsonl``. Raises CellFailure: the file cannot be read."""
+    """The last record of each item id in ``generation.jsonl``, and in those of shards that have not been gathered.
+
+    Raises CellFailure: a file cannot be read.
+    """
     found, usd = LastRecords(), 0.0
-    for record in read_kept(cell.generation, RECORD, tell):
-        found[record.item] = record
-        usd += record.price or 0.0
+    for path in (cell.generation, *parts_of(cell.generation)):
+        for record in read_kept(path, RECORD, tell):
+            found[record.item] = record
+            usd += record.price or 0.0
     found.usd = usd
     return found
+
+
+def mend_records(cell: Cell, shard: Shard | None = None, tell: Tell = tell_nobody) -> None:
+    """Take back what only their copies have of the records of ``shard``, which nobody else may write; of the whole
+    cell, with what shards have left. Raises CellFailure: a file cannot be read, or the disk is full."""
+    # what a record names by its fingerprint comes first
+    for path, shape in ((cell.fingerprints, fp.KEPT), (cell.generation, RECORD)):
+        mend(own_file(path, shard), shape, tell)
+        if shard is None:
+            take_in(path, parts_of(path), shape, tell)
+    if shard is None:
+        for folder in [*(cell.folder / FOLDER).glob("*"), cell.folder / FOLDER]:
+            with contextlib.suppress(OSError):  # none is there, or it holds something else
+                folder.rmdir()
 
 
 def spent_since(cell: Cell, start: float) -> float:
@@ -165,15 +186,18 @@ def whole_image(path: Path, record: Record, mend: bool = False) -> bytes | None:
 
 
 class RecordWriter:
-    """Saves the outcome of each item of one cell: image first, then its record, then the image's final name.
+    """Saves the outcome of each item of one cell, or of a ``shard`` of it: image first, then its record, then the
+    image's final name.
 
     The final name waits for :meth:`commit`, which first makes durable what was recorded so far, in one go for all who
     have saved something meanwhile: after a power cut too, there is no image that no record tells of.
     """
 
-    def __init__(self, cell: Cell, fingerprint: str) -> None:
+    def __init__(self, cell: Cell, fingerprint: str, shard: Shard | None = None) -> None:
         self._cell, self._fingerprint = cell, fingerprint
-        self._writer = JsonlWriter(cell.generation, RECORD)
+        mend_records(cell, shard)
+        self._file = own_file(cell.generation, shard)
+        self._writer = JsonlWriter(self._file, RECORD)
         self._inputs = InputCopies(cell)
         self._saving, self._committing = threading.Lock(), threading.Lock()
         self._saved: list[tuple[Path, bool]] = []
@@ -254,7 +278,7 @@ class RecordWriter:
         if not self._writer.is_there:
             raise FileNotFoundError
         self._writer.sync()
-        for folder in {*folders, self._cell.folder} - self._known_folders:
+        for folder in {*folders, self._file.parent} - self._known_folders:
             # it, and those above it, may have been made just now
             depth = len(folder.relative_to(output_root()).parts)
             folders = folders.union((folder, *folder.parents[: depth + 1]))

@@ -27,8 +27,10 @@ from imageevalkit.cell.records import (
     Record,
     Status,
     last_records,
+    mend_records,
     whole_image,
 )
+from imageevalkit.cell.shards import Shard
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.machine import available_cores
 
@@ -130,12 +132,14 @@ def survey(
     mend: bool = False,
     pixels: bool = False,
     tolerant: bool = False,
+    shard: Shard | None = None,
     tell: Tell = tell_nobody,
 ) -> Survey:
     """Hold what is on disk of ``items`` against their records; what is no record is told.
 
     ``settings`` are those that images should be of; None: of any. With ``mend`` an interrupted rename is finished, and
-    records that only their copy still has are taken back; else nothing is touched. ``pixels``: what a judge must know
+    records that only their copy still has are taken back (of ``shard`` alone, if these are its items); else nothing is
+    touched. ``pixels``: what a judge must know
     of them; a file that no record vouches for is decoded then. Raises CellFailure: a file of the cell cannot be read;
     an image only if generation reads it (one with a record, or any without ``pixels``) and this is not ``tolerant``,
     else it is corrupt.
@@ -143,8 +147,7 @@ def survey(
     if not cell.folder.exists():
         return Survey({item.id: ImageState(item, FAILED, reason="never generated") for item in items})
     if mend:
-        jsonl.mend(cell.generation, RECORD, tell)
-        jsonl.mend(cell.fingerprints, fp.KEPT, tell)
+        mend_records(cell, shard, tell)
     records = last_records(cell, tell)
     known = fp.known(cell.fingerprints, tell) if settings is not None else {}
     key = fp.fingerprint(settings or {})

@@ -18,6 +18,7 @@ from imageevalkit.cell import fingerprint as fp
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.records import FAILED as ITEM_FAILED
 from imageevalkit.cell.records import OK, REFUSED, Record, RecordWriter
+from imageevalkit.cell.shards import Shard, own_file
 from imageevalkit.cell.states import Survey, survey
 from imageevalkit.errors import CellFailure
 from imageevalkit.generation.model import (
@@ -65,7 +66,7 @@ class CellRun:
     ``outcome`` is there from the start when the cell cannot be made (its images are stale). Nothing is written before
     :meth:`begin`. ``log_path`` is where a model may print. ``stopped`` is the one-line reason why no further item is
     started. ``batches``: where its requests go, or went in an earlier run, as batches. ``cost`` is what the requests of
-    this run cost in USD, None while no price is known.
+    this run cost in USD, None while no price is known. ``items`` may be those of one ``shard`` of the cell.
     """
 
     def __init__(
@@ -78,11 +79,13 @@ class CellRun:
         progress: ProgressWriter,
         log: Callable[[str], None],
         log_path: Path = Path(os.devnull),
+        shard: Shard | None = None,
     ) -> None:
         self.cell, self.task, self.setting, self.log, self.log_path = cell, task, setting, log, log_path
         self._options, self._progress = options, progress
         self._settings = fp.settings_of(task, setting)
-        found = survey(cell, items, self._settings, mend=True, tell=log)
+        self._shard = shard
+        found = survey(cell, items, self._settings, mend=True, shard=shard, tell=log)
         log(_what_is_there(found))
         self.outcome: Outcome | None = None
         if stale := found.explain_stale():
@@ -120,11 +123,11 @@ class CellRun:
         if self._reused:
             model.has_made_images()
         model.begin_cell(self)
-        self._writer = RecordWriter(self.cell, self.remember(model.packages()))
+        self._writer = RecordWriter(self.cell, self.remember(model.packages()), self._shard)
 
     def remember(self, packages: Mapping[str, str]) -> str:
         """Keep what makes the images, of one of several workers perhaps; returns the settings' fingerprint."""
-        return fp.remember(self.cell.fingerprints, self._settings, packages)
+        return fp.remember(own_file(self.cell.fingerprints, self._shard), self._settings, packages)
 
     @property
     def _records(self) -> RecordWriter:
@@ -294,9 +297,12 @@ class CellRun:
             return Outcome(INCOMPLETE, f"{self.stopped} ({counts}); the same command goes on from here")
         if self.stopped:
             return Outcome(FAILED, f"{self.stopped} ({counts})")
+        if not self._total and self._shard:
+            return Outcome(COMPLETE, "none of its items is of this shard")
         if not self._total:
             return Outcome(FAILED, "the benchmark has no items")
-        if not made:
+        # few items may all be refused: whether there is any image is seen where all shards are
+        if not made and not (self._shard and self._refused == self._total):
             before = f"all {self._refused} items were refused before: --retry_refused asks again"
             return Outcome(FAILED, f"{self._last_error or before} ({counts})")
         if made == self._total:

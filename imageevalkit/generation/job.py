@@ -17,6 +17,7 @@ from imageevalkit import logs, registry
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import all_shown, items_of
 from imageevalkit.cell.records import spent_since
+from imageevalkit.cell.shards import Shard
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, complain, run_main, worst
 from imageevalkit.generation.cell_run import CellRun, GenerateOptions
 from imageevalkit.generation.concurrent import CellPlan, generate_together
@@ -84,10 +85,10 @@ class _Generation:
         return Path(self.plan.run_folder)
 
     def leave(self, cell: Cell, outcome: Outcome) -> None:
-        write_outcome(self._folder, cell, "generate", outcome)
+        write_outcome(self._folder, cell, self.job.step, outcome)
 
-    def _left(self, key: str, stage: str = "generate") -> Outcome | None:
-        return read_outcome(self._folder, cell_of(key), stage)
+    def _left(self, key: str, step: str = "") -> Outcome | None:
+        return read_outcome(self._folder, cell_of(key), step or self.job.step)
 
     def one_by_one(self) -> ExitStatus:
         """Each model in a process of its own: the one they shared was ended, perhaps by the code of one of them."""
@@ -191,22 +192,24 @@ class _Generation:
         # the pinned bytes, before an image is made (and paid for) from other ones
         registry.benchmark_files(cell.benchmark, settings).sha256()
         with garbage_collection(False):
-            dataset = registry.load_dataset(cell.benchmark, settings)
+            dataset, shard = registry.load_dataset(cell.benchmark, settings), Shard.of(self.job.shard)
+            items = items_of(dataset, cell, order.limit)
             run = CellRun(
                 cell,
-                all_shown(cell, items_of(dataset, cell, order.limit)),
+                all_shown(cell, [item for item in items if shard is None or shard.has(item.id)]),
                 dataset.dataset_task,
                 order.settings[cell.model][dataset.dataset_task],
                 GenerateOptions(order.overwrite, order.retry_refused, order.blank_on_error, in_flight),
                 progress,
                 functools.partial(logs.append, log_path),
                 log_path,
+                shard,
             )
         run.max_cost, run.cost = order.max_cost, spent or None
         if order.api and run.todo:
             batches = Batches(cell.batches, cell.key, order.batch)
             run.batches = batches if batches.are_open else None
-        if run.todo and not run.outcome:
+        if run.todo and not run.outcome and shard is None:  # none follows a shard
             note_opened(self._folder, cell, run.fingerprint)
         return run
 

@@ -8,16 +8,18 @@ import sys
 from pathlib import Path
 
 from imageevalkit import logs
-from imageevalkit.cell import REPO, lock_cell
+from imageevalkit.cell import REPO, lock_cell, note_owner
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, say, show
 from imageevalkit.jobs import GenerateOrder, cell_of
-from imageevalkit.launch import export, runs, slurm
+from imageevalkit.launch import cluster, export, runs
 from imageevalkit.launch.config import read_config
 from imageevalkit.launch.local import run_plan
 from imageevalkit.launch.models import makers
-from imageevalkit.launch.options import is_set, parse, resolve
+from imageevalkit.launch.options import EXPORT, is_set, parse, resolve
 from imageevalkit.launch.planner import make_plan
 from imageevalkit.launch.process import LOG_HEADER
+from imageevalkit.launch.slurm import Slurm
+from imageevalkit.launch.stage_jobs import in_shards
 from imageevalkit.launch.workload import describe, listing, with_gpus_of_work
 from imageevalkit.machine import require
 from imageevalkit.secrets import one_line
@@ -56,10 +58,12 @@ def main() -> ExitStatus:
         text, status = describe(with_gpus_of_work(plan))
         show(text)
         return status
+    slurm = Slurm()
     try:
-        # every cell is locked before anything starts: a second run on any of them ends here; on a cluster its jobs do
+        # every cell is locked before anything starts: a second run on any of them ends here
         locks = {} if plan.cluster else {key: lock_cell(cell_of(key)) for key in sorted(plan.cells)}
-        plan = with_gpus_of_work(plan)
+        plan = in_shards(with_gpus_of_work(plan))
+        found = cluster.look_around(plan, slurm) if plan.cluster else None
         plan.save()
     except (OSError, CellFailure) as error:
         raise UserError(f"output/ or log/ cannot be written: {one_line(error)}") from error
@@ -68,15 +72,17 @@ def main() -> ExitStatus:
     orders = [job.order for job in plan.jobs if isinstance(job.order, GenerateOrder)]
     for line in makers({model: by_task for order in orders for model, by_task in order.settings.items()}):
         say(line)
-    if options.launcher == "export":
+    if options.launcher == EXPORT:
         for lock in locks.values():  # its jobs take them, where they run
             os.close(lock)
         return export.write(plan)
     if options.detach:
         runs.detach(Path(plan.run_folder))
+        for lock in (found.locks if found else locks).values():
+            note_owner(lock)
     runs.note_launcher(Path(plan.run_folder))
     logs.print_without_fear()
-    summary = slurm.run_plan(plan) if plan.cluster else run_plan(plan, locks)
+    summary = cluster.run_plan(plan, found, slurm) if found else run_plan(plan, locks)
     report = Path(plan.jobs[-1].logs[0])
     if report.is_file():
         lines = report.read_text(encoding="utf-8", errors="replace").splitlines()

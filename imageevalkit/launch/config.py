@@ -21,6 +21,8 @@ from imageevalkit.errors import UserError, say, suggest
 from imageevalkit.machine import LEAST, require
 from imageevalkit.secrets import holds_secret, redact
 
+ALL = "*"
+"""In a map of config.sh, what has no entry of its own."""
 _TRUE, _FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
 
 

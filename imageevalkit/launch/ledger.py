@@ -134,7 +134,7 @@ class Ledger:
         for job in plan.jobs:
             for cell in job.owed:
                 self._jobs_of_cell[cell].append(job)
-                self._owing[outcome_path(self._folder, cell_of(cell), job.stage).name] = (job, cell)
+                self._owing[outcome_path(self._folder, cell_of(cell), job.step).name] = (job, cell)
         self._files = set[str]()
         self._folder_time, self._look_at = -1, 0.0
         self._verdicts: dict[str, Verdict] = {}  # those that nothing has changed since
@@ -145,7 +145,7 @@ class Ledger:
         """Remove what an earlier run of the same plan left: it must not be taken for this one's."""
         for job in self._plan.jobs:
             for cell in job.cells:
-                outcome_path(self._folder, cell_of(cell), job.stage).unlink(missing_ok=True)
+                outcome_path(self._folder, cell_of(cell), job.step).unlink(missing_ok=True)
             self._plan.progress_path(job).unlink(missing_ok=True)
 
     def verdict(self, job: Job) -> Verdict:
@@ -243,7 +243,7 @@ class Ledger:
             elif outcome is None:
                 outcome = Outcome(FAILED, told if status is None else f"left no outcome{why}, {told}")
                 try:
-                    write_outcome(self._folder, cell_of(cell), job.stage, outcome)
+                    write_outcome(self._folder, cell_of(cell), job.step, outcome)
                 except (CellFailure, OSError):  # a full disk: the report knows less
                     untold.add(cell)
             self._record(job, cell, outcome, attempts, log_of(job, cell))
@@ -301,7 +301,7 @@ class Ledger:
         return [stage for stage in stages if stage]
 
     def _outcome(self, job: Job, cell: str) -> Outcome | None:
-        return read_outcome(self._folder, cell_of(cell), job.stage)
+        return read_outcome(self._folder, cell_of(cell), job.step)
 
     def _record(self, job: Job, cell: str, outcome: Outcome, attempts: int = 0, log: str = "") -> None:
         stage = StageSummary(cell, job.stage, job.name, outcome.state, outcome.message, log, attempts)

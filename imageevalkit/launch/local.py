@@ -16,7 +16,7 @@ from imageevalkit import logs
 from imageevalkit.atomic import is_disk_full
 from imageevalkit.cell import REPO, log_root
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, complain, worst
-from imageevalkit.jobs import FAILED, INCOMPLETE, USABLE, Job, Plan
+from imageevalkit.jobs import FAILED, INCOMPLETE, USABLE, Job, Plan, stop_path
 from imageevalkit.launch.display import RunningJob, View, WaitingJob, choose_display, print_table
 from imageevalkit.launch.gpu_pool import GpuPool, Lease, Offer
 from imageevalkit.launch.gpus import MinFreeMemory, spell, visible_gpus
@@ -117,6 +117,8 @@ class _Run:
 
     def _go_on(self) -> bool:
         """Do what is due now; whether there is more to come."""
+        if self._stop is None and stop_path(Path(self._plan.run_folder)).exists():
+            self._on_stop_signal(signal.SIGTERM)
         self._ledger.collect({started.job.name: started.attempts for started in self._active})
         for started in list(self._active):
             if started.process and (status := started.process.poll()) is not None:

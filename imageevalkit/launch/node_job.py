@@ -19,12 +19,15 @@ from types import FrameType
 
 from imageevalkit import logs
 from imageevalkit.atomic import write_atomic
-from imageevalkit.cell import REPO, lock_cell
+from imageevalkit.cell import REPO, lock_cell, lock_shard
+from imageevalkit.cell.records import mend_records
+from imageevalkit.cell.shards import Shard, own_file
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, say
-from imageevalkit.jobs import Job, Plan, cell_of, load_plan, lost_before, read_outcome
+from imageevalkit.jobs import Job, Plan, cell_of, load_plan, lost_before, read_outcome, write_outcome
+from imageevalkit.launch.cluster import FILES_COME_WITHIN, Report, read_report, report_path
 from imageevalkit.launch.gpus import visible_gpus
 from imageevalkit.launch.process import CANNOT_START, FINAL, guarded, job_environ
-from imageevalkit.launch.slurm import Report, report_path
+from imageevalkit.locks import take_lock
 from imageevalkit.machine import available_cores
 from imageevalkit.secrets import one_line
 
@@ -33,6 +36,9 @@ _ENDED_WITHIN = 60.0  # seconds that Slurm may take to end a job which it puts b
 _MOST_RESTARTS = 5  # for want of GPUs
 # Of a node that is lost to the controller, the job may go on for a while beside the one that takes its place.
 _LOCKED_FOR = 600.0
+_LOOK_AT_CLAIM_EVERY = 5.0
+# Seconds in which who had the job sees that another has it, and ends: NFS clients look every 3 to 60 s.
+_LEFT_WITHIN = FILES_COME_WITHIN + _LOOK_AT_CLAIM_EVERY
 
 
 def main(words: Sequence[str] | None = None) -> ExitStatus:
@@ -47,9 +53,58 @@ def main(words: Sequence[str] | None = None) -> ExitStatus:
     return _NodeJob(plan, plan.job(args.job)).run()
 
 
+class _Claim:
+    """Which process has the job: the last that took it. It needs no lock, which not every network disk has."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._left = path, path.with_suffix(".left")
+        self._own = f"{_node()} {os.getpid()} {time.time_ns()}"
+        self._next_look, self._is_ours = 0.0, True
+
+    def take(self) -> str:
+        """Who had it, and has not let it go."""
+        try:
+            before = self._path.read_text()
+        except OSError:
+            before = ""
+        write_atomic(self._path, self._own)
+        return before
+
+    def has_left(self, before: str) -> bool:
+        """Whether who had it has ended."""
+        node, pid, *_ = [*before.split(), "", ""]
+        if node == _node() and not Path("/proc", pid).exists():
+            return True
+        try:
+            return self._left.read_text() == before
+        except OSError:
+            return False
+
+    def is_ours(self) -> bool:
+        """False for good once another process has taken it."""
+        if self._is_ours and time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + _LOOK_AT_CLAIM_EVERY
+            with contextlib.suppress(OSError):  # it does not tell now
+                self._is_ours = self._path.read_text() == self._own
+        return self._is_ours
+
+    def let_go(self) -> None:
+        """This process has ended what it did."""
+        with contextlib.suppress(CellFailure, OSError):
+            if self._path.read_text() == self._own:
+                self._path.unlink()
+            else:
+                write_atomic(self._left, self._own)
+
+
+def _node() -> str:
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
 class _NodeJob:
     def __init__(self, plan: Plan, job: Job) -> None:
         self._plan, self._job, self._folder = plan, job, Path(plan.run_folder)
+        self._claim = _Claim(report_path(self._folder, job).with_suffix(".claim"))
         self._is_slurms = plan.cluster is not None and "SLURM_JOB_ID" in os.environ
         self._began = time.time()
         self._stopping: signal.Signals | None = None
@@ -59,9 +114,24 @@ class _NodeJob:
     def run(self) -> ExitStatus:
         for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
+        before = self._claim.take()
+        try:
+            return self._run(before)
+        finally:
+            self._claim.let_go()
+
+    def _run(self, before: str) -> ExitStatus:
+        """``before``: who may still be at work at the job."""
         job = self._job
+        until = time.monotonic() + _LEFT_WITHIN
+        while before and not self._claim.has_left(before) and time.monotonic() < until:
+            if self._stopping:
+                return ExitStatus.TERMINATED
+            time.sleep(_TICK)
         report_path(self._folder, job).unlink(missing_ok=True)  # of a start before this one
-        lost = {} if job.always else lost_before(self._plan, job)
+        lost = {} if job.always else self._lost_before()
+        if self._stopping:
+            return ExitStatus.TERMINATED
         if lost and (not job.partial or len(lost) == len(job.cells)):
             return self._leave(Report(None, next(iter(lost.values())), skipped=True))
         given = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
@@ -72,11 +142,11 @@ class _NodeJob:
             again = int(os.environ.get("SLURM_RESTART_COUNT", "0")) < _MOST_RESTARTS
             return self._back_in_queue(what) if again else self._leave(Report(None, what))
         try:
-            locks = [] if job.always else [lock_cell(cell_of(key), _LOCKED_FOR) for key in sorted(job.owed)]
+            locks = self._locks()
         except (UserError, OSError) as error:
             return self._leave(Report(None, one_line(error)))
-        before, attempt, status = self._written(), 0, None
-        while self._stopping is None:
+        written, attempt, status = self._written(), 0, None
+        while self._stopping is None and self._claim.is_ours():
             attempt += 1
             try:
                 status = self._attempt(attempt, locks)
@@ -85,9 +155,47 @@ class _NodeJob:
                 return self._leave(Report(None, problem, attempts=attempt))
             if attempt > job.retries or not self._worth_retry(status):
                 break
+        if not self._claim.is_ours():
+            say("another machine has this job now")
+            return ExitStatus.TERMINATED
+        if job.shard:
+            self._gather(locks)
         if self._stopping and (job.always or self._lacks_outcomes()):
-            return self._stopped(attempt, status, self._written() != before)
+            return self._stopped(attempt, status, self._written() != written)
         return self._leave(Report(status, attempts=attempt))
+
+    def _lost_before(self) -> dict[str, str]:
+        """As :func:`imageevalkit.jobs.lost_before`, once what other machines have left is seen here."""
+        job, until = self._job, time.monotonic() + FILES_COME_WITHIN
+        for before in map(self._plan.job, job.after):
+            for key in {*job.cells} & {*before.owed}:
+                while read_outcome(self._folder, cell_of(key), before.step) is None and not self._stopping:
+                    report = read_report(self._folder, before)
+                    if report and key in report.outcomes:
+                        write_outcome(self._folder, cell_of(key), before.step, report.outcomes[key])
+                    elif report or time.monotonic() > until:
+                        break
+                    else:
+                        time.sleep(_TICK)
+        return lost_before(self._plan, job)
+
+    def _locks(self) -> list[int]:
+        """Those of the cells of the job, or of its shard of them. Raises UserError: they are not to be had; OSError."""
+        found, job = list[int](), self._job
+        for cell in map(cell_of, sorted(job.owed)):
+            if job.shard:
+                found += lock_shard(cell, job.shard, _LOCKED_FOR)
+            else:
+                found.append(lock_cell(cell, _LOCKED_FOR, for_owner=True))
+        return found
+
+    def _gather(self, locks: Sequence[int]) -> None:
+        """The last of all shards of a cell takes what they have recorded into the records of the cell."""
+        for cell, lock in zip(map(cell_of, sorted(self._job.owed)), locks[::2], strict=True):
+            # others are at work; or it is left to the next who has the cell
+            with contextlib.suppress(BlockingIOError, UserError, CellFailure, OSError):
+                take_lock(lock, cell.folder)
+                mend_records(cell)
 
     def _attempt(self, attempt: int, locks: Sequence[int]) -> int:
         """The status with which the job ended. Raises OSError."""
@@ -99,7 +207,7 @@ class _NodeJob:
         environ = job_environ(job, gpus, available_cores(), attempt)
         lifeline, end = os.pipe()
         try:
-            place = f"on {os.environ.get('SLURMD_NODENAME') or socket.gethostname()}"
+            place = f"on {_node()}"
             place = f"Slurm job {os.environ['SLURM_JOB_ID']} {place}" if self._is_slurms else place
             place += (
                 f", GPUs {environ['CUDA_VISIBLE_DEVICES']}" if environ.get("CUDA_VISIBLE_DEVICES") else ""
@@ -110,6 +218,8 @@ class _NodeJob:
                 self._process.terminate()
             while (status := self._process.poll()) is None:
                 time.sleep(_TICK)
+                if not self._claim.is_ours():
+                    self._process.terminate()
             return status
         finally:
             os.close(end)
@@ -148,14 +258,15 @@ class _NodeJob:
         """How much has been done: the sizes of the files that grow by each item."""
         sizes = []
         for cell in map(cell_of, self._job.owed):
-            for path in (cell.generation, cell.judgements, cell.batches, cell.judge_batches, cell.prompts):
+            records = own_file(cell.generation, Shard.of(self._job.shard))
+            for path in (records, cell.judgements, cell.batches, cell.judge_batches, cell.prompts):
                 with contextlib.suppress(OSError):
                     sizes.append(path.stat().st_size)
         return sizes
 
     def _lacks_outcomes(self) -> bool:
         job = self._job
-        return any(read_outcome(self._folder, cell_of(key), job.stage) is None for key in job.owed)
+        return any(read_outcome(self._folder, cell_of(key), job.step) is None for key in job.owed)
 
     def _worth_retry(self, status: int) -> bool:
         if status in CANNOT_START:
@@ -165,7 +276,9 @@ class _NodeJob:
         return self._lacks_outcomes() and not logs.is_full(self._folder)
 
     def _leave(self, report: Report) -> ExitStatus:
-        told = asdict(report) | {"began": self._began, "ended": time.time()}
+        owed = {key: read_outcome(self._folder, cell_of(key), self._job.step) for key in self._job.owed}
+        outcomes = {key: asdict(outcome) for key, outcome in owed.items() if outcome}
+        told = asdict(report) | {"began": self._began, "ended": time.time(), "outcomes": outcomes}
         with contextlib.suppress(CellFailure, OSError):  # a full disk: that there is none tells as much
             write_atomic(report_path(self._folder, self._job), json.dumps(told))
         if report.problem:

@@ -110,6 +110,8 @@ def parse_relations(text: str, where: str = "--relations") -> dict[str, list[str
 
 
 _TRUTH = "true|false"
+LOCAL, SLURM, EXPORT = "local", "slurm", "export"
+"""The launchers."""
 _decisive = partial(option, prefetch="decisive")
 _switch = partial(_decisive, _TRUTH, parse=parse_boolean)
 _flag = partial(option, "", parse=parse_boolean, default=False)
@@ -157,8 +159,8 @@ class Options:
     launcher: str = option(
         "local|slurm|export",
         "run jobs on this machine, on a cluster through sbatch, or write them as scripts",
-        partial(parse_choice, choices=("local", "slurm", "export")),
-        "local",
+        partial(parse_choice, choices=(LOCAL, SLURM, EXPORT)),
+        LOCAL,
         config="LAUNCHER",
     )
     detach: bool = _flag("go on in the background, after the login session too", prefetch="")

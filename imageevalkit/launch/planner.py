@@ -8,18 +8,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from imageevalkit import registry
-from imageevalkit.cell import Cell, log_root, output_root
+from imageevalkit.cell import Cell, log_root, output_root, shards
 from imageevalkit.cell.items import MODEL_NAME_MARK
 from imageevalkit.cell.jsonl import copy_of
 from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.jobs import Cluster, Job, Plan
 from imageevalkit.launch import slurm
 from imageevalkit.launch.benchmarks import BenchmarkChoice, choose_benchmark
-from imageevalkit.launch.config import Config, checked
+from imageevalkit.launch.config import ALL, Config, checked
 from imageevalkit.launch.gpus import Supply
 from imageevalkit.launch.models import missing_of_model, model_tasks
-from imageevalkit.launch.options import Options
+from imageevalkit.launch.options import EXPORT, SLURM, Options
 from imageevalkit.launch.stage_jobs import (
+    SHARDS,
     Run,
     adopt_jobs,
     evaluate_jobs,
@@ -31,7 +32,8 @@ from imageevalkit.machine import available_cores
 from imageevalkit.relations import Settings as RelationSettings
 
 _ANY = 1 << 10
-_RECORDS = ("generation.jsonl", copy_of(Path("generation.jsonl")).name)  # each stands for images of a cell
+# each stands for images of a cell
+_RECORDS = ("generation.jsonl", copy_of(Path("generation.jsonl")).name, shards.FOLDER)
 
 
 def make_plan(options: Options, config: Config) -> Plan:
@@ -46,11 +48,11 @@ def make_plan(options: Options, config: Config) -> Plan:
     checked(RelationSettings, options.relations_kwargs, "--relations_kwargs")
     _block(options, benchmarks, blocked)
     stamp = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-    on_cluster = options.launcher == "slurm"
+    on_cluster = options.launcher == SLURM
     if on_cluster:
         supply = Supply(slurm.gpus_per_node(config))
     else:  # machines that nobody here knows have what is asked for
-        supply = Supply(_ANY) if options.launcher == "export" else Supply()
+        supply = Supply(_ANY) if options.launcher == EXPORT else Supply()
     cores = available_cores()
     if options.parallel:
         cores //= min(cores, len(options.models) * len(options.benchmarks))
@@ -186,8 +188,8 @@ def _check_maps(options: Options, config: Config) -> None:
             # there are names of others' too
             if name not in known and (near := suggest(name, known)):
                 raise UserError(f"{variable} in config.sh names unknown {what} '{name}'{near}")
-    known = [slurm.ALL, slurm.API, *slurm.STAGES, *models, *tasks]
-    for variable in slurm.MAPS:
+    of_jobs = {map_: [ALL, slurm.API, *slurm.STAGES, *models, *tasks] for map_ in slurm.MAPS}
+    for variable, known in {**of_jobs, SHARDS: [ALL, *models]}.items():
         for name in config.map(variable):
             if name not in known and (near := suggest(name, known)):
                 raise UserError(f"{variable} in config.sh has the unknown key '{name}'{near}")
@@ -214,7 +216,9 @@ def _block(options: Options, benchmarks: Mapping[str, BenchmarkChoice], blocked:
             cell = options.cell(model, name)
             reason = of_benchmarks[name] or _why_not_rewritten(options, cell)
             if not reason and (reason := lacks.get(benchmark.task, "")):
-                reason += "; --infer false scores the images there are" * cell.generation.exists()
+                reason += "; --infer false scores the images there are" * any(
+                    (cell.folder / name).exists() for name in _RECORDS
+                )
             if reason:
                 blocked[cell.key] = reason
 

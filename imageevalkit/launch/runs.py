@@ -16,10 +16,12 @@ from typing import NamedTuple
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import log_root, short_path
 from imageevalkit.cell.jsonl import Shape, parse
-from imageevalkit.errors import UserError, say, show
-from imageevalkit.jobs import Plan, cell_of, load_plan, read_outcome
-from imageevalkit.launch import slurm
+from imageevalkit.errors import CellFailure, UserError, say, show
+from imageevalkit.jobs import Plan, cell_of, load_plan, read_outcome, stop_path
+from imageevalkit.launch import cluster
+from imageevalkit.launch.slurm import Queued, Slurm, SlurmFailed
 from imageevalkit.progress import ProgressReader
+from imageevalkit.secrets import one_line
 from imageevalkit.text import counted
 
 
@@ -105,10 +107,10 @@ def _watching(folder: Path) -> int | None:
 
 def _under_way() -> Iterator[_UnderWay]:
     """Those of which anything runs or waits: Slurm may not have ended yet all jobs of one whose end is on record."""
-    queue: dict[str, slurm.Queued] | None = None
+    queue: dict[str, Queued] | None = None
     for file in sorted((log_root() / "runs").glob("*/plan.json")):
         has_ended = (file.parent / "summary.json").exists()
-        if has_ended and not slurm.numbers(file.parent):
+        if has_ended and not cluster.numbers(file.parent):
             continue
         try:
             plan = load_plan(file)
@@ -118,9 +120,9 @@ def _under_way() -> Iterator[_UnderWay]:
         jobs = list[str]()
         if plan.cluster:
             if queue is None:
-                queue = slurm.waiting_or_running()
+                queue = cluster.waiting_or_running(Slurm())
             own = str(file.parent.absolute())  # Slurm gives numbers again
-            submitted = slurm.numbers(file.parent).values()
+            submitted = cluster.numbers(file.parent).values()
             jobs = [n for n in submitted if n in queue and (not has_ended or queue[n].comment.endswith(own))]
         if launcher or jobs:
             yield _UnderWay(plan, launcher, jobs)
@@ -136,13 +138,14 @@ def show_status() -> None:
         for job in plan.jobs:
             snapshots = ProgressReader(plan.progress_path(job)).read()
             for key in job.owed:
-                if outcome := read_outcome(folder, cell_of(key), job.stage):
-                    show(f"  {outcome.state:10} {job.stage} {key}: {outcome.message}")
+                what = f"{job.stage} {key}" + f" (shard {job.shard})" * bool(job.shard)
+                if outcome := read_outcome(folder, cell_of(key), job.step):
+                    show(f"  {outcome.state:10} {what}: {outcome.message}")
                 elif progress := snapshots.get(key):
                     note = f" {progress.note}" if progress.note else ""
-                    show(f"  {'running':10} {job.stage} {key} {progress.done}/{progress.total}{note}")
+                    show(f"  {'running':10} {what} {progress.done}/{progress.total}{note}")
                 else:
-                    show(f"  {'waiting':10} {job.stage} {key}")
+                    show(f"  {'waiting':10} {what}")
     if not there:
         show("no run is under way")
 
@@ -155,14 +158,19 @@ def cancel() -> None:
     there = False
     for run in _under_way():
         there = True
-        if run.launcher:
-            try:
+        folder = Path(run.plan.run_folder)
+        try:
+            # a launcher on another machine, too, submits no more, and tells what it ended
+            write_atomic(stop_path(folder), "")
+            if run.launcher:
                 os.kill(run.launcher, signal.SIGTERM)
-            except OSError as error:  # another user's, or it has just ended
-                say(f"not cancelled: {run}: {error.strerror}")
-                continue
-        else:
-            slurm.cancel(run.jobs)
+            else:
+                Slurm().cancel(run.jobs)
+        except SlurmFailed as error:
+            raise UserError(f"{error}; to end what is left: scancel {' '.join(run.jobs)}") from None
+        except (OSError, CellFailure) as error:  # another user's, or it has just ended
+            say(f"not cancelled: {run}: {one_line(error)}")
+            continue
         show(f"cancelled: {run}")
     if not there:
         show("no run is under way")

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from imageevalkit.assets.check import hub_secrets
 from imageevalkit.cell import Cell, log_root
+from imageevalkit.cell.shards import Shard
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.jobs import (
     JOB_ENV,
@@ -21,6 +22,7 @@ from imageevalkit.jobs import (
     Job,
     ModelSettings,
     OrderT,
+    Plan,
     ReportOrder,
     RewriteOrder,
     ServeOrder,
@@ -30,10 +32,10 @@ from imageevalkit.jobs import (
 from imageevalkit.judges.choice import ApiSettings, JudgeOptions, TransformersSettings
 from imageevalkit.judges.server import ServerSettings, split_kwargs
 from imageevalkit.launch.benchmarks import BenchmarkChoice, ConfiguredJudge
-from imageevalkit.launch.config import Config, checked
+from imageevalkit.launch.config import ALL, Config, checked, parse_count
 from imageevalkit.launch.gpus import Supply
 from imageevalkit.launch.models import check_kwargs, model_needs, resolve_model
-from imageevalkit.launch.options import Options
+from imageevalkit.launch.options import LOCAL, Options
 from imageevalkit.launch.process import DRIVER_PYTHON, program_of, python_of
 from imageevalkit.requests.endpoint import Endpoint
 from imageevalkit.secrets import secret_names
@@ -47,6 +49,8 @@ _EVALUATE_RETRIES = 1
 # Requests at a time to a server of the run's own. NUM_WORKERS is for what others run; vLLM is fast by batching, and
 # queues what is too much for it. The official WISE evaluator sends 96.
 _IN_FLIGHT = 64
+SHARDS = "SHARDS_MAP"
+"""The map of config.sh with the number of machines that make a model's images."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,14 @@ class Run:
         """One log file for each cell."""
         root = log_root()
         return [f"{root}/{cell.model}/{cell.benchmark}_{stage}_{self.stamp}.log" for cell in cells]
+
+    def shards(self, model: str) -> int:
+        """How many jobs make the images of ``model``, each on a machine of its own. Raises UserError: no number."""
+        if self.options.launcher == LOCAL:
+            return 1
+        given = self.config.map(SHARDS)
+        key = model if model in given else ALL
+        return parse_count(given.get(key, "1").strip() or "1", f"{SHARDS}['{key}'] in config.sh")
 
     def open_cells(self, model: str) -> list[Cell]:
         """The cells of ``model`` that can start."""
@@ -211,8 +223,37 @@ def _generate_job(
             settings={options.cell(model, "").model: settings for model, settings in models.items()},
             workers=options.num_workers if options.use_api else 1,
             replica_gpus=each,
+            shards=1 if api else run.shards(next(iter(models))),
         ),
     )
+
+
+def in_shards(plan: Plan) -> Plan:
+    """``plan`` with a job for each shard of those that are split, and all others after these."""
+    parts = {job.name: _shards_of(job) for job in plan.jobs}
+
+    def after_all(job: Job) -> Job:
+        return replace(job, after=[part.name for name in job.after for part in parts[name]])
+
+    cluster = plan.cluster
+    if cluster:
+        words = cluster.sbatch
+        told = {part.name: words[name] for name in words for part in parts[name]}
+        cluster = replace(cluster, sbatch=told)
+    jobs = [after_all(part) for job in plan.jobs for part in parts[job.name]]
+    return replace(plan, jobs=jobs, parts=[after_all(part) for part in plan.parts], cluster=cluster)
+
+
+def _shards_of(job: Job) -> list[Job]:
+    order, parts = job.order, list[Job]()
+    if not isinstance(order, GenerateOrder) or order.shards == 1:
+        return [job]
+    for number in range(1, order.shards + 1):
+        shard, name = str(Shard(number, order.shards)), f"{job.name} {number}/{order.shards}"
+        command = [name if word == job.name else word for word in job.command]
+        logs = [f"{log.removesuffix('.log')}.{shard}.log" for log in job.logs]
+        parts.append(replace(job, name=name, command=command, logs=logs, shard=shard))
+    return parts
 
 
 def _model_secrets(run: Run, model: str, settings: ModelSettings, tasks: Iterable[str]) -> list[str]:

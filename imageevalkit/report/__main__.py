@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -95,11 +96,14 @@ def _failures(plan: Plan | None, keys: Iterable[str]) -> dict[str, str]:
     """Why cells have no score of the run with that ``plan``, by key; empty when no run is meant."""
     if plan is None:
         return {}
-    failed = {}
+    failed, steps = dict[str, str](), defaultdict[str, list[str]](list)
+    for job in reversed(plan.jobs):
+        for key in job.owed:
+            steps[key].append(job.step)
     for key in keys:
         # the first of them that failed is the cause
-        for stage in ("evaluate", "adopt", "generate", "rewrite"):
-            outcome = read_outcome(Path(plan.run_folder), cell_of(key), stage)
+        for step in steps[key]:
+            outcome = read_outcome(Path(plan.run_folder), cell_of(key), step)
             if outcome and outcome.state not in USABLE:
                 failed[key] = f"{outcome.state} in this run: {outcome.message}"
     return failed | {key: f"blocked in this run: {reason}" for key, reason in plan.blocked.items()}

@@ -1,0 +1,562 @@
+"""The launcher of a cluster: submits a plan's jobs with their dependencies, watches them, and keeps the books.
+
+What a job left is in files, whether it still waits or runs is in Slurm's queue: neither accounting nor this process is
+needed for jobs to run to their end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+
+from imageevalkit.atomic import write_atomic
+from imageevalkit.cell import REPO, lock_cell, output_root
+from imageevalkit.cell.jsonl import Shape, parse
+from imageevalkit.cell.records import mend_records
+from imageevalkit.cell.shards import FOLDER as SHARDS
+from imageevalkit.errors import CellFailure, ExitStatus, UserError, complain, say, worst
+from imageevalkit.jobs import (
+    FAILED,
+    USABLE,
+    Job,
+    Outcome,
+    Plan,
+    cell_of,
+    job_words,
+    load_plan,
+    read_outcome,
+    stop_path,
+    write_outcome,
+)
+from imageevalkit.launch.display import RunningJob, View, WaitingJob, choose_display, print_table
+from imageevalkit.launch.ledger import INTERRUPTED, SKIPPED, Ledger, RunSummary
+from imageevalkit.launch.process import DRIVER_PYTHON, with_our_paths
+from imageevalkit.launch.slurm import ENDED, KILLED, Queued, Slurm, SlurmFailed, words_for_gpus
+from imageevalkit.locks import why_of_one_machine
+from imageevalkit.progress import PaceReader
+from imageevalkit.secrets import environ_with, one_line
+from imageevalkit.text import dollars
+
+_MARK = "imageevalkit"
+_TICK = 0.5
+# Seconds between two looks at the queue, and for so many of its jobs one more: it is one process for all users.
+_LOOK_EVERY, _JOBS_PER_SECOND = 2.0, 100
+# Seconds of submitting, of which there may be thousands, before what has ended is looked at.
+_SUBMITS_FOR = 2.0
+# Seconds that the files of a job which has left the queue may take to be seen here: NFS clients look every 3 to 60 s.
+FILES_COME_WITHIN = 60.0
+# Seconds after which a job of which sbatch did not say that it was taken would be in the queue, if it was.
+_TAKEN_WITHIN = 15.0
+_STOPS_WITHIN = 60.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the process that runs a job on a node leaves at its end (:mod:`imageevalkit.launch.node_job`).
+
+    ``status`` is the job's own (None: it was not started, as ``problem`` says; ``skipped``: for want of a stage
+    before). Times are seconds since 1970. ``outcomes`` are those that it has left, by cell: another machine may see the
+    report before their files.
+    """
+
+    status: int | None
+    problem: str = ""
+    skipped: bool = False
+    attempts: int = 1
+    began: float = 0.0
+    ended: float = 0.0
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+
+
+_REPORT = Shape.of(Report)
+_NUMBERS = Shape[dict[str, str]]({}, rest=str)
+
+
+def files_of(folder: Path) -> Path:
+    """The folder of what this launcher and the jobs tell each other of the run in ``folder``."""
+    return folder / "slurm"
+
+
+def report_path(folder: Path, job: Job) -> Path:
+    """Where the report of ``job`` is in the run's ``folder``."""
+    return files_of(folder) / f"{job.stem}.json"
+
+
+def read_report(folder: Path, job: Job) -> Report | None:
+    """The report of ``job``; None while there is none."""
+    try:
+        return _REPORT.read(parse(report_path(folder, job).read_bytes()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        return Report(None, f"its report is unreadable ({one_line(error, 100)})")
+
+
+def _numbers_path(folder: Path) -> Path:
+    return files_of(folder) / "jobs.json"
+
+
+def numbers(folder: Path) -> dict[str, str]:
+    """The numbers of the jobs that the run in ``folder`` has submitted or found, by name."""
+    try:
+        return _NUMBERS.read(parse(_numbers_path(folder).read_bytes()))
+    except (OSError, ValueError):
+        return {}
+
+
+def waiting_or_running(slurm: Slurm) -> dict[str, Queued]:
+    """The jobs of this user that have not ended, by number. Raises UserError: they cannot be seen."""
+    try:
+        return {number: queued for number, queued in slurm.queue().items() if queued.state not in ENDED}
+    except SlurmFailed as error:
+        raise UserError(f"Slurm's queue cannot be seen: {error}") from None
+
+
+def identity(plan: Plan, job: Job) -> str:
+    """The same for a job that does the same with the same cells, whatever run it is of."""
+    order = {} if job.order is None else asdict(job.order)
+    settings = {
+        name: plan.settings.get(name) for name in sorted({cell_of(key).benchmark for key in job.cells})
+    }
+    facts = [str(output_root().absolute()), job.step, job.cells, job.command, order, settings]
+    told = json.dumps(facts, default=str, ensure_ascii=False)
+    run = Path(plan.run_folder)
+    for own in (str(run.absolute()), plan.run_folder, run.name):  # its name is in those of its logs
+        told = told.replace(own, "")
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is there when a run begins: ``jobs`` of earlier ones that do what one of its own shall do, by the name of
+    that, with their number and the folder of their run; ``locks`` on its other cells, open files by cell."""
+
+    jobs: Mapping[str, tuple[str, Path]] = field(default_factory=dict)
+    locks: dict[str, int] = field(default_factory=dict)
+
+
+def look_around(plan: Plan, slurm: Slurm) -> Found:
+    """Take the cells of ``plan``, unless a job in the queue has them that does the same.
+
+    Raises UserError: a job does something else with one of them, another run has it, or the queue cannot be seen.
+    """
+    if why := why_of_one_machine(output_root()):
+        say(
+            f"{output_root()} is on {why}: locks there hold on one machine only. A user's runs with --launcher slurm "
+            "see each other in the queue; keep others away from these cells"
+        )
+    owed = sorted({key for job in plan.jobs for key in job.owed})
+    locks, taken = dict[str, int](), set[str]()
+    for key in owed:
+        try:
+            locks[key] = lock_cell(cell_of(key), grace=0.0)
+        except UserError:
+            taken.add(key)  # perhaps by a job that is this run's too
+    # after the locks: whoever had one submits before it lets go
+    there, others = waiting_or_running(slurm), _Others()
+    own, jobs, cells = {identity(plan, job): job for job in plan.jobs if not job.always}, {}, {*owed}
+    for number, queued in there.items():
+        mark, key, folder = [*queued.comment.split(" ", 2), "", ""][:3]
+        if mark != _MARK:
+            continue
+        if job := own.pop(key, None):
+            jobs[job.name] = (number, Path(folder))
+        elif (other := others.job(Path(folder), key)) and (shared := sorted(cells & {*other.owed})):
+            raise UserError(
+                f"{shared[0]} is being worked on by Slurm job {number} ({other.name}), which was told otherwise "
+                f"than this run: wait for it, or end it (scancel {number})"
+            )
+    theirs = {key for job in plan.jobs if job.name in jobs for key in job.owed}
+    for key in owed:
+        if key in taken and key not in theirs:
+            locks[key] = lock_cell(cell_of(key))
+        elif key in locks and key in theirs:
+            os.close(locks.pop(key))
+    for cell in map(cell_of, locks):
+        if (cell.folder / SHARDS).is_dir():
+            mend_records(cell)  # today there may be others
+    return Found(jobs, locks)
+
+
+class _Others:
+    """The jobs of other runs, each of whose plans is read once."""
+
+    def __init__(self) -> None:
+        self._jobs = dict[Path, dict[str, Job]]()
+
+    def job(self, folder: Path, key: str) -> Job | None:
+        """The job with that :func:`identity`, but for a report; None: that run is unreadable."""
+        if folder not in self._jobs:
+            try:
+                plan = load_plan(folder / "plan.json")
+            except UserError:  # of another checkout, or removed
+                self._jobs[folder] = {}
+            else:
+                self._jobs[folder] = {identity(plan, job): job for job in plan.jobs if not job.always}
+        return self._jobs[folder].get(key)
+
+
+@dataclass
+class _Submitted:
+    """A job in the queue under ``id``; ``folder`` is that of the run that submitted it."""
+
+    job: Job
+    id: str
+    folder: Path
+    pace: PaceReader
+    state: str = "PENDING"
+    reason: str = ""
+    running_since: float = 0.0
+    gone_since: float = 0.0
+
+
+def run_plan(
+    plan: Plan,
+    found: Found,
+    slurm: Slurm,
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> RunSummary:
+    """Submit ``plan``, but for what was ``found`` (:func:`look_around`), watch it to its end, show it, print the table
+    of all cells and write ``summary.json``.
+
+    SIGINT, SIGTERM, SIGHUP and a file at :func:`imageevalkit.jobs.stop_path` cancel all jobs of the run. ``now`` tells
+    the time in seconds, as ``sleep`` takes it: that of a simulation is its own.
+    """
+    return _Run(plan, found, slurm, now, sleep).run()
+
+
+class _Run:
+    def __init__(
+        self,
+        plan: Plan,
+        found: Found,
+        slurm: Slurm,
+        now: Callable[[], float],
+        sleep: Callable[[float], object],
+    ) -> None:
+        assert plan.cluster
+        self._cluster, self._found, self._slurm, self._now, self._sleep = (
+            plan.cluster,
+            found,
+            slurm,
+            now,
+            sleep,
+        )
+        self._plan, self._folder = plan, Path(plan.run_folder)
+        self._display = choose_display(sys.stderr)
+        self._ledger = Ledger(plan, self._display)
+        self._pending = list(plan.jobs)
+        self._active: list[_Submitted] = []
+        self._ids: dict[str, str] = {}
+        self._unsure: dict[
+            str, float
+        ] = {}  # jobs that sbatch may have submitted, by name, and when it was asked
+        self._ended = set[str]()
+        self._paces: dict[str, PaceReader] = {}
+        self._held_back = ""
+        self._full_at = 0  # jobs of ours in the queue when it took no more
+        self._next_look = 0.0
+        self._stop: signal.Signals | None = None
+        self._stop_time = 0.0
+        self._is_stopping = self._is_cancelled = False
+        self._began = now()
+
+    def run(self) -> RunSummary:
+        self._ledger.forget_earlier_run()
+        files_of(self._folder).mkdir(parents=True, exist_ok=True)
+        for job in list(self._pending):
+            if there := self._found.jobs.get(job.name):
+                told = f"{job.name} is job {there[0]} of {there[1]}: it is not submitted again"
+                self._display.tell("found", told)
+                self._add(job, *there)
+        self._save_numbers()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
+                signal.signal(number, self._on_stop_signal)
+        try:
+            while self._go_on():
+                self._sleep(_TICK)
+        except BaseException:
+            self._cancel()
+            raise
+        self._display.close(self._money())
+        return self._summarize()
+
+    def _go_on(self) -> bool:
+        self._ledger.collect({one.job.name: 1 for one in self._active})
+        if stop_path(self._folder).exists():
+            self._on_stop_signal(signal.SIGTERM, None)
+        if self._stop and not self._is_cancelled:
+            if not self._is_stopping:
+                words = f"{self._stop.name}: cancelling the jobs of this run"
+                self._display.tell("stopping", words, INTERRUPTED)
+            self._is_stopping, self._next_look = True, 0.0
+            self._cancel()
+        if self._now() >= self._next_look:
+            self._look()
+            self._next_look = self._now() + _LOOK_EVERY + len(self._active) / _JOBS_PER_SECOND
+        if self._stop is None:
+            self._submit_what_can()
+        elif self._now() - self._stop_time > _STOPS_WITHIN:
+            self._unsure.clear()
+            for one in list(self._active):
+                self._end(
+                    one, Report(None, f"still in the queue {_STOPS_WITHIN:.0f} s after scancel {one.id}")
+                )
+        self._display.refresh(self._view())
+        return bool(self._active or self._unsure) or (self._stop is None and bool(self._pending))
+
+    # Submitting
+
+    def _submit_what_can(self) -> None:
+        self._held_back, before = "", dict(self._ids)
+        try:
+            self._submit_in_order()
+        finally:
+            if self._ids != before:
+                self._save_numbers()
+
+    def _save_numbers(self) -> None:
+        if self._ids:
+            write_atomic(_numbers_path(self._folder), json.dumps(self._ids, indent=1))
+
+    def _submit_in_order(self) -> None:
+        until = self._now() + _SUBMITS_FOR
+        for job in list(self._pending):
+            if self._stop or self._now() > until:
+                return
+            if self._unsure:
+                self._held_back = "as Slurm does not answer"
+                return
+            if why := self._no_room(job):
+                self._held_back = why
+                if job.gpus_at_most and self._takes_jobs:
+                    continue  # what comes later and needs none has room
+                return
+            before = [self._ids[name] for name in job.after if name in self._ids and name not in self._ended]
+            if any(name not in self._ids for name in job.after):
+                continue  # one of them is not submitted yet
+            if any(one.job.name in job.after and one.folder != self._folder for one in self._active):
+                continue  # what that one leaves is not in this run's folder before it has ended
+            try:
+                number = self._submit(job, before)
+            except SlurmFailed as error:
+                if error.is_silent:
+                    self._unsure[job.name] = self._now()
+                    return
+                if error.passes and self._active:
+                    self._full_at, self._held_back = len(self._active), f"as Slurm says: {error}"
+                    return
+                self._pending.remove(job)
+                self._ids[job.name] = ""
+                self._ended.add(job.name)
+                self._ledger.never_started(job, FAILED, f"sbatch: {error}")
+                continue
+            self._add(job, number, self._folder)
+
+    @property
+    def _takes_jobs(self) -> bool:
+        """Whether there is room for a job without GPUs."""
+        jobs, full_at = self._cluster.max_jobs, self._full_at
+        return (jobs is None or len(self._active) < jobs) and not (full_at and len(self._active) >= full_at)
+
+    def _no_room(self, job: Job) -> str:
+        """Why ``job`` must wait, by the bounds of config.sh and what Slurm takes; empty: it need not."""
+        jobs, gpus = self._cluster.max_jobs, self._cluster.max_gpus
+        if jobs is not None and len(self._active) >= jobs:
+            return f"for SLURM_MAX_JOBS={jobs}"
+        if not self._takes_jobs:
+            return "as Slurm takes no more jobs now"
+        if gpus is None or not job.gpus_at_most:
+            return ""
+        taken = sum(one.job.gpus_at_most for one in self._active)
+        return f"for SLURM_MAX_GPUS={gpus}" if taken and taken + job.gpus_at_most > gpus else ""
+
+    def _comment(self, job: Job) -> str:
+        """By which ``job`` is known in the queue, whoever looks there."""
+        return f"{_MARK} {identity(self._plan, job)} {self._folder.absolute()}"
+
+    def _submit(self, job: Job, before: list[str]) -> str:
+        """Its number. Raises SlurmFailed."""
+        words = self._cluster.sbatch.get(job.name, [])
+        depends = [f"--dependency=afterany:{':'.join(before)}"] if before else []
+        log = files_of(self._folder) / f"{job.stem}.log"
+        command = [DRIVER_PYTHON, "-P", "-m", "imageevalkit.launch.node_job"]
+        return self._slurm.submit(
+            [
+                f"--job-name={job.name}",
+                f"--comment={self._comment(job)}",
+                f"--chdir={REPO}",
+                f"--output={log.absolute()}",
+                "--open-mode=append",
+                "--nodes=1",
+                "--ntasks=1",
+                "--requeue",
+                "--kill-on-invalid-dep=yes",
+                f"--signal=B:USR1@{self._cluster.grace}",
+                "--export=ALL",
+                *depends,
+                *words_for_gpus(job.gpus_at_most, words),
+                *words,
+                f"--wrap=exec {shlex.join([*command, *job_words(self._plan.path, job.name)])}",
+            ],
+            with_our_paths(environ_with(job.secrets)),
+        )
+
+    def _add(self, job: Job, number: str, folder: Path) -> None:
+        self._pending.remove(job)
+        self._ids[job.name] = number
+        pace = self._paces[job.name] = PaceReader(
+            replace(self._plan, run_folder=str(folder)).progress_path(job)
+        )
+        self._active.append(_Submitted(job, number, folder, pace))
+        for key in job.owed:
+            if key in self._found.locks:
+                os.close(self._found.locks.pop(key))
+
+    # Watching
+
+    def _look(self) -> None:
+        try:
+            there = self._slurm.queue()
+        except SlurmFailed as error:  # the controller starts again; the jobs go on
+            self._held_back = f"as Slurm does not answer: {error}"
+            return
+        self._find_those_of_silence(there)
+        now = self._now()
+        for one in list(self._active):
+            queued = there.get(one.id)
+            if queued and queued.state not in ENDED:
+                if queued.state == "RUNNING" and one.state != "RUNNING":
+                    one.running_since = now
+                    self._display.job_started(one.job, 1, f"node {queued.node}, job {one.id}")
+                one.state, one.reason, one.gone_since = queued.state, queued.reason, 0.0
+                continue
+            report = read_report(one.folder, one.job)
+            one.gone_since = one.gone_since or now
+            state = queued.state if queued else ""
+            # what left no report when it was killed never will
+            is_told = state in KILLED
+            if report:
+                self._end(one, report)
+            elif self._stop:
+                self._end(one, Report(None, began=now, ended=now))
+            elif is_told or now - one.gone_since > FILES_COME_WITHIN:
+                why = f"Slurm job {one.id} is {state or 'not in the queue any more'}"
+                self._end(one, Report(None, f"{why}, and left no report", began=now, ended=now))
+
+    def _find_those_of_silence(self, there: Mapping[str, Queued]) -> None:
+        """What is in the queue of the jobs that sbatch may have submitted; what is not may be submitted again."""
+        for name, asked in list(self._unsure.items()):
+            job = self._plan.job(name)
+            comment = self._comment(job)
+            number = next((number for number, queued in there.items() if queued.comment == comment), "")
+            if number:
+                self._add(job, number, self._folder)
+                self._save_numbers()
+                if self._stop:
+                    self._cancel()
+            if number or self._now() - asked > _TAKEN_WITHIN:
+                del self._unsure[name]
+
+    def _end(self, one: _Submitted, report: Report) -> None:
+        self._active.remove(one)
+        self._ended.add(one.job.name)
+        self._full_at = 0
+        one.pace.read()  # its last words, for the sum of money
+        job = one.job
+        self._take_over(one, report)
+        if report.skipped:
+            self._ledger.never_started(job, SKIPPED, report.problem)
+            return
+        stopped_by = self._stop.name if self._stop is not None else ""
+        self._ledger.job_ended(
+            job, report.attempts, report.ended - report.began, report.status, report.problem, stopped_by
+        )
+
+    def _take_over(self, one: _Submitted, report: Report) -> None:
+        """The outcomes that the job has told of are those of its run, and those of a job of another run this one's."""
+        for key in one.job.owed:
+            cell, step, outcome = cell_of(key), one.job.step, report.outcomes.get(key)
+            if one.folder != self._folder:
+                outcome = outcome or read_outcome(one.folder, cell, step)
+            if outcome and read_outcome(self._folder, cell, step) is None:
+                write_outcome(self._folder, cell, step, outcome)
+
+    def _view(self) -> View:
+        now = self._now()
+        states = self._ledger.cell_states()
+        waiting = [
+            WaitingJob(
+                one.job.name, f"in Slurm's queue ({one.reason or one.state}), job {one.id}", now - self._began
+            )
+            for one in self._active
+            if one.state != "RUNNING" and one.reason not in ("Dependency", "")
+        ]
+        if self._held_back and self._pending:
+            waiting.append(
+                WaitingJob(f"{len(self._pending)} jobs", f"wait {self._held_back}", now - self._began)
+            )
+        return View(
+            seconds=now - self._began,
+            cells=len(states),
+            cells_done=sum(state is not None for state in states),
+            cells_failed=sum(state is not None and state not in USABLE for state in states),
+            running=[
+                RunningJob(one.job, now - one.running_since, one.pace.read(self._ledger.ended_in(one.job, 1)))
+                for one in self._active
+                if one.state == "RUNNING"
+            ],
+            waiting=waiting,
+            money=self._money(),
+        )
+
+    def _money(self) -> str:
+        spent = [pace.spent for pace in self._paces.values() if pace.spent is not None]
+        bounds = [pace.max_cost for pace in self._paces.values() if pace.max_cost is not None]
+        if not spent:
+            return ""
+        return dollars(sum(spent)) + (f" of {dollars(min(bounds))}" if bounds else "")
+
+    # The end
+
+    def _on_stop_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._stop is None:
+            # what is being submitted at this moment has no number yet: `_go_on` cancels all
+            self._stop, self._stop_time = signal.Signals(number), self._now()
+
+    def _cancel(self) -> None:
+        if ids := [one.id for one in self._active]:
+            try:
+                self._slurm.cancel(ids)
+            except (SlurmFailed, UserError) as error:
+                is_silent = isinstance(error, SlurmFailed) and error.is_silent
+                if is_silent and self._now() - self._stop_time < _STOPS_WITHIN:
+                    return  # once more
+                complain(f"{error}; to end what is left: scancel {' '.join(ids)}")
+        self._is_cancelled = True
+
+    def _summarize(self) -> RunSummary:
+        stopped = None
+        if self._stop is not None:
+            stopped = ExitStatus.INTERRUPTED if self._stop == signal.SIGINT else ExitStatus.TERMINATED
+            for job in self._pending:
+                self._ledger.never_started(job, INTERRUPTED, f"not submitted, stopped by {self._stop.name}")
+        summary = self._ledger.summarize(self._now() - self._began, stopped)
+        try:
+            summary.save(self._folder)
+        except (CellFailure, OSError) as error:
+            complain(str(error))
+            summary = replace(summary, status=worst([summary.status, ExitStatus.FAILED]))
+        print_table(summary, sys.stdout)
+        return summary
