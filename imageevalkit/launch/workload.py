@@ -196,7 +196,7 @@ def _images_of(plan: Plan, job: Job, cell: Cell) -> Any:
 
 
 def _ask_all(plan: Plan, requests: Iterable[_Request]) -> None:
-    """Have each of ``requests`` told, by as many processes for one Python as there are cores.
+    """Have each of ``requests`` told, by about as many processes as there are cores: a program has its share of them.
 
     Each reads a benchmark once for all of its models, so that those of a benchmark stay together.
     """
@@ -207,8 +207,12 @@ def _ask_all(plan: Plan, requests: Iterable[_Request]) -> None:
         benchmark = cell_of(request.text["cells"][0]).benchmark
         together.setdefault(place, {}).setdefault(benchmark, []).append(request)
     groups = [list(of_benchmarks.values()) for of_benchmarks in together.values()]
+    of_each = cores / max(1, sum(map(len, groups)))
+    dealt = list[list[list[_Request]]]()
+    for group in groups:
+        share = min(len(group), math.ceil(len(group) * of_each))
+        dealt += [group[n::share] for n in range(share)]
     with ThreadPoolExecutor(cores) as pool:
-        dealt = [group[n::cores] for group in groups for n in range(min(cores, len(group)))]
         for ended in [pool.submit(_ask, plan, part) for part in dealt]:
             ended.result()
 
