@@ -94,7 +94,9 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     jobs.append(
         Job("report", "report", ["r"], [], [f"{tmp_path}/r.log"], after=names, always=True, order=report)
     )
-    made = Plan(str(tmp_path / "20261125-101010-1"), None, jobs, cluster=Cluster({job.name: [] for job in jobs}, 120))
+    made = Plan(
+        str(tmp_path / "20261125-101010-1"), None, jobs, cluster=Cluster({job.name: [] for job in jobs}, 120)
+    )
     made.save()
     return made
 
