@@ -20,7 +20,7 @@ from imageevalkit.cell.jsonl import JsonlWriter, Shape, copy_of, mend, read_kept
 from imageevalkit.cell.records import RECORD
 from imageevalkit.cell.results import Metric
 from imageevalkit.errors import ExitStatus
-from imageevalkit.jobs import Plan, outcome_path
+from imageevalkit.jobs import Job, Plan, outcome_path
 from imageevalkit.report.__main__ import make_report
 from imageevalkit.report.relations import Asked
 from tests.support.cells import QWEN, Made, write_cell
@@ -191,7 +191,8 @@ def test_an_outcome_that_cannot_be_read_is_no_score_of_this_run(
     path = outcome_path(tmp_path / "run", Cell("bad", "text"), "evaluate")
     path.parent.mkdir(parents=True)
     path.write_text(text)
-    lines = report(capsys, Plan(str(tmp_path / "run"), False, []))
+    job = Job("evaluate:bad/text", "evaluate", ["e"], ["bad/text"], ["e.log"])
+    lines = report(capsys, Plan(str(tmp_path / "run"), False, [job]))
     [line] = [line for line in lines if line.startswith("bad/text: ")]
     assert line.startswith("bad/text: failed in this run: its outcome file is unreadable")
 

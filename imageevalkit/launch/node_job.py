@@ -37,6 +37,8 @@ _MOST_RESTARTS = 5  # for want of GPUs
 # Of a node that is lost to the controller, the job may go on for a while beside the one that takes its place.
 _LOCKED_FOR = 600.0
 _LOOK_AT_CLAIM_EVERY = 5.0
+# For what this machine looks at for the first time, nothing is remembered that could be old.
+_SEEN_WITHIN = 5.0
 # Seconds in which who had the job sees that another has it, and ends: NFS clients look every 3 to 60 s.
 _LEFT_WITHIN = FILES_COME_WITHIN + _LOOK_AT_CLAIM_EVERY
 
@@ -166,7 +168,7 @@ class _NodeJob:
 
     def _lost_before(self) -> dict[str, str]:
         """As :func:`imageevalkit.jobs.lost_before`, once what other machines have left is seen here."""
-        job, until = self._job, time.monotonic() + FILES_COME_WITHIN
+        job, until = self._job, time.monotonic() + _SEEN_WITHIN
         for before in map(self._plan.job, job.after):
             for key in {*job.cells} & {*before.owed}:
                 while read_outcome(self._folder, cell_of(key), before.step) is None and not self._stopping:

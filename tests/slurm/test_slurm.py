@@ -276,6 +276,41 @@ def test_a_run_goes_on_without_a_terminal_is_told_of_and_ended(
     assert "stopped by SIGTERM" in (run_folder(checkout) / "launcher.log").read_text()
 
 
+def test_machines_share_the_images_of_a_model(checkout: Path, cluster: Cluster) -> None:
+    """Two shards on two nodes; one is cancelled in the middle, and a second run makes what it lacks."""
+    for name, gpus in (("slow", 1), ("alone", 0)):
+        add_model(checkout, name, "SlowNoise", SLOW_NOISE, gpus=gpus)
+    with (checkout / "config.local.sh").open("a") as config:
+        config.write("declare -gA SHARDS_MAP=(['slow']=2)\n")
+        config.write("declare -gA SLURM_ARGS_MAP=(['slow']='--exclusive')\n")
+    words = ["--model_names", "slow", "--ds_names", ";".join(BENCHMARKS[:2]), "--limit", "20"]
+    words += ["--launcher", "slurm", "--custom_model_kwargses"]
+    plan = run_eval(checkout, *words, "seconds=0.4", "--dry_run").stdout
+    assert "1 replica × 1 GPU on each of 2 machines" in plan
+    run = start(checkout, *words, "seconds=0.4")
+    shards = checkout / "output" / "slow" / "quicktext" / ".shards"
+    files = [shards / f"{n}of2" / "generation.jsonl" for n in (1, 2)]
+    wait_for(lambda: all(file.exists() and file.read_text().count("\n") > 1 for file in files), 120)
+    jobs = cluster.jobs()
+    nodes = cluster.ask("squeue", "--noheader", "--name=generate:slow 1/2,generate:slow 2/2", "--format=%N")
+    assert sorted(nodes.split()) == ["n1", "n2"]
+    cluster.ask("scancel", jobs["generate:slow 2/2"][0])
+    told = run.communicate(timeout=240)
+    assert run.returncode == 1 and "CANCELLED" in told[0], told
+    assert set(states(run_folder(checkout)).values()) == {"failed"}
+    again = run_eval(checkout, *words, "seconds=0.4")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert not shards.exists(), "who was last has gathered all records"
+    items = [record["item"] for record in records(checkout, "slow")]
+    assert len(set(items)) == 20 and len(items) <= 21
+    words[1] = "alone"
+    assert run_eval(checkout, *words[:-3], "--custom_model_kwargses", "seconds=0").returncode == 0
+    scores = [
+        (checkout / "output" / name / "quicktext" / "scores.jsonl").read_text() for name in ("slow", "alone")
+    ]
+    assert scores[0] == scores[1]
+
+
 def start(checkout: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         ["bash", str(checkout / "eval.sh"), *words],

@@ -1,0 +1,250 @@
+"""The launcher of a cluster before a Slurm that answers late, twice or not at all, in simulated time."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from imageevalkit.cell import lock_cell
+from imageevalkit.errors import ExitStatus, UserError
+from imageevalkit.jobs import (
+    COMPLETE,
+    Cluster,
+    Job,
+    Outcome,
+    Plan,
+    ReportOrder,
+    cell_of,
+    outcome_path,
+    stop_path,
+)
+from imageevalkit.launch import cluster, node_job
+from imageevalkit.launch.cluster import Found, Report, look_around, report_path, run_plan
+from imageevalkit.launch.config import Config
+from imageevalkit.launch.slurm import Queued, Slurm, SlurmFailed, words_for
+
+KEYS = ("m/a", "m/b")
+AWAY = "Unable to contact slurm controller (connect failure)"
+
+
+class SimulatedSlurm(Slurm):
+    """Jobs take ``seconds`` each, all at once, and leave what a node job leaves, but for the outcomes' own files.
+
+    ``trouble`` is called before a job is submitted and before the queue is told, with the words (None: of the queue).
+    """
+
+    def __init__(self, plan: Plan, seconds: float = 20.0) -> None:
+        self.plan, self.seconds, self.now = plan, seconds, 0.0
+        self.there: dict[str, tuple[Job, str, float]] = {}
+        self.submitted: list[str] = []
+        self.trouble: Callable[[Sequence[str] | None], None] = lambda words: None
+
+    def submit(self, words: Sequence[str], environ: Mapping[str, str]) -> str:
+        self.trouble(words)
+        return self.take(words)
+
+    def take(self, words: Sequence[str]) -> str:
+        told = dict(word.partition("=")[::2] for word in words)
+        job, number = self.plan.job(told["--job-name"]), str(len(self.submitted) + 1)
+        self.submitted.append(job.name)
+        before = [end for _, _, end in self.there.values()] if "--dependency" in told else []
+        self.there[number] = job, told["--comment"], max([self.now, *before]) + self.seconds
+        return number
+
+    def queue(self) -> dict[str, Queued]:
+        self.trouble(None)
+        for number, (job, _, end) in list(self.there.items()):
+            if end <= self.now:
+                del self.there[number]
+                outcomes = {key: Outcome(COMPLETE, "made") for key in job.owed}
+                path = report_path(Path(self.plan.run_folder), job)
+                path.write_text(json.dumps(asdict(Report(0, outcomes=outcomes))))
+        return {
+            number: Queued("RUNNING", "", "n1", comment) for number, (_, comment, _) in self.there.items()
+        }
+
+    def cancel(self, numbers: Sequence[str]) -> None:
+        for number in numbers:
+            self.there.pop(number, None)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    monkeypatch.setenv("IMAGEEVALKIT_OUTPUT", str(tmp_path / "output"))
+    monkeypatch.setenv("IMAGEEVALKIT_LOG", str(tmp_path / "log"))
+    jobs = [
+        Job("generate:m", "generate", ["g"], list(KEYS), [f"{tmp_path}/{key[-1]}.log" for key in KEYS]),
+        *(
+            Job(f"evaluate:{key}", "evaluate", ["e"], [key], [f"{tmp_path}/e.log"], after=["generate:m"])
+            for key in KEYS
+        ),
+    ]
+    names = [job.name for job in jobs]
+    report = ReportOrder(list(KEYS))
+    jobs.append(
+        Job("report", "report", ["r"], [], [f"{tmp_path}/r.log"], after=names, always=True, order=report)
+    )
+    made = Plan(
+        str(tmp_path / "20261125-101010-1"), None, jobs, cluster=Cluster({job.name: [] for job in jobs}, 120)
+    )
+    made.save()
+    return made
+
+
+@pytest.fixture(autouse=True)
+def signals_as_before() -> Iterator[None]:
+    import signal
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def run(plan: Plan, slurm: SimulatedSlurm, found: Found = Found()) -> cluster.RunSummary:  # noqa: B008
+    return run_plan(plan, found, slurm, lambda: slurm.now, slurm.sleep)
+
+
+def test_outcomes_come_with_the_report_when_their_files_are_not_seen_yet(plan: Plan) -> None:
+    summary = run(plan, SimulatedSlurm(plan))
+    assert summary.status == ExitStatus.COMPLETE
+    assert {cell.cell: (cell.state, cell.message) for cell in summary.cells} == dict.fromkeys(
+        KEYS, (COMPLETE, "made")
+    )
+    assert outcome_path(Path(plan.run_folder), cell_of(KEYS[0]), "generate").exists()
+
+
+def test_a_controller_that_is_away_for_a_while_fails_nothing(plan: Plan) -> None:
+    slurm = SimulatedSlurm(plan)
+
+    def trouble(words: Sequence[str] | None) -> None:
+        if (1 <= slurm.now < 90 and len(slurm.submitted) >= 2) or 5 <= slurm.now < 60:
+            raise SlurmFailed(AWAY)
+
+    slurm.trouble = trouble
+    assert run(plan, slurm).status == ExitStatus.COMPLETE
+    assert sorted(slurm.submitted) == sorted(job.name for job in plan.jobs)
+
+
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_what_sbatch_does_not_say_is_seen_in_the_queue(plan: Plan, is_taken: bool) -> None:
+    """sbatch gives no answer to the first question about each job, which it has taken, or has not."""
+    slurm, asked = SimulatedSlurm(plan), set[str]()
+
+    def trouble(words: Sequence[str] | None) -> None:
+        if words is not None and words[0] not in asked:
+            asked.add(words[0])
+            if is_taken:
+                slurm.take(words)
+            raise SlurmFailed("Socket timed out on send/recv operation")
+
+    slurm.trouble = trouble
+    assert run(plan, slurm).status == ExitStatus.COMPLETE
+    assert sorted(slurm.submitted) == sorted(job.name for job in plan.jobs), "each once"
+
+
+def test_what_slurm_refuses_fails_its_cells_alone(plan: Plan) -> None:
+    slurm = SimulatedSlurm(plan)
+
+    def trouble(words: Sequence[str] | None) -> None:
+        if words and words[0] == "--job-name=evaluate:m/b":
+            raise SlurmFailed("Batch job submission failed: Invalid partition name specified")
+
+    slurm.trouble = trouble
+    summary = run(plan, slurm)
+    assert summary.status == ExitStatus.FAILED
+    assert [cell.state for cell in summary.cells] == [COMPLETE, "failed"]
+    assert "sbatch: Batch job submission failed: Invalid partition" in summary.cells[1].message
+
+
+def test_the_file_stop_ends_a_run_wherever_its_launcher_is(plan: Plan) -> None:
+    slurm = SimulatedSlurm(plan, seconds=1000)
+    slurm.trouble = lambda words: stop_path(Path(plan.run_folder)).touch() if slurm.now > 5 else None
+    summary = run(plan, slurm)
+    assert summary.status == ExitStatus.TERMINATED
+    assert not slurm.there and slurm.now < 60
+    assert {cell.state for cell in summary.cells} == {"interrupted"}
+
+
+def test_a_run_keeps_cells_whose_jobs_it_holds_back(plan: Plan, tmp_path: Path) -> None:
+    slurm = SimulatedSlurm(plan)
+    found = look_around(plan, slurm)
+    with pytest.raises(UserError, match="m/a is being written by another run"):
+        look_around(plan, SimulatedSlurm(plan))
+    slurm.trouble = lambda words: check_free() if slurm.submitted else None
+
+    def check_free() -> None:  # a job on its node can have them
+        os.close(lock_cell(cell_of(KEYS[0]), grace=0.0))
+
+    assert run(plan, slurm, found).status == ExitStatus.COMPLETE
+    assert not found.locks
+
+
+def test_jobs_of_an_earlier_run_are_found_and_others_refused(plan: Plan, tmp_path: Path) -> None:
+    slurm = SimulatedSlurm(plan)
+    slurm.take([f"--job-name={plan.jobs[0].name}", comment(plan, plan.jobs[0])])
+    again = Plan(str(tmp_path / "20261125-101010-2"), None, plan.jobs, cluster=plan.cluster)
+    found = look_around(again, slurm)
+    assert found.jobs == {"generate:m": ("1", Path(plan.run_folder).absolute())}
+    assert not found.locks, "its node has both cells"
+    other = [Job("adopt:m", "adopt", ["a"], [KEYS[1]], [f"{tmp_path}/a.log"])]
+    with pytest.raises(UserError, match=r"m/b is being worked on by Slurm job 1 \(generate:m\)"):
+        look_around(Plan(str(tmp_path / "20261125-101010-3"), None, other, cluster=plan.cluster), slurm)
+
+
+def comment(plan: Plan, job: Job) -> str:
+    return f"--comment=imageevalkit {cluster.identity(plan, job)} {Path(plan.run_folder).absolute()}"
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        ("--constraint=h200 --exclude=node07 --nodelist=n1 -wn2 --exclusive --gres=gpu:2 -q high", ""),
+        ("--comment=mine", "--comment=mine"),
+        ("--depend=after:1", "--depend=after:1"),
+        ("--exclusive -d after:1", "-d"),
+        ("--array 1-4", "--array"),
+        ("-N2", "-N2"),
+    ],
+)
+def test_words_that_are_the_launchers_own_are_refused(words: str, wrong: str) -> None:
+    job = Job("generate:m", "generate", ["g"], ["m/a"], ["a.log"])
+    config = Config(maps={"SLURM_ARGS_MAP": {"*": words}})
+    if not wrong:
+        assert words_for(config, job)[1:] == shlex.split(words)
+        return
+    with pytest.raises(
+        UserError, match=re.escape(f"SLURM_ARGS_MAP in config.sh: '{wrong}' is the launcher's")
+    ):
+        words_for(config, job)
+
+
+def test_a_job_that_another_machine_has_taken_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_job, "_LOOK_AT_CLAIM_EVERY", 0.0)
+    path = tmp_path / "job.claim"
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    first = node_job._Claim(path)
+    assert first.take() == "" and first.is_ours()
+    monkeypatch.setenv("SLURMD_NODENAME", "n2")
+    second = node_job._Claim(path)
+    before = second.take()
+    assert before.startswith("n1 ") and not second.has_left(before)
+    assert second.is_ours() and not first.is_ours()
+    first.let_go()
+    assert second.has_left(before) and second.is_ours()
+    second.let_go()
+    assert node_job._Claim(path).take() == "", "it was let go"
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    assert node_job._Claim(tmp_path / "other.claim").has_left("n1 999999999 1"), "its process is gone"

@@ -1,0 +1,201 @@
+"""Items of one cell that several machines make: which are whose, their records, and what becomes of these."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from imageevalkit.cell import Cell, lock_cell, lock_shard
+from imageevalkit.cell import fingerprint as fp
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.jsonl import copy_of
+from imageevalkit.cell.records import OK, Record, RecordWriter, last_records, mend_records
+from imageevalkit.cell.shards import FOLDER, Shard, own_file
+from imageevalkit.cell.states import survey
+from imageevalkit.errors import UserError
+from imageevalkit.images import encoded
+from imageevalkit.jobs import Cluster, GenerateOrder, Job, Plan, ReportOrder
+from imageevalkit.launch.stage_jobs import in_shards
+from imageevalkit.locks import take_lock, why_of_one_machine
+
+SETTINGS = {"task": "t2i", "class": "m:M", "model_path": "m"}
+
+
+@pytest.fixture
+def cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cell:
+    monkeypatch.setenv("IMAGEEVALKIT_OUTPUT", str(tmp_path))
+    return Cell("m", "b")
+
+
+def items(cell: Cell, count: int = 8) -> list[Item]:
+    paths = [cell.folder / "images" / f"{n}.png" for n in range(count)]
+    return [Item(f"images/{n}", path, 43 + n, f"prompt {n}", None, {}) for n, path in enumerate(paths)]
+
+
+def make(cell: Cell, shard: Shard | None, made: list[Item]) -> None:
+    """Store an image of each item, as the job with that shard does."""
+    key = fp.remember(own_file(cell.fingerprints, shard), SETTINGS, {"torch": "2.13.0"})
+    writer = RecordWriter(cell, key, shard)
+    for item in made:
+        writer.save(
+            item, Record.of(item, OK), encoded(Image.new("RGB", (8, 8), (item.seed, 0, 0)), item.path)
+        )
+    writer.close()
+
+
+def split(cell: Cell, total: int) -> dict[Shard, list[Item]]:
+    shards = [Shard(number, total) for number in range(1, total + 1)]
+    return {shard: [item for item in items(cell) if shard.has(item.id)] for shard in shards}
+
+
+def files(cell: Cell) -> set[str]:
+    return {
+        path.name for path in cell.folder.iterdir() if path.is_file() and not path.name.startswith(".lock")
+    }
+
+
+def test_each_item_falls_to_one_shard_whatever_else_there_is() -> None:
+    ids = [f"images/{n:05}" for n in range(3000)]
+    for total in (1, 2, 3, 8):
+        shares = [[name for name in ids if Shard(n, total).has(name)] for n in range(1, total + 1)]
+        assert sorted(name for share in shares for name in share) == ids
+        assert min(map(len, shares)) > 0.85 * len(ids) / total
+    assert Shard.of(str(Shard(2, 4))) == Shard(2, 4)
+    assert Shard.of("") is None
+
+
+def test_records_of_shards_count_at_once_and_are_gathered_once(cell: Cell) -> None:
+    for shard, own in split(cell, 3).items():
+        make(cell, shard, own)
+    assert not cell.generation.exists()
+    assert {*last_records(cell)} == {item.id for item in items(cell)}
+    assert survey(cell, items(cell), SETTINGS).counts == {"reuse": 8}
+    mend_records(cell)
+    assert files(cell) == {
+        *("generation.jsonl", ".generation.jsonl.copy", "fingerprints.jsonl", ".fingerprints.jsonl.copy")
+    }
+    assert not (cell.folder / FOLDER).exists()
+    lines = [json.loads(line) for line in cell.generation.read_text().splitlines()]
+    assert sorted(line["item"] for line in lines) == sorted(item.id for item in items(cell))
+    assert len(cell.fingerprints.read_text().splitlines()) == 1, "all of them had the same settings"
+    assert survey(cell, items(cell), SETTINGS).counts == {"reuse": 8}
+
+
+def test_what_is_killed_while_it_gathers_is_done_by_the_next(
+    cell: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for shard, own in split(cell, 2).items():
+        make(cell, shard, own)
+    unlink = Path.unlink
+
+    def killed(path: Path, missing_ok: bool = False) -> None:
+        if path.name == "generation.jsonl":
+            raise KeyboardInterrupt
+        unlink(path, missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", killed)
+        with pytest.raises(KeyboardInterrupt):
+            mend_records(cell)
+    assert (cell.folder / FOLDER).exists()
+    mend_records(cell)
+    assert len(cell.generation.read_text().splitlines()) == 8, "none is there twice"
+    assert not (cell.folder / FOLDER).exists()
+
+
+def test_only_the_copy_of_a_shard_is_left(cell: Cell) -> None:
+    shard, own = next(iter(split(cell, 2).items()))
+    make(cell, shard, own)
+    file = own_file(cell.generation, shard)
+    assert copy_of(file).exists()
+    file.unlink()
+    assert len(last_records(cell)) == len(own)
+    mend_records(cell)
+    assert len(cell.generation.read_text().splitlines()) == len(own)
+
+
+def test_another_number_of_shards_goes_on_with_what_there_is(cell: Cell) -> None:
+    """What has the last word is what was made last, also where an item is another shard's now."""
+    for shard, own in split(cell, 2).items():
+        make(cell, shard, own)
+    mend_records(cell)  # as a run does before it splits the cell anew
+    for shard, own in split(cell, 3).items():
+        assert survey(cell, own, SETTINGS, mend=True, shard=shard).counts["reuse"] == len(own)
+    first = items(cell)[0]
+    owner = next(shard for shard in split(cell, 3) if shard.has(first.id))
+    before = last_records(cell)[first.id].image_sha256
+    writer = RecordWriter(cell, "f", owner)
+    writer.save(first, Record.of(first, OK), encoded(Image.new("RGB", (8, 8), "white"), first.path))
+    writer.close()
+    assert last_records(cell)[first.id].image_sha256 != before
+    mend_records(cell)
+    assert last_records(cell)[first.id].fingerprint == "f"
+
+
+def test_shards_share_a_cell_that_nobody_else_has(cell: Cell) -> None:
+    first = lock_shard(cell, "1of2", grace=0.0)
+    second = lock_shard(cell, "2of2", grace=0.0)
+    with pytest.raises(UserError, match="is being written by"):
+        lock_cell(cell, grace=0.0)
+    with pytest.raises(UserError, match="is being written by"):
+        lock_shard(cell, "2of2", grace=0.0)
+    with pytest.raises(BlockingIOError):
+        take_lock(first[0], cell.folder)
+    os.close(second[0])
+    take_lock(os.dup(first[0]), cell.folder)  # the last has the cell to itself
+    for fd in (*first, second[1]):
+        os.close(fd)
+
+
+def test_a_plan_is_split_and_all_others_wait_for_every_shard() -> None:
+    order = GenerateOrder(api=False, settings={"m": {}}, shards=2)
+    generate = Job(
+        "generate:m",
+        "generate",
+        ["p", "--job", "generate:m"],
+        ["m/a", "m/b"],
+        ["a.log", "b.log"],
+        order=order,
+    )
+    evaluate = Job("evaluate:m/a", "evaluate", ["e"], ["m/a"], ["e.log"], after=["generate:m"])
+    report = Job(
+        *("report", "report", ["r"], [], ["r.log"]),
+        after=["generate:m", "evaluate:m/a"],
+        always=True,
+        order=ReportOrder([]),
+    )
+    cluster = Cluster({"generate:m": ["--time=1"], "evaluate:m/a": [], "report": []}, 120)
+    plan = in_shards(Plan("r", None, [generate, evaluate, report], cluster=cluster))
+    assert [(job.name, job.shard, job.step) for job in plan.jobs] == [
+        ("generate:m 1/2", "1of2", "generate.1of2"),
+        ("generate:m 2/2", "2of2", "generate.2of2"),
+        ("evaluate:m/a", "", "evaluate"),
+        ("report", "", "report"),
+    ]
+    assert plan.jobs[1].command == ["p", "--job", "generate:m 2/2"]
+    assert plan.jobs[1].logs == ["a.2of2.log", "b.2of2.log"]
+    assert plan.jobs[2].after == ["generate:m 1/2", "generate:m 2/2"]
+    assert plan.jobs[3].after == ["generate:m 1/2", "generate:m 2/2", "evaluate:m/a"]
+    assert plan.cluster and plan.cluster.sbatch["generate:m 2/2"] == ["--time=1"]
+    assert plan.cells == ["m/a", "m/b"]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ("rw,vers=4.2,hard,local_lock=none", ""),
+        ("rw,vers=3,nolock,local_lock=none", "nfs4 with nolock"),
+        ("rw,local_lock=flock", "nfs4 with local_lock=flock"),
+    ],
+)
+def test_locks_of_one_machine_are_known_by_their_mount(tmp_path: Path, options: str, why: str) -> None:
+    place = str(tmp_path.resolve()).replace(" ", "\\040")
+    mounts = (
+        f"/dev/sda / ext4 rw 0 0\nserver:/x {place} nfs4 {options} 0 0\nserver:/y /elsewhere nfs nolock 0 0\n"
+    )
+    assert why_of_one_machine(tmp_path / "output", mounts) == why
+    assert why_of_one_machine(Path("/"), mounts) == ""
