@@ -26,7 +26,7 @@ from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, sa
 from imageevalkit.jobs import Job, Plan, cell_of, load_plan, lost_before, read_outcome, write_outcome
 from imageevalkit.launch.cluster import FILES_COME_WITHIN, Report, read_report, report_path
 from imageevalkit.launch.gpus import visible_gpus
-from imageevalkit.launch.process import CANNOT_START, FINAL, guarded, job_environ
+from imageevalkit.launch.process import CANNOT_START, FINAL, guarded, job_environ, start_of
 from imageevalkit.locks import take_lock
 from imageevalkit.machine import available_cores
 from imageevalkit.secrets import one_line
@@ -60,7 +60,7 @@ class _Claim:
 
     def __init__(self, path: Path) -> None:
         self._path, self._left = path, path.with_suffix(".left")
-        self._own = f"{_node()} {os.getpid()} {time.time_ns()}"
+        self._own = f"{_node()} {os.getpid()} {start_of(os.getpid())}"
         self._next_look, self._is_ours = 0.0, True
 
     def take(self) -> str:
@@ -74,8 +74,8 @@ class _Claim:
 
     def has_left(self, before: str) -> bool:
         """Whether who had it has ended."""
-        node, pid, *_ = [*before.split(), "", ""]
-        if node == _node() and not Path("/proc", pid).exists():
+        node, pid, start = [*before.split(), "", "", ""][:3]
+        if node == _node() and not (pid.isdecimal() and start_of(int(pid)) == start):
             return True
         try:
             return self._left.read_text() == before

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -19,6 +18,7 @@ from imageevalkit.cell.jsonl import Shape, parse
 from imageevalkit.errors import CellFailure, UserError, say, show
 from imageevalkit.jobs import Plan, cell_of, load_plan, read_outcome, stop_path
 from imageevalkit.launch import cluster
+from imageevalkit.launch.process import start_of
 from imageevalkit.launch.slurm import Queued, Slurm, SlurmFailed
 from imageevalkit.progress import ProgressReader
 from imageevalkit.secrets import one_line
@@ -41,22 +41,9 @@ def _file(folder: Path) -> Path:
     return folder / "launcher.json"
 
 
-def _start_of(pid: int) -> str:
-    """Empty: there is no such process. Its number may be another's by now, its start is not."""
-    with contextlib.suppress(OSError, IndexError):
-        # the name before it may hold blanks and brackets: proc(5)
-        return (
-            Path(f"/proc/{pid}/stat")
-            .read_text(encoding="utf-8", errors="replace")
-            .rpartition(")")[2]
-            .split()[19]
-        )
-    return ""
-
-
 def note_launcher(folder: Path) -> None:
     """This process watches the run in ``folder``. Raises CellFailure: the disk is full."""
-    launcher = Launcher(socket.gethostname(), os.getpid(), _start_of(os.getpid()))
+    launcher = Launcher(socket.gethostname(), os.getpid(), start_of(os.getpid()))
     write_atomic(_file(folder), json.dumps(asdict(launcher)))
 
 
@@ -102,7 +89,7 @@ def _watching(folder: Path) -> int | None:
     except (OSError, ValueError):
         return None
     is_here = told.host == socket.gethostname() and told.began
-    return told.pid if is_here and _start_of(told.pid) == told.began else None
+    return told.pid if is_here and start_of(told.pid) == told.began else None
 
 
 def _under_way() -> Iterator[_UnderWay]:
