@@ -13,7 +13,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import FrameType
@@ -42,7 +42,7 @@ from imageevalkit.launch.ledger import INTERRUPTED, SKIPPED, Ledger, RunSummary
 from imageevalkit.launch.process import DRIVER_PYTHON, with_our_paths
 from imageevalkit.launch.slurm import ENDED, KILLED, Queued, Slurm, SlurmFailed, words_for_gpus
 from imageevalkit.locks import why_of_one_machine
-from imageevalkit.progress import PaceReader
+from imageevalkit.progress import Pace, PaceReader
 from imageevalkit.secrets import environ_with, one_line
 from imageevalkit.text import dollars
 
@@ -217,6 +217,7 @@ class _Submitted:
     reason: str = ""
     running_since: float = 0.0
     gone_since: float = 0.0
+    paces: Sequence[Pace] = ()
 
 
 def run_plan(
@@ -293,7 +294,6 @@ class _Run:
         return self._summarize()
 
     def _go_on(self) -> bool:
-        self._ledger.collect({one.job.name: 1 for one in self._active})
         if stop_path(self._folder).exists():
             self._on_stop_signal(signal.SIGTERM, None)
         if self._stop and not self._is_cancelled:
@@ -427,6 +427,7 @@ class _Run:
     # Watching
 
     def _look(self) -> None:
+        self._ledger.collect({one.job.name: 1 for one in self._active})
         try:
             there = self._slurm.queue()
         except SlurmFailed as error:  # the controller starts again; the jobs go on
@@ -441,6 +442,8 @@ class _Run:
                     one.running_since = now
                     self._display.job_started(one.job, 1, f"node {queued.node}, job {one.id}")
                 one.state, one.reason, one.gone_since = queued.state, queued.reason, 0.0
+                if one.state == "RUNNING":  # not at every tick: hundreds of files, and a network between
+                    one.paces = one.pace.read(self._ledger.ended_in(one.job, 1))
                 continue
             report = read_report(one.folder, one.job)
             one.gone_since = one.gone_since or now
@@ -513,7 +516,7 @@ class _Run:
             cells_done=sum(state is not None for state in states),
             cells_failed=sum(state is not None and state not in USABLE for state in states),
             running=[
-                RunningJob(one.job, now - one.running_since, one.pace.read(self._ledger.ended_in(one.job, 1)))
+                RunningJob(one.job, now - one.running_since, one.paces)
                 for one in self._active
                 if one.state == "RUNNING"
             ],
