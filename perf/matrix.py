@@ -13,6 +13,11 @@ without REPLICAS.
 The plan is ``--dry_run`` of 1 and 50 models behind an API × 20 benchmarks, nothing made yet: 12 shipped ones, whose
 data a mirror has (SHARED_MIRROR), and others of 800 items that a judge is asked about. All share the driver's
 environment: one more costs more processes.
+
+The launcher of a cluster runs 200 models × 20 benchmarks before a simulated Slurm (``perf/simulated_slurm.py``) of 64
+nodes with 8 GPUs each: bound and time are seconds of its clock, in which each sbatch takes 20 ms, and jobs start as
+soon as there is room. What is submitted in a second is by the time that the launcher itself takes until its last job
+is; CPU and memory are those of the whole process, the simulation included.
 """
 
 from __future__ import annotations
@@ -20,9 +25,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import json
 import os
-import random
 import statistics
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -34,14 +40,16 @@ from imageevalkit.jobs import COMPLETE, Job, Outcome, Plan, cell_of, outcome_pat
 from imageevalkit.launch import gpus, local
 from imageevalkit.launch.gpu_pool import LEASES
 from imageevalkit.launch.ledger import RunSummary
-from perf.harness import MIRROR, USAGE, Bar, Cost, Row, Table, at_most, run_program
+from perf.harness import MIRROR, REPO, USAGE, Bar, Cost, Row, Table, at_least, at_most, measure, run_program
+from perf.simulated_slurm import NODES
+from perf.synthetic import GPUS, Matrix
 from perf.toolkit import JUDGED, MODEL, Toolkit, geneval2_items
 from tests.support.fake_nvml import FakeGpu, FakeNvml
 
-_SIDE_BY_SIDE = at_most(1.15)
-_LOCAL, _GPUS = (5, 6), 8
-_LABEL = f"{_LOCAL[0]} models × {_LOCAL[1]} benchmarks on {_GPUS} GPUs"
-_PLAN_S, _PLAN_MB = at_most(5), at_most(300)
+_SIDE_BY_SIDE, _SIMULATED, _SUBMITTED = at_most(1.15), at_most(1.15), at_least(200)
+_LOCAL = 5, 6
+_LABEL = f"{_LOCAL[0]} models × {_LOCAL[1]} benchmarks on {GPUS} GPUs"
+_PLAN_S, _MB = at_most(5), at_most(300)
 _BENCHMARKS = 20
 # of the shipped benchmarks those that need no weights here, and their judges
 _SHIPPED = {
@@ -68,68 +76,6 @@ while [ $# -gt 0 ]; do
   fi
 done
 """
-
-
-class Matrix(NamedTuple):
-    """Jobs in the order of a plan, and by name the seconds that one replica takes for each cell in turn."""
-
-    jobs: list[Job]
-    seconds: dict[str, list[float]]
-
-    @classmethod
-    def of(
-        cls, models: int, benchmarks: int, seconds: float, replicas: int | None = 1, seed: int = 17
-    ) -> Matrix:
-        """In the mean the images of a cell take ``seconds``, and so does its evaluation; every third asks an API.
-
-        Every other model takes two GPUs; it has up to so many ``replicas`` (None: what a machine has GPUs for).
-        """
-        rng = random.Random(seed)
-        of_model = [seconds * rng.uniform(0.6, 1.4) for _ in range(models)]
-        images, judging = ([rng.uniform(0.5, 1.5) for _ in range(benchmarks)] for _ in range(2))
-        making, evaluating, lengths = list[Job](), list[Job](), dict[str, list[float]]()
-        for m in range(models):
-            each, cells = 1 + m % 2, [f"model-{m}/benchmark-{b}" for b in range(benchmarks)]
-            most = each * min(_GPUS // each, replicas or _GPUS)
-            make = Job(f"generate:model-{m}", "generate", [], cells, [], gpus=each, gpus_at_most=most)
-            making.append(make)
-            lengths[make.name] = [of_model[m] * count for count in images]
-            for b, cell in enumerate(cells):
-                asks, name = b % 3 == 2, f"evaluate:{cell}"
-                evaluating.append(
-                    Job(name, "evaluate", [], [cell], [], after=[make.name], gpus=not asks, light=asks)
-                )
-                lengths[name] = [seconds * images[b] * judging[b]]
-        jobs = [*making, *evaluating]
-        report = Job("report", "report", [], [], [], after=[job.name for job in jobs], always=True)
-        return cls([*jobs, report], {**lengths, report.name: [0.1 * seconds]})
-
-    @property
-    def in_turn(self) -> float:
-        """Seconds of one job after another, each with all of its replicas."""
-        return sum(sum(self.seconds[job.name]) / replicas(job) for job in self.jobs)
-
-    def bound(self, gpus: int) -> float:
-        """Seconds that nobody needs less than on so many ``gpus``."""
-        return max(
-            sum(job.gpus * sum(self.seconds[job.name]) for job in self.jobs) / gpus, self._longest_way()
-        )
-
-    def _longest_way(self) -> float:
-        left, ended = dict[tuple[str, str], float](), dict[str, float]()
-        for job in self.jobs:
-            before = (left.get((name, cell), 0.0) for name in job.after for cell in job.cells)
-            at = max((ended[name] for name in job.after) if job.always else before, default=0.0)
-            for cell, seconds in zip(job.cells or [""], self.seconds[job.name], strict=True):
-                at += seconds / replicas(job)
-                left[job.name, cell] = at
-            ended[job.name] = at
-        return max(ended.values())
-
-
-def replicas(job: Job) -> int:
-    """How many copies of its model it has at most."""
-    return job.gpus_at_most // job.gpus if job.gpus else 1
 
 
 class LocalRun(NamedTuple):
@@ -187,11 +133,11 @@ def _sleeping(job: Job, matrix: Matrix, folder: Path) -> Job:
 @contextlib.contextmanager
 def _eight_gpus() -> Iterator[None]:
     """For its time this machine has eight GPUs, and cores for all of its jobs."""
-    nvml = FakeNvml([FakeGpu(f"GPU-perf-{os.getpid()}-{n}") for n in range(_GPUS)])
+    nvml = FakeNvml([FakeGpu(f"GPU-perf-{os.getpid()}-{n}") for n in range(GPUS)])
     environ = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     with (
         mock.patch.object(gpus, "_nvml", lambda: nvml),
-        mock.patch.object(local, "available_cores", lambda: 8 * _GPUS),
+        mock.patch.object(local, "available_cores", lambda: 8 * GPUS),
         mock.patch.dict(os.environ, environ, clear=True),
     ):
         try:
@@ -209,7 +155,7 @@ def local_rows(folder: Path, seconds: float, parallel: bool) -> list[Row]:
     if not parallel:
         how, added = "in turn", (run.cost.wall - matrix.in_turn) / len(matrix.jobs)
     return [
-        run.row(f"{_LABEL}, {how}", matrix.bound(_GPUS), _SIDE_BY_SIDE if parallel else None),
+        run.row(f"{_LABEL}, {how}", matrix.bound(GPUS), _SIDE_BY_SIDE if parallel else None),
         Row("  added to each job", added, unit=" s", others=run.cost.others),
     ]
 
@@ -217,7 +163,31 @@ def local_rows(folder: Path, seconds: float, parallel: bool) -> list[Row]:
 def replicas_row(folder: Path, seconds: float) -> list[Row]:
     """The same side by side, each model with as many replicas as it gets."""
     matrix = Matrix.of(*_LOCAL, seconds, replicas=None)
-    return [LocalRun.of(matrix, folder, True).row("  with all replicas, side by side", matrix.bound(_GPUS))]
+    return [LocalRun.of(matrix, folder, True).row("  with all replicas, side by side", matrix.bound(GPUS))]
+
+
+def simulated_rows(folder: Path, models: int, shards: int) -> list[Row]:
+    """So many models on the simulated cluster, the images of each in so many shards."""
+    place = Path(tempfile.mkdtemp(dir=folder))
+    words = [str(models), str(_BENCHMARKS), str(shards), str(place)]
+    command, log = [sys.executable, "-m", "perf.simulated_slurm", *words], folder / f"{place.name}.log"
+    usage = measure(command, cwd=REPO, environ=os.environ, log=log)
+    label, said = f"{models} models × {_BENCHMARKS} benchmarks on {NODES * GPUS} GPUs", log.read_text()
+    label = f"{label}, simulated" if shards == 1 else f"  each model in {shards} shards, simulated"
+    if usage.status:
+        return [Row(label, 0.0, problems=[said[-2000:]], others=usage.others)]
+    told, others = json.loads(said), usage.others
+    lost = models * _BENCHMARKS - told["complete"]
+    figures = {**usage.figures, "bound s": f"{told['bound']:.0f}", "wall s": f"{told['makespan']:.0f}"}
+    problems = [f"{lost} cells are not complete"] * bool(lost)
+    rate, opens = told["jobs"] / told["submitting"], told["opens"] / told["makespan"]
+    return [
+        Row(label, told["makespan"] / told["bound"], _SIMULATED, figures, problems, others),
+        Row("    submitted in a second", rate, _SUBMITTED, others=others),
+        Row("    files opened in a second of the simulated time", opens, others=others),
+        Row("    files in the run folder for each job", told["files"] / told["jobs"], others=others),
+        Row("    memory", usage.peak_mb, _MB, unit=" MB", others=others),
+    ]
 
 
 class Plans:
@@ -260,7 +230,7 @@ class Plans:
         label = f"--dry_run of {models} models × {len(self._judges)} benchmarks"
         return [
             kit.seconds_row(label, usage, _PLAN_S, *lost),
-            Row("  memory", usage.peak_mb, _PLAN_MB, unit=" MB", others=usage.others),
+            Row("  memory", usage.peak_mb, _MB, unit=" MB", others=usage.others),
         ]
 
 
@@ -276,6 +246,9 @@ def main(options: argparse.Namespace, folder: Path) -> Table:
         plans = Plans(folder / "plan")
         for models in sorted({1, options.models}):
             table.measure(plans.rows, models)
+    if "cluster" in options.parts:
+        for shards in (1, 4):
+            table.measure(simulated_rows, folder, options.simulated, shards)
     return table
 
 
@@ -285,5 +258,6 @@ if __name__ == "__main__":
         main,
         seconds=(1.5, "of the images of a cell, in the mean"),
         models=(50, "of the plan"),
-        parts=(("local", "plan"), "what is measured"),
+        simulated=(200, "models of the simulated cluster"),
+        parts=(("local", "plan", "cluster"), "what is measured"),
     )
