@@ -287,6 +287,7 @@ def test_machines_share_the_images_of_a_model(checkout: Path, cluster: Cluster) 
     words += ["--launcher", "slurm", "--custom_model_kwargses"]
     plan = run_eval(checkout, *words, "seconds=0.4", "--dry_run").stdout
     assert "generate:slow 1/2: " in plan and "generate:slow 2/2: " in plan
+    wait_for(lambda: set(cluster.states().values()) == {"idle"}, 60)
     run = start(checkout, *words, "seconds=0.4")
     shards = checkout / "output" / "slow" / "quicktext" / ".shards"
     files = [shards / f"{n}of2" / "generation.jsonl" for n in (1, 2)]
