@@ -73,8 +73,6 @@ class GenerateOrder:
     replica_gpus: int = 0
     replicas: int | None = None
     item_timeout: float | None = None
-    shards: int = 1
-    """Among how many jobs its items are split once it is known what is left to make: each on a machine of its own."""
     kind: Literal["generate"] = "generate"
 
 

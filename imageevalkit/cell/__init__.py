@@ -129,14 +129,18 @@ def _parts_of(model: str) -> tuple[str, str]:
     return (found[1], found[2]) if found else (model, "")
 
 
-def lock_cell(cell: Cell, grace: float = 15.0, for_owner: bool = False) -> int:
-    """Take the cell's lock and return its open, inheritable file descriptor.
+LAUNCHERS_LOCK = ".launcher.lock"
+"""The lock of a cell that a launcher has whose jobs, on other machines, take that of the cell's files."""
+
+
+def lock_cell(cell: Cell, grace: float = 15.0, for_owner: bool = False, name: str = ".lock") -> int:
+    """Take the cell's lock of that ``name`` and return its open, inheritable file descriptor.
 
     The kernel drops it when the last process holding the descriptor ends. If the recorded owner has it no longer, its
     guards are just ending its processes: wait up to ``grace`` seconds for them, or for the owner too (``for_owner``).
     Raises UserError: a live run holds it, or no file can be locked there.
     """
-    return _lock(cell, ".lock", grace, for_owner)
+    return _lock(cell, name, grace, for_owner)
 
 
 def lock_shard(cell: Cell, shard: str, grace: float) -> list[int]:
@@ -166,10 +170,12 @@ def _lock(cell: Cell, name: str, grace: float, for_owner: bool, shared: bool = F
             take_lock(fd, path, shared=shared)
             break
         except BlockingIOError:
+            is_late = time.monotonic() > deadline
             text = path.read_bytes()
             owner = int(text) if re.fullmatch(rb"[0-9]{1,9}", text) else None
-            holders = _holders(fd)
-            if (owner in holders and not for_owner) or time.monotonic() > deadline:
+            # who has it takes a look at every process of the machine
+            holders = _holders(fd) if is_late or not for_owner else []
+            if is_late or (owner in holders and not for_owner):
                 os.close(fd)
                 choose = "choose other models or benchmarks"
                 who = f"another run, whose process is on another machine or another user's; wait for it or {choose}"

@@ -282,12 +282,13 @@ def take_in(path: Path, parts: Sequence[Path], shape: Shape[Any], tell: Tell = t
     Nobody else may write any of them. What is killed in between is done by the next call. Raises CellFailure: the disk
     is full.
     """
-    if not parts:
-        return
     found = dict[tuple[str | bytes, ...], bytes]()
     for part in parts:
         mend(part, shape, tell)
         found |= _by_record(_file_bytes(part).split(b"\n"), shape)
+    # of an item that was another part's before, the later record has the last word
+    found = dict(sorted(found.items(), key=lambda one: one[0][-1] if len(one[0]) > 1 else b""))
+    mend(path, shape, tell)
     writer = JsonlWriter(path, shape)
     try:
         known = _by_record(_file_bytes(path).split(b"\n"), shape)

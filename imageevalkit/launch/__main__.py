@@ -19,7 +19,6 @@ from imageevalkit.launch.options import EXPORT, is_set, parse, resolve
 from imageevalkit.launch.planner import make_plan
 from imageevalkit.launch.process import LOG_HEADER
 from imageevalkit.launch.slurm import Slurm
-from imageevalkit.launch.stage_jobs import in_shards
 from imageevalkit.launch.workload import describe, listing, with_gpus_of_work
 from imageevalkit.machine import require
 from imageevalkit.secrets import one_line
@@ -62,7 +61,7 @@ def main() -> ExitStatus:
     try:
         # every cell is locked before anything starts: a second run on any of them ends here
         locks = {} if plan.cluster else {key: lock_cell(cell_of(key)) for key in sorted(plan.cells)}
-        plan = in_shards(with_gpus_of_work(plan))
+        plan = with_gpus_of_work(plan)
         found = cluster.look_around(plan, slurm) if plan.cluster else None
         plan.save()
     except (OSError, CellFailure) as error:

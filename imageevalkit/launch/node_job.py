@@ -160,10 +160,11 @@ class _NodeJob:
         if not self._claim.is_ours():
             say("another machine has this job now")
             return ExitStatus.TERMINATED
+        has_moved = self._written() > written
         if job.shard:
             self._gather(locks)
         if self._stopping and (job.always or self._lacks_outcomes()):
-            return self._stopped(attempt, status, self._written() != written)
+            return self._stopped(attempt, status, has_moved)
         return self._leave(Report(status, attempts=attempt))
 
     def _lost_before(self) -> dict[str, str]:
@@ -174,7 +175,8 @@ class _NodeJob:
                 while read_outcome(self._folder, cell_of(key), before.step) is None and not self._stopping:
                     report = read_report(self._folder, before)
                     if report and key in report.outcomes:
-                        write_outcome(self._folder, cell_of(key), before.step, report.outcomes[key])
+                        with contextlib.suppress(OSError):  # another job does so at this moment
+                            write_outcome(self._folder, cell_of(key), before.step, report.outcomes[key])
                     elif report or time.monotonic() > until:
                         break
                     else:
@@ -256,15 +258,15 @@ class _NodeJob:
             time.sleep(_TICK)
         return ExitStatus.TERMINATED
 
-    def _written(self) -> list[int]:
-        """How much has been done: the sizes of the files that grow by each item."""
-        sizes = []
+    def _written(self) -> int:
+        """How much has been done: the size of the files that grow by each item."""
+        size = 0
         for cell in map(cell_of, self._job.owed):
             records = own_file(cell.generation, Shard.of(self._job.shard))
             for path in (records, cell.judgements, cell.batches, cell.judge_batches, cell.prompts):
                 with contextlib.suppress(OSError):
-                    sizes.append(path.stat().st_size)
-        return sizes
+                    size += path.stat().st_size
+        return size
 
     def _lacks_outcomes(self) -> bool:
         job = self._job
@@ -285,7 +287,9 @@ class _NodeJob:
             write_atomic(report_path(self._folder, self._job), json.dumps(told))
         if report.problem:
             say(report.problem)
-        return ExitStatus.COMPLETE if report.status == 0 else ExitStatus.FAILED
+        # what lacks an item is as usable as it will be: an engine that starts failed scripts again need not do so
+        is_usable = report.status in (ExitStatus.COMPLETE, ExitStatus.INCOMPLETE)
+        return ExitStatus.COMPLETE if is_usable else ExitStatus.FAILED
 
 
 if __name__ == "__main__":

@@ -13,10 +13,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from imageevalkit import registry
-from imageevalkit.cell import Cell, output_root, shards, short_path
-from imageevalkit.cell.jsonl import Tell, copy_of, is_number, read_jsonl, tell_nobody
+from imageevalkit.cell import Cell, output_root, short_path
+from imageevalkit.cell.jsonl import Tell, is_number, read_jsonl, tell_nobody
 from imageevalkit.cell.pictures import Input
-from imageevalkit.cell.records import CORRUPT, FAILED, GENERATED, OK, Record, Status, last_records
+from imageevalkit.cell.records import CORRUPT, FAILED, GENERATED, OF_IMAGES, OK, Record, Status, last_records
 from imageevalkit.cell.results import SCORE, Result, no_score, others, read_result
 from imageevalkit.errors import CellFailure
 from imageevalkit.images import IMAGE_SUFFIXES, sha256_file
@@ -29,13 +29,7 @@ _LONGEST_NAME = 255  # bytes, of every file system
 _DIGITS = re.compile("([0-9]+)")
 # what nearly all are: in the cell as they stand
 _PLAIN_PATH = re.compile(r"\w[\w-]{0,120}(?:/\w[\w-]{0,120})*(?:\.\w{1,9})?", re.ASCII)
-_GENERATION = "generation.jsonl"
-_OF_A_CELL = {
-    _GENERATION,
-    copy_of(Path(_GENERATION)).name,
-    shards.FOLDER,
-    "result.json",
-}  # any of them makes a folder one
+_OF_A_CELL = {*OF_IMAGES, "result.json"}  # any of them makes a folder one
 
 Scores = dict[str, dict[str, Any]]
 
