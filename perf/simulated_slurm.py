@@ -21,10 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from imageevalkit.jobs import COMPLETE, Cluster, GenerateOrder, Job, Outcome, Plan, cell_of, write_outcome
+from imageevalkit.jobs import COMPLETE, Cluster, Job, Outcome, Plan, cell_of, write_outcome
 from imageevalkit.launch.cluster import Report, look_around, report_path, run_plan
 from imageevalkit.launch.slurm import Queued, Slurm
-from imageevalkit.launch.stage_jobs import in_shards
 from imageevalkit.machine import require
 from perf.synthetic import GPUS, Matrix, replicas
 
@@ -167,27 +166,22 @@ class SimulatedSlurm(Slurm):
 _MADE = Outcome(COMPLETE)
 
 
-def _planned(matrix: Matrix, shards: int, folder: Path) -> tuple[Plan, Matrix]:
-    """The plan of a cluster for ``matrix``, each of its generate jobs in so many ``shards``; and that as a matrix."""
-    jobs = []
-    for job in matrix.jobs:
-        order = GenerateOrder(False, {}, shards=shards) if job.stage == "generate" else None
-        logs = [str(folder / f"log/{job.stem}.log")] * max(1, len(job.cells))
-        jobs.append(replace(job, command=["true"], logs=logs, order=order))
+def _plan(matrix: Matrix, folder: Path) -> Plan:
+    """The plan of a cluster for ``matrix``."""
+    jobs = [
+        replace(job, command=["true"], logs=[str(folder / f"log/{job.stem}.log")] * max(1, len(job.cells)))
+        for job in matrix.jobs
+    ]
     words = {job.name: [f"--cpus-per-task={2 if job.light or job.always else 4}"] for job in jobs}
-    plan = in_shards(Plan(str(folder / "run"), None, jobs, cluster=Cluster(words, 120)))
-    seconds = dict(matrix.seconds)
-    for job in plan.jobs:
-        if job.shard:
-            seconds[job.name] = [each / shards for each in matrix.seconds[job.name.rpartition(" ")[0]]]
-    return plan, Matrix(plan.jobs, seconds)
+    return Plan(str(folder / "run"), None, jobs, cluster=Cluster(words, 120))
 
 
 def main() -> None:
     models, benchmarks, shards, place = sys.argv[1:]
     folder = Path(place).absolute()
     os.environ |= {f"IMAGEEVALKIT_{name}": str(folder / name.lower()) for name in ("OUTPUT", "LOG")}
-    plan, matrix = _planned(Matrix.of(int(models), int(benchmarks), _SECONDS), int(shards), folder)
+    matrix = Matrix.of(int(models), int(benchmarks), _SECONDS, shards=int(shards))
+    plan = _plan(matrix, folder)
     plan.save()
     require(2 * len(plan.cells) + 64)
     slurm, opens = SimulatedSlurm(matrix, Path(plan.run_folder)), 0

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import NamedTuple
 
+from imageevalkit.cell.shards import Shard
 from imageevalkit.jobs import Job
 
 GPUS = 8
@@ -19,26 +21,34 @@ class Matrix(NamedTuple):
 
     @classmethod
     def of(
-        cls, models: int, benchmarks: int, seconds: float, replicas: int | None = 1, seed: int = 17
+        cls, models: int, benchmarks: int, seconds: float, replicas: int | None = 1, shards: int = 1
     ) -> Matrix:
         """In the mean the images of a cell take ``seconds``, and so does its evaluation; every third asks an API.
 
-        Every other model takes two GPUs; it has up to so many ``replicas`` (None: what a machine has GPUs for).
+        Every other model takes two GPUs. It has up to so many ``replicas`` (None: what a machine has GPUs for) in each
+        of so many ``shards``. Lengths are drawn, and the same in every run.
         """
-        rng = random.Random(seed)
+        rng = random.Random(17)
         of_model = [seconds * rng.uniform(0.6, 1.4) for _ in range(models)]
         images, judging = ([rng.uniform(0.5, 1.5) for _ in range(benchmarks)] for _ in range(2))
         making, evaluating, lengths = list[Job](), list[Job](), dict[str, list[float]]()
         for m in range(models):
             each, cells = 1 + m % 2, [f"model-{m}/benchmark-{b}" for b in range(benchmarks)]
             most = each * min(GPUS // each, replicas or GPUS)
-            make = Job(f"generate:model-{m}", "generate", [], cells, [], gpus=each, gpus_at_most=most)
-            making.append(make)
-            lengths[make.name] = [of_model[m] * count for count in images]
+            whole = Job(f"generate:model-{m}", "generate", [], cells, [], gpus=each, gpus_at_most=most)
+            parts = [whole]
+            if shards > 1:
+                parts = [
+                    replace(whole, name=f"{whole.name} {n}/{shards}", shard=str(Shard(n, shards)))
+                    for n in range(1, shards + 1)
+                ]
+            making += parts
+            lengths |= {part.name: [of_model[m] * count / shards for count in images] for part in parts}
             for b, cell in enumerate(cells):
                 asks, name = b % 3 == 2, f"evaluate:{cell}"
+                after = [part.name for part in parts]
                 evaluating.append(
-                    Job(name, "evaluate", [], [cell], [], after=[make.name], gpus=int(not asks), light=asks)
+                    Job(name, "evaluate", [], [cell], [], after=after, gpus=int(not asks), light=asks)
                 )
                 lengths[name] = [seconds * images[b] * judging[b]]
         jobs = [*making, *evaluating]

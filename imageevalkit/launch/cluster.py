@@ -58,7 +58,7 @@ FILES_COME_WITHIN = 60.0
 _KILLED_FOR = 4.0  # of one that Slurm says it has killed
 # Seconds until a queue that was full is tried again: others' jobs end, too.
 _FULL_FOR = 30.0
-_PROGRESS_PER_SECOND = 500  # files of running jobs that are read
+_SHOWN_PER_SECOND = 500  # jobs, as a display goes through them
 # Seconds after which a job of which sbatch did not say that it was taken would be in the queue, if it was.
 _TAKEN_WITHIN = 15.0
 _STOPS_WITHIN = 60.0
@@ -314,7 +314,7 @@ class _Run:
                 )
         if self._now() >= self._next_view:
             self._display.refresh(self._view())
-            self._next_view = self._now() + len(self._active) / _PROGRESS_PER_SECOND
+            self._next_view = self._now() + len(self._active) / _SHOWN_PER_SECOND
         return bool(self._active or self._unsure) or (self._stop is None and bool(self._pending))
 
     # Submitting
