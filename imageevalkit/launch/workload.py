@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import subprocess
 import threading
 from collections.abc import Iterable, Mapping, Sequence
