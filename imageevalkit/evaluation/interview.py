@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import reprlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, Literal, NamedTuple
 
-from imageevalkit.atomic import sync_folder
 from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.benchmark.contract import (
     Answers,
@@ -27,7 +25,7 @@ from imageevalkit.benchmark.contract import (
 from imageevalkit.benchmark.question import Answer, JudgeOnHold, JudgeUnusable, Picture, Question
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.jsonl import JsonlWriter, Shape, Tell, copy_of, read_kept, tell_nobody
+from imageevalkit.cell.jsonl import JsonlWriter, Shape, Tell, read_if_there, tell_nobody, writer_of
 from imageevalkit.cell.results import standing
 from imageevalkit.cell.states import ImageState
 from imageevalkit.errors import CellFailure, say
@@ -65,11 +63,7 @@ deleted: that is how a user has all asked anew."""
 
 def judgement_writer(cell: Cell) -> JsonlWriter:
     """For more lines."""
-    if not os.path.lexists(cell.judgements):
-        copy_of(cell.judgements).unlink(missing_ok=True)
-    writer = JsonlWriter(cell.judgements, RECORD)
-    sync_folder(cell.folder)
-    return writer
+    return writer_of(cell.judgements, RECORD)
 
 
 def _begun(cell: Cell, latest: str) -> str:
@@ -170,13 +164,12 @@ class Interview:
         # by evaluator, of each of its answers in all runs: tokens by kind, USD
         self._spent: dict[str | None, list[tuple[Mapping[str, float], float | None]]] = defaultdict(list)
         self.began = ""
-        has_records = os.path.lexists(cell.judgements)
-        for record in read_kept(cell.judgements, RECORD, tell) if has_records else ():
+        for record in read_if_there(cell.judgements, RECORD, tell):
             self.count(record)
             if record["status"] != "failed" and record.get("raw") is not None:
                 self._replies[record["request"]].append(Reply.of(record))
             self.began = max(self.began, record.get("run", ""))
-        for record in read_kept(cell.repeats, RECORD, tell) if os.path.lexists(cell.repeats) else ():
+        for record in read_if_there(cell.repeats, RECORD, tell):
             self.count(record)
             self.began = max(self.began, record.get("run", ""))
         self.began = _begun(cell, self.began)

@@ -24,11 +24,10 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from imageevalkit.atomic import sync_folder
 from imageevalkit.benchmark.contract import Benchmark, ScoredItem, Scores, Unparsed, benchmark_code
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Question
 from imageevalkit.cell import Cell, short_path
-from imageevalkit.cell.jsonl import JsonlWriter, read_kept
+from imageevalkit.cell.jsonl import read_if_there, writer_of
 from imageevalkit.cell.results import Metric, Noise, Score
 from imageevalkit.cell.states import ImageState
 from imageevalkit.errors import CellFailure, UserError, say
@@ -55,7 +54,8 @@ class _Said(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """A question that was asked again: its ``places``, and what was said by the run it is of, what counts first."""
+    """A question that was asked again: its ``places``, and what was said by run, in the one of the answer that counts
+    and in this one."""
 
     places: Sequence[Place]
     said: Mapping[str, Sequence[_Said]]
@@ -82,7 +82,7 @@ class Repeats:
         self._judge = judge if isinstance(judge, Judge) else None
         self._run, self._asked_probes = interview.began, False
         self._records: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        for record in read_kept(cell.repeats, RECORD) if self._judge else ():
+        for record in read_if_there(cell.repeats, RECORD) if self._judge else ():
             self._records[record["request"]].append(record)
 
     @property
@@ -129,26 +129,26 @@ class Repeats:
         places = self._places
         if not self._asks or not places:
             return
-        requests = sorted(places)[
-            : self._options.judge_repeats
-        ]  # by their hashes: in every run the same ones
-        failed = set[str]()
-        with self._telling(progress), closing(JsonlWriter(self._cell.repeats, RECORD)) as writer:
-            sync_folder(self._cell.folder)
-            with watched(writer.sync):
-                while wanted := self._wanted(places, [one for one in requests if one not in failed]):
-                    say(f"{len(wanted)} questions to ask again")
-                    questions = [question for question, _, _ in wanted.values()]
-                    for left, answer in enumerate(self._interview.answerers.ask(questions), 1):
-                        _, request, number = wanted[answer.question.item, answer.question.name]
-                        if answer.text is None:
-                            failed.add(request)
-                        record = self._record(places[request][0], answer, number)
-                        writer.append(record)
-                        self._records[request].append(record)
-                        self._interview.count(record)
-                        self._interview.spend(answer.usd)
-                        self._tell(progress, len(questions) - left, "to ask again")
+        # by their hashes: in every run the same ones
+        requests, failed = sorted(places)[: self._options.judge_repeats], set[str]()
+        with (
+            self._telling(progress),
+            closing(writer_of(self._cell.repeats, RECORD)) as writer,
+            watched(writer.sync),
+        ):
+            while wanted := self._wanted(places, [one for one in requests if one not in failed]):
+                say(f"{len(wanted)} questions to ask again")
+                questions = [question for question, _, _ in wanted.values()]
+                for left, answer in enumerate(self._interview.answerers.ask(questions), 1):
+                    _, request, number = wanted[answer.question.item, answer.question.name]
+                    if answer.text is None:
+                        failed.add(request)
+                    record = self._record(places[request][0], answer, number)
+                    writer.append(record)
+                    self._records[request].append(record)
+                    self._interview.count(record)
+                    self._interview.spend(answer.usd)
+                    self._tell(progress, len(questions) - left, "to ask again")
 
     @contextmanager
     def _telling(self, progress: ProgressWriter) -> Iterator[None]:
@@ -231,7 +231,7 @@ class Repeats:
         first = Reply(place.text, answer.probabilities, answer.outside, place.run)
         again = (Reply.of(one) for one in self._records[place.request] if one["status"] == "ok")
         said = defaultdict[str, list[_Said]](list)
-        for reply in (first, *again):
+        for reply in (one for one in (first, *again) if one.run in (place.run, self._run)):
             with contextlib.suppress(Unparsed):  # by a parser that was mended since
                 value = self._interview.read(question, reply).value
                 probabilities = reply.probabilities if question.of_first_token else None

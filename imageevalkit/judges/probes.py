@@ -20,11 +20,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from imageevalkit.atomic import sync_folder
 from imageevalkit.benchmark.answerer import digest, without_packages
 from imageevalkit.benchmark.question import Answer, Message, Picture, PixelRule, Question, Sampling
 from imageevalkit.cell import JUDGES, output_root
-from imageevalkit.cell.jsonl import JsonlWriter, Shape, read_kept
+from imageevalkit.cell.jsonl import Shape, read_if_there, writer_of
 from imageevalkit.cell.results import Drift, folder_name
 from imageevalkit.judges.choice import Judge
 from imageevalkit.judges.drift import BEFORE, Reply, Series, drift_of
@@ -232,7 +231,7 @@ class Probing:
     def _series(self, run: str) -> dict[str, Series]:
         """What was said to each probe, first and in ``run``."""
         said = {probe.name: defaultdict[str, list[dict[str, Any]]](list) for probe in PROBES}
-        for record in read_kept(self.path, _RECORD):
+        for record in read_if_there(self.path, _RECORD):
             if record["status"] == "ok" and record["probe"] in said:
                 said[record["probe"]][record["run"]].append(record)
 
@@ -250,7 +249,7 @@ class Probing:
     def drift(self, run: str = "") -> Drift | None:
         """What its replies in ``run`` (empty: in the last one on record) tell; None where they are all there are."""
         if not run:
-            run = next((record["run"] for record in reversed([*read_kept(self.path, _RECORD)])), "")
+            run = next((record["run"] for record in reversed([*read_if_there(self.path, _RECORD)])), "")
         return drift_of(self._series(run).values())
 
     def ask(self, run: str, workers: int) -> Iterator[int]:
@@ -271,8 +270,7 @@ class Probing:
                     for number in range(count)
                 ]
                 yield len(questions)
-                with closing(JsonlWriter(self.path, _RECORD)) as writer:
-                    sync_folder(self.path.parent)
+                with closing(writer_of(self.path, _RECORD)) as writer:
                     for left, answer in enumerate(self._judge.ask(questions, workers), 1):
                         name = answer.question.name.removeprefix("probe/")
                         writer.append(self._record(name, run, answer))
