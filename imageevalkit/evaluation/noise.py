@@ -97,7 +97,9 @@ class Repeats:
         questions = (places[0].question for places in self._interview.places_of(self._judge).values())
         form = Form.of(questions, self._benchmark.shown_pixels)
         judge = self._judge
-        if self._options.judge_options.batch:  # in a day a batch tells nothing of the judge that is asked now
+        if judge.backend != "transformers":
+            # at once: in a day a batch would tell nothing of the judge that is asked now; and one of its own, so that
+            # what it makes of a probe says nothing of the questions
             at_once = replace(self._options.judge_options, batch=False, batches="")
             made = Answerers(self._benchmark, at_once).judge
             judge = made if isinstance(made, Judge) else judge
