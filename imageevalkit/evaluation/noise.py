@@ -7,8 +7,9 @@ alike. To first order M moves by a term of its own with the reply to each questi
 differs by d with E[d²] = 2 · (variance of M that j brings). Replies are drawn apart, and variances add up: the standard
 error of M is √(Q / N · Σ d² / 2) over N of Q questions that were drawn by their hashes. With a block of questions
 replaced at once, the mixed terms of d² vanish in the mean, and the sum over blocks is the same: fewer metrics are
-computed. (Two measurements of each of some subjects: J. M. Bland and D. G. Altman, "Measurement error", BMJ 313 (1996)
-744; the sample in place of all: W. G. Cochran, "Sampling Techniques", section 2.3.)
+computed. An answer that leads to other questions moves M by its own value alone: nobody has asked those. (Two
+measurements of each of some subjects: J. M. Bland and D. G. Altman, "Measurement error", BMJ 313 (1996) 744; the sample
+in place of all: W. G. Cochran, "Sampling Techniques", section 2.3.)
 """
 
 from __future__ import annotations
