@@ -97,6 +97,8 @@ class EvaluateOrder:
     ``judge`` is the full name of the judge or the name of the reader to ask (empty: neither is). ``environment`` is
     what config.sh calls the one it runs in. ``official``: missing items count as the official evaluator has them.
     ``ask`` False: only what is on record counts. ``retry_unparsed``: answers without a value are asked anew.
+    ``judge_repeats``: so many questions are asked of the judge again, and its probes once in the ``run`` of that name
+    (empty: there is no plan); 0: neither.
     """
 
     judge: str = ""
@@ -107,6 +109,8 @@ class EvaluateOrder:
     official: bool = False
     ask: bool = True
     retry_unparsed: bool = False
+    judge_repeats: int = 0
+    run: str = ""
     kind: Literal["evaluate"] = "evaluate"
 
 

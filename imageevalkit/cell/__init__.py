@@ -19,6 +19,8 @@ COMPARISONS = "comparisons"
 """The folder there of what benchmarks say of several models."""
 REWRITES = "rewrites"
 """The folder there of what rewriters of prompts replied, which models share."""
+JUDGES = "judges"
+"""The folder there of what each judge said to its probes."""
 _LONGEST_NAME = 200  # bytes; file systems take 255, and names of logs and outcomes have more in them
 REWRITER_NAME = r"[a-z]\w*"
 """What a rewriter's name is like: by it the folders of rewritten prompts are told from others."""
@@ -42,8 +44,9 @@ def check_name(name: str) -> str:
         )
     if any(len(part.encode()) > _LONGEST_NAME for part in parts):
         raise UserError(f"'{name[:40]}…' cannot be a name: a part of it has more than {_LONGEST_NAME} bytes")
-    if parts[0] in (*REPORTS, COMPARISONS, REWRITES):
-        what = "holds rewritten prompts" if parts[0] == REWRITES else "is a report of the run"
+    if parts[0] in (*REPORTS, COMPARISONS, REWRITES, JUDGES):
+        holds = {REWRITES: "holds rewritten prompts", JUDGES: "holds what judges said to their probes"}
+        what = holds.get(parts[0], "is a report of the run")
         raise UserError(f"'{name}' cannot be a name: output/{parts[0]} {what}")
     return name
 
@@ -92,6 +95,8 @@ class Cell(_Names):
     generation = _File("generation.jsonl")
     fingerprints = _File("fingerprints.jsonl")
     judgements = _File("judgements.jsonl")
+    repeats = _File("repeats.jsonl")
+    """What a judge said when it was asked again (:mod:`imageevalkit.evaluation.noise`)."""
     scores = _File("scores.jsonl")
     batches = _File("batches.jsonl")
     judge_batches = _File("judge_batches.jsonl")

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Generic, Literal, NewType, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from imageevalkit.atomic import disk_error, write_atomic
+from imageevalkit.atomic import disk_error, sync_folder, write_atomic
 from imageevalkit.cell import short_path
 from imageevalkit.errors import CellFailure
 from imageevalkit.machine import when_one_is_free
@@ -427,3 +427,17 @@ class JsonlWriter:
         finally:
             for fd in self._files.values():
                 os.close(fd)
+
+
+def writer_of(path: Path, shape: Shape[Any]) -> JsonlWriter:
+    """For more lines of a file that is kept twice, and that its user may delete: then the copy goes, too."""
+    if not os.path.lexists(path):
+        copy_of(path).unlink(missing_ok=True)
+    writer = JsonlWriter(path, shape)
+    sync_folder(path.parent)
+    return writer
+
+
+def read_if_there(path: Path, shape: Shape[T], tell: Tell = tell_nobody) -> Iterator[T]:
+    """:func:`read_kept` of such a file; nothing once it was deleted."""
+    return read_kept(path, shape, tell) if os.path.lexists(path) else iter(())

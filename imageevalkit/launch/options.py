@@ -73,6 +73,10 @@ def _if_any(parse: Parse) -> Parse:
     return lambda text, where: parse(text, where) if text.strip() else None
 
 
+def _count_or_none(text: str, where: str) -> int:
+    return parse_count(text, where) if text.strip() not in ("", "0") else 0
+
+
 def _folder(text: str, where: str) -> Path:
     if not text.strip():
         raise UserError(f"{where} is empty: name the folder")
@@ -193,6 +197,13 @@ class Options:
     )
     rescore: bool = _flag("score what the judges said before, ask them nothing, make no image")
     retry_unparsed: bool = _flag("ask again where a judge's reply held no score")
+    judge_repeats: int = option(
+        "N",
+        "ask N questions of each cell again, and the judge's probes: its noise and drift",
+        _count_or_none,
+        0,
+        config="JUDGE_REPEATS",
+    )
     missing_items: str = option(
         "withhold|official",
         "what an incomplete cell's headline score is",

@@ -393,6 +393,7 @@ def _evaluate_job(run: Run, cell: Cell, needs: JudgeNeeds, after: Mapping[str, S
             uses_encoders=benchmark.uses_encoders,
             official=options.missing_items == "official",
             ask=not options.rescore,
+            run=run.stamp,
         ),
     )
 

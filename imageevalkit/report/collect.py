@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path, PurePosixPath
@@ -89,7 +89,32 @@ def collect(tell: Tell = tell_nobody) -> list[CellReport]:
     Each file, line and folder that cannot be read is told in one line.
     """
     cells = sorted(_cells(output_root(), tell))
-    return [report for cell in cells for report in (_read_cell(cell, tell), *_other_results(cell, tell))]
+    found = (report for cell in cells for report in (_read_cell(cell, tell), *_other_results(cell, tell)))
+    return _with_drift([*found])
+
+
+def _with_drift(reports: Sequence[CellReport]) -> list[CellReport]:
+    """``reports`` with a note beside each score of a judge that has drifted, also where it was not asked again."""
+    told = dict[str, str]()
+    for one in reports:
+        if one.result and one.result.noise and one.result.noise.has_drifted:
+            told.setdefault(_judge_of(one.result), one.cell.key)
+    warned = list[CellReport]()
+    for one in reports:
+        result = one.result
+        if result and not (result.noise and result.noise.has_drifted) and (by := told.get(_judge_of(result))):
+            note = f"the judge has drifted, as {by} tells: scores of before and after do not compare"
+            one = one._replace(result=replace(result, notes=[*result.notes, note]))
+        warned.append(one)
+    return warned
+
+
+def _judge_of(result: Result) -> str:
+    """What tells its judge from others, whatever it is asked; its evaluator, where nothing is said of a judge."""
+    details = result.evaluator.details
+    parts = [details, *filter(None, map(_dict, _dict(details.get("answerers")).values()))]
+    judges = (part["judge"] for part in parts if "judge" in part)
+    return json.dumps(next(judges, result.evaluator.id), sort_keys=True)
 
 
 def _cells(root: Path, tell: Tell) -> Iterator[Cell]:
