@@ -21,6 +21,7 @@ from imageevalkit.cell.results import SCORE, Result, no_score, others, read_resu
 from imageevalkit.errors import CellFailure
 from imageevalkit.images import IMAGE_SUFFIXES, sha256_file
 from imageevalkit.secrets import one_line
+from imageevalkit.statistics.parts import with_parts
 from imageevalkit.text import to_bytes
 
 # One item's free text may be a whole page of OCR; a report of thousands of items must stay small.
@@ -77,8 +78,8 @@ class ItemView(NamedTuple):
 class CellReport(NamedTuple):
     """One cell as found on disk: with ``result`` None, ``problem`` says in one line why it has none.
 
-    A result older than its images is withheld, with a reason that begins with :data:`STALE`. ``source`` is the file of
-    the result.
+    A result older than its images is withheld, with a reason that begins with :data:`STALE`. Its metrics have their
+    parts. ``source`` is the file of the result.
     """
 
     cell: Cell
@@ -137,7 +138,7 @@ def _read_cell(cell: Cell, tell: Tell) -> CellReport:
     try:
         made, scored = last_records(cell, tell), _scores(cell.scores, tell)
         if result:
-            result, scored = _without_stale(result, made, scored)
+            result, scored = _without_stale(with_parts(result, scored.values(), _prompts(made)), made, scored)
         ids = sorted({*made, *scored}, key=natural)
         evaluator = result.evaluator.id if result else ""
         items = [_item(cell, id, made.get(id), scored.get(id, {}), evaluator) for id in ids]
@@ -154,10 +155,14 @@ def _other_results(cell: Cell, tell: Tell) -> Iterator[CellReport]:
         if result:
             # what is unreadable is told with the cell; a file of scores that is lost tells nothing
             with contextlib.suppress(CellFailure):
-                result, _ = _without_stale(
-                    result, last_records(cell), _scores(path.with_name(cell.scores.name), tell)
-                )
+                made, scored = last_records(cell), _scores(path.with_name(cell.scores.name), tell)
+                result, _ = _without_stale(with_parts(result, scored.values(), _prompts(made)), made, scored)
         yield CellReport(cell, result, problem, [], path)
+
+
+def _prompts(made: Mapping[str, Record]) -> dict[str, str]:
+    """What tells the prompts of items apart."""
+    return {item: record.prompt_sha256 for item, record in made.items() if record.prompt_sha256}
 
 
 def _read_result(cell: Cell, path: Path, tell: Tell) -> tuple[Result | None, str]:

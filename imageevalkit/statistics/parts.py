@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 from imageevalkit.cell.jsonl import is_number
 from imageevalkit.cell.results import ItemPart, Metric, Result
@@ -13,37 +14,30 @@ from imageevalkit.cell.results import ItemPart, Metric, Result
 _CLOSE = 1e-9  # of the scale: what a value read from a file may be off
 
 
-class Measured(NamedTuple):
-    """A ``metric`` of one result, under the ``name`` that a comparison shows; ``parts`` are empty where the files do
-    not say what each item gives to it."""
-
-    name: str
-    metric: Metric
-    parts: Sequence[ItemPart]
-
-
-def parts_of(
+def with_parts(
     result: Result, records: Iterable[Mapping[str, Any]], prompts: Mapping[str, str]
-) -> dict[str, list[ItemPart]]:
-    """The parts of each metric that has a value and parts, of the ``records`` in its scores.jsonl.
+) -> Result:
+    """``result`` whose metrics have the parts that the ``records`` of its scores.jsonl tell of.
 
     A file of a version that wrote none says all the same of a metric that is the plain mean (× 100 of a percentage) of
     one of the items' values. Its clusters are then items with the same of ``prompts``, by item, such as a hash.
     """
     judged = [record for record in records if record.get("status", "judged") == "judged"]
+    valued = {name: metric for name, metric in result.metrics.items() if metric.value is not None}
     found: dict[str, list[ItemPart]] = {}
     for record in judged:
         known = record.get("parts")
         for name, parts in known.items() if isinstance(known, dict) else ():
-            if name in result.metrics:
-                found.setdefault(name, []).extend(_read(record["item"], parts, result.metrics[name]))
+            if name in valued:
+                found.setdefault(name, []).extend(_read(record["item"], parts, valued[name]))
     if not any(isinstance(record.get("parts"), dict) for record in judged):
         several = {prompt for prompt, count in Counter(prompts.values()).items() if count > 1}
         clusters = {item: prompt for item, prompt in prompts.items() if prompt in several}
-        for name, metric in result.metrics.items():
+        for name, metric in valued.items():
             if parts := _of_plain_mean(name, metric, judged, clusters):
                 found[name] = parts
-    return {name: parts for name, parts in found.items() if result.metrics[name].value is not None}
+    metrics = {name: replace(one, parts=found.get(name, ())) for name, one in result.metrics.items()}
+    return replace(result, metrics=metrics)
 
 
 def value_of(parts: Iterable[ItemPart], shares: Mapping[str, float] | None) -> float | None:
@@ -75,8 +69,6 @@ def _read(item: str, parts: Any, metric: Metric) -> list[ItemPart]:
 def _of_plain_mean(
     name: str, metric: Metric, records: Sequence[Mapping[str, Any]], clusters: Mapping[str, str]
 ) -> list[ItemPart]:
-    if metric.value is None:
-        return []
     by_value: dict[str, dict[str, float]] = {}
     for record in records:
         values = record.get("values")
