@@ -36,8 +36,8 @@ SCORE = Shape[dict[str, Any]](must={"item": str})
 class ItemPart(NamedTuple):
     """What an item gives to a metric, whose value is Σ share of a group · (Σ total / Σ weight in it).
 
-    ``total`` / ``weight`` is on the metric's own scale (× 100 of a percentage). ``group`` is None where the metric is one
-    plain mean. What has one ``cluster``, such as the images of a prompt, is not independent; None: the item is one.
+    ``total`` / ``weight`` is on the metric's own scale (× 100 of a percentage). ``group`` is None where the metric is
+    one plain mean. What has one ``cluster``, such as the images of a prompt, is not independent; None: the item is one.
     """
 
     item: str
@@ -227,7 +227,12 @@ def check_within_scale(metrics: Mapping[str, Metric], unbounded: Sequence[str]) 
 def as_object(result: Result) -> dict[str, Any]:
     """``result`` as the JSON object of its file."""
     metrics = {name: _metric_object(metric) for name, metric in result.metrics.items()}
-    return {"schema": SCHEMA, "state": result.state, **asdict(replace(result, metrics={})), "metrics": metrics}
+    return {
+        "schema": SCHEMA,
+        "state": result.state,
+        **asdict(replace(result, metrics={})),
+        "metrics": metrics,
+    }
 
 
 def _metric_object(metric: Metric) -> dict[str, Any]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _FEWEST_PROMPTS = 10
 # of a mean on a scale of 1: less is what sums are off in their last bits
 _NO_VARIANCE = 1e-18
+_DOUBT = 0.5  # prompts
 _NORMAL = NormalDist().inv_cdf(0.975)
 
 T = TypeVar("T")
@@ -86,7 +87,9 @@ def weighted(
         raise ValueError(f"no weight is given for the scores of {unknown[0]!r}")
     if not math.isclose(math.fsum(weights.values()), 1):
         raise ValueError(f"the weights add up to {math.fsum(weights.values()):g}, not to 1")
-    return _mean([(group, weight, of_groups.get(group, ())) for group, weight in weights.items()], value, **options)
+    return _mean(
+        [(group, weight, of_groups.get(group, ())) for group, weight in weights.items()], value, **options
+    )
 
 
 def mean_of_means(
@@ -242,7 +245,9 @@ def _item_parts(counted: Iterable[_Counted], shown: float, group: str | None) ->
     found = []
     for (item, cluster), parts in by_item.items():
         whole, weight = _whole(parts)
-        found.append(ItemPart(item, shown * whole, weight, group, None if cluster == item else _text(cluster)))
+        found.append(
+            ItemPart(item, shown * whole, weight, group, None if cluster == item else _text(cluster))
+        )
     return found
 
 
@@ -323,21 +328,23 @@ def interval_of_sum(strata: Sequence[Stratum], top: float = 1.0) -> tuple[float,
     middle = math.fsum(share * one.middle for share, one in zip(shares, found, strict=True))
     variances = [share**2 * one.variance for share, one in zip(shares, found, strict=True)]
     variance = math.fsum(variances) + _covariances(strata, found, variances)
-    terms = (one**2 / (len(stratum.parts) - 1) for one, stratum in zip(variances, strata, strict=True))
+    terms = math.fsum(one**2 / each.freedom for one, each in zip(variances, found, strict=True))
     clusters = {name for stratum in strata for name in stratum.clusters}
-    freedom = min(variance**2 / math.fsum(terms), len(clusters) - 1 if clusters else math.inf)
+    freedom = min(variance**2 / terms, len(clusters) - 1 if clusters else math.inf) if terms else math.inf
     value = math.fsum(share * one.value for share, one in zip(shares, found, strict=True))
     low, high = _wilson(value, variance / (middle * (1 - middle)), freedom)
     return bottom + (top - bottom) * low, bottom + (top - bottom) * high
 
 
 class _Middle(NamedTuple):
-    """A mean on a scale of 1, the middle of its interval, the variance of a mean in that middle; and of each part, how
-    far it is from the mean, in units in which their squares add up to 1 (all 0 where they are all one)."""
+    """A mean on a scale of 1, the middle of its interval, the variance of a mean in that middle with its degrees of
+    freedom; and of each part, how far it is from the mean, in units in which their squares add up to 1 (all 0 where
+    they are all one)."""
 
     value: float
     middle: float
     variance: float
+    freedom: float
     away: list[float]
 
 
@@ -347,16 +354,27 @@ def _middle(parts: Sequence[Part], bottom: float, span: float) -> _Middle:
     value = min(1.0, max(0.0, (math.fsum(total for total, _ in parts) / whole - bottom) / span))
     away = [((total - bottom * weight) / span - value * weight) / whole for total, weight in parts]
     squares = math.fsum(one**2 for one in away)
+    # were each all or nothing
+    spread = math.fsum((weight / whole) ** 2 for _, weight in parts)
+    freedom = math.inf
     variance = len(parts) / (len(parts) - 1) * squares
-    if varies := variance > _NO_VARIANCE:
-        spread = variance / (value * (1 - value))
-    else:
-        spread = math.fsum((weight / whole) ** 2 for _, weight in parts)
+    if (varies := variance > _NO_VARIANCE) and not _is_all_or_nothing(parts, bottom, span):
+        freedom = len(parts) - 1
+        most = value * (1 - value) / spread
+        spread *= (most + _DOUBT) / (most * spread * value * (1 - value) / variance + _DOUBT)
     # the middle is at no end of the scale, where all values are one and would vary in nothing
-    low, high = _wilson(value, spread, len(parts) - 1)
+    low, high = _wilson(value, spread, freedom)
     middle = (low + high) / 2
     size = math.sqrt(squares) if varies else math.inf
-    return _Middle(value, middle, spread * middle * (1 - middle), [one / size for one in away])
+    return _Middle(value, middle, spread * middle * (1 - middle), freedom, [one / size for one in away])
+
+
+def _is_all_or_nothing(parts: Sequence[Part], bottom: float, span: float) -> bool:
+    """Whether each part is at an end of the scale, and counts as much as another."""
+    first = parts[0][1]
+    return all(
+        weight == first and (total - bottom * weight) in (0.0, span * weight) for total, weight in parts
+    )
 
 
 def _covariances(strata: Sequence[Stratum], found: Sequence[_Middle], variances: Sequence[float]) -> float:

@@ -276,8 +276,8 @@ _MOST_NAMED = 3  # cells with the same note
 def format_table(results: Sequence[Result], width: int, ranks: Ranks | None = None) -> str:
     """One block per score, best model first; ``width`` is the terminal's, in columns.
 
-    ``*`` marks the best of a score, and all that cannot be told from it. A withheld score shows its state instead of a number and its reason
-    below the table, where the notes of all results are, too.
+    ``*`` marks the best of a score, and all that cannot be told from it. A withheld score shows its state instead of a
+    number and its reason below the table, where the notes of all results are, too.
     """
     if not results:
         return "No results."

@@ -139,7 +139,8 @@ def _section(
     names = dict.fromkeys([*headline, *(name for result in members for name in result.metrics)])
     figures = {name: [shown(result, name) for result in members] for name in names}
     rows = [
-        (name, name in headline, ranks.mark(row) if name in headline else row) for name, row in figures.items()
+        (name, name in headline, ranks.mark(row) if name in headline else row)
+        for name, row in figures.items()
     ]
     of_models = [(cell, relations.get(cell.key)) for cell in (Cell(r.model, r.benchmark) for r in members)]
     return {

@@ -68,8 +68,8 @@ def compare(first: Measured, second: Measured) -> Comparison:
 
     ``p`` is of a test that swaps the two models, prompt by prompt (sign flips of what each gives to the difference,
     Fisher 1935; all of them where few differ, else up to 9,999 at random, counted as in Phipson and Smyth 2010), beyond
-    that resolution of a paired t-test. Of means of right or wrong it is McNemar's exact test, which is the same. A ratio of
-    sums is linear in its prompts about the mean of both (Cochran, "Sampling Techniques", section 6.4).
+    that resolution of a paired t-test. Of means of right or wrong it is McNemar's exact test, which is the same. A
+    ratio of sums is linear in its prompts about the mean of both (Cochran, "Sampling Techniques", section 6.4).
 
     The interval is made of those of the two metrics and their correlation (Newcombe 1998, Statistics in Medicine 17,
     method 10; Zou and Donner 2008): as these, it holds with few prompts and near the ends of a scale.
@@ -101,11 +101,24 @@ def adjust(found: Sequence[Comparison]) -> list[Comparison]:
     return [one if one.p is None else replace(one, adjusted=float(next(adjusted))) for one in found]
 
 
+def influence(one: Measured) -> np.ndarray:
+    """What each prompt gives to the distance of the metric from its value; empty where the files do not say it."""
+    import numpy as np
+
+    [table] = _tables([one])
+    if table is None:
+        return np.zeros(0)
+    table = table.only(table.weight > 0)
+    found: np.ndarray = table.away(table.means())[table.weight.any(0)]
+    return found
+
+
 # ---- what prompts give
 
 
 class _Table(NamedTuple):
-    """Totals and weights of a metric, groups × prompts, and the share of each group; weight 0: it has no such prompt."""
+    """Totals and weights of a metric, groups × prompts, and the share of each group; weight 0: it has no such
+    prompt."""
 
     total: np.ndarray
     weight: np.ndarray
@@ -187,10 +200,15 @@ def _tables(column: Sequence[Measured]) -> list[_Table | None]:
         cells = [groups[part.group] * len(units) + units[part.unit] for part in one.metric.parts]
         total, weight = (
             np.bincount(cells, given, len(groups) * len(units)).reshape(shape)
-            for given in ([part.total for part in one.metric.parts], [part.weight for part in one.metric.parts])
+            for given in (
+                [part.total for part in one.metric.parts],
+                [part.weight for part in one.metric.parts],
+            )
         )
         known = one.metric.shares or {}
-        tables.append(_Table(total, weight, np.array([1.0 if g is None else known.get(g, 0.0) for g in groups])))
+        tables.append(
+            _Table(total, weight, np.array([1.0 if g is None else known.get(g, 0.0) for g in groups]))
+        )
     return tables
 
 
@@ -211,7 +229,10 @@ def _pair(one: Measured, other: Measured, mine: _Table, theirs: _Table) -> _Pair
     n, scale = int(used.sum()), one.metric.scale or 1.0
     size = math.sqrt(float((a**2).sum() * (b**2).sum()))
     is_right_or_wrong = all(
-        bool(np.isin(table.total[table.weight > 0], (0.0, scale)).all() and np.isin(table.weight, (0.0, 1.0)).all())
+        bool(
+            np.isin(table.total[table.weight > 0], (0.0, scale)).all()
+            and np.isin(table.weight, (0.0, 1.0)).all()
+        )
         for table in (mine, theirs)
     )
     return _Pair(
@@ -365,7 +386,9 @@ def _unpaired(pair: _Pair) -> Comparison:
     difference, n = one.value - other.value, min(one.n, other.n)
     names = pair.first.name, pair.second.name
     if one.interval is None or other.interval is None or n < 2:
-        return Comparison(*names, difference, None, None, n, f"no test: {pair.why}, nor have both an interval", False)
+        return Comparison(
+            *names, difference, None, None, n, f"no test: {pair.why}, nor have both an interval", False
+        )
     from scipy.stats import t, ttest_ind_from_stats
 
     spreads = [
@@ -374,11 +397,14 @@ def _unpaired(pair: _Pair) -> Comparison:
         if m.interval
     ]
     p = (
-        float(ttest_ind_from_stats(one.value, spreads[0], one.n, other.value, spreads[1], other.n, False).pvalue)
+        float(
+            ttest_ind_from_stats(one.value, spreads[0], one.n, other.value, spreads[1], other.n, False).pvalue
+        )
         if any(spreads)
         else None
     )
     interval = _of_two(
         difference, (one.value, other.value), (one.interval, other.interval), 0.0, max(one.scale, other.scale)
     )
-    return Comparison(*names, difference, interval, p, n, f"Welch's t-test of two means: {pair.why}", False)
+    test = f"Welch's t-test of two means: {pair.why}"
+    return Comparison(*names, difference, interval, p, n, test, False, math.hypot(*spreads))

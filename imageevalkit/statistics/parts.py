@@ -14,9 +14,7 @@ from imageevalkit.cell.results import ItemPart, Metric, Result
 _CLOSE = 1e-9  # of the scale: what a value read from a file may be off
 
 
-def with_parts(
-    result: Result, records: Iterable[Mapping[str, Any]], prompts: Mapping[str, str]
-) -> Result:
+def with_parts(result: Result, records: Iterable[Mapping[str, Any]], prompts: Mapping[str, str]) -> Result:
     """``result`` whose metrics have the parts that the ``records`` of its scores.jsonl tell of.
 
     A file of a version that wrote none says all the same of a metric that is the plain mean (× 100 of a percentage) of
@@ -56,13 +54,13 @@ def value_of(parts: Iterable[ItemPart], shares: Mapping[str, float] | None) -> f
 
 def _read(item: str, parts: Any, metric: Metric) -> list[ItemPart]:
     """Those of an item, of a file that anybody may have written."""
-    groups = metric.shares or {None: 1.0}
+    groups = {*metric.shares} if metric.shares else {None}
     found = []
     for one in parts if isinstance(parts, list) else ():
         if isinstance(one, list) and 2 <= len(one) <= 4 and all(map(is_number, one[:2])):
             group, cluster = [*one[2:], None, None][:2]
             if group in groups and isinstance(cluster, str | None) and one[1] >= 0:
-                found.append(ItemPart(item, *one[:2], group, cluster))
+                found.append(ItemPart(item, one[0], one[1], group, cluster))
     return found
 
 
@@ -81,7 +79,7 @@ def _of_plain_mean(
         mean = math.fsum(values.values()) / len(values)
         for shown in (1, 100):
             if len(values) == metric.n and math.isclose(
-                shown * mean, metric.value, rel_tol=0, abs_tol=_CLOSE * abs(metric.scale)
+                shown * mean, metric.value or 0.0, rel_tol=0, abs_tol=_CLOSE * abs(metric.scale)
             ):
                 return [ItemPart(i, shown * v, 1.0, None, clusters.get(i)) for i, v in values.items()]
     return []

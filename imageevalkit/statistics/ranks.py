@@ -37,7 +37,9 @@ def compact_groups(count: int, told: Iterable[tuple[int, int]]) -> list[frozense
     absorb, Piepho 2004, Journal of Computational and Graphical Statistics 13)."""
     groups = [frozenset(range(count))]
     for a, b in told:
-        split = [part for group in groups for part in ([group - {a}, group - {b}] if {a, b} <= group else [group])]
+        split = [
+            part for group in groups for part in ([group - {a}, group - {b}] if {a, b} <= group else [group])
+        ]
         groups = [one for one in dict.fromkeys(split) if not any(one < other for other in split)]
     return groups
 
