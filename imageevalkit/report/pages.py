@@ -89,6 +89,12 @@ def render(
     )
 
 
+def comparison_page(**found: Any) -> str:
+    """``comparison.html`` of what :mod:`imageevalkit.comparing` found, in the look of the report."""
+    style = Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8"))
+    return _template("comparison.html.j2", autoescape=True).render(found, style=style)
+
+
 def _of_both(cells: Sequence[CellReport], unreadable: Sequence[str], ranks: Ranks) -> dict[str, Any]:
     """What both templates show."""
     results = [cell.result for cell in cells if cell.result]
