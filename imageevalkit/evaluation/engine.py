@@ -218,7 +218,9 @@ def scores_text(
     value: by name lists of total, weight, group and cluster, nulls at the end left out."""
     parts: dict[str, dict[str, list[list[Any]]]] = {}
     for name, metric in metrics.items():
-        for part in metric.parts if metric.value is not None else ():
+        # of scores that a benchmark made of several items nobody can say which gave what
+        is_whole = metric.value is not None and all(part.item in states for part in metric.parts)
+        for part in metric.parts if is_whole else ():
             known = [*part[1:]]
             while known[-1] is None:
                 known.pop()

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 _FEWEST_PROMPTS = 10
 # of a mean on a scale of 1: less is what sums are off in their last bits
 _NO_VARIANCE = 1e-18
-_DOUBT = 0.5  # prompts
+_ROUNDING = 1e-9
+# So many prompts' worth of "each may be all or nothing" is added to what scores say of their variance. By simulation:
+# with 0 the mean of skewed scores near an end is held in 58 % of runs of 10 prompts, with 0.5 in 98 %.
+_DOUBT = 0.2
 _NORMAL = NormalDist().inv_cdf(0.975)
 
 T = TypeVar("T")
@@ -311,11 +314,12 @@ def interval_of_sum(strata: Sequence[Stratum], top: float = 1.0) -> tuple[float,
     The scale is from 0 to ``top``, the shares add up to 1. Each part is one prompt, whatever it is a sum of: units of a
     prompt are not independent. None where a stratum has fewer than 10, of which an interval says little.
 
-    It is Wilson's score interval with the variance of the scores in the place of the binomial one, and Student's t: the
-    means μ that a test with the variance φ · μ · (top - μ) does not refuse. φ is as the scores have it, 1 where each is
-    all or nothing (of a ratio as in Cochran, "Sampling Techniques", section 6.4). Scores that are all one tell nothing
-    of how they vary, and count as all or nothing. Unlike a percentile bootstrap it holds where few prompts are near an
-    end of the scale, and their scores skewed. The variances of strata add up (Cochran, section 5.3), with
+    It is Wilson's score interval with the variance of the scores in the place of the binomial one: the means μ that a
+    test with the variance φ · μ · (top - μ) does not refuse. φ is as the scores have it (of a ratio as in Cochran,
+    "Sampling Techniques", section 6.4), drawn to 1, which is all or nothing, the more the nearer few prompts are to an
+    end of the scale: of skewed scores they show too little. Student's t has n - 1 degrees of freedom, / (1 - φ): of all
+    or nothing the mean tells the variance, and this is Wilson's interval itself. Scores that are all one tell nothing of
+    how they vary, and count as all or nothing. The variances of strata add up (Cochran, section 5.3), with
     Satterthwaite's degrees of freedom; where strata share prompts, so do the covariances (test points of one image).
     """
     if any(len(stratum.parts) < _FEWEST_PROMPTS for stratum in strata):
@@ -327,10 +331,12 @@ def interval_of_sum(strata: Sequence[Stratum], top: float = 1.0) -> tuple[float,
     shares = [stratum.share for stratum in strata]
     middle = math.fsum(share * one.middle for share, one in zip(shares, found, strict=True))
     variances = [share**2 * one.variance for share, one in zip(shares, found, strict=True)]
-    variance = math.fsum(variances) + _covariances(strata, found, variances)
+    together = _covariances(strata, found, variances)
+    variance = math.fsum(variances) + together
     terms = math.fsum(one**2 / each.freedom for one, each in zip(variances, found, strict=True))
-    clusters = {name for stratum in strata for name in stratum.clusters}
-    freedom = min(variance**2 / terms, len(clusters) - 1 if clusters else math.inf) if terms else math.inf
+    freedom = variance**2 / terms if terms else math.inf
+    if together:  # of the same prompts again no more is known
+        freedom = min(freedom, max(one.freedom for one in found))
     value = math.fsum(share * one.value for share, one in zip(shares, found, strict=True))
     low, high = _wilson(value, variance / (middle * (1 - middle)), freedom)
     return bottom + (top - bottom) * low, bottom + (top - bottom) * high
@@ -354,27 +360,22 @@ def _middle(parts: Sequence[Part], bottom: float, span: float) -> _Middle:
     value = min(1.0, max(0.0, (math.fsum(total for total, _ in parts) / whole - bottom) / span))
     away = [((total - bottom * weight) / span - value * weight) / whole for total, weight in parts]
     squares = math.fsum(one**2 for one in away)
+    count, most = len(parts), value * (1 - value)
     # were each all or nothing
-    spread = math.fsum((weight / whole) ** 2 for _, weight in parts)
-    freedom = math.inf
-    variance = len(parts) / (len(parts) - 1) * squares
-    if (varies := variance > _NO_VARIANCE) and not _is_all_or_nothing(parts, bottom, span):
-        freedom = len(parts) - 1
-        most = value * (1 - value) / spread
-        spread *= (most + _DOUBT) / (most * spread * value * (1 - value) / variance + _DOUBT)
+    spread, freedom = math.fsum((weight / whole) ** 2 for _, weight in parts), math.inf
+    if varies := squares > _NO_VARIANCE:
+        information = most / spread
+        share = squares / most / spread
+        estimate = count / (count - 1) * share
+        # not above that of all or nothing, where nothing is estimated
+        share = min(max(1.0, share), (information + _DOUBT) / (information / estimate + _DOUBT))
+        spread *= share
+        freedom = (count - 1) / (1 - share) if share < 1 - _ROUNDING else math.inf
     # the middle is at no end of the scale, where all values are one and would vary in nothing
     low, high = _wilson(value, spread, freedom)
     middle = (low + high) / 2
     size = math.sqrt(squares) if varies else math.inf
     return _Middle(value, middle, spread * middle * (1 - middle), freedom, [one / size for one in away])
-
-
-def _is_all_or_nothing(parts: Sequence[Part], bottom: float, span: float) -> bool:
-    """Whether each part is at an end of the scale, and counts as much as another."""
-    first = parts[0][1]
-    return all(
-        weight == first and (total - bottom * weight) in (0.0, span * weight) for total, weight in parts
-    )
 
 
 def _covariances(strata: Sequence[Stratum], found: Sequence[_Middle], variances: Sequence[float]) -> float:

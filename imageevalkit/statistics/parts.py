@@ -20,15 +20,18 @@ def with_parts(result: Result, records: Iterable[Mapping[str, Any]], prompts: Ma
     A file of a version that wrote none says all the same of a metric that is the plain mean (× 100 of a percentage) of
     one of the items' values. Its clusters are then items with the same of ``prompts``, by item, such as a hash.
     """
+    records = list(records)
     judged = [record for record in records if record.get("status", "judged") == "judged"]
     valued = {name: metric for name, metric in result.metrics.items() if metric.value is not None}
     found: dict[str, list[ItemPart]] = {}
-    for record in judged:
+    for record in records:
         known = record.get("parts")
         for name, parts in known.items() if isinstance(known, dict) else ():
             if name in valued:
                 found.setdefault(name, []).extend(_read(record["item"], parts, valued[name]))
-    if not any(isinstance(record.get("parts"), dict) for record in judged):
+    # a file may have lost lines
+    found = {name: parts for name, parts in found.items() if len({one.item for one in parts}) == valued[name].n}
+    if not any(isinstance(record.get("parts"), dict) for record in records):
         several = {prompt for prompt, count in Counter(prompts.values()).items() if count > 1}
         clusters = {item: prompt for item, prompt in prompts.items() if prompt in several}
         for name, metric in valued.items():
