@@ -15,7 +15,7 @@ from imageevalkit.comparing.reading import Scored, headline_of, may_compare, rea
 from imageevalkit.comparing.sides import Pair
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, say, show
 from imageevalkit.report.leaderboard import format_value
-from imageevalkit.statistics.comparison import Comparison, Measured, compare_all
+from imageevalkit.statistics.comparison import Comparison, Measured, compare_all, holm
 from imageevalkit.text import columns_of, counted, plain
 
 LEVEL = 0.04
@@ -71,7 +71,7 @@ def falls(asked: Sequence[Asked]) -> list[tuple[Comparison, float | None, float 
     """
     found = [compare_all([one.now, one.before], with_intervals=False)[0] for one in asked]
     chances = [_of_fall(comparison, one.noise) for comparison, one in zip(found, asked, strict=True)]
-    adjusted = iter(_holm([p for p in chances if p is not None]))
+    adjusted = iter(holm([p for p in chances if p is not None]))
     return [
         (comparison, p, None if p is None else next(adjusted))
         for comparison, p in zip(found, chances, strict=True)
@@ -89,14 +89,6 @@ def _of_fall(found: Comparison, noise: float) -> float | None:
         error = math.hypot(found.spread / math.sqrt(found.n), noise)
         p = max(p, float(norm.sf(-found.difference / error)))
     return p
-
-
-def _holm(chances: Sequence[float]) -> list[float]:
-    if not chances:
-        return []
-    from statsmodels.stats.multitest import multipletests
-
-    return [float(p) for p in multipletests(chances, method="holm")[1]]
 
 
 # ---- results against those of a baseline

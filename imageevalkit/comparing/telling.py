@@ -14,6 +14,7 @@ from imageevalkit.cell.results import folder_name
 from imageevalkit.comparing.moves import Agreement, Item, Move, moves_of
 from imageevalkit.comparing.sides import find_sides, pairs_of
 from imageevalkit.errors import CellFailure, ExitStatus, show
+from imageevalkit.machine import garbage_collection
 from imageevalkit.metrics import grouped
 from imageevalkit.report.leaderboard import format_value
 from imageevalkit.report.pages import comparison_page
@@ -40,10 +41,10 @@ def compare_words(words: Sequence[str], here: Path) -> ExitStatus:
         CellFailure: a file cannot be written.
     """
     notes = list[str]()
-    sides = find_sides(words, here, notes.append)
-    names = sides[0].name, sides[1].name
-    pairs = pairs_of(*sides, notes.append)
-    moves = moves_of(pairs, names, notes.append)
+    with garbage_collection(False):  # of what all items give nothing becomes garbage
+        sides = find_sides(words, here, notes.append)
+        names = sides[0].name, sides[1].name
+        moves = moves_of(pairs_of(*sides, notes.append), names, notes.append)
     for line in terminal(moves, names):
         show(line)
     for note in dict.fromkeys(notes):

@@ -92,13 +92,18 @@ def compare_all(column: Sequence[Measured], with_intervals: bool = True) -> list
 
 def adjust(found: Sequence[Comparison]) -> list[Comparison]:
     """``found`` with p by Holm's method over all of them (Holm 1979)."""
-    known = [one.p for one in found if one.p is not None]
-    if not known:
-        return list(found)
-    from statsmodels.stats.multitest import multipletests
+    adjusted = iter(holm([one.p for one in found if one.p is not None]))
+    return [one if one.p is None else replace(one, adjusted=next(adjusted)) for one in found]
 
-    adjusted = iter(multipletests(known, method="holm")[1])
-    return [one if one.p is None else replace(one, adjusted=float(next(adjusted))) for one in found]
+
+def holm(chances: Sequence[float]) -> list[float]:
+    """Each p adjusted for all of them, in their order; as statsmodels' ``multipletests``, which collects garbage at each
+    call: 0.3 s beside two cells of 5,000 items."""
+    found, most = [0.0] * len(chances), 0.0
+    for rank, place in enumerate(sorted(range(len(chances)), key=chances.__getitem__)):
+        most = max(most, min(1.0, (len(chances) - rank) * chances[place]))
+        found[place] = most
+    return found
 
 
 def influence(one: Measured) -> np.ndarray:
