@@ -194,10 +194,8 @@ class Gate:
                 baseline = read_all(place, _tell)[1]
             except UserError as error:
                 raise UserError(f"--gate: {error}") from None
-        if save and (save.is_dir() or not save.parent.is_dir()):
-            raise UserError(
-                f"--save_baseline: {short_path(save)} can be no file: name one in a folder that is there"
-            )
+        if save and save.is_dir():
+            raise UserError(f"--save_baseline: {short_path(save)} is a folder: name a file in it")
         return cls(place, baseline, save)
 
     def check_cells(self, keys: Collection[str]) -> None:

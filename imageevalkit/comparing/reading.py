@@ -24,6 +24,9 @@ from imageevalkit.text import to_bytes
 
 # of a saved file: what else such a file may hold is nothing to a reader
 _MEMBERS = ("result.json", "scores.jsonl", "generation.jsonl")
+_HASH = (
+    16  # characters: enough to tell prompts of a benchmark apart, and a quarter of the size of a saved file
+)
 _MOST_BYTES = 2**31  # of a saved file, unpacked: more is no file of results
 
 
@@ -95,7 +98,7 @@ def _scored(reports: Iterable[CellReport], tell: Tell) -> Iterator[Scored]:
         # other evaluators' results come without the items, which are the same
         items = next((one.items for one in of_cell if one.items), [])
         prompts = {item.id: item.prompt for item in items if item.prompt}
-        hashes = {item.id: item.prompt_sha256 for item in items if item.prompt_sha256}
+        hashes = {item.id: item.prompt_sha256[:_HASH] for item in items if item.prompt_sha256}
         for one in of_cell:
             if one.result is None:
                 continue

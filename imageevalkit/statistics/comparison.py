@@ -97,8 +97,8 @@ def adjust(found: Sequence[Comparison]) -> list[Comparison]:
 
 
 def holm(chances: Sequence[float]) -> list[float]:
-    """Each p adjusted for all of them, in their order; as statsmodels' ``multipletests``, which collects garbage at each
-    call: 0.3 s beside two cells of 5,000 items."""
+    """Each p adjusted for all of them, in their order; as statsmodels' ``multipletests``, which collects garbage at
+    each call: 0.3 s beside two cells of 5,000 items."""
     found, most = [0.0] * len(chances), 0.0
     for rank, place in enumerate(sorted(range(len(chances)), key=chances.__getitem__)):
         most = max(most, min(1.0, (len(chances) - rank) * chances[place]))
