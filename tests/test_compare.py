@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import random
+import re
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +16,7 @@ from imageevalkit.cell import Cell, output_root
 from imageevalkit.cell.results import folder_name
 from imageevalkit.comparing.telling import compare_words
 from imageevalkit.errors import ExitStatus, UserError
+from imageevalkit.report.__main__ import main as report
 from tests.support.cells import QWEN, Made, write_cell, write_scored
 from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 
@@ -83,6 +86,32 @@ def test_items_are_in_a_file_what_moved_most_first_and_on_a_page(tmp_path: Path)
     assert "2 of 20 items moved: 2 up, 0 down" in text
     assert "&lt;b&gt;red&lt;/b&gt;" in text
     assert "<b>red" not in text
+
+
+def test_the_report_leads_to_comparisons_and_leaves_them_alone(tmp_path: Path) -> None:
+    for model in ("old", "new"):
+        write_scored(Cell(model, "text"), HUNDRED)
+    compared("old", "new", tmp_path)
+    assert report([]) == ExitStatus.COMPLETE
+    name = folder_name("old vs new")
+    assert (
+        f'<a href="comparisons/{name}/comparison.html">{name}</a>'
+        in (output_root() / "report.html").read_text()
+    )
+    assert len(rows("old", "new")) == 1
+
+
+def test_a_narrow_terminal_cuts_no_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    write_scored(Cell("old", "a-benchmark-with-a-long-name"), HUNDRED)
+    write_scored(Cell("new", "a-benchmark-with-a-long-name"), changed(HUNDRED, up=3))
+    compared("old", "new", tmp_path)
+    table = capsys.readouterr().out.partition(": 3 of 100")[0]
+    assert max(map(len, table.splitlines()[:-1])) <= 80
+    assert re.search(r"0\.5000  0\.5300  \+0\.0300  \[-?0\.\d{4}, 0\.\d{4}\] +0\.250  100", table), table
 
 
 def test_output_folders_models_in_them_and_cells_can_be_named_by_paths(tmp_path: Path) -> None:

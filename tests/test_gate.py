@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from imageevalkit.cell import Cell, log_root, output_root
 from imageevalkit.cell.results import ItemPart, Metric
@@ -57,8 +57,8 @@ def test_of_1000_reruns_without_change_at_most_5_percent_raise_an_alarm_anywhere
             asked.append(Asked(measured(first), measured(rerun(rng, first, 0.3))))
         for _ in range(2):  # grades of a fine scale, both runs equally far from what the model can
             able = rng.random(80)
-            both = (np.clip(able + rng.normal(0, 0.1, 80), 0, 1) for _ in range(2))
-            asked.append(Asked(*map(measured, both)))
+            first, second = (np.clip(able + rng.normal(0, 0.1, 80), 0, 1) for _ in range(2))
+            asked.append(Asked(measured(first), measured(second)))
         alarms += any(fell(falls(asked)))
     assert 5 < alarms <= 50, f"{alarms} of 1,000"
 
@@ -171,7 +171,8 @@ def test_the_noise_of_a_judge_is_part_of_what_chance_does(tmp_path: Path) -> Non
     for noise, verdict in ((None, "fell"), ("text", "fell"), (0.001, "fell"), (0.05, "holds")):
         more: dict[str, Any] = {} if noise is None else {"noise": {"standard_error": {"accuracy": noise}}}
         write_scored(Cell("m", "text"), HUNDRED, more=more)
-        baseline = baseline_of(tmp_path / f"{noise}") if (tmp_path / f"{noise}").mkdir() is None else tmp_path
+        (folder := tmp_path / f"{noise}").mkdir()
+        baseline = baseline_of(folder)
         write_scored(Cell("m", "text"), less, more=more)
         assert verdicts(baseline) == {"m/text/accuracy": verdict}, noise
 

@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import COMPARISONS, output_root, short_path
@@ -17,10 +17,12 @@ from imageevalkit.errors import CellFailure, ExitStatus, show
 from imageevalkit.machine import garbage_collection
 from imageevalkit.metrics import grouped
 from imageevalkit.report.leaderboard import format_value
-from imageevalkit.report.pages import comparison_page
-from imageevalkit.text import csv_text, fit, plain
+from imageevalkit.report.pages import COMPARISON_PAGE, comparison_page
+from imageevalkit.text import columns_of, csv_text, fit, plain
 
-_WIDTH_OF_A_PIPE = 120
+_WIDTH_OF_A_PIPE, _WIDEST = 120, 200  # a log has room for names
+_GAP, _LEAST = "  ", 12  # columns between columns; of one that gives way
+_WORDS = ("verdict", "agreement")
 _ITEMS, _ITEMS_OF_PAGE = 10, 200  # of each metric: those that moved most; items.csv has all
 _OTHERS = 20  # metrics that are no headline, in the terminal
 _LONGEST_PROMPT = 500  # of a line of a table in a page
@@ -53,7 +55,7 @@ def compare_words(words: Sequence[str], here: Path) -> ExitStatus:
     texts = {
         "comparison.csv": csv_text(rows(moves)),
         "items.csv": csv_text(item_rows(moves)),
-        "comparison.html": page(moves, names, notes),
+        COMPARISON_PAGE: page(moves, names, notes),
     }
     for name, text in texts.items():
         try:
@@ -164,26 +166,30 @@ def _agreement(move: Move) -> str:
 
 
 def _grid(header: Sequence[str], table: Sequence[Sequence[str]], right: set[int], narrow: int = 0) -> str:
-    """A table as wide as the terminal at most; the column ``narrow`` gives way."""
+    """A table as wide as the terminal at most: words go over several lines, the column ``narrow`` is cut, no number."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    width = shutil.get_terminal_size((_WIDTH_OF_A_PIPE, 24)).columns
+    if not sys.stdout.isatty():
+        width = max(width, _WIDEST)
+    widths = [max(map(columns_of, column)) for column in zip(header, *table, strict=True)]
+    words = [n for n, name in enumerate(header) if name in _WORDS]
+    spare = width - len(_GAP) * (len(header) - 1) - sum(widths) + widths[narrow]
+    spare += sum(widths[n] - min(widths[n], _LEAST) for n in words)
+    widths[narrow] = min(widths[narrow], max(_LEAST, spare))
+    grid = Table(box=None, pad_edge=False, padding=(0, len(_GAP), 0, 0), header_style="bold")
     for n, name in enumerate(header):
-        grid.add_column(
-            name,
-            justify="right" if n in right else "left",
-            no_wrap=True,
-            overflow="ellipsis" if n == narrow else "fold",
-            ratio=1 if n == narrow else None,
-            min_width=12 if n == narrow else None,
-        )
+        justify: Literal["left", "right"] = "right" if n in right else "left"
+        if n in words:
+            grid.add_column(name, min_width=min(widths[n], _LEAST))
+        else:
+            grid.add_column(name, justify=justify, no_wrap=True, width=widths[n])
     for row in table:
         # what a model or a prompt says is no markup
-        grid.add_row(*map(Text, row))
-    width = shutil.get_terminal_size((_WIDTH_OF_A_PIPE, 24)).columns
-    console = Console(width=width if sys.stdout.isatty() else max(width, 200), no_color=True, emoji=False)
+        grid.add_row(*(Text(fit(text, widths[n]) if n == narrow else text) for n, text in enumerate(row)))
+    console = Console(width=width, no_color=True, emoji=False)
     with console.capture() as captured:
         console.print(grid)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
