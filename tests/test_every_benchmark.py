@@ -314,7 +314,9 @@ def test_what_items_give_makes_each_metric(kit: Kit, undisturbed: Run, benchmark
     found = with_parts(result, undisturbed[benchmark].scores, {}).metrics
     known = {name: metric for name, metric in found.items() if metric.value is not None}
     silent = {name for name, metric in known.items() if not metric.parts}
-    assert silent == {name for name in known if any(fnmatch(name, one) for one in NO_MEANS.get(benchmark, ()))}
+    assert silent == {
+        name for name in known if any(fnmatch(name, one) for one in NO_MEANS.get(benchmark, ()))
+    }
     tolerance = ROUNDED.get(benchmark, 0.0)
     for name, metric in known.items():
         if metric.parts:

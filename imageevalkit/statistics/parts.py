@@ -30,7 +30,9 @@ def with_parts(result: Result, records: Iterable[Mapping[str, Any]], prompts: Ma
             if name in valued:
                 found.setdefault(name, []).extend(_read(record["item"], parts, valued[name]))
     # a file may have lost lines
-    found = {name: parts for name, parts in found.items() if len({one.item for one in parts}) == valued[name].n}
+    found = {
+        name: parts for name, parts in found.items() if len({one.item for one in parts}) == valued[name].n
+    }
     if not any(isinstance(record.get("parts"), dict) for record in records):
         several = {prompt for prompt, count in Counter(prompts.values()).items() if count > 1}
         clusters = {item: prompt for item, prompt in prompts.items() if prompt in several}
