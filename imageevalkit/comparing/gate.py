@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
@@ -15,7 +15,7 @@ from imageevalkit.comparing.reading import Scored, headline_of, may_compare, rea
 from imageevalkit.comparing.sides import Pair
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, say, show
 from imageevalkit.report.leaderboard import format_value
-from imageevalkit.statistics.comparison import Comparison, Measured, compare_all, holm
+from imageevalkit.statistics.comparison import Comparison, Measured, adjust, compare_all
 from imageevalkit.text import columns_of, counted, plain
 
 LEVEL = 0.04
@@ -64,18 +64,15 @@ class Asked(NamedTuple):
     noise: float = 0.0
 
 
-def falls(asked: Sequence[Asked]) -> list[tuple[Comparison, float | None, float | None]]:
-    """Of each the comparison (now - before), the p of a fall, and that by Holm's method over all.
+def falls(asked: Sequence[Asked]) -> list[Comparison]:
+    """Of each now - before, with the p of a fall, and that by Holm's method over all.
 
     A test of one side: a rise is no reason to stop. Half the p of a symmetric test of both sides is that.
     """
     found = [compare_all([one.now, one.before], with_intervals=False)[0] for one in asked]
-    chances = [_of_fall(comparison, one.noise) for comparison, one in zip(found, asked, strict=True)]
-    adjusted = iter(holm([p for p in chances if p is not None]))
-    return [
-        (comparison, p, None if p is None else next(adjusted))
-        for comparison, p in zip(found, chances, strict=True)
-    ]
+    return adjust(
+        [replace(each, p=_of_fall(each, one.noise)) for each, one in zip(found, asked, strict=True)]
+    )
 
 
 def _of_fall(found: Comparison, noise: float) -> float | None:
@@ -95,9 +92,10 @@ def _of_fall(found: Comparison, noise: float) -> float | None:
 
 
 def check(
-    baseline: Sequence[Scored], now: Sequence[Scored], only: Collection[str] | None = None
+    baseline: Sequence[Scored], now: Sequence[Scored], run: Mapping[str, str] | None = None
 ) -> list[Check]:
-    """Every headline metric of the cells that either has, those of ``only`` where it names any.
+    """Every headline metric of the cells that either has; after a ``run`` of its cells: by key why one failed, empty
+    of one that did not.
 
     Of a cell with several results that of the baseline's latest evaluator is checked.
     """
@@ -105,7 +103,7 @@ def check(
     there: dict[str, list[Scored]] = {}
     for one in now:
         there.setdefault(one.cell.key, []).append(one)
-    keys = [key for key in sorted({*known, *there, *(only or ())}) if only is None or key in only]
+    keys = sorted({*known, *there} if run is None else run)
     found: list[Check | tuple[Check, Asked]] = []
     for key in keys:
         if key not in known:
@@ -113,11 +111,13 @@ def check(
                 found.append(Check(key, "", NEW, "the baseline has no such cell"))
         elif key not in there:
             found.append(Check(key, "", LACKING, "there is no result, which the baseline has"))
+        elif run and run[key]:  # what is there is the result of an earlier run
+            found.append(Check(key, "", LACKING, f"failed in this run: {run[key]}"))
         else:
             found += _of_cell(known[key], there[key])
     tested = falls([one[1] for one in found if isinstance(one, tuple)])
     answers = iter(tested)
-    return [one if isinstance(one, Check) else _decided(one[0], *next(answers)) for one in found]
+    return [one if isinstance(one, Check) else _decided(one[0], next(answers)) for one in found]
 
 
 def _of_cell(before: Scored, results: Sequence[Scored]) -> Iterator[Check | tuple[Check, Asked]]:
@@ -160,14 +160,25 @@ def _of_cell(before: Scored, results: Sequence[Scored]) -> Iterator[Check | tupl
             )
 
 
-def _decided(asked: Check, found: Comparison, p: float | None, adjusted: float | None) -> Check:
-    remark = "; ".join(filter(None, (found.test, asked.remark)))
+def _decided(asked: Check, found: Comparison) -> Check:
     verdict: Verdict = HOLDS
-    if p is None or adjusted is None:
+    if found.p is None or found.adjusted is None:
         verdict = UNTESTED
-    elif adjusted < LEVEL and found.difference < 0:
+    elif fell(found):
         verdict = FELL
-    return replace(asked, verdict=verdict, remark=remark, difference=found.difference, p=p, adjusted=adjusted)
+    return replace(
+        asked,
+        verdict=verdict,
+        remark="; ".join(filter(None, (found.test, asked.remark))),
+        difference=found.difference,
+        p=found.p,
+        adjusted=found.adjusted,
+    )
+
+
+def fell(found: Comparison) -> bool:
+    """Whether one of :func:`falls` is no chance."""
+    return found.adjusted is not None and found.adjusted < LEVEL and found.difference < 0
 
 
 # ---- for a user
@@ -205,34 +216,34 @@ class Gate:
             shown = ", ".join([*known][:5]) + (", …" if len(known) > 5 else "")
             raise UserError(f"--gate: {short_path(self.place)} has no cell of this run; it has {shown}")
 
-    def close(self, only: Collection[str] | None = None) -> ExitStatus:
-        """Check what is in output/, of the cells ``only`` where a run made them, and save it.
+    def close(self, run: Mapping[str, str] | None = None) -> ExitStatus:
+        """Check what is in output/, after a ``run`` as in :func:`check`, and save it.
 
         Raises UserError: nothing can be checked or saved. CellFailure: a file cannot be written.
         """
         root = output_root()
-        if only is None and self.place and self.place.resolve() == root.resolve():
+        if run is None and self.place and self.place.resolve() == root.resolve():
             raise UserError(
                 "--gate: the baseline is the output folder itself: give an older one, or a saved file"
             )
         try:
             now = read_all(root, _tell)[1]
         except UserError as error:
-            if only is None:
+            if run is None:
                 raise UserError(f"nothing to check or save: {error}") from None
             now = []  # a run that failed everywhere
         status = ExitStatus.COMPLETE
         if self.place:
-            if only is None:
+            if run is None:
                 self.check_cells([one.cell.key for one in now])
-            status = self._check(now, only)
+            status = self._check(now, run)
         if self.save:
-            self._save([one for one in now if only is None or one.cell.key in only], status)
+            self._save([one for one in now if run is None or one.cell.key in run], status, run or {})
         return status
 
-    def _check(self, now: Sequence[Scored], only: Collection[str] | None) -> ExitStatus:
+    def _check(self, now: Sequence[Scored], run: Mapping[str, str] | None) -> ExitStatus:
         assert self.place
-        checks = check(self.baseline, now, only)
+        checks = check(self.baseline, now, run)
         place = short_path(self.place)
         lines = list(told(checks))
         for line in lines:
@@ -248,13 +259,15 @@ class Gate:
         show(f"gate: {what}, baseline {place}: exit status {int(status)}; {short_path(path)}")
         return status
 
-    def _save(self, scored: Sequence[Scored], status: ExitStatus) -> None:
+    def _save(self, scored: Sequence[Scored], status: ExitStatus, run: Mapping[str, str]) -> None:
         assert self.save
-        if status == ExitStatus.FELL:  # step by step a baseline would go down with every fall
-            show(f"not saved: the gate failed; {short_path(self.save)} stays as it is")
-            return
-        if not scored:
-            show(f"not saved: there is no result; {short_path(self.save)} stays as it is")
+        why = "" if scored else "there is no result"
+        if failed := sum(map(bool, run.values())):
+            why = f"{counted(failed, 'cell')} failed"
+        elif status == ExitStatus.FELL:  # step by step a baseline would go down with every fall
+            why = "the gate failed"
+        if why:
+            show(f"not saved: {why}; {short_path(self.save)} stays as it is")
             return
         count = _write(self.save, lambda: write_saved(self.save or Path(), scored))
         show(f"baseline of {counted(count or 0, 'cell')}: {short_path(self.save)}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from imageevalkit import logs
 from imageevalkit.cell import REPO, lock_cell, note_owner
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, say, show, worst
-from imageevalkit.jobs import GenerateOrder, cell_of
+from imageevalkit.jobs import USABLE, GenerateOrder, cell_of
 from imageevalkit.launch import cluster, export, runs
 from imageevalkit.launch.config import Config, read_config
 from imageevalkit.launch.local import run_plan
@@ -109,7 +109,8 @@ def main() -> ExitStatus:
         say("\n".join(line for line in lines if not line.startswith(LOG_HEADER)))
     if gate is None or summary.status in (ExitStatus.INTERRUPTED, ExitStatus.TERMINATED):
         return summary.status
-    return worst([summary.status, gate.close(plan.cells)])
+    failed = {one.cell: one.message or one.state for one in summary.cells if one.state not in USABLE}
+    return worst([summary.status, gate.close({key: failed.get(key, "") for key in plan.cells})])
 
 
 def _compare(given: Mapping[str, Any], config: Config, here: Path) -> ExitStatus:

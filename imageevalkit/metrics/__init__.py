@@ -318,8 +318,8 @@ def interval_of_sum(strata: Sequence[Stratum], top: float = 1.0) -> tuple[float,
     test with the variance φ · μ · (top - μ) does not refuse. φ is as the scores have it (of a ratio as in Cochran,
     "Sampling Techniques", section 6.4), drawn to 1, which is all or nothing, the more the nearer few prompts are to an
     end of the scale: of skewed scores they show too little. Student's t has n - 1 degrees of freedom, / (1 - φ): of all
-    or nothing the mean tells the variance, and this is Wilson's interval itself. Scores that are all one tell nothing of
-    how they vary, and count as all or nothing. The variances of strata add up (Cochran, section 5.3), with
+    or nothing the mean tells the variance, and this is Wilson's interval itself. Scores that are all one tell nothing
+    of how they vary, and count as all or nothing. The variances of strata add up (Cochran, section 5.3), with
     Satterthwaite's degrees of freedom; where strata share prompts, so do the covariances (test points of one image).
     """
     if any(len(stratum.parts) < _FEWEST_PROMPTS for stratum in strata):
