@@ -143,10 +143,13 @@ def test_what_cannot_be_compared_is_one_line(tmp_path: Path) -> None:
     write_scored(Cell("sd3", "signs"), HUNDRED)
     write_scored(Cell("old", "text"), HUNDRED, version="0")
     write_scored(Cell("other", "text"), HUNDRED, evaluator=QWEN)
+    bare = Cell("bare", "text")
+    bare.folder.mkdir(parents=True)
+    bare.generation.write_text("")
     for words, says in (
         (
             ("flx", "sd3"),
-            r"'flx' is no model, cell or folder with results \(did you mean 'flux'\?\); .*output has flux",
+            r"'flx' is no model, cell or folder with results \(did you mean 'flux'\?\); .*output has bare, flux",
         ),
         (("flux", "sd3"), "have nothing in common: results of text; of signs"),
         (("flux", "old"), r"other versions of the benchmark \(1, 0\)"),
@@ -157,6 +160,7 @@ def test_what_cannot_be_compared_is_one_line(tmp_path: Path) -> None:
         (("flux/text@ppocr-v4", "other/text@qwen"), "did not judge the same images"),
         (("flux", "flux@ppocr-v4"), "both are the same result"),
         (("./none", "flux"), r"'\./none' is not there"),
+        (("flux", "bare"), "'bare' has no result yet"),
     ):
         with pytest.raises(UserError, match=says) as caught:
             compare_words(words, tmp_path)

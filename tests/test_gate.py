@@ -24,7 +24,16 @@ from imageevalkit.comparing.reading import read_all
 from imageevalkit.errors import ExitStatus, UserError, worst
 from imageevalkit.statistics.comparison import Measured
 from tests.support.cells import PPOCR, QWEN, write_scored
-from tests.support.checkout import REPO, environ, find_no_text, make_checkout, needs_driver_env, run_eval
+from tests.support.checkout import (
+    FAILING,
+    REPO,
+    add_model,
+    environ,
+    find_no_text,
+    make_checkout,
+    needs_driver_env,
+    run_eval,
+)
 
 HUNDRED = {f"p/{n:04}": float(n % 2) for n in range(100)}
 
@@ -339,6 +348,19 @@ def test_eval_sh_gates_what_is_there_and_refuses_before_a_run_starts(tmp_path: P
     assert (run.returncode, run.stderr) == (4, "")
     assert "gate: 1 of 1 line failed" in run.stdout
     assert (checkout / "log/gate.xml").is_file()
+    # a run that failed stays failed, and what stands of before is not its score
+    add_model(checkout, "failing", "Failing", FAILING, model_kwargs={"at": "load"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IMAGEEVALKIT_OUTPUT", str(checkout / "output"))
+        write_scored(Cell("failing", "quicktext"), HUNDRED)
+    assert run_eval(checkout, "--save_baseline", str(here / "c.zip")).returncode == 0
+    run = run_eval(
+        checkout, "--model_names", "failing", "--ds_names", "quicktext", "--gate", str(here / "c.zip")
+    )
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert re.search(r"^lacking +failing/quicktext .*failed in this run", run.stdout, re.MULTILINE), (
+        run.stdout
+    )
     for words, says in (
         (["--gate", "none.zip"], "none.zip is not there"),
         (["--quickstart", "--gate", str(here / "b.zip")], "b.zip has no cell of this run; it has m/text"),

@@ -17,7 +17,7 @@ from imageevalkit.cell.jsonl import Tell, is_number, parse, read_jsonl
 from imageevalkit.cell.results import SCORE, Metric, Result
 from imageevalkit.errors import UserError
 from imageevalkit.metrics import grouped
-from imageevalkit.report.collect import STALE, CellReport
+from imageevalkit.report.collect import STALE, CellReport, collect
 from imageevalkit.report.tables import read_cells
 from imageevalkit.statistics.comparison import Measured
 from imageevalkit.text import to_bytes
@@ -91,6 +91,11 @@ def read_all(path: Path, tell: Tell) -> tuple[Path, list[Scored]]:
 def _read(path: Path, tell: Tell) -> tuple[Path, list[Scored]]:
     root, reports = read_cells(path, tell)
     return root, list(_scored(reports, tell))
+
+
+def read_below(folder: Path, tell: Tell) -> list[Scored]:
+    """Those at or below a ``folder`` of the output root."""
+    return list(_scored(collect(tell, folder), tell))
 
 
 def _scored(reports: Iterable[CellReport], tell: Tell) -> Iterator[Scored]:

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from imageevalkit.cell import output_root, short_path
+from imageevalkit.cell import Cell, output_root, short_path
 from imageevalkit.cell.jsonl import Tell
-from imageevalkit.comparing.reading import Scored, may_compare, read_all, why_not
+from imageevalkit.comparing.reading import Scored, may_compare, read_all, read_below, why_not
 from imageevalkit.errors import UserError, suggest
 from imageevalkit.metrics import grouped
+from imageevalkit.report.collect import cells_there
 
 FOLDER, MODEL, CELL = "a folder of results", "a model", "a cell"
 _MOST_NAMED = 8
@@ -45,7 +46,7 @@ class Pair(NamedTuple):
 def find_sides(words: Sequence[str], here: Path, tell: Tell) -> tuple[Side, Side]:
     """What the two ``words`` mean to a user whose folder is ``here``. Raises UserError: one is unknown or ambiguous, or
     they are not of one kind."""
-    known: list[Scored] | None = None
+    known: list[Cell] | None = None
     sides = []
     for word in words:
         path = Path(word).expanduser()
@@ -53,7 +54,7 @@ def find_sides(words: Sequence[str], here: Path, tell: Tell) -> tuple[Side, Side
             sides.append(_by_path(word, here / path, tell))
             continue
         if known is None:
-            known = _of_output(tell)
+            known = cells_there(tell)
         sides.append(_by_name(word, here / path, known, tell))
     one, other = sides
     if one.kind != other.kind:
@@ -61,13 +62,6 @@ def find_sides(words: Sequence[str], here: Path, tell: Tell) -> tuple[Side, Side
             f"'{one.name}' is {one.kind}, '{other.name}' is {other.kind}: give two of a kind (--compare A B)"
         )
     return one, other
-
-
-def _of_output(tell: Tell) -> list[Scored]:
-    try:
-        return read_all(output_root(), tell)[1]
-    except UserError:  # nothing has run here: words may be paths all the same
-        return []
 
 
 def _by_path(word: str, path: Path, tell: Tell) -> Side:
@@ -101,40 +95,52 @@ def _side_of_path(word: str, path: Path, root: Path, found: Sequence[Scored]) ->
     return Side(word, FOLDER, grouped(found, lambda one: "/".join(Path(one.cell.key).parts[len(parts) :])))
 
 
-def _by_name(word: str, path: Path, known: Sequence[Scored], tell: Tell) -> Side:
+def _by_name(word: str, path: Path, known: Sequence[Cell], tell: Tell) -> Side:
     named = _named(word, known)
-    at_path = next(((place, evaluator) for place, evaluator in _splits(word, path) if place.exists()), None)
-    if named and at_path and at_path[0].resolve() not in {one.resolve() for one in _folders(named)}:
+    at_path = next((place for place, _ in _splits(word, path) if place.exists()), None)
+    if named and at_path and at_path.resolve() != named.folder.resolve():
         raise UserError(
             f"'{word}' is {named.kind} in {short_path(output_root())} and a path from here: "
             f"write ./{word} for the path, or go to another folder"
         )
     if named:
-        return named
+        # below a model's folder another one's may lie, org/model beside org
+        found = [
+            one for one in read_below(named.folder, tell) if named.name in (one.cell.model, one.cell.key)
+        ]
+        if not found:
+            raise UserError(f"'{word}' has no result yet")
+        by = grouped(found, lambda one: one.cell.benchmark if named.kind == MODEL else "")
+        return _chosen(Side(word, named.kind, by), named.evaluator)
     if at_path:
         return _by_path(word, path, tell)
-    names = dict.fromkeys([*(one.cell.model for one in known), *(one.cell.key for one in known)])
-    there = f"{short_path(output_root())} has {_few(dict.fromkeys(one.cell.model for one in known))}"
+    names = dict.fromkeys([*(one.model for one in known), *(one.key for one in known)])
+    there = f"{short_path(output_root())} has {_few(dict.fromkeys(one.model for one in known))}"
     raise UserError(
         f"'{word}' is no model, cell or folder with results{suggest(word.partition('@')[0], names)}; "
         f"{there if known else f'{short_path(output_root())} has no results'}"
     )
 
 
-def _folders(side: Side) -> Iterator[Path]:
-    """Those that a name stands for in output/."""
-    for results in side.results.values():
-        cell = results[0].cell
-        yield output_root() / (cell.key if side.kind == CELL else cell.model)
+class _Named(NamedTuple):
+    """What a name stands for in output/."""
+
+    kind: str
+    name: str
+    evaluator: str
+
+    @property
+    def folder(self) -> Path:
+        return output_root() / self.name
 
 
-def _named(word: str, known: Sequence[Scored]) -> Side | None:
+def _named(word: str, known: Sequence[Cell]) -> _Named | None:
     places = [len(word), *(at for at, char in enumerate(word) if char == "@")]
     for name, evaluator in ((word[:at], word[at + 1 :]) for at in places):
-        if found := [one for one in known if one.cell.model == name]:
-            return _chosen(Side(word, MODEL, grouped(found, lambda one: one.cell.benchmark)), evaluator)
-        if found := [one for one in known if one.cell.key == name]:
-            return _chosen(Side(word, CELL, grouped(found, lambda one: "")), evaluator)
+        if any(one.model == name for one in known):
+            return _Named(MODEL, name, evaluator)
+        if any(one.key == name for one in known):
+            return _Named(CELL, name, evaluator)
     return None
 
 

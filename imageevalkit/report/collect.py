@@ -89,14 +89,22 @@ class CellReport(NamedTuple):
     source: Path
 
 
-def collect(tell: Tell = tell_nobody) -> list[CellReport]:
+def collect(tell: Tell = tell_nobody, below: Path | None = None) -> list[CellReport]:
     """Every cell below the output root, by model and benchmark; one evaluated by several evaluators comes once with
     its items and the latest result, and once without items for each other result.
 
-    Each file, line and folder that cannot be read is told in one line.
+    ``below``: only of cells at or below that folder, or around it. Each file, line and folder that cannot be read is
+    told in one line.
     """
-    cells = sorted(_cells(output_root(), tell))
+    cells = cells_there(tell)
+    if below is not None:
+        cells = [one for one in cells if one.folder.is_relative_to(below) or below.is_relative_to(one.folder)]
     return [report for cell in cells for report in (_read_cell(cell, tell), *_other_results(cell, tell))]
+
+
+def cells_there(tell: Tell = tell_nobody) -> list[Cell]:
+    """All cells below the output root, by model and benchmark; a folder that cannot be read is told."""
+    return sorted(_cells(output_root(), tell))
 
 
 def _cells(root: Path, tell: Tell) -> Iterator[Cell]:
