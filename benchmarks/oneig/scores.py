@@ -334,7 +334,7 @@ class Run(NamedTuple):
                 if one.has_failed:
                     if not before:
                         return None
-                    scores[n] = replace(one, items=before.items).score
+                    scores[n] = replace(one, items=before.items).score.of_item(one.score.item)
                 elif one.counted(task):
                     before = one
         if task == "text" and not any(is_scored(score, task) for score in scores):

@@ -186,11 +186,13 @@ def _tables(column: Sequence[Measured]) -> list[_Table | None]:
     """Of all models with the same prompts in the same columns."""
     import numpy as np
 
+    # clusters of files of several versions have different names: an item is in that of the first who has it
+    unit_of: dict[str, str] = {}
     units: dict[str, int] = {}
     groups: dict[str | None, int] = {}
     for one in column:
         for part in one.metric.parts:
-            units.setdefault(part.unit, len(units))
+            units.setdefault(unit_of.setdefault(part.item, part.unit), len(units))
             groups.setdefault(part.group, len(groups))
     shape = len(groups), len(units)
     tables: list[_Table | None] = []
@@ -198,7 +200,7 @@ def _tables(column: Sequence[Measured]) -> list[_Table | None]:
         if not one.metric.parts:
             tables.append(None)
             continue
-        cells = [groups[part.group] * len(units) + units[part.unit] for part in one.metric.parts]
+        cells = [groups[part.group] * len(units) + units[unit_of[part.item]] for part in one.metric.parts]
         total, weight = (
             np.bincount(cells, given, len(groups) * len(units)).reshape(shape)
             for given in (
