@@ -168,8 +168,13 @@ def test_a_score_that_is_withheld_now_is_lacking(tmp_path: Path) -> None:
     write_scored(Cell("m", "text"), HUNDRED, more={"headline": [], "withheld": "incomplete: 3 refused"})
     [found] = check(read_all(baseline, print)[1], read_all(output_root(), print)[1])
     assert (found.verdict, found.remark) == ("lacking", "the score is withheld: incomplete: 3 refused")
+    # where both lack it, what the benchmark calls its headline is compared
+    metrics = {name: {"value": 0.5, "n": 100, "scale": 1} for name in ("en", "en/edit_distance")}
+    withheld = {"headline": [], "withheld": "incomplete: 3 refused", "metrics": metrics}
+    write_scored(Cell("m", "longtext"), HUNDRED, more=withheld)
+    assert verdicts(output_root(), {"m/longtext": ""}) == {"m/longtext/en": "not tested"}
     # a baseline without one asks for none: what both have is compared
-    assert verdicts(output_root()) == {"m/text/accuracy": "holds"}
+    assert verdicts(output_root(), {"m/text": ""}) == {"m/text/accuracy": "holds"}
 
 
 def test_the_noise_of_a_judge_is_part_of_what_chance_does(tmp_path: Path) -> None:

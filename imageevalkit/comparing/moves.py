@@ -79,12 +79,13 @@ class Move:
 
     @property
     def verdict(self) -> str:
-        """``better``, ``worse``, ``cannot be told apart`` or ``not tested``; of judges ``higher`` and ``lower``."""
+        """``better``, ``worse``, ``cannot be told apart`` or ``not tested``. Of judges, and of metrics that are no
+        headline, ``higher`` and ``lower``: no file says whether less of those is better (an edit distance)."""
         if self.found.p is None:
             return "not tested"
         if not self.found.told:
             return "cannot be told apart"
-        if self.agreement:
+        if self.agreement or not self.headline:
             return "higher" if self.found.difference > 0 else "lower"
         return "better" if self.found.difference > 0 else "worse"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,11 +12,12 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile, ZipInfo, is_zipfile
 
+from imageevalkit import registry
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell, short_path
 from imageevalkit.cell.jsonl import Tell, is_number, parse, read_jsonl
 from imageevalkit.cell.results import SCORE, Metric, Result
-from imageevalkit.errors import UserError
+from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.metrics import grouped
 from imageevalkit.report.collect import STALE, CellReport, collect
 from imageevalkit.report.tables import read_cells
@@ -138,9 +140,15 @@ def why_not(one: Result, other: Result) -> str:
 
 
 def headline_of(*results: Result) -> list[str]:
-    """The headline metrics of any of ``results``; where all are withheld, every metric that one has."""
+    """The headline metrics of any of ``results``; where all are withheld those of the benchmark, and where it
+    names none every metric."""
     named = dict.fromkeys(name for result in results for name in result.headline)
-    return list(named) or list(dict.fromkeys(name for result in results for name in result.metrics))
+    there = dict.fromkeys(name for result in results for name in result.metrics)
+    if not named:
+        with contextlib.suppress(CellFailure):  # whoever evaluates it is told
+            cls = registry.benchmark_class(results[0].benchmark)
+            named = dict.fromkeys(name for name in cls.headline if name in there) if cls else named
+    return list(named or there)
 
 
 # ---- a file of results
