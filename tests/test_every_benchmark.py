@@ -19,6 +19,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +28,8 @@ from PIL import Image
 
 from imageevalkit import registry
 from imageevalkit.assets import FileAsset
+from imageevalkit.cell.results import read_result
+from imageevalkit.statistics.parts import value_of, with_parts
 from tests.support.checkout import find_no_text, make_checkout, needs_driver_env, run_eval
 from tests.support.image_server import Received
 from tests.support.judge_replies import MALFORMED
@@ -65,6 +68,19 @@ of_disturbed = pytest.mark.parametrize(
 )
 of_asked = pytest.mark.parametrize("benchmark", DISTURBED_ASKED)
 
+# metrics that are no sums of means over items, and why
+NO_MEANS = {
+    # functions of other metrics, each a mean of its own
+    "oneig": ("oneig_total*", "text", "text_official", "style/traditional", "style/media", "style/anime"),
+    "oneig-zh": ("text", "text_official"),
+    "tiff": ("mean_accuracy",),
+    # of questions, and the largest
+    "geneval2": ("outside_mass*",),
+    # sums
+    "wise": ("*_sum",),
+}
+# official programs round these; what items give is of the unrounded
+ROUNDED = {"imgedit": 0.01, "t2ireasonbench": 0.005, "tiff": 5e-5}
 SETTINGS = {
     "oneig": {"images_per_prompt": 2, "tasks": "alignment,text,style"},
     "oneig-zh": {"images_per_prompt": 2, "tasks": "alignment,text"},
@@ -290,6 +306,23 @@ def test_its_headline_is_there(undisturbed: Run, benchmark: str) -> None:
     judged = [one for one in seen.records if one["evaluator"].startswith("judge-")]
     assert seen.replies == Counter(ok=len(judged))
     assert bool(judged) == (benchmark in ASKED)
+
+
+@of_all
+def test_what_items_give_makes_each_metric(kit: Kit, undisturbed: Run, benchmark: str) -> None:
+    result = read_result(kit.cell("undisturbed", benchmark) / "result.json")
+    found = with_parts(result, undisturbed[benchmark].scores, {}).metrics
+    known = {name: metric for name, metric in found.items() if metric.value is not None}
+    silent = {name for name, metric in known.items() if not metric.parts}
+    assert silent == {
+        name for name in known if any(fnmatch(name, one) for one in NO_MEANS.get(benchmark, ()))
+    }
+    tolerance = ROUNDED.get(benchmark, 0.0)
+    for name, metric in known.items():
+        if metric.parts:
+            value = value_of(metric.parts, metric.shares)
+            assert value == pytest.approx(metric.value, rel=0, abs=1e-9 * metric.scale + tolerance), name
+            assert len({part.item for part in metric.parts}) == metric.n
 
 
 @pytest.fixture(scope="module")

@@ -97,7 +97,7 @@ def test_best_is_bold_and_so_are_ties_of_the_digits_shown() -> None:
         write_cell(model, "text", THREE, score(value))
     main([])
     shown = {model: row["text/accuracy@ppocr-v4"] for model, row in md_table().items()}
-    assert shown == {"b": "**0.9371** ±0.0100", "c": "**0.9371** ±0.0100", "a": "0.5000 ±0.0100"}
+    assert shown == {"b": "**0.9371** ±0.0100 · a", "c": "**0.9371** ±0.0100 · a", "a": "0.5000 ±0.0100 · b"}
 
 
 def test_asymmetric_interval_and_percent_scale() -> None:
@@ -142,7 +142,7 @@ def test_an_incomplete_score_under_official_treatment_is_marked_and_never_best()
     main([])
     column = {model: row["text/accuracy@ppocr-v4"] for model, row in md_table().items()}
     assert column["gap"] == "0.9000 ±0.0100 (3/4, official way)"
-    assert column["whole"] == "**0.5000** ±0.0100"
+    assert (column["whole"], column["other"]) == ("**0.5000** ±0.0100 · a", "0.4000 ±0.0100 · b")
 
 
 def test_limited_full_versions_and_evaluators_never_share_a_column() -> None:
@@ -255,7 +255,7 @@ def test_a_result_older_than_its_images_is_stale_and_a_number_nowhere(
     main([])
     column = {model: row["text/accuracy@ppocr-v4"] for model, row in md_table().items()}
     assert column["old"] == "stale"
-    assert column["fresh"] == "**0.5555** ±0.0100", "the best is among those that still hold"
+    assert column["fresh"] == "**0.5555** ±0.0100 · a", "the best is among those that still hold"
     mine = [row for row in csv_rows() if row["model"] == "old"]
     assert [(row["value"], row["ci_low"], row["ci_high"]) for row in mine] == [("", "", "")] * 2
     assert mine[0]["withheld"].startswith("stale: 1 of 3 items were made again")

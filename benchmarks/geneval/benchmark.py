@@ -165,7 +165,7 @@ class GenEval(Benchmark):
             "overall": mean_of_means(scores, "correct", "tag", TAGS, cluster="index"),
             **mean_by(scores, "correct", "tag", order=TAGS, cluster="index"),
             "images": mean(scores, "correct", cluster="index"),
-            "prompts": mean(best.values(), "correct"),
+            "prompts": mean(best.values(), "correct", cluster="index"),
         }
 
     def notes(self, scores: Scores) -> Sequence[str]:

@@ -283,6 +283,7 @@ class ScoredPrompt:
         """The mean over the images that count, by task (0-1, but for cosines below 0) and by part of text.
 
         In diversity it is over all pairs of them; nothing where none count. Its points are the images, in their order.
+        It stands as that of the first image: files of scores have no lines of prompts.
         """
         known = [*(image.values for image in self.images), *({"diversity": pair[2]} for pair in self.pairs)]
         values = {
@@ -300,7 +301,8 @@ class ScoredPrompt:
             "style": prompt.style,
             "has_file": bool(self.items),
         }
-        return Score(values, keys, points=self.images).of_item("/".join(prompt.key))
+        first = self.items[0].item.id if self.items else "/".join(prompt.key)
+        return Score(values, keys, points=self.images).of_item(first)
 
 
 class Run(NamedTuple):
@@ -332,7 +334,7 @@ class Run(NamedTuple):
                 if one.has_failed:
                     if not before:
                         return None
-                    scores[n] = replace(one, items=before.items).score
+                    scores[n] = replace(one, items=before.items).score.of_item(one.score.item)
                 elif one.counted(task):
                     before = one
         if task == "text" and not any(is_scored(score, task) for score in scores):

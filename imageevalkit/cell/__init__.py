@@ -6,6 +6,8 @@ import contextlib
 import os
 import re
 import time
+from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,9 +53,22 @@ def check_name(name: str) -> str:
     return name
 
 
+_elsewhere = ContextVar[Path | None]("the folder of results that are read", default=None)
+
+
 def output_root() -> Path:
     """The folder of all results; ``IMAGEEVALKIT_OUTPUT`` moves it (tests, a bigger disk)."""
-    return Path(os.environ.get("IMAGEEVALKIT_OUTPUT") or REPO / "output")
+    return _elsewhere.get() or Path(os.environ.get("IMAGEEVALKIT_OUTPUT") or REPO / "output")
+
+
+@contextlib.contextmanager
+def results_in(folder: Path) -> Iterator[None]:
+    """Let ``folder`` be that of all results, for who reads old ones or somebody else's."""
+    token = _elsewhere.set(folder)
+    try:
+        yield
+    finally:
+        _elsewhere.reset(token)
 
 
 def log_root() -> Path:

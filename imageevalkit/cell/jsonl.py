@@ -42,6 +42,10 @@ Tell = Callable[[str], None]
 """Takes one line about something that cannot be read."""
 
 
+NOT_IN_FILES = {"in files": False}
+"""Metadata of a dataclass's field that its objects have, but not those that stand for them in a file."""
+
+
 def tell_nobody(text: str) -> None:
     """For who reads what somebody else has complained of."""
 
@@ -104,8 +108,11 @@ class Shape(Generic[T]):
         hints = get_type_hints(kind)
         if not is_dataclass(kind):
             return cls(hints)
+        for each in fields(kind):
+            if each.metadata == NOT_IN_FILES:
+                del hints[each.name]
         may = [f.name for f in fields(kind) if f.default is not MISSING or f.default_factory is not MISSING]
-        return cls(hints, {name: hints.pop(name) for name in may}, kind=kind)
+        return cls(hints, {name: hints.pop(name) for name in may if name in hints}, kind=kind)
 
     def read(self, value: Any) -> T:
         """What ``value`` stands for: an object of the dataclass, else itself. Raises WrongShape."""

@@ -13,15 +13,15 @@ import re
 import reprlib
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, TypedDict, get_type_hints
+from typing import Any, Literal, NamedTuple, TypedDict, get_type_hints
 
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell, short_path
-from imageevalkit.cell.jsonl import Shape, WrongShape, is_number, parse, read_json, read_jsonl
+from imageevalkit.cell.jsonl import NOT_IN_FILES, Shape, WrongShape, is_number, parse, read_json, read_jsonl
 from imageevalkit.errors import CellFailure, suggest
 from imageevalkit.secrets import one_line
 from imageevalkit.text import to_bytes
@@ -31,6 +31,25 @@ _ROUNDING = 1e-9  # what a mean of scores at the top of a scale may be off, of t
 
 SCORE = Shape[dict[str, Any]](must={"item": str})
 """A line of ``scores.jsonl``, of any version."""
+
+
+class ItemPart(NamedTuple):
+    """What an item gives to a metric, whose value is Σ share of a group · (Σ total / Σ weight in it).
+
+    ``total`` / ``weight`` is on the metric's own scale (× 100 of a percentage). ``group`` is None where the metric is
+    one plain mean. What has one ``cluster``, such as the images of a prompt, is not independent; None: the item is one.
+    """
+
+    item: str
+    total: float
+    weight: float
+    group: str | None = None
+    cluster: str | None = None
+
+    @property
+    def unit(self) -> str:
+        """Its cluster, of whatever size: what a resampling or a permutation moves as one."""
+        return self.item if self.cluster is None else self.cluster
 
 
 class _Values(TypedDict):
@@ -107,12 +126,18 @@ class Coverage:
 
 @dataclass(frozen=True)
 class Metric:
-    """One number over ``n`` items, None when none had it, with a 95 % interval; ``scale``: the top of its range."""
+    """One number over ``n`` items, None when none had it, with a 95 % interval; ``scale``: the top of its range.
+
+    ``parts`` are what each item gives to it, which ``scores.jsonl`` keeps; none where it is no such sum of means.
+    ``shares`` are those of their groups. A benchmark that rounds a value leaves both as the interval, of the unrounded.
+    """
 
     value: float | None
     n: int
     interval: tuple[float, float] | None = None
     scale: float = 1.0
+    shares: Mapping[str, float] | None = field(default=None, compare=False)
+    parts: Sequence[ItemPart] = field(default=(), compare=False, repr=False, metadata=NOT_IN_FILES)
 
 
 @dataclass(frozen=True)
@@ -247,7 +272,18 @@ def check_within_scale(metrics: Mapping[str, Metric], unbounded: Sequence[str]) 
 
 def as_object(result: Result) -> dict[str, Any]:
     """``result`` as the JSON object of its file."""
-    return {"schema": SCHEMA, "state": result.state, **asdict(result)}
+    metrics = {name: _metric_object(metric) for name, metric in result.metrics.items()}
+    return {
+        "schema": SCHEMA,
+        "state": result.state,
+        **asdict(replace(result, metrics={})),
+        "metrics": metrics,
+    }
+
+
+def _metric_object(metric: Metric) -> dict[str, Any]:
+    found = {"value": metric.value, "n": metric.n, "interval": metric.interval, "scale": metric.scale}
+    return found if metric.shares is None else {**found, "shares": dict(metric.shares)}
 
 
 def read_result(path: Path) -> Result:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timezone
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from imageevalkit import __version__, jobs, registry
@@ -137,7 +138,7 @@ def evaluate_cell(
     with benchmark_code(benchmark.name, "official_files()") as where:
         official = dict(benchmark.official_files(scores))
         results.check_files(official, where)
-    results.leave(cell, result, scores_text(result.evaluator.id, states, scores), official)
+    results.leave(cell, result, scores_text(result.evaluator.id, states, scores, metrics), official)
     if stopped:
         return jobs.Outcome(jobs.INCOMPLETE if interview.on_hold else jobs.FAILED, stopped)
     spent = f"{dollars(interview.usd)} for the judge" if interview.usd is not None else ""
@@ -216,8 +217,23 @@ def coverage_of(states: Mapping[str, ImageState], scores: Scores) -> Coverage:
     return Coverage(expected=len(images), flat=flat, **{status: counts[status] for status in statuses})
 
 
-def scores_text(evaluator: str, states: Mapping[str, ImageState], scores: Scores) -> str:
-    """The text of scores.jsonl: a record of every item."""
+def scores_text(
+    evaluator: str,
+    states: Mapping[str, ImageState],
+    scores: Scores,
+    metrics: Mapping[str, Metric] = MappingProxyType({}),
+) -> str:
+    """The text of scores.jsonl: a record of every item, with what it gives to those of the ``metrics`` that have a
+    value: by name lists of total, weight, group and cluster, nulls at the end left out."""
+    parts: dict[str, dict[str, list[list[Any]]]] = {}
+    for name, metric in metrics.items():
+        # of scores that a benchmark made of several items nobody can say which gave what
+        is_whole = metric.value is not None and all(part.item in states for part in metric.parts)
+        for part in metric.parts if is_whole else ():
+            known = [*part[1:]]
+            while known[-1] is None:
+                known.pop()
+            parts.setdefault(part.item, {}).setdefault(name, []).append(known)
     lines = []
     for one in scores.items:
         state, score = states[one.item.id], one.score or Score({})
@@ -234,6 +250,8 @@ def scores_text(evaluator: str, states: Mapping[str, ImageState], scores: Scores
         }
         if score.points:
             record["points"] = [{"values": point.values, "keys": point.keys} for point in score.points]
+        if one.item.id in parts:
+            record["parts"] = parts[one.item.id]
         lines.append(json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n")
     return "".join(lines)
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
 
-from imageevalkit.cell.results import Metric, Score
+from imageevalkit.cell.results import ItemPart, Metric, Score
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 _FEWEST_PROMPTS = 10
 # of a mean on a scale of 1: less is what sums are off in their last bits
 _NO_VARIANCE = 1e-18
+_ROUNDING = 1e-9
+# So many prompts' worth of "each may be all or nothing" is added to what scores say of their variance. By simulation:
+# with 0 the mean of skewed scores near an end is held in 58 % of runs of 10 prompts, with 0.5 in 98 %.
+_DOUBT = 0.2
 _NORMAL = NormalDist().inv_cdf(0.975)
 
 T = TypeVar("T")
@@ -54,7 +58,7 @@ class Options(TypedDict, total=False):
 
 def mean(scores: Iterable[Score], value: Value, **options: Unpack[Options]) -> Metric:
     """Σ value / number of scores, None without scores or weights; ``n`` counts the items. See :class:`Options`."""
-    return _mean([(1.0, scores)], value, **options)
+    return _mean([(None, 1.0, scores)], value, **options)
 
 
 def mean_by(
@@ -69,8 +73,7 @@ def mean_by(
     """The :func:`mean` of each of the :func:`groups`, by ``prefix`` and name; names of several keys as "en/sign"."""
     means = dict[str, Metric]()
     for group, of_group in groups(scores, by, order).items():
-        name = "/".join(map(str, group)) if isinstance(group, tuple) else str(group)
-        means[prefix + name] = mean(of_group, value, **options)
+        means[prefix + _text(group)] = mean(of_group, value, **options)
     return means
 
 
@@ -87,7 +90,9 @@ def weighted(
         raise ValueError(f"no weight is given for the scores of {unknown[0]!r}")
     if not math.isclose(math.fsum(weights.values()), 1):
         raise ValueError(f"the weights add up to {math.fsum(weights.values()):g}, not to 1")
-    return _mean([(weight, of_groups.get(group, ())) for group, weight in weights.items()], value, **options)
+    return _mean(
+        [(group, weight, of_groups.get(group, ())) for group, weight in weights.items()], value, **options
+    )
 
 
 def mean_of_means(
@@ -108,9 +113,9 @@ def weighted_sum(values: Mapping[Any, float | None], weights: Mapping[Any, float
 
 def total(scores: Iterable[Score], value: Value, *, top: float = 1.0) -> Metric:
     """Σ value, None without scores; its scale is ``top``, that of each value, × the number of scores."""
-    parts, items = _clusters(scores, value, lambda score: 1, None)
-    whole, count = _whole(parts)
-    return Metric(whole if parts else None, len(items), scale=top * count)
+    counted = list(_counted(scores, value, lambda score: 1, None))
+    whole, count = _whole(list(_clusters(counted).values()))
+    return Metric(whole if counted else None, len({one.item for one in counted}), scale=top * count)
 
 
 def only_if(whole: bool, metric: Metric) -> Metric:
@@ -171,7 +176,7 @@ def geometric_mean(values: Iterable[float]) -> float:
 
 
 def _mean(
-    strata: Iterable[tuple[float, Iterable[Score]]],
+    strata: Iterable[tuple[Hashable, float, Iterable[Score]]],
     value: Value,
     weight: Value = lambda score: 1,
     top: float = 1.0,
@@ -179,39 +184,79 @@ def _mean(
     cluster: Key | None = None,
     interval: bool = True,
 ) -> Metric:
-    """Σ share · mean of the scores of that share."""
+    """Σ share · mean of the scores of that share, by group; the only group may be None."""
     means, known, items = list[float | None](), list[Stratum](), set[Hashable]()
-    for share, scores in strata:
-        parts, of_items = _clusters(scores, value, weight, cluster)
-        items |= of_items
-        whole, count = _whole(parts)
+    shares, given = dict[str, float](), list[ItemPart]()
+    shown = 100 if percent else 1
+    for group, share, scores in strata:
+        counted = list(_counted(scores, value, weight, cluster))
+        parts = _clusters(counted)
+        items.update(one.item for one in counted)
+        whole, count = _whole(list(parts.values()))
         means.append(share * (whole / count) if count else None)
         # of a cluster without weight the mean knows nothing
-        known.append(Stratum(share, [part for part in parts if part[1]]))
-    shown = 100 if percent else 1
+        weighing = {key: part for key, part in parts.items() if part[1]}
+        known.append(Stratum(share, [*weighing.values()], [*weighing]))
+        name = None if group is None else _text(group)
+        given += _item_parts(counted, shown, name)
+        if name is not None:
+            shares[name] = share
     bounds = interval_of_sum(known, top) if interval else None
     return Metric(
         None if None in means else shown * _sum(part for part in means if part is not None),
         len(items),
         bounds and (shown * bounds[0], shown * bounds[1]),
         shown * top,
+        shares or None,
+        given,
     )
 
 
-def _clusters(
-    scores: Iterable[Score], value: Value, weight: Value, cluster: Key | None
-) -> tuple[list[Part], set[Hashable]]:
-    """The total and the weight of each cluster, and the items whose scores these are."""
+class _Counted(NamedTuple):
+    """A score that counts, with its value and weight."""
+
+    cluster: Hashable
+    item: Hashable
+    value: float
+    weight: float
+
+
+def _counted(scores: Iterable[Score], value: Value, weight: Value, cluster: Key | None) -> Iterator[_Counted]:
     value_of, weight_of = _number(value), _number(weight)
-    cluster_of = _item if cluster is None else _key(cluster)
-    clusters: dict[Hashable, list[Part]] = {}
-    items = set[Hashable]()
+    cluster_of = None if cluster is None else _key(cluster)
     for score in scores:
         number, its_weight = value_of(score), weight_of(score)
         if number is not None and its_weight is not None:
-            clusters.setdefault(cluster_of(score), []).append((number, its_weight))
-            items.add(_item(score))
-    return [_whole(parts) for parts in clusters.values()], items
+            item = _item(score)
+            yield _Counted(item if cluster_of is None else cluster_of(score), item, number, its_weight)
+
+
+def _clusters(counted: Iterable[_Counted]) -> dict[Hashable, Part]:
+    """The total and the weight of each cluster."""
+    clusters: dict[Hashable, list[Part]] = {}
+    for one in counted:
+        clusters.setdefault(one.cluster, []).append((one.value, one.weight))
+    return {cluster: _whole(parts) for cluster, parts in clusters.items()}
+
+
+def _item_parts(counted: Iterable[_Counted], shown: float, group: str | None) -> list[ItemPart]:
+    """What each item gives, × ``shown``; nothing of scores that no engine made, which have no item."""
+    by_item: dict[tuple[str, Hashable], list[Part]] = {}
+    for one in counted:
+        if isinstance(one.item, str):
+            by_item.setdefault((one.item, one.cluster), []).append((one.value, one.weight))
+    found = []
+    for (item, cluster), parts in by_item.items():
+        whole, weight = _whole(parts)
+        found.append(
+            ItemPart(item, shown * whole, weight, group, None if cluster == item else _text(cluster))
+        )
+    return found
+
+
+def _text(key: Hashable) -> str:
+    """A group or cluster in words, of several keys as "en/sign"."""
+    return "/".join(map(str, key)) if isinstance(key, tuple) else str(key)
 
 
 def _whole(parts: Sequence[Part]) -> Part:
@@ -252,58 +297,99 @@ def _lookup(score: Score, kind: str, name: str, mapping: Mapping[str, Any]) -> A
 
 
 class Stratum(NamedTuple):
-    """Prompts whose mean goes into a sum of means with ``share``."""
+    """Prompts whose mean goes into a sum of means with ``share``.
+
+    ``clusters`` are the names of its ``parts``, by which a prompt that is in several strata is known; without them each
+    part is a prompt of its own.
+    """
 
     share: float
     parts: Sequence[Part]
+    clusters: Sequence[Hashable] = ()
 
 
 def interval_of_sum(strata: Sequence[Stratum], top: float = 1.0) -> tuple[float, float] | None:
-    """The 95 % interval, ``(low, high)``, of Σ share · (Σ total / Σ weight) over ``strata`` drawn apart.
+    """The 95 % interval, ``(low, high)``, of Σ share · (Σ total / Σ weight) over ``strata``.
 
     The scale is from 0 to ``top``, the shares add up to 1. Each part is one prompt, whatever it is a sum of: units of a
     prompt are not independent. None where a stratum has fewer than 10, of which an interval says little.
 
-    It is Wilson's score interval with the variance of the scores in the place of the binomial one, and Student's t: the
-    means μ that a test with the variance φ · μ · (top - μ) does not refuse. φ is as the scores have it, 1 where each is
-    all or nothing (of a ratio as in Cochran, "Sampling Techniques", section 6.4). Scores that are all one tell nothing
-    of how they vary, and count as all or nothing. Unlike a percentile bootstrap it holds where few prompts are near an
-    end of the scale, and their scores skewed. The variances of strata add up (Cochran, section 5.3), with
-    Satterthwaite's degrees of freedom.
+    It is Wilson's score interval with the variance of the scores in the place of the binomial one: the means μ that a
+    test with the variance φ · μ · (top - μ) does not refuse. φ is as the scores have it (of a ratio as in Cochran,
+    "Sampling Techniques", section 6.4), drawn to 1, which is all or nothing, the more the nearer few prompts are to an
+    end of the scale: of skewed scores they show too little. Student's t has n - 1 degrees of freedom, / (1 - φ): of all
+    or nothing the mean tells the variance, and this is Wilson's interval itself. Scores that are all one tell nothing
+    of how they vary, and count as all or nothing. The variances of strata add up (Cochran, section 5.3), with
+    Satterthwaite's degrees of freedom; where strata share prompts, so do the covariances (test points of one image).
     """
     if any(len(stratum.parts) < _FEWEST_PROMPTS for stratum in strata):
         return None
     scores = [total / weight for stratum in strata for total, weight in stratum.parts]
     # a similarity below 0, or an edit distance beyond what changes a score, widens the scale
     bottom, top = min(0.0, *scores), max(top, *scores)
-    values, middles, variances, terms = list[float](), list[float](), list[float](), list[float]()
-    for share, parts in strata:
-        value, middle, variance = _middle(parts, bottom, top - bottom)
-        values.append(share * value)
-        middles.append(share * middle)
-        variances.append(share**2 * variance)
-        terms.append(variances[-1] ** 2 / (len(parts) - 1))
-    middle, variance = math.fsum(middles), math.fsum(variances)
-    freedom = variance**2 / math.fsum(terms)
-    low, high = _wilson(math.fsum(values), variance / (middle * (1 - middle)), freedom)
+    found = [_middle(stratum.parts, bottom, top - bottom) for stratum in strata]
+    shares = [stratum.share for stratum in strata]
+    middle = math.fsum(share * one.middle for share, one in zip(shares, found, strict=True))
+    variances = [share**2 * one.variance for share, one in zip(shares, found, strict=True)]
+    together = _covariances(strata, found, variances)
+    variance = math.fsum(variances) + together
+    terms = math.fsum(one**2 / each.freedom for one, each in zip(variances, found, strict=True))
+    freedom = variance**2 / terms if terms else math.inf
+    if together:  # of the same prompts again no more is known
+        freedom = min(freedom, max(one.freedom for one in found))
+    value = math.fsum(share * one.value for share, one in zip(shares, found, strict=True))
+    low, high = _wilson(value, variance / (middle * (1 - middle)), freedom)
     return bottom + (top - bottom) * low, bottom + (top - bottom) * high
 
 
-def _middle(parts: Sequence[Part], bottom: float, span: float) -> tuple[float, float, float]:
-    """A mean on a scale of 1, the middle of its interval, and the variance of a mean in that middle."""
+class _Middle(NamedTuple):
+    """A mean on a scale of 1, the middle of its interval, the variance of a mean in that middle with its degrees of
+    freedom; and of each part, how far it is from the mean, in units in which their squares add up to 1 (all 0 where
+    they are all one)."""
+
+    value: float
+    middle: float
+    variance: float
+    freedom: float
+    away: list[float]
+
+
+def _middle(parts: Sequence[Part], bottom: float, span: float) -> _Middle:
     whole = math.fsum(weight for _, weight in parts)
     # sums may be off in their last bits
     value = min(1.0, max(0.0, (math.fsum(total for total, _ in parts) / whole - bottom) / span))
-    away = (((total - bottom * weight) / span - value * weight) / whole for total, weight in parts)
-    variance = len(parts) / (len(parts) - 1) * math.fsum(one**2 for one in away)
-    if variance > _NO_VARIANCE:
-        spread = variance / (value * (1 - value))
-    else:
-        spread = math.fsum((weight / whole) ** 2 for _, weight in parts)
+    away = [((total - bottom * weight) / span - value * weight) / whole for total, weight in parts]
+    squares = math.fsum(one**2 for one in away)
+    count, most = len(parts), value * (1 - value)
+    # were each all or nothing
+    spread, freedom = math.fsum((weight / whole) ** 2 for _, weight in parts), math.inf
+    if varies := squares > _NO_VARIANCE:
+        information = most / spread
+        share = squares / most / spread
+        estimate = count / (count - 1) * share
+        # not above that of all or nothing, where nothing is estimated
+        share = min(max(1.0, share), (information + _DOUBT) / (information / estimate + _DOUBT))
+        spread *= share
+        freedom = (count - 1) / (1 - share) if share < 1 - _ROUNDING else math.inf
     # the middle is at no end of the scale, where all values are one and would vary in nothing
-    low, high = _wilson(value, spread, len(parts) - 1)
+    low, high = _wilson(value, spread, freedom)
     middle = (low + high) / 2
-    return value, middle, spread * middle * (1 - middle)
+    size = math.sqrt(squares) if varies else math.inf
+    return _Middle(value, middle, spread * middle * (1 - middle), freedom, [one / size for one in away])
+
+
+def _covariances(strata: Sequence[Stratum], found: Sequence[_Middle], variances: Sequence[float]) -> float:
+    """Twice the sum of covariances of the strata's means; 0 where no prompt is in two of them."""
+    sums, squares = dict[Hashable, float](), list[float]()
+    for stratum, one, variance in zip(strata, found, variances, strict=True):
+        for cluster, away in zip(stratum.clusters, one.away, strict=False):
+            term = math.sqrt(variance) * away
+            sums[cluster] = sums.get(cluster, 0.0) + term
+            squares.append(term**2)
+    if len(sums) == len(squares):
+        return 0.0
+    # what strata take from each other is never all: prompts are a sample of such prompts
+    return max(math.fsum(one**2 for one in sums.values()) - math.fsum(squares), -0.5 * math.fsum(squares))
 
 
 def _wilson(value: float, spread: float, freedom: float) -> tuple[float, float]:

@@ -22,7 +22,7 @@ from imageevalkit.locks import held
 from imageevalkit.machine import garbage_collection
 from imageevalkit.metrics import grouped
 from imageevalkit.report.collect import CellReport, collect
-from imageevalkit.report.leaderboard import csv_text, format_table
+from imageevalkit.report.leaderboard import Ranks, csv_text, format_table
 from imageevalkit.report.pages import markdown_text, render
 from imageevalkit.report.relations import Asked, update_relations
 from imageevalkit.text import plain
@@ -61,8 +61,9 @@ def make_report(asked: Asked, plan: Plan | None = None) -> ExitStatus:
                 cell if cell.result else cell._replace(problem=failed.get(cell.cell.key, cell.problem))
                 for cell in found
             ]
-            _print(cells, unreadable, wanted, failed)  # first: a full disk must not hide the scores
-            paths = write_reports(cells, unreadable, asked)
+            ranks = Ranks()
+            _print(cells, unreadable, wanted, failed, ranks)  # first: a full disk must not hide the scores
+            paths = write_reports(cells, unreadable, asked, ranks)
             paths += write_comparisons(cells, lambda line: show(plain(line)), plan.settings if plan else {})
     except OSError as error:
         reason = error.strerror or error
@@ -73,7 +74,9 @@ def make_report(asked: Asked, plan: Plan | None = None) -> ExitStatus:
     return ExitStatus.FAILED if asked.refused else ExitStatus.COMPLETE
 
 
-def write_reports(cells: Sequence[CellReport], unreadable: Sequence[str], asked: Asked) -> list[Path]:
+def write_reports(
+    cells: Sequence[CellReport], unreadable: Sequence[str], asked: Asked, ranks: Ranks
+) -> list[Path]:
     """Write ``report.html``, ``leaderboard.md`` and ``leaderboard.csv``, and relations, and return the paths of the
     three.
 
@@ -85,10 +88,10 @@ def write_reports(cells: Sequence[CellReport], unreadable: Sequence[str], asked:
     root = output_root()
     shutil.rmtree(root / THUMBNAILS, ignore_errors=True)  # of versions that kept them all there
     # the numbers first: they must not wait for thousands of thumbnails, nor be lost with them
-    write_atomic(root / "leaderboard.csv", csv_text(cells))
-    write_atomic(root / "leaderboard.md", markdown_text(cells, unreadable))
+    write_atomic(root / "leaderboard.csv", csv_text(cells, ranks))
+    write_atomic(root / "leaderboard.md", markdown_text(cells, unreadable, ranks))
     relations = update_relations(cells, asked, lambda line: show(plain(line)))
-    write_atomic(root / "report.html", render(cells, unreadable=unreadable, relations=relations))
+    write_atomic(root / "report.html", render(cells, unreadable=unreadable, relations=relations, ranks=ranks))
     return [root / name for name in REPORTS]
 
 
@@ -110,7 +113,11 @@ def _failures(plan: Plan | None, keys: Iterable[str]) -> dict[str, str]:
 
 
 def _print(
-    cells: Sequence[CellReport], unreadable: Sequence[str], wanted: Sequence[str], failed: Mapping[str, str]
+    cells: Sequence[CellReport],
+    unreadable: Sequence[str],
+    wanted: Sequence[str],
+    failed: Mapping[str, str],
+    ranks: Ranks,
 ) -> None:
     listed = [
         # an older score of a cell that failed now is still in the files, but it is not this run's answer
@@ -121,7 +128,7 @@ def _print(
     width = shutil.get_terminal_size((_WIDTH_OF_A_PIPE, 24)).columns
     results = [cell.result for cell in listed if cell.result]
     if results or not listed:
-        show(format_table(results, width))
+        show(format_table(results, width, ranks))
     # a cell with the results of several evaluators is listed once for each
     without = [cell for cell in listed if not cell.result]
     for line in dict.fromkeys(f"{cell.cell.key}: {cell.problem}" for cell in without):

@@ -21,6 +21,7 @@ from imageevalkit.cell.results import SCORE, Result, no_score, others, read_resu
 from imageevalkit.errors import CellFailure
 from imageevalkit.images import IMAGE_SUFFIXES, sha256_file
 from imageevalkit.secrets import one_line
+from imageevalkit.statistics.parts import with_parts
 from imageevalkit.text import to_bytes
 
 # One item's free text may be a whole page of OCR; a report of thousands of items must stay small.
@@ -71,8 +72,8 @@ class ItemView(NamedTuple):
 class CellReport(NamedTuple):
     """One cell as found on disk: with ``result`` None, ``problem`` says in one line why it has none.
 
-    A result older than its images is withheld, with a reason that begins with :data:`STALE`. ``source`` is the file of
-    the result.
+    A result older than its images is withheld, with a reason that begins with :data:`STALE`. Its metrics have their
+    parts. ``source`` is the file of the result.
     """
 
     cell: Cell
@@ -82,13 +83,16 @@ class CellReport(NamedTuple):
     source: Path
 
 
-def collect(tell: Tell = tell_nobody) -> list[CellReport]:
+def collect(tell: Tell = tell_nobody, below: Path | None = None) -> list[CellReport]:
     """Every cell below the output root, by model and benchmark; one evaluated by several evaluators comes once with
     its items and the latest result, and once without items for each other result.
 
-    Each file, line and folder that cannot be read is told in one line.
+    ``below``: only of cells at or below that folder, or around it. Each file, line and folder that cannot be read is
+    told in one line.
     """
-    cells = sorted(_cells(output_root(), tell))
+    cells = cells_there(tell)
+    if below is not None:
+        cells = [one for one in cells if one.folder.is_relative_to(below) or below.is_relative_to(one.folder)]
     found = (report for cell in cells for report in (_read_cell(cell, tell), *_other_results(cell, tell)))
     return _with_drift([*found])
 
@@ -115,6 +119,11 @@ def _judge_of(result: Result) -> str:
     parts = [details, *filter(None, map(_dict, _dict(details.get("answerers")).values()))]
     judges = (part["judge"] for part in parts if "judge" in part)
     return json.dumps(next(judges, result.evaluator.id), sort_keys=True)
+
+
+def cells_there(tell: Tell = tell_nobody) -> list[Cell]:
+    """All cells below the output root, by model and benchmark; a folder that cannot be read is told."""
+    return sorted(_cells(output_root(), tell))
 
 
 def _cells(root: Path, tell: Tell) -> Iterator[Cell]:
@@ -156,7 +165,7 @@ def _read_cell(cell: Cell, tell: Tell) -> CellReport:
     try:
         made, scored = last_records(cell, tell), _scores(cell.scores, tell)
         if result:
-            result, scored = _without_stale(result, made, scored)
+            result, scored = _without_stale(with_parts(result, scored.values(), _prompts(made)), made, scored)
         ids = sorted({*made, *scored}, key=natural)
         evaluator = result.evaluator.id if result else ""
         items = [_item(cell, id, made.get(id), scored.get(id, {}), evaluator) for id in ids]
@@ -173,10 +182,14 @@ def _other_results(cell: Cell, tell: Tell) -> Iterator[CellReport]:
         if result:
             # what is unreadable is told with the cell; a file of scores that is lost tells nothing
             with contextlib.suppress(CellFailure):
-                result, _ = _without_stale(
-                    result, last_records(cell), _scores(path.with_name(cell.scores.name), tell)
-                )
+                made, scored = last_records(cell), _scores(path.with_name(cell.scores.name), tell)
+                result, _ = _without_stale(with_parts(result, scored.values(), _prompts(made)), made, scored)
         yield CellReport(cell, result, problem, [], path)
+
+
+def _prompts(made: Mapping[str, Record]) -> dict[str, str]:
+    """What tells the prompts of items apart."""
+    return {item: record.prompt_sha256 for item, record in made.items() if record.prompt_sha256}
 
 
 def _read_result(cell: Cell, path: Path, tell: Tell) -> tuple[Result | None, str]:

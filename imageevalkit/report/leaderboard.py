@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
@@ -17,12 +17,16 @@ from imageevalkit.text import columns_of, decimals, fit
 COVERAGE_COLUMNS = tuple(each.name for each in fields(Coverage))
 CSV_COLUMNS = (
     "model", "benchmark", "benchmark_version", "evaluator", "official", "metric", "score_name", "value",
-    "ci_low", "ci_high", "n", "scale", "headline", "state", "withheld", *COVERAGE_COLUMNS,
+    "ci_low", "ci_high", "n", "scale", "headline", "group", "state", "withheld", *COVERAGE_COLUMNS,
     "treatment", "limit", "git_commit", "result",
 )  # fmt: skip
 
 ORDER_NOTE = (
     "Models are in the order of the first column, best first; models without a number there follow by name."
+)
+GROUP_NOTE = (
+    "Models of a column with a letter in common cannot be told apart: no test of two of them, prompt by prompt where "
+    "the files say what each item gives, has p < 0.05 by Holm's method over all pairs of the column."
 )
 
 
@@ -51,6 +55,8 @@ class Figure(NamedTuple):
     where there is none.
 
     ``remark`` qualifies a number that was not measured on every item; such a number never competes for the best.
+    ``group`` are the letters of :func:`~imageevalkit.statistics.ranks.rank_groups`; ``best``: it cannot be told from
+    the highest.
     """
 
     result: Result
@@ -58,6 +64,7 @@ class Figure(NamedTuple):
     metric: Metric | None = None
     remark: str = ""
     best: bool = False
+    group: str = ""
 
     @property
     def value(self) -> float | None:
@@ -124,16 +131,44 @@ def shown(result: Result, metric: str) -> Figure:
     return Figure(result, format_value(found.value, found.scale), found, remark)
 
 
-def mark_best(column: Sequence[Figure]) -> list[Figure]:
-    """``column`` with the best marked: the highest as shown, every tie, never an incomplete measurement.
+class Ranks:
+    """Marks columns with their rank groups, each column once however many files show it."""
 
-    Ties are ties of the digits shown: a reader must not see two equal numbers and one of them bold.
-    """
-    numbers = [(s.value, s.text) for s in column if s.value is not None and not s.remark]
-    if len(numbers) < 2:
-        return list(column)
-    _, top = max(numbers)
-    return [s._replace(best=s.value is not None and not s.remark and s.text == top) for s in column]
+    def __init__(self) -> None:
+        self._known = dict[tuple[tuple[str, int], ...], dict[str, str]]()
+        self._kept = list[Metric]()  # as long as an id stands for one
+
+    def mark(self, column: Sequence[Figure]) -> list[Figure]:
+        """``column`` with the groups, and the best: all that cannot be told from the highest, and what shows the same
+        digits; never an incomplete measurement. Where nothing can be tested, the highest as shown, ties too.
+
+        A reader must not see two equal numbers and one of them bold.
+        """
+        ranked = [one for one in column if one.value is not None and not one.remark]
+        if len(ranked) < 2:
+            return list(column)
+        letters = self._letters(ranked)
+        top = max(ranked, key=lambda one: one.value or 0.0)
+        of_top = {*letters[top.result.model]}
+
+        def marked(one: Figure) -> Figure:
+            group = letters.get(one.result.model, "")
+            return one._replace(best=one.text == top.text or bool(of_top & {*group}), group=group)
+
+        return [one if one.value is None or one.remark else marked(one) for one in column]
+
+    def _letters(self, ranked: Sequence[Figure]) -> dict[str, str]:
+        """By model."""
+        by_model = {one.result.model: one.metric for one in ranked if one.metric}
+        key = tuple(sorted((model, id(metric)) for model, metric in by_model.items()))
+        if key not in self._known:
+            from imageevalkit.statistics.comparison import Measured
+            from imageevalkit.statistics.ranks import rank_groups
+
+            self._kept += by_model.values()
+            column = [Measured(model, by_model[model]) for model in sorted(by_model)]
+            self._known[key] = dict(zip(sorted(by_model), rank_groups(column), strict=True))
+        return self._known[key]
 
 
 class Grid(NamedTuple):
@@ -147,7 +182,7 @@ class Grid(NamedTuple):
     rows: list[list[Figure | None]]
 
 
-def grid(results: Sequence[Result]) -> Grid:
+def grid(results: Sequence[Result], ranks: Ranks) -> Grid:
     """Arrange ``results``: models in the order of :data:`ORDER_NOTE`; labels have versions where there are several."""
     by_board, labels = boards(results), list[str]()
     table: dict[str, list[Figure | None]] = {model: [] for model in sorted(map(_row_of, results))}
@@ -156,7 +191,7 @@ def grid(results: Sequence[Result]) -> Grid:
         alone = {_row_of(result): result for result in members}  # the last of several
         for metric in headline_of(members):
             labels.append(board.label(metric, with_version=len(versions) > 1))
-            marked = mark_best([shown(alone[model], metric) for model in table if model in alone])
+            marked = ranks.mark([shown(alone[model], metric) for model in table if model in alone])
             by_model = {_row_of(figure.result): figure for figure in marked}
             for model, row in table.items():
                 row.append(by_model.get(model))
@@ -173,19 +208,33 @@ def _best_first(figure: Figure | None) -> tuple[bool, float]:
     return value is None, -(value or 0.0)
 
 
-def csv_text(cells: Iterable[CellReport]) -> str:
+def csv_text(cells: Iterable[CellReport], ranks: Ranks) -> str:
     """``leaderboard.csv``: one row per model × benchmark × metric. A withheld result has no values.
 
-    ``result`` is the file, below the output root, that also says where the numbers come from.
+    ``group`` are the letters of a headline score as the leaderboard shows them. ``result`` is the file, below the
+    output root, that also says where the numbers come from.
     """
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, CSV_COLUMNS, lineterminator="\n")
     writer.writeheader()
+    writer.writerows(table_rows(cells, ranks))
+    return buffer.getvalue()
+
+
+def table_rows(cells: Iterable[CellReport], ranks: Ranks) -> Iterator[dict[str, Any]]:
+    """The rows of ``leaderboard.csv``: a value that is missing or not known is left out, or None."""
     found = [(cell.result, cell.source.relative_to(output_root())) for cell in cells if cell.result]
+    groups = dict[tuple[int, str], str]()
+    for members in boards([result for result, _ in found]).values():
+        for metric in headline_of(members):
+            # of several results of one model the last counts, as on the board
+            alone = {_row_of(result): result for result in members}
+            figures = ranks.mark([shown(alone[model], metric) for model in sorted(alone)])
+            groups |= {(id(figure.result), metric): figure.group for figure in figures}
     for result, source in sorted(found, key=lambda r: (r[0].benchmark, r[0].model)):
         for name in result.metrics:
-            writer.writerow({**_csv_row(result, name), "result": source.as_posix()})
-    return buffer.getvalue()
+            row = {**_csv_row(result, name), "group": groups.get((id(result), name))}
+            yield {**row, "result": source.as_posix()}
 
 
 def _csv_row(result: Result, name: str) -> dict[str, Any]:
@@ -217,21 +266,22 @@ def coverage_text(coverage: Coverage) -> str:
 
 # ---- in a terminal
 
-_HEADER = ["", "score", "95 % interval", "n", "judged"]
+_HEADER = ["", "score", "95 % interval", "group", "n", "judged"]
+_RIGHT = (1, 4)  # columns of numbers
 _GAP = "  "
 _MIN_NAME = 12
 _MOST_NAMED = 3  # cells with the same note
 
 
-def format_table(results: Sequence[Result], width: int) -> str:
+def format_table(results: Sequence[Result], width: int, ranks: Ranks | None = None) -> str:
     """One block per score, best model first; ``width`` is the terminal's, in columns.
 
-    ``*`` marks the best of a score. A withheld score shows its state instead of a number and its reason
-    below the table, where the notes of all results are, too.
+    ``*`` marks the best of a score, and all that cannot be told from it. A withheld score shows its state instead of a
+    number and its reason below the table, where the notes of all results are, too.
     """
     if not results:
         return "No results."
-    board = grid(results)
+    board = grid(results, ranks or Ranks())
     blocks = []
     for label, column in zip(board.labels, zip(*board.rows, strict=True), strict=True):
         figures = [figure for figure in column if figure]
@@ -241,7 +291,9 @@ def format_table(results: Sequence[Result], width: int) -> str:
     reasons = [f"withheld: {_named(r)}: {' '.join(r.withheld.split())}" for r in results if not r.headline]
     noted = [(" ".join(note.split()), _named(result)) for result in results for note in result.notes]
     notes = [f"note: {_few(of)}: {note}" for note, of in grouped(noted, lambda one: one[0]).items()]
-    return "\n".join([*_layout(blocks, width), *reasons, *notes])
+    has_groups = any(figure and figure.group for row in board.rows for figure in row)
+    legend = ["group: scores with a letter in common cannot be told apart"] * has_groups
+    return "\n".join([*_layout(blocks, width), *legend, *reasons, *notes])
 
 
 def _few(noted: Sequence[tuple[str, str]]) -> str:
@@ -257,7 +309,7 @@ def _row(figure: Figure) -> list[str]:
     if result.headline and not result.coverage.complete:
         coverage += f", {result.treatment} way"
     n = str(figure.metric.n) if figure.metric else ""
-    return [f"{'*' if figure.best else ' '} {result.model}", word, figure.interval, n, coverage]
+    return [f"{'*' if figure.best else ' '} {result.model}", word, figure.interval, figure.group, n, coverage]
 
 
 def _layout(blocks: list[tuple[str, list[list[str]]]], width: int) -> list[str]:
@@ -267,8 +319,8 @@ def _layout(blocks: list[tuple[str, list[list[str]]]], width: int) -> list[str]:
     spare = width - sum(widths) - len(_GAP) * (len(_HEADER) - 1)
     if spare < 0:
         # the reasons of a gap in coverage are repeated below the table, so that column gives way first
-        give = max(0, min(-spare, widths[4] - columns_of("9999/9999")))
-        widths[4] -= give
+        give = max(0, min(-spare, widths[-1] - columns_of("9999/9999")))
+        widths[-1] -= give
         widths[0] = max(_MIN_NAME, widths[0] + spare + give)
     lines = []
     for label, rows in blocks:
@@ -281,7 +333,7 @@ def _line(row: list[str], widths: list[int]) -> str:
     for i, (text, width) in enumerate(zip(row, widths, strict=True)):
         text = fit(text, width)
         pad = " " * (width - columns_of(text))
-        parts.append(pad + text if i in (1, 3) else text + pad)
+        parts.append(pad + text if i in _RIGHT else text + pad)
     return _GAP.join(parts).rstrip()
 
 

@@ -19,36 +19,41 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from imageevalkit.cell import Cell
+from imageevalkit.cell import COMPARISONS, Cell, output_root
 from imageevalkit.cell.results import Metric, Result
 from imageevalkit.relations import KINDS, Relations
 from imageevalkit.report import gallery
 from imageevalkit.report.collect import CellReport
 from imageevalkit.report.leaderboard import (
     COVERAGE_COLUMNS,
+    GROUP_NOTE,
     ORDER_NOTE,
     Board,
     Figure,
+    Ranks,
     boards,
     format_interval,
     format_value,
     grid,
     headline_of,
-    mark_best,
     shown,
 )
 from imageevalkit.text import plain
 
+COMPARISON_PAGE = "comparison.html"
+"""The page of ``--compare``, in a folder of its own below that of comparisons."""
 _TEMPLATES = Path(__file__).parent / "templates"
 # Order of the bar: what counts first, then what is missing, from the judge's faults to the model's.
 _SEGMENTS = ("judged", "unparsed", "judge_failed", "refused", "failed", "blank", "corrupt")
 _MD_SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_|<>[]#~"})
 
 
-def markdown_text(cells: Sequence[CellReport], unreadable: Sequence[str] = ()) -> str:
+def markdown_text(
+    cells: Sequence[CellReport], unreadable: Sequence[str] = (), ranks: Ranks | None = None
+) -> str:
     """``leaderboard.md``: headline scores, notes and coverage of every cell, cells without a result, and what is
     ``unreadable``."""
-    found = _of_both(cells, unreadable)
+    found = _of_both(cells, unreadable, ranks or Ranks())
     template = _template("leaderboard.md.j2", finalize=_markdown, keep_trailing_newline=True)
     return template.render(found, columns=COVERAGE_COLUMNS)
 
@@ -58,6 +63,7 @@ def render(
     budget: int = gallery.BUDGET,
     unreadable: Sequence[str] = (),
     relations: Mapping[str, Relations] = MappingProxyType({}),
+    ranks: Ranks | None = None,
 ) -> str:
     """The whole page for ``cells``, with the ``relations`` of each by its key, and what was ``unreadable``."""
     pages = gallery.galleries(cells)
@@ -67,7 +73,10 @@ def render(
     extent = gallery.fit(estimated, shown.thumbs, budget)
     cut = [gallery.cut(page, extent) for page in estimated]
     data = [gallery.page_data(small, whole, shown) for small, whole in zip(cut, pages, strict=True)]
-    found = _of_both(cells, unreadable)
+    ranks = ranks or Ranks()
+    found = _of_both(cells, unreadable, ranks)
+    root = output_root()
+    compared = sorted((root / COMPARISONS).glob(f"*/{COMPARISON_PAGE}"))
     script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
     return _template("report.html.j2", autoescape=True).render(
         found,
@@ -78,18 +87,26 @@ def render(
         models={cell.cell.model for cell in cells},
         benchmarks={cell.cell.benchmark for cell in cells},
         cells=len(cells),
-        sections=[_section(*board, relations) for board in boards(found["results"]).items()],
+        sections=[_section(*board, relations, ranks) for board in boards(found["results"]).items()],
         kinds=KINDS,
         segments=_SEGMENTS,
+        comparisons=[(path.parent.name, quote(path.relative_to(root).as_posix())) for path in compared],
     )
 
 
-def _of_both(cells: Sequence[CellReport], unreadable: Sequence[str]) -> dict[str, Any]:
+def comparison_page(**found: Any) -> str:
+    """``comparison.html`` of what :mod:`imageevalkit.comparing` found, in the look of the report."""
+    style = Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8"))
+    return _template("comparison.html.j2", autoescape=True).render(found, style=style)
+
+
+def _of_both(cells: Sequence[CellReport], unreadable: Sequence[str], ranks: Ranks) -> dict[str, Any]:
     """What both templates show."""
     results = [cell.result for cell in cells if cell.result]
     return {
-        "board": grid(results),
+        "board": grid(results, ranks),
         "order_note": ORDER_NOTE,
+        "group_note": GROUP_NOTE,
         "results": results,
         "withheld": [result for result in results if not result.headline],
         "without": [cell for cell in cells if not cell.result],
@@ -121,12 +138,21 @@ def _markdown(value: Any) -> str:
     return plain(str(value)).translate(_MD_SPECIAL)
 
 
-def _section(board: Board, members: Sequence[Result], relations: Mapping[str, Relations]) -> dict[str, Any]:
-    """What the page says of one board: its members and every metric of theirs, headline first."""
+def _section(
+    board: Board, members: Sequence[Result], relations: Mapping[str, Relations], ranks: Ranks
+) -> dict[str, Any]:
+    """What the page says of one board: its members and every metric of theirs, headline first.
+
+    Only headline metrics have a best: of dozens of others some would differ by chance.
+    """
     members = sorted(members, key=lambda r: r.model)
     headline = [name for name in headline_of(members) if name]
     names = dict.fromkeys([*headline, *(name for result in members for name in result.metrics)])
-    rows = [(name, name in headline, mark_best([shown(r, name) for r in members])) for name in names]
+    figures = {name: [shown(result, name) for result in members] for name in names}
+    rows = [
+        (name, name in headline, ranks.mark(row) if name in headline else row)
+        for name, row in figures.items()
+    ]
     of_models = [(cell, relations.get(cell.key)) for cell in (Cell(r.model, r.benchmark) for r in members)]
     return {
         "board": board,

@@ -6,7 +6,8 @@ import ast
 import functools
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -75,10 +76,19 @@ def run_of(
     model: str = "m",
 ) -> Run:
     """The run that made ``prompts``."""
-    scored = [ScoredPrompt(one.prompt, one.images, rules, edition.language) for one in prompts]
+    scored = [
+        ScoredPrompt(one.prompt, [*map(_of_prompt(one.prompt), one.images)], rules, edition.language)
+        for one in prompts
+    ]
     classes = list(CHINESE.sizes)
     scored.sort(key=lambda one: (classes.index(one.prompt.class_item), one.prompt.id))
     return Run(scored, tasks, rules, edition, model)
+
+
+def _of_prompt(prompt: Prompt) -> Callable[[ScoredItem], ScoredItem]:
+    """Gives an image an item of that prompt."""
+    item = replace(_ITEM, id=f"images/{prompt.class_item}/{prompt.id}_1")
+    return lambda image: image._replace(item=item)
 
 
 def real_benchmark(edition: Edition, judge: str = "", **settings: Any) -> OneIG:

@@ -1,0 +1,132 @@
+"""Results of any folder: as tables, and as columns of models that may be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from imageevalkit.cell import results_in, short_path
+from imageevalkit.cell.jsonl import Tell, tell_nobody
+from imageevalkit.cell.results import read_result
+from imageevalkit.errors import UserError
+from imageevalkit.report.collect import CellReport, collect
+from imageevalkit.report.leaderboard import CSV_COLUMNS, Board, Ranks, boards, table_rows
+from imageevalkit.statistics.comparison import Measured
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_RESULT = "result.json"
+_KEPT = "evaluators"
+_DEPTHS = ("", "*/", "*/*/", "*/*/*/")  # of a cell, a model, all, and all with names such as org/model
+
+
+def read_cells(path: Path, tell: Tell = tell_nobody) -> tuple[Path, list[CellReport]]:
+    """The folder of all results, and those of its cells that lie at or below ``path``, with or without a result.
+
+    ``path`` is that folder, one of a model or cell, or a result.json. What cannot be read is told in one line each.
+    Raises UserError: there is no result.
+    """
+    meant = path.absolute()
+    if meant.name == _RESULT and meant.is_file():
+        meant = meant.parent
+    # a folder of all results has any number of models without one; the first result tells where it begins
+    found = next((one for depth in _DEPTHS for one in sorted(meant.glob(f"{depth}{_RESULT}"))), None)
+    if found is None:
+        raise UserError(f"{short_path(path)} holds no results: give a folder such as output, or a {_RESULT}")
+    cell = found.parent.parent.parent if found.parent.parent.name == _KEPT else found.parent
+    root = cell.parent.parent
+    try:
+        result = read_result(found)
+        names = [*Path(result.model).parts, result.benchmark]
+        if [*cell.parts[-len(names) :]] == names:
+            root = cell.parents[len(names) - 1]
+    except (OSError, ValueError):
+        pass  # which is told below
+    with results_in(root):
+        cells = collect(tell, meant)
+    return root, [
+        one
+        for one in cells
+        if one.source.is_relative_to(meant) or (one.cell.folder.is_relative_to(meant) and not one.result)
+    ]
+
+
+def columns(
+    cells: Iterable[CellReport], across_evaluators: bool = False
+) -> dict[tuple[Board, str], list[Measured]]:
+    """What may be compared, by board and metric (headline metrics first): one benchmark, version, number of items and
+    evaluator. Withheld results are in none.
+
+    ``across_evaluators``: of all evaluators at once, each under the name ``model@evaluator``; the board names none.
+    """
+    results = [cell.result for cell in cells if cell.result and cell.result.headline]
+    found: dict[tuple[Board, str], list[Measured]] = {}
+    for board, members in boards(results).items():
+        of_all = board._replace(evaluator="") if across_evaluators else board
+        headline = dict.fromkeys(name for result in members for name in result.headline)
+        for name in dict.fromkeys([*headline, *(name for result in members for name in result.metrics)]):
+            column = found.setdefault((of_all, name), [])
+            for result in members:
+                metric = result.metrics.get(name)
+                if metric and metric.value is not None:
+                    label = f"{result.model}@{result.evaluator.id}" if across_evaluators else result.model
+                    column.append(Measured(label, metric))
+    return {key: column for key, column in found.items() if column}
+
+
+def results_table(path: Path) -> pd.DataFrame:
+    """:func:`imageevalkit.report.load_results`."""
+    import pandas as pd
+
+    root, cells = read_cells(path)
+    with results_in(root):
+        rows = list(table_rows(cells, Ranks()))
+    table = pd.DataFrame(rows, columns=list(CSV_COLUMNS))
+    for name in ("official", "headline"):
+        table[name] = table[name] == "true"
+    return table.astype(dict.fromkeys(("value", "ci_low", "ci_high", "scale"), float) | {"limit": "Int64"})
+
+
+def scores_table(path: Path) -> pd.DataFrame:
+    """:func:`imageevalkit.report.load_scores`."""
+    import pandas as pd
+
+    _, cells = read_cells(path)
+    tables = []
+    names = ["item", "total", "weight", "group", "cluster"]
+    for cell in cells:
+        for metric, found in cell.result.metrics.items() if cell.result else ():
+            if not found.parts or not cell.result:
+                continue
+            table = pd.DataFrame(found.parts, columns=names)
+            table["cluster"] = [part.unit for part in found.parts]
+            table.insert(1, "score", table["total"] / table["weight"].where(table["weight"] != 0))
+            result = cell.result
+            about = {
+                "model": result.model,
+                "benchmark": result.benchmark,
+                "benchmark_version": result.benchmark_version,
+                "evaluator": result.evaluator.id,
+                "limit": result.limit,
+                "metric": metric,
+            }
+            for place, (name, value) in enumerate(about.items()):
+                table.insert(place, name, value)
+            tables.append(table)
+    columns = [
+        "model",
+        "benchmark",
+        "benchmark_version",
+        "evaluator",
+        "limit",
+        "metric",
+        "item",
+        "score",
+        *names[1:],
+    ]
+    if not tables:
+        return pd.DataFrame(columns=columns)
+    table = pd.concat([one.astype({"limit": "Int64", "group": object}) for one in tables], ignore_index=True)
+    return table.astype(dict.fromkeys(columns[:4], "category") | {"metric": "category"})

@@ -1,0 +1,440 @@
+"""What result files can decide: as statsmodels and scipy do, and in simulated benchmarks with a known truth."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from statsmodels.stats.contingency_tables import mcnemar
+from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.power import TTestPower
+from statsmodels.stats.proportion import proportion_confint
+from statsmodels.stats.weightstats import DescrStatsW, ttest_ind
+
+from imageevalkit.cell.results import Metric, Score
+from imageevalkit.metrics import Stratum, interval_of_sum, mean, weighted
+from imageevalkit.statistics import comparison
+from imageevalkit.statistics.comparison import Measured, compare, compare_all
+from imageevalkit.statistics.power import power_of
+from imageevalkit.statistics.ranks import compact_groups, rank_groups
+
+Random = np.random.Generator
+
+
+def measured(name: str, values: Sequence[float] | np.ndarray, images: int = 1, **options: Any) -> Measured:
+    """The mean of ``values``, so many images of each prompt."""
+    scores = [Score({"x": float(v)}, {"prompt": n // images}).of_item(f"{n}") for n, v in enumerate(values)]
+    return Measured(name, mean(scores, "x", cluster="prompt" if images > 1 else None, **options))
+
+
+def silent(one: Measured) -> Measured:
+    """The same, of a file that does not say what each item gives."""
+    metric = one.metric
+    return one._replace(metric=Metric(metric.value, metric.n, metric.interval, metric.scale))
+
+
+def right_or_wrong(count: int, right: int, better: int, worse: int) -> tuple[Measured, Measured]:
+    """Two models: ``right`` of the second, of which the first has ``worse`` wrong, and ``better`` others right."""
+    second = np.arange(count) < right
+    first = second.copy()
+    first[:worse], first[right : right + better] = False, True
+    return measured("first", first), measured("second", second)
+
+
+# ---- agreement with scipy and statsmodels
+
+
+@pytest.mark.parametrize(("count", "right"), [(10, 0), (10, 1), (24, 23), (200, 77), (1000, 990), (553, 553)])
+def test_an_interval_of_right_or_wrong_is_that_of_statsmodels(count: int, right: int) -> None:
+    found = measured("m", [float(n < right) for n in range(count)]).metric.interval
+    assert found == pytest.approx(proportion_confint(right, count, method="wilson"), abs=1e-9)
+
+
+def test_an_interval_of_many_scores_is_that_of_statsmodels() -> None:
+    values = np.random.default_rng(1).beta(6, 4, 2000)
+    found = measured("m", values).metric.interval
+    assert found == pytest.approx(DescrStatsW(values).tconfint_mean(), abs=2e-4)
+
+
+@pytest.mark.parametrize(("better", "worse"), [(28, 8), (3, 3), (1, 9), (0, 5), (0, 0)])
+def test_right_or_wrong_is_tested_as_statsmodels_does(better: int, worse: int) -> None:
+    found = compare(*right_or_wrong(200, 120, better, worse))
+    table = [[120 - worse, better], [worse, 80 - better]]
+    expected = mcnemar(table, exact=True).pvalue if better + worse else 1.0
+    assert found.p == pytest.approx(expected, rel=1e-12)
+    assert found.difference == pytest.approx((better - worse) / 200, abs=1e-12)
+    assert found.test == f"McNemar's exact test on 200 prompts: {better} better, {worse} worse"
+
+
+def test_few_prompts_are_tested_as_scipy_does() -> None:
+    rng = np.random.default_rng(2)
+    a, b = rng.random((2, 12))
+    found = compare(measured("a", a), measured("b", b))
+
+    def difference(x: np.ndarray, y: np.ndarray, axis: int) -> Any:
+        return x.mean(axis) - y.mean(axis)
+
+    expected = stats.permutation_test((a, b), difference, permutation_type="samples", n_resamples=2**12)
+    assert (found.difference, found.p) == pytest.approx((a.mean() - b.mean(), expected.pvalue), rel=1e-9)
+    assert found.test.startswith("exact permutation test on 12 prompts")
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.02, 0.04, 0.2])
+def test_many_prompts_are_tested_as_scipy_does(shift: float) -> None:
+    rng = np.random.default_rng(3)
+    a = rng.beta(4, 2, 300)
+    b = np.clip(a - shift + rng.normal(0, 0.2, 300), 0, 1)
+    found = compare(measured("a", a), measured("b", b))
+    expected = stats.permutation_test(
+        (a - b,),
+        lambda d, axis: d.sum(axis),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=9_999,
+        rng=np.random.default_rng(4),
+    )
+    assert found.p is not None
+    assert found.p == pytest.approx(expected.pvalue, abs=4 * math.sqrt(max(found.p, 1e-4) / 2_000))
+    assert found.p == pytest.approx(stats.ttest_rel(a, b).pvalue, abs=0.03)
+    assert found.p == compare(measured("a", a), measured("b", b)).p, "the same each time"
+
+
+def test_a_difference_beyond_all_flips_has_the_p_of_a_t_test() -> None:
+    rng = np.random.default_rng(5)
+    a = rng.beta(4, 2, 200)
+    b = np.clip(a - 0.1 + rng.normal(0, 0.05, 200), 0, 1)
+    found = compare(measured("a", a), measured("b", b))
+    assert found.p == pytest.approx(stats.ttest_rel(a, b).pvalue, rel=1e-6)
+    assert (
+        found.p is not None
+        and found.p < 1e-8
+        and found.test.endswith("none of which comes as far, and Student's t")
+    )
+
+
+def test_an_interval_of_a_difference_is_that_of_a_t_test() -> None:
+    rng = np.random.default_rng(6)
+    a = rng.beta(5, 4, 400)
+    b = np.clip(a + rng.normal(0.01, 0.1, 400), 0, 1)
+    found = compare(measured("a", a), measured("b", b))
+    assert found.interval == pytest.approx(DescrStatsW(a - b).tconfint_mean(), abs=6e-4)
+    assert found.spread == pytest.approx((a - b).std(ddof=1), rel=1e-9)
+
+
+def test_an_interval_of_a_difference_is_newcombes() -> None:
+    # Newcombe 1998, Statistics in Medicine 17, 2635-2650, table III (f): 98 pairs of which 1 and 7 are discordant, with
+    # method 10 without the correction of its correlation
+    found = compare(*right_or_wrong(98, 98 - 7 - 1, 7, 1))
+    first, second = proportion_confint(96, 98, method="wilson"), proportion_confint(90, 98, method="wilson")
+    p, q = 96 / 98, 90 / 98
+    phi = (89 / 98 - p * q) / math.sqrt(p * (1 - p) * q * (1 - q))
+
+    def half(one: float, other: float) -> float:
+        return math.sqrt(one**2 + other**2 - 2 * phi * one * other)
+
+    low = 6 / 98 - half(p - first[0], second[1] - q)
+    high = 6 / 98 + half(first[1] - p, q - second[0])
+    assert found.interval == pytest.approx((low, high), abs=1e-6)
+
+
+def test_two_means_without_items_are_compared_as_of_different_prompts() -> None:
+    rng = np.random.default_rng(7)
+    a, b = rng.beta(5, 4, 400), rng.beta(5, 4, 300) + 0.01
+    found = compare(silent(measured("a", a)), measured("b", b, top=1.1))
+    assert not found.paired
+    assert found.p == pytest.approx(ttest_ind(a, b, usevar="unequal")[1], abs=0.01)
+    assert found.test == "Welch's t-test of two means: the files of a do not say what each item gives"
+    nothing = compare(Measured("a", Metric(0.5, 8)), Measured("b", Metric(0.4, 8)))
+    assert (nothing.p, nothing.interval, nothing.told) == (None, None, False)
+    assert nothing.test.startswith("no test: ")
+
+
+def test_holm_is_that_of_statsmodels() -> None:
+    rng = np.random.default_rng(8)
+    base = rng.random(300)
+    column = [measured(f"m{n}", np.clip(base + rng.normal(0.01 * n, 0.1, 300), 0, 1)) for n in range(5)]
+    found = compare_all(column)
+    assert [(one.first, one.second) for one in found[:5]] == [
+        *(("m0", f"m{n}") for n in range(1, 5)),
+        ("m1", "m2"),
+    ]
+    expected = multipletests([one.p for one in found], method="holm")
+    assert [one.adjusted for one in found] == pytest.approx(list(expected[1]))
+    assert [one.told for one in found] == list(expected[0])
+
+
+# ---- what is compared
+
+
+def test_a_sum_of_means_is_compared_by_group() -> None:
+    rng = np.random.default_rng(9)
+    kinds, weights = [n % 3 for n in range(90)], {0: 0.5, 1: 0.3, 2: 0.2}
+
+    def model(name: str, values: np.ndarray) -> Measured:
+        scores = [
+            Score({"x": float(v)}, {"kind": kind}).of_item(str(n))
+            for n, (v, kind) in enumerate(zip(values, kinds, strict=True))
+        ]
+        return Measured(name, weighted(scores, "x", "kind", weights, percent=True))
+
+    a = rng.random(90)
+    b = np.clip(a - 0.05 + rng.normal(0, 0.05, 90), 0, 1)
+    one, other = model("a", a), model("b", b)
+    found = compare(one, other)
+    assert one.metric.value is not None and other.metric.value is not None
+    assert found.difference == pytest.approx(one.metric.value - other.metric.value)
+    share = np.array([weights[kind] for kind in kinds]) / 30 * 100
+    given = share * (a - b)
+    assert found.p == pytest.approx(stats.ttest_1samp(given, 0).pvalue, abs=1e-3)
+    assert found.n == 90 and found.interval is not None
+    assert found.interval[0] < found.difference < found.interval[1]
+
+
+def test_images_of_a_prompt_are_one() -> None:
+    rng = np.random.default_rng(10)
+    hard = rng.beta(2, 2, 50)
+    a, b = (np.repeat(hard, 4) > rng.random(200) for _ in range(2))
+    found = compare(measured("a", a, 4), measured("b", b, 4))
+    assert found.n == 50
+    a_of, b_of = a.reshape(50, 4).mean(1), b.reshape(50, 4).mean(1)
+    assert found.p == pytest.approx(stats.ttest_rel(a_of, b_of).pvalue, abs=0.1)
+
+
+def test_a_ratio_of_sums_is_compared_by_its_prompts() -> None:
+    rng = np.random.default_rng(11)
+    words = rng.integers(5, 60, 80)
+
+    def model(name: str, right: np.ndarray) -> Measured:
+        scores = [
+            Score({"right": float(r), "words": float(w)}).of_item(str(n))
+            for n, (r, w) in enumerate(zip(right, words, strict=True))
+        ]
+        return Measured(name, mean(scores, "right", weight="words"))
+
+    a, b = rng.binomial(words, 0.9), rng.binomial(words, 0.85)
+    found = compare(model("a", a), model("b", b))
+    assert found.difference == pytest.approx((a.sum() - b.sum()) / words.sum())
+    assert found.p == pytest.approx(stats.ttest_1samp((a - b) / words.sum(), 0).pvalue, abs=1e-3)
+
+
+def test_only_prompts_that_both_have_are_compared() -> None:
+    one, other = measured("a", [1.0] * 30), measured("b", [0.0] * 5 + [1.0] * 35)
+    found = compare(one, other)
+    assert found.n == 30 and found.difference == pytest.approx(5 / 30)
+    assert found.test.endswith("; of the 30 prompts that both have")
+    strangers = other.metric.parts[30:]
+    apart = compare(one, other._replace(metric=Metric(1.0, 10, (0.7, 1.0), parts=strangers)))
+    assert not apart.paired and "no prompts in common" in apart.test
+    with pytest.raises(ValueError, match="a has no value to compare"):
+        compare(Measured("a", Metric(None, 0)), other)
+
+
+# ---- simulated benchmarks
+
+
+def test_a_planted_difference_is_found_by_pairs_and_by_nothing_else() -> None:
+    """2 % of 1,000 prompts, of two models that mostly fail at the same ones: paired, it is found nearly always."""
+    rng = np.random.default_rng(12)
+    paired, apart = [], []
+    for _ in range(20):
+        second = rng.random(1000) < 0.8
+        first = second ^ (rng.random(1000) < np.where(second, 0.005, 0.12))  # 0.8 - 0.004 + 0.024
+        one, other = measured("first", first), measured("second", second)
+        paired.append((compare(one, other).p or 0) < 0.05)
+        apart.append((compare(silent(one), silent(other)).p or 0) < 0.05)
+    assert sum(paired) >= 18
+    assert sum(apart) <= 6
+    found = compare(*right_or_wrong(1000, 800, 28, 8))
+    assert found.difference == pytest.approx(0.02) and found.p == pytest.approx(0.0012, abs=1e-4)
+    assert found.interval is not None and found.interval[0] > 0
+    assert compare(*map(silent, right_or_wrong(1000, 800, 28, 8))).p == pytest.approx(0.26, abs=0.01)
+
+
+def strata_of(kind: str, rng: Random, p: float, count: int) -> tuple[list[Stratum], float]:
+    """A drawn benchmark of so many prompts, and the truth of its metric."""
+    if kind == "right or wrong":
+        return [Stratum(1.0, [(v, 1.0) for v in (rng.random(count) < p).astype(float).tolist()])], p
+    if kind == "grades":
+        return [Stratum(1.0, [(v, 1.0) for v in rng.beta(4 * p, 4 - 4 * p, count).tolist()])], p
+    if kind == "four images":  # as hard as their prompt, with a correlation of 1/3
+        right = rng.binomial(4, rng.beta(2 * p, 2 - 2 * p, count))
+        return [Stratum(1.0, [(float(v), 4.0) for v in right.tolist()])], p
+    if kind == "four grades":
+        hard = rng.beta(4 * p, 4 - 4 * p, count)
+        grades = rng.beta(10 * hard + 1e-9, 10 - 10 * hard + 1e-9, (4, count)).sum(0)
+        return [Stratum(1.0, [(float(v), 4.0) for v in grades.tolist()])], p
+    if kind == "ratio":  # words of a text, as hard as their prompt
+        words = rng.integers(5, 61, count)
+        right = rng.binomial(words, rng.beta(3 * p, 3 - 3 * p, count))
+        return [Stratum(1.0, [(float(r), float(w)) for r, w in zip(right, words, strict=True)])], p
+    shares, strata, truth = (0.4, 0.2, 0.2, 0.2), [], 0.0
+    for n, share in enumerate(shares):
+        q = 1 / (1 + math.exp(-math.log(p / (1 - p)) - 0.4 * (n - 1.5)))
+        truth += share * q
+        some = rng.random(max(10, count // 4)) < q
+        strata.append(Stratum(share, [(v, 1.0) for v in some.astype(float).tolist()]))
+    return strata, truth
+
+
+KINDS = ("right or wrong", "grades", "four images", "four grades", "ratio", "weighted groups")
+# right or wrong: with 10 prompts and p = 0.01 there are only 0 or 1 of a kind; no interval is near 95 % there
+FEWEST_RIGHT = {("right or wrong", 10): 0.05}
+
+
+@pytest.mark.parametrize("count", [10, 24, 200, 1000])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_interval_holds_the_truth(kind: str, count: int) -> None:
+    """In 93-97 % of runs of each of several true values, each drawn near the one named: the share jumps with p, of any
+    interval of counts (Brown, Cai and DasGupta 2001). Runs are few here, hence half a point and more of tolerance."""
+    runs = {10: 2000, 24: 2000, 200: 1000, 1000: 400}[count]
+    for p in (FEWEST_RIGHT.get((kind, count), 0.01), 0.1, 0.5, 0.95):
+        rng = np.random.default_rng([count, round(100 * p), KINDS.index(kind)])
+        held = 0
+        for _ in range(runs):
+            near = 1 / (1 + math.exp(-math.log(p / (1 - p)) - rng.normal(0, 0.5)))
+            strata, truth = strata_of(kind, rng, near, count)
+            low, high = interval_of_sum(strata) or (0, 0)
+            held += low <= truth <= high
+        slack = 2.5 * math.sqrt(0.95 * 0.05 / runs)
+        assert 0.93 - slack <= held / runs <= 0.97 + slack, (p, held / runs)
+
+
+def pair_of(kind: str, rng: Random, p: float, d: float, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Images of two models, prompts × images; the first is better by ``d`` in truth."""
+    hard = rng.beta(2 * p, 2 - 2 * p, count)[:, None]
+    if kind == "grades":
+        first, second = rng.beta(15 * hard + 1e-9, 15 - 15 * hard + 1e-9, (2, count, 1))
+        return np.asarray(first + d * (1 - first) / (1 - p)), np.asarray(second)
+    images = 4 if kind == "four images" else 1
+    first, second = (rng.random((count, images)) < hard for _ in range(2))
+    return (first | (rng.random((count, images)) < d / (1 - p))).astype(float), second.astype(float)
+
+
+@pytest.mark.parametrize("kind", ["right or wrong", "grades", "four images"])
+def test_an_interval_of_a_difference_holds_the_truth(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "_by_flips", lambda given: [(1.0, "")] * len(given))
+    for count, runs in ((10, 400), (24, 300), (200, 60)):
+        held = 0
+        for p in (0.5, 0.9):
+            rng = np.random.default_rng([count, round(100 * p)])
+            for _ in range(runs):
+                first, second = pair_of(kind, rng, p, 0.02, count)
+                images = first.shape[1]
+                found = compare(measured("a", first.ravel(), images), measured("b", second.ravel(), images))
+                assert found.interval
+                held += found.interval[0] <= 0.02 <= found.interval[1]
+        slack = 2.5 * math.sqrt(0.95 * 0.05 / (2 * runs))
+        assert 0.93 - slack <= held / (2 * runs) <= 0.98 + slack, count
+
+
+def test_equal_models_are_seldom_told_apart() -> None:
+    rng = np.random.default_rng(13)
+    told = 0
+    for _ in range(250):
+        first, second = pair_of("four images", rng, 0.8, 0.0, 20)
+        told += (compare(measured("a", first.ravel(), 4), measured("b", second.ravel(), 4)).p or 1) < 0.05
+    assert told / 250 < 0.085
+
+
+# ---- rank groups
+
+
+def test_models_that_cannot_be_told_apart_share_a_letter() -> None:
+    rng = np.random.default_rng(14)
+    base = rng.random(400) * 0.6 + 0.2
+    column = [
+        measured(name, np.clip(base + shift + rng.normal(0, 0.05, 400), 0, 1))
+        for name, shift in (("low", -0.1), ("top", 0.1), ("next", 0.099), ("mid", 0.05))
+    ]
+    assert rank_groups(column) == ["c", "a", "a", "b"]
+    assert rank_groups([measured("a", [1.0] * 20), measured("b", [1.0] * 20)]) == ["a", "a"]
+    assert rank_groups([Measured("a", Metric(1.0, 5)), Measured("b", Metric(0.5, 5))]) == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("count", "told", "expected"),
+    [
+        (3, [], [{0, 1, 2}]),
+        (3, [(0, 2)], [{0, 1}, {1, 2}]),
+        (4, [(0, 2), (0, 3), (1, 3)], [{0, 1}, {1, 2}, {2, 3}]),
+        (3, [(0, 1), (0, 2), (1, 2)], [{0}, {1}, {2}]),
+        (4, [(0, 1), (2, 3)], [{0, 2}, {0, 3}, {1, 2}, {1, 3}]),
+    ],
+)
+def test_letters_are_the_largest_groups(
+    count: int, told: list[tuple[int, int]], expected: list[set[int]]
+) -> None:
+    assert sorted(map(sorted, compact_groups(count, told))) == sorted(map(sorted, expected))
+
+
+# ---- power
+
+
+def test_the_smallest_difference_is_that_of_statsmodels() -> None:
+    rng = np.random.default_rng(15)
+    a = rng.beta(5, 3, 250)
+    b = np.clip(a + rng.normal(0, 0.1, 250), 0, 1)
+    power = power_of(measured("a", a), measured("b", b))
+    assert power is not None and power.paired
+    spread = (a - b).std(ddof=1)
+    effect = TTestPower().solve_power(nobs=250, alpha=0.05, power=0.8)
+    assert power.smallest == pytest.approx(effect * spread, rel=1e-6)
+    # as many as there are show the smallest difference, and four times as many half of it
+    assert power.images_for(power.smallest) == pytest.approx(250, abs=1)
+    assert power.images_for(power.smallest / 2) == pytest.approx(1000, abs=6)
+    assert power.images_for(0.00001) > 10**8
+    alone = power_of(measured("a", a))
+    assert alone is not None and alone.spread == pytest.approx(a.std(ddof=1)) and not alone.paired
+    assert alone.smallest > power.smallest
+    with pytest.raises(ValueError, match="a difference of 0"):
+        power.images_for(0)
+
+
+def test_images_of_a_prompt_are_counted_and_prompts_decide() -> None:
+    rng = np.random.default_rng(16)
+    a, b = rng.random((2, 60)).repeat(4, axis=1)
+    power = power_of(measured("a", a, 4), measured("b", b, 4))
+    assert power is not None and (power.prompts, power.images) == (60, 240)
+    assert power.images_for(power.smallest) == pytest.approx(240, abs=4)
+
+
+def test_a_difference_of_that_size_is_told_in_four_of_five() -> None:
+    rng = np.random.default_rng(17)
+
+    def draw(shift: float) -> tuple[Measured, Measured]:
+        a = rng.beta(5, 3, 100) * 0.8
+        return measured("a", a + shift), measured("b", np.clip(a + rng.normal(0, 0.05, 100), 0, 1))
+
+    power = power_of(*draw(0.0))
+    assert power is not None
+    told = sum((compare(*draw(power.smallest)).p or 1) < 0.05 for _ in range(150))
+    assert 0.65 < told / 150 < 0.93
+
+
+# ---- speed
+
+
+def cpu(call: Callable[[], Any]) -> float:
+    """CPU seconds, which other processes of the machine do not lengthen much."""
+    began = time.process_time()
+    call()
+    return time.process_time() - began
+
+
+def test_5000_items_are_compared_in_seconds() -> None:
+    rng = np.random.default_rng(18)
+    a = rng.beta(5, 2, 5000)
+    one, other = measured("a", a), measured("b", np.clip(a + rng.normal(0.003, 0.1, 5000), 0, 1))
+    assert cpu(lambda: compare(one, other)) < 5
+
+
+def test_a_column_of_ten_models_is_ranked_in_a_second() -> None:
+    rng = np.random.default_rng(19)
+    base = rng.beta(5, 2, 1000)
+    column = [measured(f"m{n}", np.clip(base + rng.normal(0.003 * n, 0.1, 1000), 0, 1)) for n in range(10)]
+    assert cpu(lambda: rank_groups(column)) < 4
