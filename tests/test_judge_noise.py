@@ -388,3 +388,12 @@ def test_the_scores_of_the_same_judge_in_other_cells_are_warned_of_too(judged: J
     told, other = reports["m"], reports["earlier"]
     assert told and other and told.notes[0].startswith("the judge has drifted: ")
     assert other.notes[-1].startswith("the judge has drifted, as m/graded tells: ")
+
+
+def test_who_cannot_be_asked_again_leaves_the_scores_alone(
+    judged: Judged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = judged.evaluate()
+    monkeypatch.delenv("API_KEY")
+    after = judged.evaluate(10)
+    assert (after.metrics, after.noise) == (before.metrics, None)

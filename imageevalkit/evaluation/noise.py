@@ -152,13 +152,15 @@ class Repeats:
                     self._interview.count(record)
                     self._interview.spend(answer.usd)
                     self._tell(progress, len(questions) - left, "to ask again")
+                    del wanted[answer.question.item, answer.question.name]
+                failed.update(request for _, request, _ in wanted.values())  # neither an answer nor an error
 
     @contextmanager
     def _telling(self, progress: ProgressWriter) -> Iterator[None]:
         try:
             with garbage_collection(True):
                 yield
-        except (JudgeUnusable, UserError, OSError) as error:
+        except (JudgeUnusable, CellFailure, UserError, OSError) as error:
             say(f"not all was asked again: {one_line(error)}")
         finally:
             self._interview.note = ""
@@ -181,11 +183,11 @@ class Repeats:
         """
         wanted = {}
         for request in requests:
-            mine = [one for one in self._records[request] if one["run"] == self._run]
+            mine = [one for one in self._records[request] if one.get("run") == self._run]
             if sum(one["status"] == "unparsed" for one in mine) >= self._benchmark.tries:
                 continue
             question = places[request][0].question
-            numbers = {one["again"] for one in mine if one["status"] != "failed"}
+            numbers = {one.get("again") for one in mine if one["status"] != "failed"}
             open_ones = (number for number in itertools.count(1) if number not in numbers)
             for number in itertools.islice(open_ones, self._asked(places[request]).series.wanted):
                 # a batch knows a question by item and name: this is none of those that were asked before
@@ -259,7 +261,7 @@ class Repeats:
         probing, places = self._probing, self._places
         probes = probing.drift(self._probe_run if self._asked_probes else "") if probing else None
         known = [request for request in sorted(places) if self._records.get(request)]
-        runs = {one["run"] for request in known for one in self._records[request]}
+        runs = {one.get("run", "") for request in known for one in self._records[request]}
         if not known:
             return Noise(of=len(places), repeated=0, changed=0, probes=probes) if probes else None
         if self._run not in runs:

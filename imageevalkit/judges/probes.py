@@ -270,12 +270,13 @@ class Probing:
                     for number in range(count)
                 ]
                 yield len(questions)
+                failed |= wanted.keys()  # until it is answered
                 with closing(writer_of(self.path, _RECORD)) as writer:
                     for left, answer in enumerate(self._judge.ask(questions, workers), 1):
                         name = answer.question.name.removeprefix("probe/")
                         writer.append(self._record(name, run, answer))
-                        if answer.text is None:
-                            failed.add(name)
+                        if answer.text is not None:
+                            failed.discard(name)
                         yield len(questions) - left
 
     def _record(self, name: str, run: str, answer: Answer) -> dict[str, Any]:
