@@ -36,6 +36,10 @@ GENERATE_BLANK_IMAGE_ON_ERROR=false
 # Below full coverage: "withhold" the headline score, or treat missing items as the "official" evaluator does.
 MISSING_ITEMS=withhold
 
+# Questions of each cell that its judge is asked again, and 18 probes of the judge with them: how far its noise moves a
+# score, and whether it is still the judge it was (0: neither). Overridden by --judge_repeats.
+JUDGE_REPEATS=0
+
 # Have a language model rewrite the prompts before images are made of them: dtm or wise (empty: nobody does). Results have
 # the rewriter in their name. Overridden by --prompt_rewriter.
 PROMPT_REWRITER=

@@ -26,6 +26,8 @@ class ExitStatus(IntEnum):
     """Nothing was started: a wrong option, name, environment or a cell in use."""
     INCOMPLETE = 3
     """The cell ran to its end, but items are refused, failed, blank, corrupt or unjudged."""
+    FELL = 4
+    """A score fell below the baseline of ``--gate``, or is lacking; the run itself did what it should."""
     LATER = 75
     """A job that follows another one has left no outcome, as it needs all that one makes; sysexits.h: EX_TEMPFAIL."""
     INTERRUPTED = 130
@@ -36,6 +38,7 @@ _GRAVITY = (
     ExitStatus.COMPLETE,
     ExitStatus.INCOMPLETE,
     ExitStatus.LATER,
+    ExitStatus.FELL,
     ExitStatus.FAILED,
     ExitStatus.USAGE,
     ExitStatus.TERMINATED,

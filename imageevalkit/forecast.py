@@ -16,6 +16,7 @@ from typing import Any
 
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import MODEL_NAME_MARK, Item, as_shown, entries_of, placed
+from imageevalkit.cell.shards import Shard
 from imageevalkit.cell.states import Survey, survey
 from imageevalkit.errors import CellFailure, ExitStatus, said_of, show
 from imageevalkit.guest_code import guest_code
@@ -40,11 +41,18 @@ class Datasets:
         """The first ``limit`` items of ``cell``."""
         return placed(self._entries(cell.benchmark)[:limit], cell)
 
-    def survey(self, cell: Cell, limit: int | None, settings: Mapping[str, Any]) -> Survey:
-        """What is there of the images of ``cell``, against ``settings``; the same of all cells without a folder."""
+    def survey(
+        self, cell: Cell, limit: int | None, settings: Mapping[str, Any], shard: Shard | None = None
+    ) -> Survey:
+        """What is there of the images of ``cell``, or of a ``shard`` of them, against ``settings``.
+
+        Of all cells without a folder it is the same.
+        """
         if cell.folder.exists():
-            return survey(cell, as_shown(cell, self.items(cell, limit)), settings)
-        return self._untouched(Cell(MODEL_NAME_MARK, cell.benchmark), limit)
+            found = survey(cell, as_shown(cell, self.items(cell, limit)), settings, shard=shard)
+        else:
+            found = self._untouched(Cell(MODEL_NAME_MARK, cell.benchmark), limit)
+        return found.of_shard(shard) if shard else found
 
 
 Forecast = Callable[[Cell], str | int]

@@ -73,8 +73,6 @@ class GenerateOrder:
     replica_gpus: int = 0
     replicas: int | None = None
     item_timeout: float | None = None
-    shards: int = 1
-    """Among how many jobs its items are split once it is known what is left to make: each on a machine of its own."""
     kind: Literal["generate"] = "generate"
 
 
@@ -99,6 +97,8 @@ class EvaluateOrder:
     ``judge`` is the full name of the judge or the name of the reader to ask (empty: neither is). ``environment`` is
     what config.sh calls the one it runs in. ``official``: missing items count as the official evaluator has them.
     ``ask`` False: only what is on record counts. ``retry_unparsed``: answers without a value are asked anew.
+    ``judge_repeats``: so many questions are asked of the judge again, and its probes once in the ``run`` of that name
+    (empty: there is no plan); 0: neither.
     """
 
     judge: str = ""
@@ -109,6 +109,8 @@ class EvaluateOrder:
     official: bool = False
     ask: bool = True
     retry_unparsed: bool = False
+    judge_repeats: int = 0
+    run: str = ""
     kind: Literal["evaluate"] = "evaluate"
 
 

@@ -1,11 +1,9 @@
-"""What the toolkit costs where nothing is made: help, plans, empty jobs, a run that has nothing left to do, a report.
+"""What the toolkit costs where nothing is made: help, empty jobs, a run that has nothing left to do, a report.
 
-Help is ``eval.sh --help``. The plan is ``--dry_run`` of 1 and 200 models × 12 shipped benchmarks, whose data a mirror
-has (SHARED_MIRROR), nothing made yet; all share the driver's environment: one more costs one more process of each kind.
-Jobs are a plan of ``true`` jobs against ``subprocess.run`` of the same, in turns. The no-op run repeats ``eval.sh`` for
-one cell of 50,000 items that are all made and scored, report included. The report is that of a finished cell of 800
-PNGs of 1024 px, each a file of its own: a first one makes the thumbnails, a second has them. The plain way reads one
-after another and saves it as a thumbnail, by Pillow alone.
+Help is ``eval.sh --help``. Jobs are a plan of ``true`` jobs against ``subprocess.run`` of the same, in turns. The no-op
+run repeats ``eval.sh`` for one cell of 50,000 items that are all made and scored, report included. The report is that
+of a finished cell of 800 PNGs of 1024 px, each a file of its own: a first one makes the thumbnails, a second has them.
+The plain way reads one after another and saves it as a thumbnail, by Pillow alone.
 """
 
 from __future__ import annotations
@@ -28,54 +26,21 @@ from imageevalkit.cell.results import Metric
 from imageevalkit.images import THUMBNAIL_SIDE
 from imageevalkit.jobs import Job, Plan
 from imageevalkit.launch.local import run_plan
-from perf.harness import MIRROR, USAGE, Bar, Row, Table, Usage, at_most, measure, run_program
-from perf.toolkit import BENCHMARK, MODEL, Toolkit, as_sent, geneval2_items, make_pngs
+from perf.harness import USAGE, Row, Table, Usage, at_most, measure, run_program
+from perf.toolkit import BENCHMARK, Toolkit, as_sent, geneval2_items, make_pngs
 from tests.support.cells import Made, write_cell
 from tests.support.checkout import SLOW_NOISE, add_model
 
-_HELP_S, _PLAN_S, _PLAN_MB, _JOB_S = at_most(0.2), at_most(5), at_most(300), at_most(0.1)
+_HELP_S, _JOB_S = at_most(0.2), at_most(0.1)
 _NOTHING_S, _REPORT, _REPORT_AGAIN_S = at_most(20), at_most(0.9), at_most(3)
 _ROUNDS = 3
 _NOISE = "noise"
-# of the shipped benchmarks those that need no weights here, and their judges
-_BENCHMARKS = {
-    "quicktext": "",
-    "longtext": "ppocr",
-    **dict.fromkeys(("wise", "wise-verified", "wise-rewrite", "geneval2", "genai", "tiff"), "openai:judge"),
-    **dict.fromkeys(("unigenbench", "t2ireasonbench", "oneig", "oneig-zh"), "openai:judge"),
-}
-_SETTINGS = "DS_KWARGS_MAP=(['oneig']=\"tasks='alignment,text'\" ['oneig-zh']=\"tasks='alignment,text'\")\n"
-
-
-def _seconds(kit: Toolkit, label: str, usage: Usage, bar: Bar, *problems: str) -> Row:
-    """The row of a command whose wall time is held against ``bar``."""
-    why = [*kit.failure(usage), *problems]
-    return Row(label, usage.wall, bar, usage.figures, why, usage.others, " s")
 
 
 def help_rows(kit: Toolkit) -> list[Row]:
     """The fastest of some starts: what else runs can only slow one."""
     usage = min((kit.run("--help") for _ in range(5)), key=lambda usage: usage.wall)
-    return [_seconds(kit, "eval.sh --help", usage, _HELP_S)]
-
-
-def plan_rows(kit: Toolkit, models: int) -> list[Row]:
-    """The plan of so many models on all of the benchmarks, whose data are there."""
-    log, cells = kit.log / "eval.log", models * len(_BENCHMARKS)
-    log.unlink(missing_ok=True)
-    judges = [f"{name}={judge}" for name, judge in _BENCHMARKS.items() if judge]
-    usage = kit.run(
-        *["--model_names", ";".join(f"model-{n}" for n in range(models)), "--use_api", "true", "--dry_run"],
-        *["--ds_names", ";".join(_BENCHMARKS), "--judges", ";".join(judges)],
-    )
-    text = log.read_text()
-    planned = min(text.count(" images to make"), text.count(" questions to ask of "))
-    lost = [f"{planned} of {cells} cells are in the plan: {text[-1000:]}"] * (planned != cells)
-    label = f"--dry_run of {models} models × {len(_BENCHMARKS)} benchmarks"
-    return [
-        _seconds(kit, label, usage, _PLAN_S, *lost),
-        Row("  memory", usage.peak_mb, _PLAN_MB, unit=" MB", others=usage.others),
-    ]
+    return [kit.seconds_row("eval.sh --help", usage, _HELP_S)]
 
 
 def job_rows(count: int) -> list[Row]:
@@ -130,7 +95,7 @@ class Nothing:
         scored = sum(record["status"] == "judged" for record in records)
         lost = [f"{scored} of {count} have a score"] * (scored != count)
         label = f"eval.sh again, nothing to do for {count:,} items"
-        return [_seconds(self._kit, label, usage, _NOTHING_S, *lost)]
+        return [self._kit.seconds_row(label, usage, _NOTHING_S, *lost)]
 
     def _run(self, *words: str) -> Usage:
         small = ["--custom_model_kwargses", "side=8"]
@@ -176,7 +141,7 @@ def report_rows(kit: Toolkit, pngs: list[bytes], count: int) -> list[Row]:
     label = f"the report of {count} photos of 1024 px"
     return [
         Row(label, ratio, _REPORT, first.figures, kit.failure(first), first.others),
-        _seconds(kit, "  again, with its thumbnails", again, _REPORT_AGAIN_S),
+        kit.seconds_row("  again, with its thumbnails", again, _REPORT_AGAIN_S),
     ]
 
 
@@ -190,17 +155,10 @@ def _thumbnail(path: Path) -> bytes:
 
 
 def main(options: argparse.Namespace, folder: Path) -> Table:
-    kit = Toolkit(folder / "plan", geneval2_items(800).entries)
+    kit = Toolkit(folder / "help", [])
     table = Table("seconds and megabytes", *USAGE[:3], tries=options.tries)
     if "help" in options.parts:
         table.measure(help_rows, kit)
-    if "plan" in options.parts and not MIRROR.is_dir():
-        print("--dry_run is left out: no mirror has the benchmarks' data (SHARED_MIRROR names one)")
-    elif "plan" in options.parts:
-        kit.prefetch("--eval", "false", "--model_names", MODEL, "--ds_names", ";".join(_BENCHMARKS))
-        (kit.checkout / "config.local.sh").write_text(_SETTINGS)
-        for models in sorted({1, options.models}):
-            table.measure(plan_rows, kit, models)
     if "jobs" in options.parts:
         table.measure(job_rows, options.jobs)
     if "nothing" in options.parts:
@@ -214,9 +172,8 @@ if __name__ == "__main__":
     run_program(
         __doc__,
         main,
-        models=(200, "of the plan"),
         jobs=(50, "that do nothing"),
         items=(50_000, "of the cell with nothing to do"),
         photos=(800, "of the report"),
-        parts=(("help", "plan", "jobs", "nothing", "report"), "what is measured"),
+        parts=(("help", "jobs", "nothing", "report"), "what is measured"),
     )

@@ -244,6 +244,11 @@ class Toolkit:
         texts = [path.read_text(errors="replace")[-1500:] for path in self.log.rglob("*.log")]
         return ["\n".join([f"exit status {usage.status}:", *texts])]
 
+    def seconds_row(self, label: str, usage: Usage, bar: Bar, *problems: str) -> Row:
+        """A command whose wall time is held against ``bar``."""
+        why = [*self.failure(usage), *problems]
+        return Row(label, usage.wall, bar, usage.figures, why, usage.others, " s")
+
     def records(self, name: str, benchmark: str, model: str = MODEL) -> list[dict[str, object]]:
         """The records in the file ``name`` of a cell; none where there is no such file."""
         path = self.output / model / benchmark / name

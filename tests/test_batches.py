@@ -350,6 +350,24 @@ def test_a_judge_is_asked_in_a_batch_for_each_round(tree: Path, judge: JudgeBatc
     assert {batch["metadata"]["cell"] for batch in judge.batches.values()} == {"reference-typeset/rounds"}
 
 
+def test_a_sample_is_asked_again_in_a_batch_of_its_own_and_probes_at_once(
+    tree: Path, judge: JudgeBatches
+) -> None:
+    words = asking(judge, "--batch", "--judge_repeats", "2")
+    run = run_eval(tree, *words, API_KEY="sk-judge-4711-key")
+    assert run.returncode == 0, text_of(run)
+    assert judged_for_half(tree) == 6
+    assert [len(judge.lines_of(batch)) for batch in judge.batches.values()] == [3, 3, 2]
+    assert (
+        json.loads((tree / "output/reference-typeset/rounds/result.json").read_text())["noise"]["repeated"]
+        == 2
+    )
+    assert run_eval(tree, *words, API_KEY="sk-judge-4711-key").returncode == 0
+    assert [len(judge.lines_of(batch)) for batch in judge.batches.values()] == [3, 3, 2, 2]
+    [probes] = (tree / "output/judges").glob("*/probes.jsonl")
+    assert len(probes.read_text().splitlines()) == 3 * 18
+
+
 def test_a_judge_without_a_batch_api_is_told_what_helps(tree: Path, judge: JudgeBatches) -> None:
     judge.missing = True
     run = run_eval(tree, *asking(judge, "--batch"), API_KEY="sk-judge-4711-key")

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -60,11 +60,12 @@ class SimulatedSlurm(Slurm):
 
     def queue(self) -> dict[str, Queued]:
         self.trouble(None)
-        for number, (job, _, end) in list(self.there.items()):
+        for number, (job, told, end) in list(self.there.items()):
             if end <= self.now:
                 del self.there[number]
                 outcomes = {key: Outcome(COMPLETE, "made") for key in job.owed}
-                path = report_path(Path(self.plan.run_folder), job)
+                path = report_path(Path(told.split(" ")[-1]), job)
+                path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(json.dumps(asdict(Report(0, outcomes=outcomes))))
         return {
             number: Queued("RUNNING", "", "n1", comment) for number, (_, comment, _) in self.there.items()
@@ -176,30 +177,65 @@ def test_the_file_stop_ends_a_run_wherever_its_launcher_is(plan: Plan) -> None:
     assert {cell.state for cell in summary.cells} == {"interrupted"}
 
 
-def test_a_run_keeps_cells_whose_jobs_it_holds_back(plan: Plan, tmp_path: Path) -> None:
+def test_one_launcher_at_a_time_has_a_cell(plan: Plan) -> None:
+    """Jobs that it holds back are in no queue; those on their nodes have the cell's own lock meanwhile."""
     slurm = SimulatedSlurm(plan)
     found = look_around(plan, slurm)
     with pytest.raises(UserError, match="m/a is being written by another run"):
         look_around(plan, SimulatedSlurm(plan))
-    slurm.trouble = lambda words: check_free() if slurm.submitted else None
-
-    def check_free() -> None:  # a job on its node can have them
-        os.close(lock_cell(cell_of(KEYS[0]), grace=0.0))
-
+    os.close(lock_cell(cell_of(KEYS[0]), grace=0.0))
     assert run(plan, slurm, found).status == ExitStatus.COMPLETE
-    assert not found.locks
+    for lock in found.locks.values():
+        os.close(lock)
+    for lock in look_around(plan, slurm).locks.values():
+        os.close(lock)
 
 
 def test_jobs_of_an_earlier_run_are_found_and_others_refused(plan: Plan, tmp_path: Path) -> None:
     slurm = SimulatedSlurm(plan)
-    slurm.take([f"--job-name={plan.jobs[0].name}", comment(plan, plan.jobs[0])])
-    again = Plan(str(tmp_path / "20261125-101010-2"), None, plan.jobs, cluster=plan.cluster)
+    for _ in range(2):  # a second one that does the same changes nothing
+        slurm.take([f"--job-name={plan.jobs[0].name}", comment(plan, plan.jobs[0])])
+    again = replace(plan, run_folder=str(tmp_path / "20261125-101010-2"))
     found = look_around(again, slurm)
-    assert found.jobs == {"generate:m": ("1", Path(plan.run_folder).absolute())}
-    assert not found.locks, "its node has both cells"
+    logs = plan.jobs[0].logs
+    assert found.jobs == {"generate:m": ("1", Path(plan.run_folder).absolute(), logs)}
+    assert run(again, slurm, found).status == ExitStatus.COMPLETE
+    assert slurm.submitted[2:] == ["evaluate:m/a", "evaluate:m/b", "report"]
+    for lock in found.locks.values():
+        os.close(lock)
+    slurm.take([f"--job-name={plan.jobs[0].name}", comment(plan, plan.jobs[0])])
     other = [Job("adopt:m", "adopt", ["a"], [KEYS[1]], [f"{tmp_path}/a.log"])]
-    with pytest.raises(UserError, match=r"m/b is being worked on by Slurm job 1 \(generate:m\)"):
-        look_around(Plan(str(tmp_path / "20261125-101010-3"), None, other, cluster=plan.cluster), slurm)
+    with pytest.raises(UserError, match=r"m/b is being worked on by Slurm job \d \(generate:m\)"):
+        look_around(replace(plan, run_folder=str(tmp_path / "20261125-101010-3"), jobs=other), slurm)
+
+
+def test_what_an_earlier_run_has_left_in_the_queue_ends_before_others_begin(
+    plan: Plan, tmp_path: Path
+) -> None:
+    """Only an evaluation is left: the images are looked at again after it, which has the cell."""
+    slurm = SimulatedSlurm(plan, seconds=500)
+    slurm.take([f"--job-name=evaluate:{KEYS[0]}", comment(plan, plan.jobs[1])])
+    again = replace(plan, run_folder=str(tmp_path / "20261125-101010-2"))
+    asked = list[Sequence[str]]()
+    slurm.trouble = lambda words: asked.append(words) if words else None
+    assert run(again, slurm, look_around(again, slurm)).status == ExitStatus.COMPLETE
+    [generate] = [words for words in asked if words[0] == "--job-name=generate:m"]
+    assert "--dependency=afterany:1" in generate
+
+
+def test_a_full_queue_is_tried_again(plan: Plan) -> None:
+    """Also where none of the jobs that fill it is the run's."""
+    slurm = SimulatedSlurm(plan)
+
+    def trouble(words: Sequence[str] | None) -> None:
+        if words and slurm.now < 100:
+            raise SlurmFailed(
+                "Batch job submission failed: Job violates accounting/QOS policy (job submit limit)"
+            )
+
+    slurm.trouble = trouble
+    assert run(plan, slurm).status == ExitStatus.COMPLETE
+    assert 100 < slurm.now < 250
 
 
 def comment(plan: Plan, job: Job) -> str:

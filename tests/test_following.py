@@ -127,7 +127,7 @@ def requests() -> list[str]:
 def left_behind() -> dict[str, Any]:
     """The files of a result, without what tells of the time."""
     result = json.loads(CELL.result.read_text())
-    for name in ("time", "generation_seconds"):
+    for name in ("time", "run", "generation_seconds"):
         del result["provenance"][name]
     return {
         "result": result,

@@ -103,7 +103,7 @@ class Runs:
     def left_behind(self) -> dict[str, Any]:
         """What a run leaves of the cell, without what tells of the time."""
         result = json.loads((self.folder / "result.json").read_text())
-        for name in ("time", "generation_seconds"):
+        for name in ("time", "run", "generation_seconds"):
             del result["provenance"][name]
         return {"result": result, "scores": self.lines("scores.jsonl"), "asked": self.asked()}
 

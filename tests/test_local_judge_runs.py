@@ -70,8 +70,14 @@ def test_geneval2_with_exact_probabilities(checkout: Path, tmp_path: Path) -> No
     assert run(checkout, "geneval2", judge, kwargs, "--rescore").returncode == 1, "whose answers were they?"
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "gone").rename(tmp_path / "elsewhere/tiny-qwen3-vl")
-    moved = run(checkout, "geneval2", f"transformers:{tmp_path / 'elsewhere/tiny-qwen3-vl'}", kwargs)
-    assert moved.returncode == 0
+    again = ("--judge_repeats", "6")
+    moved = run(checkout, "geneval2", f"transformers:{tmp_path / 'elsewhere/tiny-qwen3-vl'}", kwargs, *again)
+    assert moved.returncode == 0, moved.stdout + moved.stderr
+    noise = result(checkout, "geneval2")["noise"]
+    assert (noise["repeated"], noise["changed"], noise["repeats"]["asked"]) == (6, 0, 6)
+    assert not noise["repeats"]["found"]
+    [probes] = (checkout / "output/judges").glob("tiny-qwen3-vl-transformers-*/probes.jsonl")
+    assert len(probes.read_text().splitlines()) == 2 * 18
     log = max(
         (checkout / "log/reference-typeset").glob("geneval2_evaluate_*.log"), key=lambda p: p.stat().st_mtime
     )

@@ -125,7 +125,8 @@ def test_perf_sh_lists_its_programs_and_knows_no_others() -> None:
     [
         ("api_generation", ["--items=4", "--workers=4", "--images=256 px", "--faults=off"]),
         ("api_judging", ["--items=3", "--parts=wise"]),
-        ("launcher", ["--items=20", "--models=1", "--jobs=2", "--photos=3"]),
+        ("launcher", ["--items=20", "--jobs=2", "--photos=3"]),
+        ("matrix", ["--seconds=0.02", "--models=1", "--simulated=2"]),
         ("adoption", ["--grids=2"]),
     ],
 )

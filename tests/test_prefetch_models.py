@@ -147,6 +147,8 @@ def test_every_option_of_a_run_is_taken(root: Path) -> None:
             "x=a,b",
             "--relations_kwargs",
             "preset=paper",
+            "--gate=output",
+            "--save_baseline=b.zip",
         ),
     ]
     assert {w.partition("=")[0] for w in words if w.startswith("--")} | {

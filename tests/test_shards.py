@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,11 @@ from imageevalkit.cell.records import OK, Record, RecordWriter, last_records, me
 from imageevalkit.cell.shards import FOLDER, Shard, own_file
 from imageevalkit.cell.states import survey
 from imageevalkit.errors import UserError
+from imageevalkit.generation.cell_run import CellRun, GenerateOptions
 from imageevalkit.images import encoded
-from imageevalkit.jobs import Cluster, GenerateOrder, Job, Plan, ReportOrder
-from imageevalkit.launch.stage_jobs import in_shards
 from imageevalkit.locks import take_lock, why_of_one_machine
+from imageevalkit.progress import ProgressWriter
+from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 
 SETTINGS = {"task": "t2i", "class": "m:M", "model_path": "m"}
 
@@ -151,37 +153,50 @@ def test_shards_share_a_cell_that_nobody_else_has(cell: Cell) -> None:
         os.close(fd)
 
 
-def test_a_plan_is_split_and_all_others_wait_for_every_shard() -> None:
-    order = GenerateOrder(api=False, settings={"m": {}}, shards=2)
-    generate = Job(
-        "generate:m",
-        "generate",
-        ["p", "--job", "generate:m"],
-        ["m/a", "m/b"],
-        ["a.log", "b.log"],
-        order=order,
+def test_the_later_record_has_the_last_word_whichever_shards_they_are_of(cell: Cell) -> None:
+    """Nobody gathered between a run with two shards and one with three: an exported plan's scripts do not."""
+    [first] = items(cell, 1)
+    two, three = (
+        next(s for s in (Shard(n, total) for n in (1, 2, 3)) if s.has(first.id)) for total in (2, 3)
     )
-    evaluate = Job("evaluate:m/a", "evaluate", ["e"], ["m/a"], ["e.log"], after=["generate:m"])
-    report = Job(
-        *("report", "report", ["r"], [], ["r.log"]),
-        after=["generate:m", "evaluate:m/a"],
-        always=True,
-        order=ReportOrder([]),
-    )
-    cluster = Cluster({"generate:m": ["--time=1"], "evaluate:m/a": [], "report": []}, 120)
-    plan = in_shards(Plan("r", None, [generate, evaluate, report], cluster=cluster))
-    assert [(job.name, job.shard, job.step) for job in plan.jobs] == [
-        ("generate:m 1/2", "1of2", "generate.1of2"),
-        ("generate:m 2/2", "2of2", "generate.2of2"),
-        ("evaluate:m/a", "", "evaluate"),
-        ("report", "", "report"),
+    failed = RecordWriter(cell, "f", two)
+    failed.save(first, Record.of(first, "failed"))
+    failed.close()
+    time.sleep(0.01)
+    make(cell, three, [first])
+    assert str(two) > "1of1" and last_records(cell)[first.id].status == OK
+    mend_records(cell)
+    assert [json.loads(line)["status"] for line in cell.generation.read_text().splitlines()] == [
+        "failed",
+        "ok",
     ]
-    assert plan.jobs[1].command == ["p", "--job", "generate:m 2/2"]
-    assert plan.jobs[1].logs == ["a.2of2.log", "b.2of2.log"]
-    assert plan.jobs[2].after == ["generate:m 1/2", "generate:m 2/2"]
-    assert plan.jobs[3].after == ["generate:m 1/2", "generate:m 2/2", "evaluate:m/a"]
-    assert plan.cluster and plan.cluster.sbatch["generate:m 2/2"] == ["--time=1"]
-    assert plan.cells == ["m/a", "m/b"]
+    assert last_records(cell)[first.id].status == OK
+
+
+def test_a_cell_is_not_made_half_anew(cell: Cell) -> None:
+    """Other settings than those of the images of another shard: nothing is made without --overwrite."""
+    first, second = split(cell, 2)
+    make(cell, first, split(cell, 2)[first])
+    mend_records(cell)
+    other = {"module": "m", "class": "M", "model_path": "m", "model_kwargs": {"steps": 4}}
+    progress = ProgressWriter(cell.folder / "progress.jsonl")
+    for shard in (first, second):
+        run = CellRun(cell, items(cell), "t2i", other, GenerateOptions(), progress, print, shard=shard)
+        assert run.outcome and run.outcome.state == "stale"
+    run = CellRun(cell, items(cell), "t2i", other, GenerateOptions(True), progress, print, shard=second)
+    assert not run.outcome and {item.id for item in run.todo} == {item.id for item in split(cell, 2)[second]}
+
+
+@needs_driver_env
+def test_the_records_of_shards_are_no_other_models_folder(cell: Cell, tmp_path: Path) -> None:
+    checkout = make_checkout(tmp_path / "kit")
+    folder = checkout / "output" / "reference-noise" / "quicktext" / ".shards" / "1of2"
+    folder.mkdir(parents=True)
+    (folder / "generation.jsonl").write_text("")
+    words = ["--model_names", "reference-noise", "--ds_names", "quicktext", "--limit", "2"]
+    done = run_eval(checkout, *words, "--dry_run")
+    assert done.returncode == 0, done.stderr
+    assert "reference-noise/quicktext: 2 images to make" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -137,7 +137,18 @@ class Question:
 
     def of_item(self, item: str) -> Question:
         """The same about that item."""
-        return replace(self, item=item)
+        # dataclasses.replace takes three times as long for each of 50,000
+        return Question(
+            self.name,
+            self.messages,
+            self.sampling,
+            self.choices,
+            self.choice_ids,
+            self.data,
+            item,
+            self.variant,
+            self.likeliest,
+        )
 
     @property
     def of_first_token(self) -> bool:

@@ -21,6 +21,8 @@ COMPARISONS = "comparisons"
 """The folder there of what benchmarks say of several models."""
 REWRITES = "rewrites"
 """The folder there of what rewriters of prompts replied, which models share."""
+JUDGES = "judges"
+"""The folder there of what each judge said to its probes."""
 _LONGEST_NAME = 200  # bytes; file systems take 255, and names of logs and outcomes have more in them
 REWRITER_NAME = r"[a-z]\w*"
 """What a rewriter's name is like: by it the folders of rewritten prompts are told from others."""
@@ -44,8 +46,9 @@ def check_name(name: str) -> str:
         )
     if any(len(part.encode()) > _LONGEST_NAME for part in parts):
         raise UserError(f"'{name[:40]}…' cannot be a name: a part of it has more than {_LONGEST_NAME} bytes")
-    if parts[0] in (*REPORTS, COMPARISONS, REWRITES):
-        what = "holds rewritten prompts" if parts[0] == REWRITES else "is a report of the run"
+    if parts[0] in (*REPORTS, COMPARISONS, REWRITES, JUDGES):
+        holds = {REWRITES: "holds rewritten prompts", JUDGES: "holds what judges said to their probes"}
+        what = holds.get(parts[0], "is a report of the run")
         raise UserError(f"'{name}' cannot be a name: output/{parts[0]} {what}")
     return name
 
@@ -107,6 +110,8 @@ class Cell(_Names):
     generation = _File("generation.jsonl")
     fingerprints = _File("fingerprints.jsonl")
     judgements = _File("judgements.jsonl")
+    repeats = _File("repeats.jsonl")
+    """What a judge said when it was asked again (:mod:`imageevalkit.evaluation.noise`)."""
     scores = _File("scores.jsonl")
     batches = _File("batches.jsonl")
     judge_batches = _File("judge_batches.jsonl")
@@ -144,14 +149,18 @@ def _parts_of(model: str) -> tuple[str, str]:
     return (found[1], found[2]) if found else (model, "")
 
 
-def lock_cell(cell: Cell, grace: float = 15.0, for_owner: bool = False) -> int:
-    """Take the cell's lock and return its open, inheritable file descriptor.
+LAUNCHERS_LOCK = ".launcher.lock"
+"""The lock of a cell that a launcher has whose jobs, on other machines, take that of the cell's files."""
+
+
+def lock_cell(cell: Cell, grace: float = 15.0, for_owner: bool = False, name: str = ".lock") -> int:
+    """Take the cell's lock of that ``name`` and return its open, inheritable file descriptor.
 
     The kernel drops it when the last process holding the descriptor ends. If the recorded owner has it no longer, its
     guards are just ending its processes: wait up to ``grace`` seconds for them, or for the owner too (``for_owner``).
     Raises UserError: a live run holds it, or no file can be locked there.
     """
-    return _lock(cell, ".lock", grace, for_owner)
+    return _lock(cell, name, grace, for_owner)
 
 
 def lock_shard(cell: Cell, shard: str, grace: float) -> list[int]:
@@ -181,10 +190,12 @@ def _lock(cell: Cell, name: str, grace: float, for_owner: bool, shared: bool = F
             take_lock(fd, path, shared=shared)
             break
         except BlockingIOError:
+            is_late = time.monotonic() > deadline
             text = path.read_bytes()
             owner = int(text) if re.fullmatch(rb"[0-9]{1,9}", text) else None
-            holders = _holders(fd)
-            if (owner in holders and not for_owner) or time.monotonic() > deadline:
+            # who has it takes a look at every process of the machine
+            holders = _holders(fd) if is_late or not for_owner else []
+            if is_late or (owner in holders and not for_owner):
                 os.close(fd)
                 choose = "choose other models or benchmarks"
                 who = f"another run, whose process is on another machine or another user's; wait for it or {choose}"

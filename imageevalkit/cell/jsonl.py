@@ -20,7 +20,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Generic, Literal, NewType, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from imageevalkit.atomic import disk_error, write_atomic
+from imageevalkit.atomic import disk_error, sync_folder, write_atomic
 from imageevalkit.cell import short_path
 from imageevalkit.errors import CellFailure
 from imageevalkit.machine import when_one_is_free
@@ -289,12 +289,13 @@ def take_in(path: Path, parts: Sequence[Path], shape: Shape[Any], tell: Tell = t
     Nobody else may write any of them. What is killed in between is done by the next call. Raises CellFailure: the disk
     is full.
     """
-    if not parts:
-        return
     found = dict[tuple[str | bytes, ...], bytes]()
     for part in parts:
         mend(part, shape, tell)
         found |= _by_record(_file_bytes(part).split(b"\n"), shape)
+    # of an item that was another part's before, the later record has the last word
+    found = dict(sorted(found.items(), key=lambda one: one[0][-1] if len(one[0]) > 1 else b""))
+    mend(path, shape, tell)
     writer = JsonlWriter(path, shape)
     try:
         known = _by_record(_file_bytes(path).split(b"\n"), shape)
@@ -433,3 +434,17 @@ class JsonlWriter:
         finally:
             for fd in self._files.values():
                 os.close(fd)
+
+
+def writer_of(path: Path, shape: Shape[Any]) -> JsonlWriter:
+    """For more lines of a file that is kept twice, and that its user may delete: then the copy goes, too."""
+    if not os.path.lexists(path):
+        copy_of(path).unlink(missing_ok=True)
+    writer = JsonlWriter(path, shape)
+    sync_folder(path.parent)
+    return writer
+
+
+def read_if_there(path: Path, shape: Shape[T], tell: Tell = tell_nobody) -> Iterator[T]:
+    """:func:`read_kept` of such a file; nothing once it was deleted."""
+    return read_kept(path, shape, tell) if os.path.lexists(path) else iter(())

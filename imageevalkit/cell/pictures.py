@@ -110,6 +110,11 @@ def _kept(path: Path, image: Any) -> bytes | None:
 
     None: it cannot be had. Its file has gone, or holds what is no whole image; the place is not ours to write to.
     """
+    # once more: another shard of the cell may be making the same copy, under the same temporary name
+    return _kept_once(path, image) or _kept_once(path, image)
+
+
+def _kept_once(path: Path, image: Any) -> bytes | None:
     with contextlib.suppress(OSError, CorruptImage):
         if path.is_file() and (kept := when_one_is_free(lambda: _whole(path))):
             return kept

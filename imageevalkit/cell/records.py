@@ -17,7 +17,17 @@ from imageevalkit.atomic import commit_part, part_path, sync_folder, write_part
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.cell import fingerprint as fp
 from imageevalkit.cell.items import Item, Rewriting
-from imageevalkit.cell.jsonl import JsonlWriter, Shape, Tell, Time, mend, read_kept, take_in, tell_nobody
+from imageevalkit.cell.jsonl import (
+    JsonlWriter,
+    Shape,
+    Tell,
+    Time,
+    copy_of,
+    mend,
+    read_kept,
+    take_in,
+    tell_nobody,
+)
 from imageevalkit.cell.pictures import Input, InputCopies, keep_thumbnail
 from imageevalkit.cell.results import bases, forget
 from imageevalkit.cell.shards import FOLDER, Shard, own_file, parts_of
@@ -121,6 +131,8 @@ class Record:
         return self.error["text"] if self.error else ""
 
 
+OF_IMAGES = (Cell("", "").generation.name, copy_of(Cell("", "").generation).name, FOLDER)
+"""What there is of a cell of whose images anything is on record: one of these, by name."""
 RECORD = Shape.of(Record)
 _FIELDS = [each.name for each in fields(Record)]
 _OPTIONAL = {"extra", "inputs", "rewriting", "source", "source_sha256", "cell", "uneven"}
@@ -137,9 +149,16 @@ def last_records(cell: Cell, tell: Tell = tell_nobody) -> LastRecords:
 
     Raises CellFailure: a file cannot be read.
     """
+    # first: what is gathered in between is then in both
+    parts = [[*read_kept(path, RECORD)] for path in parts_of(cell.generation)]  # others may be writing
     found, usd = LastRecords(), 0.0
-    for path in (cell.generation, *parts_of(cell.generation)):
-        for record in read_kept(path, RECORD, tell):
+    for record in read_kept(cell.generation, RECORD, tell):
+        found[record.item] = record
+        usd += record.price or 0.0
+    for record in (record for part in parts for record in part):
+        before = found.get(record.item)
+        # an item may have been another shard's, when there were fewer of them
+        if before is None or before.time < record.time:
             found[record.item] = record
             usd += record.price or 0.0
     found.usd = usd
@@ -151,9 +170,11 @@ def mend_records(cell: Cell, shard: Shard | None = None, tell: Tell = tell_nobod
     cell, with what shards have left. Raises CellFailure: a file cannot be read, or the disk is full."""
     # what a record names by its fingerprint comes first
     for path, shape in ((cell.fingerprints, fp.KEPT), (cell.generation, RECORD)):
-        mend(own_file(path, shard), shape, tell)
-        if shard is None:
-            take_in(path, parts_of(path), shape, tell)
+        parts = parts_of(path) if shard is None else []
+        if parts:
+            take_in(path, parts, shape, tell)
+        else:
+            mend(own_file(path, shard), shape, tell)
     if shard is None:
         for folder in [*(cell.folder / FOLDER).glob("*"), cell.folder / FOLDER]:
             with contextlib.suppress(OSError):  # none is there, or it holds something else

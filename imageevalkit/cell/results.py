@@ -155,6 +155,50 @@ class Evaluator:
 
 
 @dataclass(frozen=True)
+class Drift:
+    """Whether the judge answers questions otherwise than it did in the run that began at ``since`` (ISO 8601; empty: it
+    is not known when).
+
+    Of ``asked`` questions those ``changed`` have one answer then and one other now, in all replies. ``p`` is how likely
+    so many are at most, of a judge that has not changed, however unsure it is; ``found``: it is too unlikely.
+    """
+
+    since: str
+    asked: int
+    changed: list[str]
+    p: float
+    found: bool
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How far the judge is unsure, and whether it is still the same; told by questions that were asked again.
+
+    Of ``of`` questions with an answer so many were asked twice in one run (``repeated``), and ``changed`` of them had
+    another answer; ``interval`` is the 95 % interval of the share (None: of too few items). ``unparsed`` repeats held
+    no value. ``item_errors`` are standard errors of the values of one item, ``standard_errors`` those of the metrics,
+    that come of the judge's randomness alone (:mod:`imageevalkit.evaluation.noise`). ``repeats`` and ``probes`` are
+    what questions of the cell and the judge's probes tell of a drift; None: nothing. ``usd`` is what the cell's repeats
+    cost, over all runs; None: no price is known.
+    """
+
+    of: int
+    repeated: int
+    changed: int
+    interval: tuple[float, float] | None = None
+    unparsed: int = 0
+    item_errors: dict[str, float] = field(default_factory=dict)
+    standard_errors: dict[str, float] = field(default_factory=dict)
+    repeats: Drift | None = None
+    probes: Drift | None = None
+    usd: float | None = None
+
+    @property
+    def has_drifted(self) -> bool:
+        return any(one is not None and one.found for one in (self.repeats, self.probes))
+
+
+@dataclass(frozen=True)
 class Result:
     """The result of a cell. ``headline`` names the metrics shown on the leaderboard; empty = withheld.
 
@@ -162,6 +206,7 @@ class Result:
     evaluator's own way with missing items). ``limit`` is N when only the first N items were run: such a
     result is never compared with full ones. ``provenance["environment"]`` is the evaluating environment's
     :func:`~imageevalkit.hashes.environment_hash`; those of ``provenance["model_packages"]`` are the model's.
+    ``provenance["run"]`` is when the asking began. ``noise`` is there where the judge was asked again.
     """
 
     model: str
@@ -176,6 +221,7 @@ class Result:
     provenance: dict[str, Any]
     withheld: str = ""
     notes: list[str] = field(default_factory=list)
+    noise: Noise | None = None
 
     @property
     def state(self) -> str:

@@ -114,6 +114,10 @@ class Survey:
         """What is left to make; stale images only to ``overwrite`` them."""
         return self.of(*steps_to_make(overwrite, retry_refused))
 
+    def of_shard(self, shard: Shard) -> Survey:
+        """That of its items alone."""
+        return Survey({item: state for item, state in self.states.items() if shard.has(item)}, self.usd)
+
     def explain_stale(self) -> str:
         """``"guidance_scale 4.0 → 5.0: 553 images are stale"``, reasons joined by semicolons; empty if none is."""
         if not self.counts["stale"]:
@@ -138,8 +142,8 @@ def survey(
     """Hold what is on disk of ``items`` against their records; what is no record is told.
 
     ``settings`` are those that images should be of; None: of any. With ``mend`` an interrupted rename is finished, and
-    records that only their copy still has are taken back (of ``shard`` alone, if these are its items); else nothing is
-    touched. ``pixels``: what a judge must know
+    records that only their copy still has are taken back; else nothing is touched. For a ``shard`` that is so of its
+    own items and records alone, and of all others their records are believed. ``pixels``: what a judge must know
     of them; a file that no record vouches for is decoded then. Raises CellFailure: a file of the cell cannot be read;
     an image only if generation reads it (one with a record, or any without ``pixels``) and this is not ``tolerant``,
     else it is corrupt.
@@ -169,6 +173,10 @@ def survey(
     def state(item: Item) -> ImageState:
         record = records.get(item.id)
         why = mismatch(item, record)
+        if shard and not shard.has(item.id):
+            return ImageState(
+                item, record.outcome if record else FAILED, record, mismatch=why if record else ""
+            )
         try:
             return _state(item, record, why, mend, pixels)
         except images.CorruptImage as error:

@@ -146,5 +146,8 @@ def request_hash(question: Question, evaluator: Evaluator) -> str:
     # what stood there before there was any other way to ask stays what it was: answers on record stay known
     likeliest = [question.likeliest] if question.likeliest else []
     asked = [messages, vars(question.sampling), question.choices, *likeliest]
-    request = json.dumps(asked, sort_keys=True, ensure_ascii=False)
+    request = _ENCODER.encode(asked)
     return hashlib.sha256(to_bytes(f"[{evaluator.as_json}, {request[1:]}")).hexdigest()
+
+
+_ENCODER = json.JSONEncoder(sort_keys=True, ensure_ascii=False)

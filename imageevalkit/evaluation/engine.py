@@ -33,6 +33,7 @@ from imageevalkit.cell.results import Coverage, Metric, Result, Score
 from imageevalkit.cell.states import CORRUPT, GENERATED, ImageState, Survey, scorable, survey_images
 from imageevalkit.errors import CellFailure, ExitStatus, say
 from imageevalkit.evaluation.interview import JUDGE_FAILED, UNPARSED, Interview
+from imageevalkit.evaluation.noise import Repeats, notes_of
 from imageevalkit.hashes import environment_hash
 from imageevalkit.images import count_missing
 from imageevalkit.progress import ProgressWriter
@@ -70,8 +71,12 @@ def evaluate_cell(
         interview.show_only(images)
     else:
         interview = Interview(cell, benchmark, items, images, options, say)
+    repeats = Repeats(cell, benchmark, interview, options)
     if options.ask:
+        repeats.ask_probes(progress)
         interview.run(progress)
+        if not interview.problem:
+            repeats.ask_again(progress)
     elif interview.requests and not interview.answered:
         raise CellFailure(
             f"--rescore: {interview.evaluator.id} has said nothing about these images, with these settings and "
@@ -99,7 +104,10 @@ def evaluate_cell(
             require(isinstance(metric, Metric), f"{where}: '{name}'", metric, "a Metric")
     with benchmark_code(benchmark.name, "notes()"):
         own_notes = [*benchmark.notes(scores)]
-    origin = provenance(cell, found, data_sha256, interview.spent)
+    origin = provenance(cell, found, data_sha256, {**interview.spent, "run": interview.began})
+    noise = repeats.noise(states, scores, metrics)
+    for note in (drifted := notes_of(noise, repeats.probes_file)):
+        say(note)
     result = result_of(
         cell,
         coverage,
@@ -109,7 +117,8 @@ def evaluate_cell(
         evaluator=interview.evaluator,
         metrics=metrics,
         provenance=origin,
-        notes=[*_notes(states, interview.repeated, origin), *filter(None, [corrupt]), *own_notes],
+        notes=[*drifted, *_notes(states, interview.repeated, origin), *filter(None, [corrupt]), *own_notes],
+        noise=noise,
     )
     try:
         results.validate(results.as_object(result))

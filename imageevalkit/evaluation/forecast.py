@@ -23,6 +23,7 @@ from imageevalkit.forecast import Datasets, Forecast, tell_forecasts
 from imageevalkit.jobs import AdoptOrder, EvaluateOrder
 from imageevalkit.judges.api import money_in_words, tokens_in_words
 from imageevalkit.judges.choice import ApiSettings, JudgeOptions, is_judge
+from imageevalkit.judges.probes import PROBES
 
 _ORDER = Shape.of(EvaluateOrder)
 
@@ -46,6 +47,8 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
         said = f"{len(waiting)} of {known.requests} questions to ask of {known.evaluator.id}"
         if waiting and is_judge(order.judge):
             said += f", {effort(order.judge, waiting, order.judge_options)}"
+        if again := again_of(order, known.requests):
+            said += f"; {again} asked again, and {len(PROBES)} probes"
         return f"{said}; their answers may lead to more" if waiting and known.depend_on_answers else said
 
     def forecast(cell: Cell) -> str:
@@ -55,6 +58,11 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
         return asked(Cell(MODEL_NAME_MARK, cell.benchmark))
 
     return forecast
+
+
+def again_of(order: EvaluateOrder, questions: int) -> int:
+    """How many of so many ``questions`` are asked again."""
+    return min(order.judge_repeats, questions) if order.ask and is_judge(order.judge) else 0
 
 
 def _shown(

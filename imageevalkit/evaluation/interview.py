@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import reprlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
 from typing import Any, Literal, NamedTuple
 
-from imageevalkit.atomic import sync_folder
 from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.benchmark.contract import (
     Answers,
@@ -25,7 +25,8 @@ from imageevalkit.benchmark.contract import (
 from imageevalkit.benchmark.question import Answer, JudgeOnHold, JudgeUnusable, Picture, Question
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.jsonl import JsonlWriter, Shape, Tell, copy_of, read_kept, tell_nobody
+from imageevalkit.cell.jsonl import JsonlWriter, Shape, Tell, read_if_there, tell_nobody, writer_of
+from imageevalkit.cell.results import standing
 from imageevalkit.cell.states import ImageState
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.evaluation.answerers import Answerers, request_hash
@@ -39,12 +40,16 @@ JUDGED, UNPARSED, JUDGE_FAILED = "judged", "unparsed", "judge_failed"
 _RECORDED = {JUDGED: "ok", UNPARSED: "unparsed", JUDGE_FAILED: "failed"}
 # Of a judge that has not answered once: a thousand questions more would each fail after all their retries.
 _FIRST_FAILURES = 10
+# A run of today that left no result goes on: what it was told twice within hours is noise, and not asked for again.
+_CUT_OFF = timedelta(days=1)
 
 
-_RECORD = Shape[dict[str, Any]](
+RECORD = Shape[dict[str, Any]](
     must={"request": str, "status": Literal["ok", "unparsed", "failed"]},
     may={
         "evaluator": str,
+        "run": str,
+        "again": int,
         "raw": str | None,
         "probabilities": dict[str, float] | None,
         "outside": float | None,
@@ -52,29 +57,51 @@ _RECORD = Shape[dict[str, Any]](
         "usd": float | None,
     },
 )
-"""A line of ``judgements.jsonl``. The file may be deleted: that is how a user has all asked anew."""
+"""A line of ``judgements.jsonl``, or of ``repeats.jsonl``, with what it said when it was asked again. The files may be
+deleted: that is how a user has all asked anew."""
 
 
 def judgement_writer(cell: Cell) -> JsonlWriter:
     """For more lines."""
-    if not os.path.lexists(cell.judgements):
-        copy_of(cell.judgements).unlink(missing_ok=True)
-    writer = JsonlWriter(cell.judgements, _RECORD)
-    sync_folder(cell.folder)
-    return writer
+    return writer_of(cell.judgements, RECORD)
 
 
-class _Reply(NamedTuple):
-    """What is kept of an answer, so that it is worth the same in every run."""
+def _begun(cell: Cell, latest: str) -> str:
+    """When the run began that asks now, ISO 8601: the ``latest`` on record, if it was cut off before its result today;
+    else it begins now."""
+    now = datetime.now(timezone.utc)
+    told = (one.provenance.get("run") or "" for one in standing(cell) if latest)
+    if latest > max(told, default=""):
+        with contextlib.suppress(ValueError):
+            if now - datetime.fromisoformat(latest) < _CUT_OFF:
+                return latest
+    return now.isoformat(timespec="microseconds")
+
+
+class Reply(NamedTuple):
+    """What is kept of an answer, so that it is worth the same in every run, and when the ``run`` began that it is of
+    (empty: not known)."""
 
     text: str
-    probabilities: Mapping[str, float] | None
-    outside: float | None
+    probabilities: Mapping[str, float] | None = None
+    outside: float | None = None
+    run: str = ""
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Reply:
+        """That of a line of ``judgements.jsonl`` with a ``raw`` text."""
+        found = record.get("probabilities"), record.get("outside"), record.get("run", "")
+        return cls(record["raw"], *found)
+
+    def to(self, question: Question) -> Answer:
+        """The answer that it is, without a value."""
+        return Answer(question, self.text, probabilities=self.probabilities, outside=self.outside)
 
 
 @dataclass(eq=False)
-class _Place:
-    """Where one question about one item stands, in its present wording; ``reason`` is why it has no ``answer``.
+class Place:
+    """Where one question about one item stands, in its present wording; ``reason`` is why it has no ``answer``, which
+    is of that ``run``.
 
     ``seen``: how many replies to each request were looked at, and ``text`` is the last of them. Of the attempts without
     a value, ``forgiven`` ones count as none.
@@ -83,6 +110,7 @@ class _Place:
     question: Question
     request: str = ""
     answer: Answer | None = None
+    run: str = ""
     text: str | None = None
     seen: dict[str, int] = field(default_factory=dict)
     forgiven: int = 0
@@ -104,6 +132,8 @@ class Interview:
     stopped answering (empty: nobody did), ``on_hold``: for this run only; ``usd`` is what this run's answers cost, None
     where no price is known. Raises CellFailure: somebody cannot start, the disk is full, or the benchmark breaks its
     contract.
+
+    ``began`` is when the asking did, by which replies of one run are known: a run that was cut off goes on.
     """
 
     def __init__(
@@ -125,20 +155,24 @@ class Interview:
         self.problem = self.note = ""
         self.usd: float | None = None
         self._failed: Counter[Answerer] = Counter()
-        self._places: dict[str, dict[str, _Place]] = {}
-        self._asking: dict[str, list[_Place]] = defaultdict(list)  # by request
+        self._places: dict[str, dict[str, Place]] = {}
+        self._asking: dict[str, list[Place]] = defaultdict(list)  # by request
         self._open: dict[str, Question] = {}
         self._fresh: list[str] = []  # of the open ones those that nobody has asked for yet
         self._reused = 0
-        self._replies: dict[str, list[_Reply]] = defaultdict(list)
+        self._replies: dict[str, list[Reply]] = defaultdict(list)
         # by evaluator, of each of its answers in all runs: tokens by kind, USD
         self._spent: dict[str | None, list[tuple[Mapping[str, float], float | None]]] = defaultdict(list)
-        has_records = os.path.lexists(cell.judgements)
-        for record in read_kept(cell.judgements, _RECORD, tell) if has_records else ():
-            self._count(record)
-            if record["status"] != "failed" and (text := record.get("raw")) is not None:
-                reply = _Reply(text, record.get("probabilities"), record.get("outside"))
-                self._replies[record["request"]].append(reply)
+        self.began = ""
+        for record in read_if_there(cell.judgements, RECORD, tell):
+            self.count(record)
+            if record["status"] != "failed" and record.get("raw") is not None:
+                self._replies[record["request"]].append(Reply.of(record))
+            self.began = max(self.began, record.get("run", ""))
+        for record in read_if_there(cell.repeats, RECORD, tell):
+            self.count(record)
+            self.began = max(self.began, record.get("run", ""))
+        self.began = _begun(cell, self.began)
         self.show(images)
 
     def show(self, images: Mapping[str, ImageState]) -> None:
@@ -163,7 +197,7 @@ class Interview:
         for place in self._places.pop(item, {}).values():
             self._withdraw(place)
 
-    def _withdraw(self, place: _Place) -> None:
+    def _withdraw(self, place: Place) -> None:
         """Its request is asked for the others' sake alone."""
         asking = self._asking[place.request]
         asking.remove(place)
@@ -173,8 +207,14 @@ class Interview:
         elif place.request in self._open:
             self._open[place.request] = asking[0].question
 
-    def _count(self, record: Mapping[str, Any]) -> None:
+    def count(self, record: Mapping[str, Any]) -> None:
+        """Take what an answer on record took."""
         self._spent[record.get("evaluator")].append((record.get("tokens") or {}, record.get("usd")))
+
+    def spend(self, usd: float | None) -> None:
+        """Something of this run cost so much; None: no price is known."""
+        if usd is not None:
+            self.usd = (self.usd or 0.0) + usd
 
     @property
     def spent(self) -> dict[str, Any]:
@@ -277,6 +317,7 @@ class Interview:
             "item": question.item,
             "question": question.name,
             "evaluator": who,
+            "run": self.began,
             "request": place.request,
             "status": UNPARSED,
             "raw": text,
@@ -292,13 +333,14 @@ class Interview:
             record["variant"] = question.variant
         if answer.usd is not None:
             record["usd"] = answer.usd
-            self.usd = (self.usd or 0.0) + answer.usd
+            self.spend(answer.usd)
         if answer.batch:
             record["batch"] = answer.batch
         sharing = [one for one in self._asking[place.request] if not one.answer]
         try:
             if text is not None:
-                self._replies[place.request].append(_Reply(text, answer.probabilities, answer.outside))
+                reply = Reply(text, answer.probabilities, answer.outside, self.began)
+                self._replies[place.request].append(reply)
             for one in sharing:
                 if text is not None:
                     self._take(one)
@@ -312,7 +354,7 @@ class Interview:
             raise
         finally:
             writer.append(record)
-            self._count(record)
+            self.count(record)
         for item in dict.fromkeys(one.question.item for one in sharing):
             if not any(p.answer is None and p.request in self._open for p in self._places[item].values()):
                 self._advance(item)
@@ -323,9 +365,19 @@ class Interview:
                 reason = one_line(answer.error)
                 raise JudgeUnusable(f"the first {self._failed[asked]} questions all failed: {reason}")
 
-    def scored_item(self, state: ImageState, unasked: str) -> ScoredItem:
-        """What is known of the item of a picture; ``unasked`` is why questions without a reply have none."""
+    def places_of(self, answerer: Answerer) -> dict[str, list[Place]]:
+        """What ``answerer`` is asked, by request: the places that share it."""
+        asking = self._asking.items()
+        return {one: places for one, places in asking if self.answerers.of(places[0].question) is answerer}
+
+    def scored_item(self, state: ImageState, unasked: str, others: Mapping[str, Reply] = {}) -> ScoredItem:
+        """What is known of the item of a picture; ``unasked`` is why questions without a reply have none. ``others``
+        take the place of replies, by request; then this raises Unparsed, too."""
         item, places = state.item, self._places[state.item.id]
+        if any(place.request in others for place in places.values()):
+            places = {
+                name: self._with_other(place, others.get(place.request)) for name, place in places.items()
+            }
         status, reason, score = JUDGED, "", None
         answers = Answers({name: place.answer for name, place in places.items() if place.answer})
         lacking = [(name, place) for name, place in places.items() if not place.answer]
@@ -341,6 +393,9 @@ class Interview:
         replies = {name: place.text for name, place in places.items() if place.text is not None}
         return ScoredItem(item, state.path, answers, replies, score, state.attempted, status, reason)
 
+    def _with_other(self, place: Place, reply: Reply | None) -> Place:
+        return replace(place, answer=self.read(place.question, reply), text=reply.text) if reply else place
+
     def _advance(self, item: str) -> None:
         """Take the questions that the benchmark has now; until none of them is answered by what is known."""
         places, fresh = self._places[item], []
@@ -349,7 +404,7 @@ class Interview:
             moved = False
             for question in self._questions(item):
                 if question.name not in places:
-                    places[question.name] = _Place(question)
+                    places[question.name] = Place(question)
                     fresh.append(places[question.name])
                 place = places[question.name]
                 if not place.request or (not place.answer and place.question != question):
@@ -385,24 +440,39 @@ class Interview:
         self.depend_on_answers |= answers.looked_at
         return list(questions.values())
 
-    def _take(self, place: _Place) -> bool:
+    def _take(self, place: Place) -> bool:
         """Look at the next reply to the place's request; False where there is none."""
         replies, number = self._replies.get(place.request, ()), place.seen.get(place.request, 0)
         if place.answer or number == len(replies):
             return False
         place.seen[place.request] = number + 1
-        question = place.question
-        answer = Answer(question, **replies[number]._asdict())
+        question, reply = place.question, replies[number]
         self.answered.add(self.answerers.of(question))
-        place.text, place.status = answer.text, UNPARSED
-        # anew at every run: a mended parser counts without asking again
-        where = f"parse() of item {question.item}, {question.name}"
-        with benchmark_code(self._benchmark.name, where) as where:
+        place.text, place.status = reply.text, UNPARSED
+        try:
+            place.answer = self.read(question, reply)
+        except Unparsed as error:
+            place.reason = str(error) or "it holds no value"
+        else:
+            place.run, place.status, place.reason = reply.run, JUDGED, ""
+        return True
+
+    def read(self, question: Question, reply: Reply) -> Answer:
+        """The answer that ``reply`` is to ``question``. Raises Unparsed: it holds no value; CellFailure as the class.
+
+        Anew at every run: a mended parser counts without asking again.
+        """
+        answer = reply.to(question)
+        unparsed: Unparsed | None = None
+        with benchmark_code(
+            self._benchmark.name, f"parse() of item {question.item}, {question.name}"
+        ) as where:
             try:
                 value = self._benchmark.parse(question, answer)
             except Unparsed as error:
-                place.reason = str(error) or "it holds no value"
-                return True
-            require(is_json(value), where, value, "a JSON value")
-        place.answer, place.status, place.reason = replace(answer, value=value), JUDGED, ""
-        return True
+                unparsed = error
+            else:
+                require(is_json(value), where, value, "a JSON value")
+        if unparsed:
+            raise unparsed
+        return replace(answer, value=value)

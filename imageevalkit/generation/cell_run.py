@@ -66,7 +66,7 @@ class CellRun:
     ``outcome`` is there from the start when the cell cannot be made (its images are stale). Nothing is written before
     :meth:`begin`. ``log_path`` is where a model may print. ``stopped`` is the one-line reason why no further item is
     started. ``batches``: where its requests go, or went in an earlier run, as batches. ``cost`` is what the requests of
-    this run cost in USD, None while no price is known. ``items`` may be those of one ``shard`` of the cell.
+    this run cost in USD, None while no price is known. Of a ``shard``, only its own ``items`` are made.
     """
 
     def __init__(
@@ -85,10 +85,12 @@ class CellRun:
         self._options, self._progress = options, progress
         self._settings = fp.settings_of(task, setting)
         self._shard = shard
-        found = survey(cell, items, self._settings, mend=True, shard=shard, tell=log)
+        whole = survey(cell, items, self._settings, mend=True, shard=shard, tell=log)
+        found = whole.of_shard(shard) if shard else whole
         log(_what_is_there(found))
         self.outcome: Outcome | None = None
-        if stale := found.explain_stale():
+        # another shard's, too: a cell is not made half anew
+        if stale := whole.explain_stale():
             log(stale)
             if not options.overwrite:
                 text = f"{stale}; nothing was changed: add --overwrite to make them again"
@@ -98,7 +100,7 @@ class CellRun:
         self.stopped = ""
         self.cost: float | None = None
         self.max_cost: float | None = None
-        self._total, self._reused = len(items), found.of("reuse")
+        self._total, self._reused = len(found.states), found.of("reuse")
         self._refused_before = 0 if options.retry_refused else len(found.of("refused"))
         self._refused, self._failed, self._made = self._refused_before, 0, list[Path]()
         self._maybe_billed = self._lost_in_a_row = self._outages_in_a_row = 0
@@ -289,7 +291,7 @@ class CellRun:
         return self._ended(len(made))
 
     def _ended(self, made: int) -> Outcome:
-        counts = f"{made} of {self._total} images"
+        counts = f"{made} of {self._total} images" + f" of shard {self._shard}" * bool(self._shard)
         if self.cost:
             lost = f", {self._maybe_billed} lost replies by estimate" if self._maybe_billed else ""
             counts += f", {dollars(self.cost)}{lost}"
@@ -301,8 +303,8 @@ class CellRun:
             return Outcome(COMPLETE, "none of its items is of this shard")
         if not self._total:
             return Outcome(FAILED, "the benchmark has no items")
-        # few items may all be refused: whether there is any image is seen where all shards are
-        if not made and not (self._shard and self._refused == self._total):
+        # few items may all be lost: whether there is any image is seen where all shards are
+        if not made and not (self._shard and self._refused + self._failed == self._total):
             before = f"all {self._refused} items were refused before: --retry_refused asks again"
             return Outcome(FAILED, f"{self._last_error or before} ({counts})")
         if made == self._total:

@@ -12,6 +12,7 @@ from typing import Any
 
 from imageevalkit.cell import Cell
 from imageevalkit.cell import fingerprint as fp
+from imageevalkit.cell.shards import Shard
 from imageevalkit.cell.states import Survey, steps_to_make
 from imageevalkit.errors import ExitStatus, run_main
 from imageevalkit.forecast import Datasets, Forecast, tell_forecasts
@@ -27,7 +28,7 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
     steps = steps_to_make(order.overwrite, order.retry_refused)
 
     def forecast(cell: Cell) -> str:
-        setting, found = _survey(cell, order, datasets)
+        setting, found = _survey(cell, request, datasets)
         counts = found.counts
         parts = f"{counts['make']} images to make, {counts['reuse']} to reuse, {counts['repair']} to repair"
         if refused := counts["refused"]:
@@ -55,7 +56,7 @@ def calls_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
         nonlocal left
         if left <= 0:
             return 0
-        setting, found = _survey(cell, order, datasets)
+        setting, found = _survey(cell, request, datasets)
         if found.of("stale") and not order.overwrite:
             return 0  # the cell stops
         images = len(found.to_make(order.overwrite, order.retry_refused))
@@ -66,11 +67,12 @@ def calls_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
     return forecast
 
 
-def _survey(cell: Cell, order: GenerateOrder, datasets: Datasets) -> tuple[Mapping[str, Any], Survey]:
-    """The resolved setting of the model of ``cell``, and what is there of its images."""
-    task = datasets[cell.benchmark].dataset_task
+def _survey(cell: Cell, request: Mapping[str, Any], datasets: Datasets) -> tuple[Mapping[str, Any], Survey]:
+    """The resolved setting of the model of ``cell``, and what is there of its images, or of the job's shard of them."""
+    order, task = GenerateOrder(**request["order"]), datasets[cell.benchmark].dataset_task
     setting = order.settings[cell.model][task]
-    return setting, datasets.survey(cell, order.limit, fp.settings_of(task, setting))
+    shard = Shard.of(request["shard"])
+    return setting, datasets.survey(cell, order.limit, fp.settings_of(task, setting), shard)
 
 
 def money(setting: Mapping[str, Any], count: int, batch: bool = False) -> str:

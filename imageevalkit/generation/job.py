@@ -193,10 +193,9 @@ class _Generation:
         registry.benchmark_files(cell.benchmark, settings).sha256()
         with garbage_collection(False):
             dataset, shard = registry.load_dataset(cell.benchmark, settings), Shard.of(self.job.shard)
-            items = items_of(dataset, cell, order.limit)
             run = CellRun(
                 cell,
-                all_shown(cell, [item for item in items if shard is None or shard.has(item.id)]),
+                all_shown(cell, items_of(dataset, cell, order.limit)),
                 dataset.dataset_task,
                 order.settings[cell.model][dataset.dataset_task],
                 GenerateOptions(order.overwrite, order.retry_refused, order.blank_on_error, in_flight),

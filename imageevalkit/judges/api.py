@@ -106,11 +106,12 @@ def tokens_in_words(questions: Sequence[Question]) -> str:
 
 def cost_of_asking(questions: Sequence[Question], price: Price | None) -> float | None:
     """USD of ``questions``, each with a reply of 50 tokens or what it may have at most; None: the price is unknown."""
+    if not price:
+        return None
     written = sum(
         min(question.sampling.max_tokens or _TOKENS_PER_REPLY, _TOKENS_PER_REPLY) for question in questions
     )
-    counts = {"prompt_tokens": _tokens_sent(questions), "completion_tokens": written}
-    return price.cost(counts) if price else None
+    return price.cost({"prompt_tokens": _tokens_sent(questions), "completion_tokens": written})
 
 
 def money_in_words(questions: Sequence[Question], price: Price | None) -> str:

@@ -172,6 +172,11 @@ class Judge(Answerer):
         """All that decides what it answers, as JSON values. Raises CellFailure: the model is not there."""
 
     @property
+    def host(self) -> str:
+        """Whose machines it runs on, by name; empty: they are those of the run."""
+        return ""
+
+    @property
     def label(self) -> str:
         """Judge and backend; a local folder is named by its last part: where it lies says nothing."""
         name = self.choice.name

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
+from urllib.parse import urlsplit
 
 from imageevalkit.assets.weights import find_weights
 from imageevalkit.benchmark.question import Answer, JudgeOnHold, JudgeUnusable, Question
@@ -30,7 +31,7 @@ from imageevalkit.judges.server import ServerAddress, split_kwargs
 from imageevalkit.machine import requests_that_fit
 from imageevalkit.requests.batches import MOST_REQUESTS, Batches, Place, here
 from imageevalkit.requests.client import check_packages, has_official
-from imageevalkit.requests.endpoint import Endpoint
+from imageevalkit.requests.endpoint import Endpoint, place_of
 from imageevalkit.requests.engine import Engine
 from imageevalkit.requests.failures import Failure, Kind
 from imageevalkit.requests.in_flight import Feed, InFlight
@@ -94,6 +95,13 @@ class ApiJudge(Judge):
             "extra_body": dict(self.settings.extra_body),
             **({"server": dict(self.options.served)} if self.options.served else {}),
         }
+
+    @property
+    def host(self) -> str:
+        """That of its URL, which is known without a key; the port may be another one tomorrow."""
+        if self.backend == "vllm" and not self.settings.base_url:
+            return ""
+        return urlsplit(place_of(vars(self.settings)).url).hostname or ""
 
     def has_answered(self) -> None:
         self.history.answered_before = True

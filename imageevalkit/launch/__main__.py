@@ -5,26 +5,32 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from imageevalkit import logs
 from imageevalkit.cell import REPO, lock_cell, note_owner
-from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, say, show
-from imageevalkit.jobs import GenerateOrder, cell_of
+from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, say, show, worst
+from imageevalkit.jobs import USABLE, GenerateOrder, cell_of
 from imageevalkit.launch import cluster, export, runs
-from imageevalkit.launch.config import read_config
+from imageevalkit.launch.config import Config, read_config
 from imageevalkit.launch.local import run_plan
 from imageevalkit.launch.models import makers
-from imageevalkit.launch.options import EXPORT, is_set, parse, resolve
+from imageevalkit.launch.options import EXPORT, Options, is_set, options_over, parse, resolve
 from imageevalkit.launch.planner import make_plan
 from imageevalkit.launch.process import LOG_HEADER
 from imageevalkit.launch.slurm import Slurm
-from imageevalkit.launch.stage_jobs import in_shards
 from imageevalkit.launch.workload import describe, listing, with_gpus_of_work
 from imageevalkit.machine import require
 from imageevalkit.secrets import one_line
 from imageevalkit.text import counted
 
+if TYPE_CHECKING:
+    from imageevalkit.comparing.gate import Gate
+
+# an option of these on the command line says that something shall run
+_RUNS = {"--model_names", "--ds_names", "--quickstart"}
 # open at a time in the launcher, beside the lock and the log of each cell
 _FILES = 64
 _FILES_OF_CELL = 2
@@ -36,9 +42,11 @@ def main() -> ExitStatus:
     if words[:1] != ["--config-fd"]:
         raise UserError("start this through eval.sh: bash eval.sh --help")
     given = parse(words[2:])
-    if given.get("--images"):
-        # relative to where the user is, which the next line leaves
-        given["--images"] = str(Path(given["--images"]).expanduser().absolute())
+    here = Path.cwd()
+    for name in ("--images", "--gate", "--save_baseline"):
+        if given.get(name):
+            # relative to where the user is, which the next line leaves
+            given[name] = str(Path(given[name]).expanduser().absolute())
     os.chdir(REPO)
     config = read_config(int(words[1]))
     if is_set(given, "--list"):
@@ -51,6 +59,10 @@ def main() -> ExitStatus:
     if is_set(given, "--cancel"):
         runs.cancel()
         return ExitStatus.COMPLETE
+    if "--compare" in given:
+        return _compare(given, config, here)
+    if given.keys() & {"--gate", "--save_baseline"} and not given.keys() & _RUNS:
+        return _gate(options_over(given, config)).close()
     options = resolve(given, config)
     plan = make_plan(options, config)
     require(_FILES + _FILES_OF_CELL * len(plan.cells))
@@ -58,11 +70,18 @@ def main() -> ExitStatus:
         text, status = describe(with_gpus_of_work(plan))
         show(text)
         return status
+    gate = _gate(options) if options.gate or options.save_baseline else None
+    if gate:
+        if options.launcher == EXPORT:
+            raise UserError(
+                "--launcher export runs nothing: give --gate and --save_baseline when its jobs have ended"
+            )
+        gate.check_cells(plan.cells)
     slurm = Slurm()
     try:
         # every cell is locked before anything starts: a second run on any of them ends here
         locks = {} if plan.cluster else {key: lock_cell(cell_of(key)) for key in sorted(plan.cells)}
-        plan = in_shards(with_gpus_of_work(plan))
+        plan = with_gpus_of_work(plan)
         found = cluster.look_around(plan, slurm) if plan.cluster else None
         plan.save()
     except (OSError, CellFailure) as error:
@@ -87,7 +106,28 @@ def main() -> ExitStatus:
     if report.is_file():
         lines = report.read_text(encoding="utf-8", errors="replace").splitlines()
         say("\n".join(line for line in lines if not line.startswith(LOG_HEADER)))
-    return summary.status
+    if gate is None or summary.status in (ExitStatus.INTERRUPTED, ExitStatus.TERMINATED):
+        return summary.status
+    failed = {one.cell: one.message or one.state for one in summary.cells if one.state not in USABLE}
+    return worst([summary.status, gate.close({key: failed.get(key, "") for key in plan.cells})])
+
+
+def _compare(given: Mapping[str, Any], config: Config, here: Path) -> ExitStatus:
+    """``--compare``, which runs nothing. Raises UserError."""
+    options = options_over(given, config)
+    if in_vain := [name for name in given if name in {*_RUNS, "--gate", "--save_baseline"}]:
+        raise UserError(f"--compare runs nothing: leave out {in_vain[0]}")
+    from imageevalkit.comparing.telling import compare_words  # a run does without
+
+    assert options.compare
+    return compare_words(options.compare, here)
+
+
+def _gate(options: Options) -> Gate:
+    """With its baseline read. Raises UserError."""
+    from imageevalkit.comparing.gate import Gate
+
+    return Gate.of(options.gate, options.save_baseline)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ needed for jobs to run to their end.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -13,13 +14,13 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
-from imageevalkit.atomic import write_atomic
-from imageevalkit.cell import REPO, lock_cell, output_root
+from imageevalkit.cell import LAUNCHERS_LOCK, REPO, lock_cell, output_root
 from imageevalkit.cell.jsonl import Shape, parse
 from imageevalkit.cell.records import mend_records
 from imageevalkit.cell.shards import FOLDER as SHARDS
@@ -42,9 +43,9 @@ from imageevalkit.launch.ledger import INTERRUPTED, SKIPPED, Ledger, RunSummary
 from imageevalkit.launch.process import DRIVER_PYTHON, with_our_paths
 from imageevalkit.launch.slurm import ENDED, KILLED, Queued, Slurm, SlurmFailed, words_for_gpus
 from imageevalkit.locks import why_of_one_machine
-from imageevalkit.progress import PaceReader
+from imageevalkit.progress import Pace, PaceReader
 from imageevalkit.secrets import environ_with, one_line
-from imageevalkit.text import dollars
+from imageevalkit.text import counted, dollars
 
 _MARK = "imageevalkit"
 _TICK = 0.5
@@ -54,6 +55,10 @@ _LOOK_EVERY, _JOBS_PER_SECOND = 2.0, 100
 _SUBMITS_FOR = 2.0
 # Seconds that the files of a job which has left the queue may take to be seen here: NFS clients look every 3 to 60 s.
 FILES_COME_WITHIN = 60.0
+_KILLED_FOR = 4.0  # of one that Slurm says it has killed
+# Seconds until a queue that was full is tried again: others' jobs end, too.
+_FULL_FOR = 30.0
+_SHOWN_PER_SECOND = 500  # jobs, as a display goes through them
 # Seconds after which a job of which sbatch did not say that it was taken would be in the queue, if it was.
 _TAKEN_WITHIN = 15.0
 _STOPS_WITHIN = 60.0
@@ -78,7 +83,6 @@ class Report:
 
 
 _REPORT = Shape.of(Report)
-_NUMBERS = Shape[dict[str, str]]({}, rest=str)
 
 
 def files_of(folder: Path) -> Path:
@@ -101,24 +105,18 @@ def read_report(folder: Path, job: Job) -> Report | None:
         return Report(None, f"its report is unreadable ({one_line(error, 100)})")
 
 
-def _numbers_path(folder: Path) -> Path:
-    return files_of(folder) / "jobs.json"
-
-
-def numbers(folder: Path) -> dict[str, str]:
-    """The numbers of the jobs that the run in ``folder`` has submitted or found, by name."""
-    try:
-        return _NUMBERS.read(parse(_numbers_path(folder).read_bytes()))
-    except (OSError, ValueError):
-        return {}
-
-
 def waiting_or_running(slurm: Slurm) -> dict[str, Queued]:
     """The jobs of this user that have not ended, by number. Raises UserError: they cannot be seen."""
     try:
         return {number: queued for number, queued in slurm.queue().items() if queued.state not in ENDED}
     except SlurmFailed as error:
         raise UserError(f"Slurm's queue cannot be seen: {error}") from None
+
+
+def run_of(queued: Queued) -> str:
+    """The folder of the run that has submitted it; empty: none of ours."""
+    mark, _, folder = [*queued.comment.split(" ", 2), "", ""][:3]
+    return folder if mark == _MARK else ""
 
 
 def identity(plan: Plan, job: Job) -> str:
@@ -135,19 +133,27 @@ def identity(plan: Plan, job: Job) -> str:
     return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
+class FoundJob(NamedTuple):
+    """A job in the queue that an earlier run has submitted, whose ``folder`` it reports to; ``logs`` are its own."""
+
+    number: str
+    folder: Path
+    logs: list[str]
+
+
 @dataclass(frozen=True)
 class Found:
     """What is there when a run begins: ``jobs`` of earlier ones that do what one of its own shall do, by the name of
-    that, with their number and the folder of their run; ``locks`` on its other cells, open files by cell."""
+    that; ``locks``, open files by cell, keep other launchers from its cells as long as this one lives."""
 
-    jobs: Mapping[str, tuple[str, Path]] = field(default_factory=dict)
-    locks: dict[str, int] = field(default_factory=dict)
+    jobs: Mapping[str, FoundJob] = field(default_factory=dict)
+    locks: Mapping[str, int] = field(default_factory=dict)
 
 
 def look_around(plan: Plan, slurm: Slurm) -> Found:
-    """Take the cells of ``plan``, unless a job in the queue has them that does the same.
+    """Take the cells of ``plan``; a job in the queue that has one must do the same as one of its own.
 
-    Raises UserError: a job does something else with one of them, another run has it, or the queue cannot be seen.
+    Raises UserError: it does something else, another run has a cell, or the queue cannot be seen.
     """
     if why := why_of_one_machine(output_root()):
         say(
@@ -155,35 +161,28 @@ def look_around(plan: Plan, slurm: Slurm) -> Found:
             "see each other in the queue; keep others away from these cells"
         )
     owed = sorted({key for job in plan.jobs for key in job.owed})
-    locks, taken = dict[str, int](), set[str]()
-    for key in owed:
-        try:
-            locks[key] = lock_cell(cell_of(key), grace=0.0)
-        except UserError:
-            taken.add(key)  # perhaps by a job that is this run's too
-    # after the locks: whoever had one submits before it lets go
+    # first: who has them submits no more from now on
+    locks = {key: lock_cell(cell_of(key), name=LAUNCHERS_LOCK) for key in owed}
     there, others = waiting_or_running(slurm), _Others()
-    own, jobs, cells = {identity(plan, job): job for job in plan.jobs if not job.always}, {}, {*owed}
+    own, cells = {identity(plan, job): job for job in plan.jobs if not job.always}, {*owed}
+    jobs = dict[str, FoundJob]()
     for number, queued in there.items():
         mark, key, folder = [*queued.comment.split(" ", 2), "", ""][:3]
-        if mark != _MARK:
+        if mark != _MARK or not (other := others.job(Path(folder), key)):
             continue
-        if job := own.pop(key, None):
-            jobs[job.name] = (number, Path(folder))
-        elif (other := others.job(Path(folder), key)) and (shared := sorted(cells & {*other.owed})):
+        if key in own:
+            jobs.setdefault(own[key].name, FoundJob(number, Path(folder), other.logs))
+        elif shared := sorted(cells & {*other.owed}):
             raise UserError(
                 f"{shared[0]} is being worked on by Slurm job {number} ({other.name}), which was told otherwise "
                 f"than this run: wait for it, or end it (scancel {number})"
             )
     theirs = {key for job in plan.jobs if job.name in jobs for key in job.owed}
-    for key in owed:
-        if key in taken and key not in theirs:
-            locks[key] = lock_cell(cell_of(key))
-        elif key in locks and key in theirs:
-            os.close(locks.pop(key))
-    for cell in map(cell_of, locks):
+    for cell in (cell_of(key) for key in owed if key not in theirs):
+        lock = lock_cell(cell)  # a run on one machine has it, or nobody
         if (cell.folder / SHARDS).is_dir():
             mend_records(cell)  # today there may be others
+        os.close(lock)
     return Found(jobs, locks)
 
 
@@ -213,10 +212,12 @@ class _Submitted:
     id: str
     folder: Path
     pace: PaceReader
+    since: float
     state: str = "PENDING"
     reason: str = ""
     running_since: float = 0.0
     gone_since: float = 0.0
+    paces: Sequence[Pace] = ()
 
 
 def run_plan(
@@ -257,15 +258,15 @@ class _Run:
         self._ledger = Ledger(plan, self._display)
         self._pending = list(plan.jobs)
         self._active: list[_Submitted] = []
-        self._ids: dict[str, str] = {}
-        self._unsure: dict[
-            str, float
-        ] = {}  # jobs that sbatch may have submitted, by name, and when it was asked
+        self._ids: dict[str, str] = {}  # of what is submitted, by name; empty of what Slurm refused
+        # what sbatch may have submitted, by name, and when it was asked
+        self._unsure: dict[str, float] = {}
+        self._silence = ""  # of a controller that does not answer
         self._ended = set[str]()
         self._paces: dict[str, PaceReader] = {}
         self._held_back = ""
-        self._full_at = 0  # jobs of ours in the queue when it took no more
-        self._next_look = 0.0
+        self._full_until = 0.0  # it takes no more jobs until then, or until one of ours has ended
+        self._next_look = self._next_view = 0.0
         self._stop: signal.Signals | None = None
         self._stop_time = 0.0
         self._is_stopping = self._is_cancelled = False
@@ -276,10 +277,9 @@ class _Run:
         files_of(self._folder).mkdir(parents=True, exist_ok=True)
         for job in list(self._pending):
             if there := self._found.jobs.get(job.name):
-                told = f"{job.name} is job {there[0]} of {there[1]}: it is not submitted again"
+                told = f"{job.name} is job {there.number} of {there.folder}: it is not submitted again"
                 self._display.tell("found", told)
-                self._add(job, *there)
-        self._save_numbers()
+                self._add(job, there.number, there.folder, there.logs)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
                 signal.signal(number, self._on_stop_signal)
@@ -293,7 +293,6 @@ class _Run:
         return self._summarize()
 
     def _go_on(self) -> bool:
-        self._ledger.collect({one.job.name: 1 for one in self._active})
         if stop_path(self._folder).exists():
             self._on_stop_signal(signal.SIGTERM, None)
         if self._stop and not self._is_cancelled:
@@ -306,56 +305,47 @@ class _Run:
             self._look()
             self._next_look = self._now() + _LOOK_EVERY + len(self._active) / _JOBS_PER_SECOND
         if self._stop is None:
-            self._submit_what_can()
+            self._submit_in_order()
         elif self._now() - self._stop_time > _STOPS_WITHIN:
             self._unsure.clear()
             for one in list(self._active):
                 self._end(
                     one, Report(None, f"still in the queue {_STOPS_WITHIN:.0f} s after scancel {one.id}")
                 )
-        self._display.refresh(self._view())
+        if self._now() >= self._next_view:
+            self._display.refresh(self._view())
+            self._next_view = self._now() + len(self._active) / _SHOWN_PER_SECOND
         return bool(self._active or self._unsure) or (self._stop is None and bool(self._pending))
 
     # Submitting
 
-    def _submit_what_can(self) -> None:
-        self._held_back, before = "", dict(self._ids)
-        try:
-            self._submit_in_order()
-        finally:
-            if self._ids != before:
-                self._save_numbers()
-
-    def _save_numbers(self) -> None:
-        if self._ids:
-            write_atomic(_numbers_path(self._folder), json.dumps(self._ids, indent=1))
-
     def _submit_in_order(self) -> None:
-        until = self._now() + _SUBMITS_FOR
+        self._held_back, until = "", self._now() + _SUBMITS_FOR
+        taken = sum(one.job.gpus_at_most for one in self._active)
         for job in list(self._pending):
-            if self._stop or self._now() > until:
+            if self._stop or self._silence or self._now() > until:
                 return
-            if self._unsure:
-                self._held_back = "as Slurm does not answer"
-                return
-            if why := self._no_room(job):
+            if why := self._no_room():
                 self._held_back = why
-                if job.gpus_at_most and self._takes_jobs:
-                    continue  # what comes later and needs none has room
                 return
-            before = [self._ids[name] for name in job.after if name in self._ids and name not in self._ended]
+            most = self._cluster.max_gpus
+            if most is not None and taken and job.gpus_at_most and taken + job.gpus_at_most > most:
+                self._held_back = f"for SLURM_MAX_GPUS={most}"
+                taken = max(taken, most)  # nor does a smaller one overtake it; one without GPUs does
+                continue
             if any(name not in self._ids for name in job.after):
                 continue  # one of them is not submitted yet
             if any(one.job.name in job.after and one.folder != self._folder for one in self._active):
                 continue  # what that one leaves is not in this run's folder before it has ended
             try:
-                number = self._submit(job, before)
+                number = self._submit(job)
             except SlurmFailed as error:
                 if error.is_silent:
-                    self._unsure[job.name] = self._now()
+                    self._unsure[job.name], self._silence = self._now(), str(error)
                     return
-                if error.passes and self._active:
-                    self._full_at, self._held_back = len(self._active), f"as Slurm says: {error}"
+                if error.passes:
+                    self._full_until = self._now() + _FULL_FOR
+                    self._held_back = f"as Slurm says: {error}"
                     return
                 self._pending.remove(job)
                 self._ids[job.name] = ""
@@ -363,32 +353,30 @@ class _Run:
                 self._ledger.never_started(job, FAILED, f"sbatch: {error}")
                 continue
             self._add(job, number, self._folder)
+            taken += job.gpus_at_most
 
-    @property
-    def _takes_jobs(self) -> bool:
-        """Whether there is room for a job without GPUs."""
-        jobs, full_at = self._cluster.max_jobs, self._full_at
-        return (jobs is None or len(self._active) < jobs) and not (full_at and len(self._active) >= full_at)
+    def _no_room(self) -> str:
+        """Why another job must wait, by the bound of config.sh and what Slurm takes; empty: it need not."""
+        if self._unsure:
+            return "to see which jobs Slurm has"
+        if self._cluster.max_jobs is not None and len(self._active) >= self._cluster.max_jobs:
+            return f"for SLURM_MAX_JOBS={self._cluster.max_jobs}"
+        return "as Slurm takes no more jobs now" if self._now() < self._full_until else ""
 
-    def _no_room(self, job: Job) -> str:
-        """Why ``job`` must wait, by the bounds of config.sh and what Slurm takes; empty: it need not."""
-        jobs, gpus = self._cluster.max_jobs, self._cluster.max_gpus
-        if jobs is not None and len(self._active) >= jobs:
-            return f"for SLURM_MAX_JOBS={jobs}"
-        if not self._takes_jobs:
-            return "as Slurm takes no more jobs now"
-        if gpus is None or not job.gpus_at_most:
-            return ""
-        taken = sum(one.job.gpus_at_most for one in self._active)
-        return f"for SLURM_MAX_GPUS={gpus}" if taken and taken + job.gpus_at_most > gpus else ""
+    def _before(self, job: Job) -> list[str]:
+        """The numbers of the jobs that must have ended: those it comes after, and what an earlier run has left in the
+        queue of its cells, which has their locks."""
+        numbers = [self._ids[name] for name in job.after if name in self._ids and name not in self._ended]
+        others = (one for one in self._active if one.folder != self._folder)
+        return [*numbers, *(one.id for one in others if not {*one.job.owed}.isdisjoint(job.owed))]
 
     def _comment(self, job: Job) -> str:
         """By which ``job`` is known in the queue, whoever looks there."""
         return f"{_MARK} {identity(self._plan, job)} {self._folder.absolute()}"
 
-    def _submit(self, job: Job, before: list[str]) -> str:
+    def _submit(self, job: Job) -> str:
         """Its number. Raises SlurmFailed."""
-        words = self._cluster.sbatch.get(job.name, [])
+        words, before = self._cluster.sbatch.get(job.name, []), self._before(job)
         depends = [f"--dependency=afterany:{':'.join(before)}"] if before else []
         log = files_of(self._folder) / f"{job.stem}.log"
         command = [DRIVER_PYTHON, "-P", "-m", "imageevalkit.launch.node_job"]
@@ -413,25 +401,25 @@ class _Run:
             with_our_paths(environ_with(job.secrets)),
         )
 
-    def _add(self, job: Job, number: str, folder: Path) -> None:
+    def _add(self, job: Job, number: str, folder: Path, logs: list[str] | None = None) -> None:
         self._pending.remove(job)
         self._ids[job.name] = number
+        job = replace(job, logs=logs or job.logs)
         pace = self._paces[job.name] = PaceReader(
             replace(self._plan, run_folder=str(folder)).progress_path(job)
         )
-        self._active.append(_Submitted(job, number, folder, pace))
-        for key in job.owed:
-            if key in self._found.locks:
-                os.close(self._found.locks.pop(key))
+        self._active.append(_Submitted(job, number, folder, pace, self._now()))
 
     # Watching
 
     def _look(self) -> None:
+        self._ledger.collect({one.job.name: 1 for one in self._active})
         try:
             there = self._slurm.queue()
         except SlurmFailed as error:  # the controller starts again; the jobs go on
-            self._held_back = f"as Slurm does not answer: {error}"
+            self._silence = str(error)
             return
+        self._silence = ""
         self._find_those_of_silence(there)
         now = self._now()
         for one in list(self._active):
@@ -441,17 +429,19 @@ class _Run:
                     one.running_since = now
                     self._display.job_started(one.job, 1, f"node {queued.node}, job {one.id}")
                 one.state, one.reason, one.gone_since = queued.state, queued.reason, 0.0
+                if one.state == "RUNNING":  # not at every tick: hundreds of files, and a network between
+                    one.paces = one.pace.read(self._ledger.ended_in(one.job, 1))
                 continue
             report = read_report(one.folder, one.job)
             one.gone_since = one.gone_since or now
             state = queued.state if queued else ""
             # what left no report when it was killed never will
-            is_told = state in KILLED
+            patience = _KILLED_FOR if state in KILLED else FILES_COME_WITHIN
             if report:
                 self._end(one, report)
             elif self._stop:
                 self._end(one, Report(None, began=now, ended=now))
-            elif is_told or now - one.gone_since > FILES_COME_WITHIN:
+            elif now - one.gone_since > patience:
                 why = f"Slurm job {one.id} is {state or 'not in the queue any more'}"
                 self._end(one, Report(None, f"{why}, and left no report", began=now, ended=now))
 
@@ -463,7 +453,6 @@ class _Run:
             number = next((number for number, queued in there.items() if queued.comment == comment), "")
             if number:
                 self._add(job, number, self._folder)
-                self._save_numbers()
                 if self._stop:
                     self._cancel()
             if number or self._now() - asked > _TAKEN_WITHIN:
@@ -472,7 +461,7 @@ class _Run:
     def _end(self, one: _Submitted, report: Report) -> None:
         self._active.remove(one)
         self._ended.add(one.job.name)
-        self._full_at = 0
+        self._full_until = 0.0
         one.pace.read()  # its last words, for the sum of money
         job = one.job
         self._take_over(one, report)
@@ -491,29 +480,30 @@ class _Run:
             if one.folder != self._folder:
                 outcome = outcome or read_outcome(one.folder, cell, step)
             if outcome and read_outcome(self._folder, cell, step) is None:
-                write_outcome(self._folder, cell, step, outcome)
+                # of a full disk the ledger tells, which finds none
+                with contextlib.suppress(CellFailure, OSError):
+                    write_outcome(self._folder, cell, step, outcome)
 
     def _view(self) -> View:
         now = self._now()
         states = self._ledger.cell_states()
         waiting = [
-            WaitingJob(
-                one.job.name, f"in Slurm's queue ({one.reason or one.state}), job {one.id}", now - self._began
-            )
+            WaitingJob(one.job.name, f"in Slurm's queue ({one.reason}), job {one.id}", now - one.since)
             for one in self._active
-            if one.state != "RUNNING" and one.reason not in ("Dependency", "")
+            if one.state == "PENDING" and one.reason not in ("Dependency", "None", "")
         ]
-        if self._held_back and self._pending:
-            waiting.append(
-                WaitingJob(f"{len(self._pending)} jobs", f"wait {self._held_back}", now - self._began)
-            )
+        if self._silence:
+            waiting.append(WaitingJob("all", f"Slurm does not answer: {self._silence}", now - self._began))
+        elif self._held_back and self._pending:
+            jobs = counted(len(self._pending), "job")
+            waiting.append(WaitingJob(jobs, f"held back {self._held_back}", now - self._began))
         return View(
             seconds=now - self._began,
             cells=len(states),
             cells_done=sum(state is not None for state in states),
             cells_failed=sum(state is not None and state not in USABLE for state in states),
             running=[
-                RunningJob(one.job, now - one.running_since, one.pace.read(self._ledger.ended_in(one.job, 1)))
+                RunningJob(one.job, now - one.running_since, one.paces)
                 for one in self._active
                 if one.state == "RUNNING"
             ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -140,6 +141,8 @@ class Ledger:
         self._verdicts: dict[str, Verdict] = {}  # those that nothing has changed since
         # a cell that only the report looks at is nothing this run works on
         self._cells = [cell for cell in plan.cells if cell in plan.blocked or self._jobs_of_cell[cell]]
+        # kept, as a display asks for those of thousands several times a second
+        self._states = {cell: BLOCKED if cell in plan.blocked else None for cell in self._cells}
 
     def forget_earlier_run(self) -> None:
         """Remove what an earlier run of the same plan left: it must not be taken for this one's."""
@@ -200,7 +203,7 @@ class Ledger:
             # a time is as coarse as the kernel's clock, and some network disks keep none of folders
             if changed == self._folder_time and now < self._look_at:
                 return []
-            new = {file.name for file in folder.iterdir()} - self._files
+            new = {*os.listdir(folder)} - self._files  # noqa: PTH208 - paths of thousands take three times as long
         except OSError:  # none yet, or one that does not answer now
             return []
         self._folder_time, self._look_at = changed, now + _LOOK_EVERY
@@ -266,12 +269,7 @@ class Ledger:
 
     def cell_states(self) -> list[str | None]:
         """The state of each cell of the run; None while it has stages to go."""
-        return [
-            self._cell(cell).state
-            if cell in self._plan.blocked or len(self._stages_of(cell)) == len(self._jobs_of_cell[cell])
-            else None
-            for cell in self._cells
-        ]
+        return list(self._states.values())
 
     def summarize(self, seconds: float, stopped: ExitStatus | None) -> RunSummary:
         """The summary of the whole run, once every job has ended; ``stopped`` if a signal ended it."""
@@ -307,6 +305,8 @@ class Ledger:
         stage = StageSummary(cell, job.stage, job.name, outcome.state, outcome.message, log, attempts)
         before = self._stages.get((job.name, cell))
         self._stages[job.name, cell] = stage
+        if len(self._stages_of(cell)) == len(self._jobs_of_cell[cell]):
+            self._states[cell] = self._cell(cell).state
         self._verdicts.clear()
         if before is None or (before.state, before.message) != (stage.state, stage.message):
             self._display.stage_ended(stage)

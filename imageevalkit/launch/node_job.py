@@ -26,7 +26,7 @@ from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, sa
 from imageevalkit.jobs import Job, Plan, cell_of, load_plan, lost_before, read_outcome, write_outcome
 from imageevalkit.launch.cluster import FILES_COME_WITHIN, Report, read_report, report_path
 from imageevalkit.launch.gpus import visible_gpus
-from imageevalkit.launch.process import CANNOT_START, FINAL, guarded, job_environ
+from imageevalkit.launch.process import CANNOT_START, FINAL, guarded, job_environ, start_of
 from imageevalkit.locks import take_lock
 from imageevalkit.machine import available_cores
 from imageevalkit.secrets import one_line
@@ -60,7 +60,7 @@ class _Claim:
 
     def __init__(self, path: Path) -> None:
         self._path, self._left = path, path.with_suffix(".left")
-        self._own = f"{_node()} {os.getpid()} {time.time_ns()}"
+        self._own = f"{_node()} {os.getpid()} {start_of(os.getpid())}"
         self._next_look, self._is_ours = 0.0, True
 
     def take(self) -> str:
@@ -74,8 +74,8 @@ class _Claim:
 
     def has_left(self, before: str) -> bool:
         """Whether who had it has ended."""
-        node, pid, *_ = [*before.split(), "", ""]
-        if node == _node() and not Path("/proc", pid).exists():
+        node, pid, start = [*before.split(), "", "", ""][:3]
+        if node == _node() and not (pid.isdecimal() and start_of(int(pid)) == start):
             return True
         try:
             return self._left.read_text() == before
@@ -160,10 +160,11 @@ class _NodeJob:
         if not self._claim.is_ours():
             say("another machine has this job now")
             return ExitStatus.TERMINATED
+        has_moved = self._written() > written
         if job.shard:
             self._gather(locks)
         if self._stopping and (job.always or self._lacks_outcomes()):
-            return self._stopped(attempt, status, self._written() != written)
+            return self._stopped(attempt, status, has_moved)
         return self._leave(Report(status, attempts=attempt))
 
     def _lost_before(self) -> dict[str, str]:
@@ -174,7 +175,8 @@ class _NodeJob:
                 while read_outcome(self._folder, cell_of(key), before.step) is None and not self._stopping:
                     report = read_report(self._folder, before)
                     if report and key in report.outcomes:
-                        write_outcome(self._folder, cell_of(key), before.step, report.outcomes[key])
+                        with contextlib.suppress(OSError):  # another job does so at this moment
+                            write_outcome(self._folder, cell_of(key), before.step, report.outcomes[key])
                     elif report or time.monotonic() > until:
                         break
                     else:
@@ -256,15 +258,15 @@ class _NodeJob:
             time.sleep(_TICK)
         return ExitStatus.TERMINATED
 
-    def _written(self) -> list[int]:
-        """How much has been done: the sizes of the files that grow by each item."""
-        sizes = []
+    def _written(self) -> int:
+        """How much has been done: the size of the files that grow by each item."""
+        size = 0
         for cell in map(cell_of, self._job.owed):
             records = own_file(cell.generation, Shard.of(self._job.shard))
             for path in (records, cell.judgements, cell.batches, cell.judge_batches, cell.prompts):
                 with contextlib.suppress(OSError):
-                    sizes.append(path.stat().st_size)
-        return sizes
+                    size += path.stat().st_size
+        return size
 
     def _lacks_outcomes(self) -> bool:
         job = self._job
@@ -285,7 +287,9 @@ class _NodeJob:
             write_atomic(report_path(self._folder, self._job), json.dumps(told))
         if report.problem:
             say(report.problem)
-        return ExitStatus.COMPLETE if report.status == 0 else ExitStatus.FAILED
+        # what lacks an item is as usable as it will be: an engine that starts failed scripts again need not do so
+        is_usable = report.status in (ExitStatus.COMPLETE, ExitStatus.INCOMPLETE)
+        return ExitStatus.COMPLETE if is_usable else ExitStatus.FAILED
 
 
 if __name__ == "__main__":

@@ -33,13 +33,14 @@ if TYPE_CHECKING:
     from imageevalkit.requests.money import Price
     from imageevalkit.rewriting.rewriter import Rewriter
 
-Parse = Callable[[str, str], Any]
-"""Makes a value of a text; the second one is where that stands, for a UserError."""
+Parse = Callable[[Any, str], Any]
+"""Makes a value of a text (a list of them, where an option takes several); the second one is where that stands, for
+a UserError."""
 
 
 class Option(NamedTuple):
-    """An entry of the table: ``metavar`` stands for the value in the help (empty: it is a flag), ``config`` is what
-    config.sh calls it (empty: it does not), ``name`` how it is typed.
+    """An entry of the table: ``metavar`` stands for the value in the help (empty: it is a flag; two words: it takes two
+    values), ``config`` is what config.sh calls it (empty: it does not), ``name`` how it is typed.
 
     ``prefetch`` also takes it, and tells of it in its help where it is "decisive" for what is fetched, or its "own".
     """
@@ -73,10 +74,23 @@ def _if_any(parse: Parse) -> Parse:
     return lambda text, where: parse(text, where) if text.strip() else None
 
 
+def _count_or_none(text: str, where: str) -> int:
+    return parse_count(text, where) if text.strip() not in ("", "0") else 0
+
+
 def _folder(text: str, where: str) -> Path:
     if not text.strip():
         raise UserError(f"{where} is empty: name the folder")
     return Path(text).expanduser()
+
+
+def _pair(texts: Sequence[str], where: str) -> tuple[str, str]:
+    one, other = (text.strip() for text in texts)
+    if not one or not other:
+        raise UserError(f"{where} has an empty name: use {where} A B")
+    if one == other:
+        raise UserError(f"{where} names '{one}' twice: name two")
+    return one, other
 
 
 def parse_judges(text: str, where: str = "--judges") -> dict[str, str]:
@@ -193,6 +207,13 @@ class Options:
     )
     rescore: bool = _flag("score what the judges said before, ask them nothing, make no image")
     retry_unparsed: bool = _flag("ask again where a judge's reply held no score")
+    judge_repeats: int = option(
+        "N",
+        "ask N questions of each cell again, and the judge's probes: its noise and drift",
+        _count_or_none,
+        0,
+        config="JUDGE_REPEATS",
+    )
     missing_items: str = option(
         "withhold|official",
         "what an incomplete cell's headline score is",
@@ -209,10 +230,22 @@ class Options:
     relations_kwargs: dict[str, Any] = option(
         '"p=1,q=2"', "settings of the relations of this run", parse_kwargs, {}
     )
+    gate: Path | None = option(
+        "BASELINE",
+        "fail with status 4 where a score fell below that of BASELINE: an older output folder, or a saved file",
+        _folder,
+    )
+    save_baseline: Path | None = option("FILE", "save the results to a file for --gate", _folder)
     limit: int | None = option("N", "only the first N items of each benchmark, for trying", parse_count)
     overwrite: bool = _flag("replace images that were made with other settings")
     # these do not run anything, so that nobody would have files fetched for them
     dry_run: bool = _flag("show the plan: jobs, environments, images to make; start nothing", prefetch="")
+    compare: tuple[str, str] | None = option(
+        "A B",
+        "what moved: two models, output folders, or evaluators (MODEL/BENCHMARK@EVALUATOR)",
+        _pair,
+        prefetch="",
+    )
     listing: bool = _flag("show the models and benchmarks there are", prefetch="", name="--list")
     status: bool = _flag("show how far the runs are that have not ended; start nothing", prefetch="")
     cancel: bool = _flag("end the runs that have not ended, and their jobs", prefetch="")
@@ -294,8 +327,8 @@ _GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 _EPILOGS = {
     EVAL: """
-Exit status: 0 every cell complete, 3 a cell is incomplete, 1 a cell failed, 2 nothing was started,
-130 interrupted, 143 terminated.""",
+Exit status: 0 every cell complete, 3 a cell is incomplete, 4 a score fell (--gate), 1 a cell failed,
+2 nothing was started, 130 interrupted, 143 terminated.""",
     PREFETCH: "",
 }
 
@@ -322,9 +355,12 @@ class _Parser(argparse.ArgumentParser):
         for name, entry in self.known.items():
             names = [name] + ["-h"] * (name == "--help")
             flag: dict[str, Any] = {} if entry.metavar else {"nargs": "?", "const": "true"}
+            metavar: Any = entry.metavar or _TRUTH
+            if len(several := entry.metavar.split()) > 1:
+                flag, metavar = {"nargs": len(several)}, tuple(several)
             help = entry.help if entry.prefetch in groups else argparse.SUPPRESS
             group = groups.get(entry.prefetch, self)
-            group.add_argument(*names, dest=name, metavar=entry.metavar or _TRUTH, help=help, **flag)
+            group.add_argument(*names, dest=name, metavar=metavar, help=help, **flag)
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message.removeprefix('argument ')}; see {self.prog} --help")
@@ -333,8 +369,9 @@ class _Parser(argparse.ArgumentParser):
 _NAME = re.compile(r"(?<=^--)[^=]+")
 
 
-def parse(argv: Sequence[str], program: str = EVAL) -> dict[str, str]:
-    """``--name value``, ``--name=value`` and flags, by name; the last of repeated options wins.
+def parse(argv: Sequence[str], program: str = EVAL) -> dict[str, Any]:
+    """``--name value``, ``--name=value`` and flags, by name; the last of repeated options wins. Values are texts, or a
+    list of an option that takes several.
 
     Raises UserError: unknown option or missing value.
     """
@@ -349,7 +386,7 @@ def parse(argv: Sequence[str], program: str = EVAL) -> dict[str, str]:
     return vars(given)
 
 
-def is_set(given: Mapping[str, str], name: str) -> bool:
+def is_set(given: Mapping[str, Any], name: str) -> bool:
     """Whether a flag is given, and not as false. Raises UserError: it is neither true nor false."""
     return name in given and parse_boolean(given[name], name)
 
@@ -362,7 +399,7 @@ QUICKSTART = {
 _QUICKSTART_DEFAULTS = {"--infer": "true", "--eval": "true", "--use_api": "false", "--prompt_rewriter": ""}
 
 
-def options_over(given: Mapping[str, str], config: Config) -> Options:
+def options_over(given: Mapping[str, Any], config: Config) -> Options:
     """Options over configuration. Raises UserError: a value is not of its kind."""
     # what --help does without
     from imageevalkit.launch.benchmarks import chosen_rewriter
@@ -408,7 +445,7 @@ def options_over(given: Mapping[str, str], config: Config) -> Options:
     return options
 
 
-def resolve(given: Mapping[str, str], config: Config) -> Options:
+def resolve(given: Mapping[str, Any], config: Config) -> Options:
     """What a run shall do. Raises UserError: like :func:`options_over`, or nothing is left to do."""
     from imageevalkit.launch.gpus import MinFreeMemory
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
 from imageevalkit import registry
-from imageevalkit.cell import Cell, log_root, output_root, shards
+from imageevalkit.cell import Cell, log_root, output_root
 from imageevalkit.cell.items import MODEL_NAME_MARK
-from imageevalkit.cell.jsonl import copy_of
+from imageevalkit.cell.records import OF_IMAGES
+from imageevalkit.cell.shards import FOLDER
 from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.jobs import Cluster, Job, Plan
 from imageevalkit.launch import slurm
@@ -32,8 +32,6 @@ from imageevalkit.machine import available_cores
 from imageevalkit.relations import Settings as RelationSettings
 
 _ANY = 1 << 10
-# each stands for images of a cell
-_RECORDS = ("generation.jsonl", copy_of(Path("generation.jsonl")).name, shards.FOLDER)
 
 
 def make_plan(options: Options, config: Config) -> Plan:
@@ -67,7 +65,13 @@ def make_plan(options: Options, config: Config) -> Plan:
             _check_images_of(model)
     evaluating, parts = list[Job](), list[Job]()
     if options.eval:
-        after = {cell: job.name for job in jobs for cell in job.cells}
+        # of several stages the last: a later job of a cell takes the place of one of another stage
+        after: dict[str, list[str]] = {}
+        stage = {cell: job.stage for job in jobs for cell in job.cells}
+        for job in jobs:
+            for cell in job.cells:
+                if job.stage == stage[cell]:
+                    after.setdefault(cell, []).append(job.name)
         cells = [cell for model in options.models for cell in run.open_cells(model)]
         evaluating, parts = evaluate_jobs(run, cells, after)
     jobs += evaluating
@@ -150,14 +154,16 @@ def _check_folders(options: Options) -> None:
         parts = model.split("/")
         for n in range(1, len(parts)):
             outer = Cell("/".join(parts[:n]), parts[n])
-            if outer in cells or any((outer.folder / name).exists() for name in (*_RECORDS, "result.json")):
+            if outer in cells or any((outer.folder / name).exists() for name in (*OF_IMAGES, "result.json")):
                 raise UserError(
                     f"model '{model}' has its folder in {outer.folder}, where the images of model '{outer.model}' for "
                     f"benchmark {outer.benchmark} are: {remedy}"
                 )
     for cell in sorted(cells):
-        patterns = (f"{above}/{name}" for above in ("*", "*/*") for name in _RECORDS)
+        patterns = (f"{above}/{name}" for above in ("*", "*/*") for name in OF_IMAGES)
         for records in (path for pattern in patterns for path in cell.folder.glob(pattern)):
+            if FOLDER in records.parent.parts:
+                continue  # the cell's own
             inner = records.parent.parent.relative_to(output_root()).as_posix()
             raise UserError(
                 f"the images of model '{cell.model}' for benchmark {cell.benchmark} would be in {cell.folder}, the "
@@ -216,9 +222,8 @@ def _block(options: Options, benchmarks: Mapping[str, BenchmarkChoice], blocked:
             cell = options.cell(model, name)
             reason = of_benchmarks[name] or _why_not_rewritten(options, cell)
             if not reason and (reason := lacks.get(benchmark.task, "")):
-                reason += "; --infer false scores the images there are" * any(
-                    (cell.folder / name).exists() for name in _RECORDS
-                )
+                is_there = any((cell.folder / record).exists() for record in OF_IMAGES)
+                reason += "; --infer false scores the images there are" * is_there
             if reason:
                 blocked[cell.key] = reason
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -116,6 +117,18 @@ def guarded(
             pass_fds=[lifeline, *held],
             start_new_session=True,
         )
+
+
+def start_of(pid: int) -> str:
+    """When the process with that number began, in clock ticks since the machine did; empty: there is none.
+
+    Its number may be another's by now, its start is not.
+    """
+    with contextlib.suppress(OSError, IndexError):
+        # the name before it may hold blanks and brackets: proc(5)
+        about = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return about.rpartition(")")[2].split()[19]
+    return ""
 
 
 def describe_exit(status: int) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import socket
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,7 +19,8 @@ from imageevalkit.cell.jsonl import Shape, parse
 from imageevalkit.errors import CellFailure, UserError, say, show
 from imageevalkit.jobs import Plan, cell_of, load_plan, read_outcome, stop_path
 from imageevalkit.launch import cluster
-from imageevalkit.launch.slurm import Queued, Slurm, SlurmFailed
+from imageevalkit.launch.process import start_of
+from imageevalkit.launch.slurm import Slurm, SlurmFailed
 from imageevalkit.progress import ProgressReader
 from imageevalkit.secrets import one_line
 from imageevalkit.text import counted
@@ -41,22 +42,9 @@ def _file(folder: Path) -> Path:
     return folder / "launcher.json"
 
 
-def _start_of(pid: int) -> str:
-    """Empty: there is no such process. Its number may be another's by now, its start is not."""
-    with contextlib.suppress(OSError, IndexError):
-        # the name before it may hold blanks and brackets: proc(5)
-        return (
-            Path(f"/proc/{pid}/stat")
-            .read_text(encoding="utf-8", errors="replace")
-            .rpartition(")")[2]
-            .split()[19]
-        )
-    return ""
-
-
 def note_launcher(folder: Path) -> None:
     """This process watches the run in ``folder``. Raises CellFailure: the disk is full."""
-    launcher = Launcher(socket.gethostname(), os.getpid(), _start_of(os.getpid()))
+    launcher = Launcher(socket.gethostname(), os.getpid(), start_of(os.getpid()))
     write_atomic(_file(folder), json.dumps(asdict(launcher)))
 
 
@@ -102,34 +90,32 @@ def _watching(folder: Path) -> int | None:
     except (OSError, ValueError):
         return None
     is_here = told.host == socket.gethostname() and told.began
-    return told.pid if is_here and _start_of(told.pid) == told.began else None
+    return told.pid if is_here and start_of(told.pid) == told.began else None
 
 
 def _under_way() -> Iterator[_UnderWay]:
     """Those of which anything runs or waits: Slurm may not have ended yet all jobs of one whose end is on record."""
-    queue: dict[str, Queued] | None = None
-    for file in sorted((log_root() / "runs").glob("*/plan.json")):
-        has_ended = (file.parent / "summary.json").exists()
-        if has_ended and not cluster.numbers(file.parent):
-            continue
+    submitted = defaultdict[str, list[str]](list)
+    folders = sorted(path.parent for path in (log_root() / "runs").glob("*/plan.json"))
+    if any(cluster.files_of(folder).is_dir() for folder in folders):
         try:
-            plan = load_plan(file)
-        except UserError:  # of another version
-            continue
-        launcher = None if has_ended else _watching(file.parent)
-        jobs = list[str]()
-        if plan.cluster:
-            if queue is None:
-                queue = cluster.waiting_or_running(Slurm())
-            own = str(file.parent.absolute())  # Slurm gives numbers again
-            submitted = cluster.numbers(file.parent).values()
-            jobs = [n for n in submitted if n in queue and (not has_ended or queue[n].comment.endswith(own))]
+            for number, queued in cluster.waiting_or_running(Slurm()).items():
+                submitted[cluster.run_of(queued)].append(number)
+        except UserError as error:
+            say(f"runs on a cluster are not seen: {error}")
+    for folder in folders:
+        has_ended = (folder / "summary.json").exists()
+        jobs = submitted[str(folder.absolute())]
+        launcher = None if has_ended else _watching(folder)
         if launcher or jobs:
-            yield _UnderWay(plan, launcher, jobs)
+            try:
+                yield _UnderWay(load_plan(folder / "plan.json"), launcher, jobs)
+            except UserError as error:  # of another version
+                say(str(error))
 
 
 def show_status() -> None:
-    """Print how far each run is. Raises UserError: the queue cannot be seen."""
+    """Print how far each run is."""
     there = False
     for run in _under_way():
         there = True
@@ -159,6 +145,9 @@ def cancel() -> None:
     for run in _under_way():
         there = True
         folder = Path(run.plan.run_folder)
+        if (owner := folder.stat().st_uid) != os.getuid():
+            say(f"not cancelled: {run}: it is that of user {owner}")
+            continue
         try:
             # a launcher on another machine, too, submits no more, and tells what it ended
             write_atomic(stop_path(folder), "")

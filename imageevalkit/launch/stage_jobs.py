@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from imageevalkit.assets.check import hub_secrets
-from imageevalkit.cell import Cell, log_root
+from imageevalkit.cell import Cell, log_root, output_root
 from imageevalkit.cell.shards import Shard
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.jobs import (
@@ -22,7 +22,6 @@ from imageevalkit.jobs import (
     Job,
     ModelSettings,
     OrderT,
-    Plan,
     ReportOrder,
     RewriteOrder,
     ServeOrder,
@@ -37,6 +36,7 @@ from imageevalkit.launch.gpus import Supply
 from imageevalkit.launch.models import check_kwargs, model_needs, resolve_model
 from imageevalkit.launch.options import LOCAL, Options
 from imageevalkit.launch.process import DRIVER_PYTHON, program_of, python_of
+from imageevalkit.locks import why_of_one_machine
 from imageevalkit.requests.endpoint import Endpoint
 from imageevalkit.secrets import secret_names
 
@@ -106,12 +106,21 @@ class Run:
         return [f"{root}/{cell.model}/{cell.benchmark}_{stage}_{self.stamp}.log" for cell in cells]
 
     def shards(self, model: str) -> int:
-        """How many jobs make the images of ``model``, each on a machine of its own. Raises UserError: no number."""
+        """How many jobs make the images of ``model``, each on a machine of its own.
+
+        Raises UserError: that is no number, or machines would not see each other's locks.
+        """
         if self.options.launcher == LOCAL:
             return 1
         given = self.config.map(SHARDS)
         key = model if model in given else ALL
-        return parse_count(given.get(key, "1").strip() or "1", f"{SHARDS}['{key}'] in config.sh")
+        where = f"{SHARDS}['{key}'] in config.sh"
+        shards = parse_count(given.get(key, "1").strip() or "1", where)
+        if shards > 1 and (why := why_of_one_machine(output_root())):
+            raise UserError(
+                f"{where}: {output_root()} is on {why}: machines that do not see each other's locks cannot share a cell"
+            )
+        return shards
 
     def open_cells(self, model: str) -> list[Cell]:
         """The cells of ``model`` that can start."""
@@ -187,7 +196,8 @@ def generate_jobs(run: Run, after: Sequence[str] = ()) -> list[Job]:
         if all(setting.get("api") for setting in settings.values()):
             together.setdefault(python, {})[model] = settings
         else:
-            local.append(_generate_job(run, python, {model: settings}, False, after))
+            whole = _generate_job(run, python, {model: settings}, False, after)
+            local += _in_shards(whole, run.shards(model))
     return [_generate_job(run, python, models, True, after) for python, models in together.items()] + local
 
 
@@ -223,33 +233,17 @@ def _generate_job(
             settings={options.cell(model, "").model: settings for model, settings in models.items()},
             workers=options.num_workers if options.use_api else 1,
             replica_gpus=each,
-            shards=1 if api else run.shards(next(iter(models))),
         ),
     )
 
 
-def in_shards(plan: Plan) -> Plan:
-    """``plan`` with a job for each shard of those that are split, and all others after these."""
-    parts = {job.name: _shards_of(job) for job in plan.jobs}
-
-    def after_all(job: Job) -> Job:
-        return replace(job, after=[part.name for name in job.after for part in parts[name]])
-
-    cluster = plan.cluster
-    if cluster:
-        words = cluster.sbatch
-        told = {part.name: words[name] for name in words for part in parts[name]}
-        cluster = replace(cluster, sbatch=told)
-    jobs = [after_all(part) for job in plan.jobs for part in parts[job.name]]
-    return replace(plan, jobs=jobs, parts=[after_all(part) for part in plan.parts], cluster=cluster)
-
-
-def _shards_of(job: Job) -> list[Job]:
-    order, parts = job.order, list[Job]()
-    if not isinstance(order, GenerateOrder) or order.shards == 1:
+def _in_shards(job: Job, total: int) -> list[Job]:
+    """A job for each of ``total`` shards in the place of ``job``."""
+    if total == 1:
         return [job]
-    for number in range(1, order.shards + 1):
-        shard, name = str(Shard(number, order.shards)), f"{job.name} {number}/{order.shards}"
+    parts = list[Job]()
+    for number in range(1, total + 1):
+        shard, name = str(Shard(number, total)), f"{job.name} {number}/{total}"
         command = [name if word == job.name else word for word in job.command]
         logs = [f"{log.removesuffix('.log')}.{shard}.log" for log in job.logs]
         parts.append(replace(job, name=name, command=command, logs=logs, shard=shard))
@@ -329,8 +323,10 @@ class JudgeNeeds(NamedTuple):
     environment: str = ""
 
 
-def evaluate_jobs(run: Run, cells: Sequence[Cell], after: Mapping[str, str]) -> tuple[list[Job], list[Job]]:
-    """The jobs that evaluate ``cells``, each after the job that ``after`` names for it; and those that others start.
+def evaluate_jobs(
+    run: Run, cells: Sequence[Cell], after: Mapping[str, Sequence[str]]
+) -> tuple[list[Job], list[Job]]:
+    """The jobs that evaluate ``cells``, each after the jobs that ``after`` names for it; and those that others start.
 
     Raises UserError: a malformed setting, a missing key, script or environment, more GPUs than there are.
     """
@@ -348,7 +344,7 @@ def evaluate_jobs(run: Run, cells: Sequence[Cell], after: Mapping[str, str]) -> 
     return alone + serving, [job for _, jobs in served.values() for job in jobs]
 
 
-def _evaluate_job(run: Run, cell: Cell, needs: JudgeNeeds, after: Mapping[str, str]) -> Job:
+def _evaluate_job(run: Run, cell: Cell, needs: JudgeNeeds, after: Mapping[str, Sequence[str]]) -> Job:
     options, benchmark = run.options, run.benchmarks[cell.benchmark]
     environment = benchmark.environment(run.config)
     used_by, build = f"benchmark {benchmark.name}", benchmark.build(run.config)
@@ -383,7 +379,7 @@ def _evaluate_job(run: Run, cell: Cell, needs: JudgeNeeds, after: Mapping[str, s
         environ=environ,
         # of what a foreign script takes nobody knows
         secrets=secret_names() if benchmark.benchmark is None else secrets,
-        after=[after[cell.key]] if cell.key in after else [],
+        after=list(after.get(cell.key, ())),
         gpus=takes,
         cores=run.cores,
         retries=retries,
@@ -397,6 +393,7 @@ def _evaluate_job(run: Run, cell: Cell, needs: JudgeNeeds, after: Mapping[str, s
             uses_encoders=benchmark.uses_encoders,
             official=options.missing_items == "official",
             ask=not options.rescore,
+            run=run.stamp,
         ),
     )
 

@@ -50,7 +50,7 @@ class _Request:
 
 
 def with_gpus_of_work(plan: Plan) -> Plan:
-    """``plan``, its generate jobs with GPUs, and on machines, for the images that they have left to make.
+    """``plan``, its generate jobs with GPUs for the images that they have left to make.
 
     Images are counted in the driver's environment. A job whose images cannot be counted stays as it is.
     """
@@ -58,39 +58,30 @@ def with_gpus_of_work(plan: Plan) -> Plan:
     asked = [
         job
         for job in plan.jobs
-        if isinstance(job.order, GenerateOrder)
-        and (job.gpus or job.order.shards > 1)
-        and not (job.after and job.order.overwrite)
+        if isinstance(job.order, GenerateOrder) and job.gpus and not (job.after and job.order.overwrite)
     ]
     calls = _calls_left(plan, asked) if asked else {}
     return replace(plan, jobs=[_fitted(job, calls.get(job.name)) for job in plan.jobs])
 
 
 def _fitted(job: Job, calls: int | None) -> Job:
-    order = job.order
-    if calls is None or not isinstance(order, GenerateOrder):
+    if calls is None:
         return job
     if not calls:
         # a finished cell needs no replica, and must not wait for a GPU that others use
-        return replace(job, gpus=0, gpus_at_most=0, order=replace(order, shards=1))
-    shards = min(order.shards, math.ceil(calls / _replicas(job, order)))
-    gpus = min(job.gpus_at_most, job.gpus * calls)
-    return replace(job, gpus_at_most=gpus, order=replace(order, shards=shards))
-
-
-def _replicas(job: Job, order: GenerateOrder) -> int:
-    """The copies of its model that ``job`` has on one machine, at most."""
-    return job.gpus_at_most // job.gpus if job.gpus else order.replicas or 1
+        return replace(job, gpus=0, gpus_at_most=0)
+    return replace(job, gpus_at_most=min(job.gpus_at_most, job.gpus * calls))
 
 
 def _calls_left(plan: Plan, jobs: Sequence[Job]) -> Mapping[str, int | None]:
     """Calls of its model that each job has to make, by name, counted no further than its replicas go."""
     program = ("imageevalkit.generation.forecast", "--calls")
-    requests = list[_Request]()
-    for job in jobs:
-        assert isinstance(job.order, GenerateOrder)
-        enough = _replicas(job, job.order) * job.order.shards
-        requests.append(_Request(program, DRIVER_PYTHON, _text(job) | {"enough": enough, "job": job.name}))
+    requests = [
+        _Request(
+            program, DRIVER_PYTHON, _text(job) | {"enough": job.gpus_at_most // job.gpus, "job": job.name}
+        )
+        for job in jobs
+    ]
     late = threading.Timer(
         _TELL_AFTER, say, ["looking through the images there are, to see which jobs need GPUs"]
     )
@@ -137,9 +128,6 @@ def describe(plan: Plan) -> tuple[str, ExitStatus]:
 def gpus_of(job: Job) -> str:
     """The GPUs that ``job`` takes, in words: ``up to 4 replicas × 2 GPUs``."""
     order = job.order
-    if isinstance(order, GenerateOrder) and order.shards > 1:
-        one = replace(job, order=replace(order, shards=1))
-        return f"{gpus_of(one)} on each of {order.shards} machines"
     if isinstance(order, GenerateOrder) and order.replica_gpus and job.gpus:
         replicas = job.gpus_at_most // order.replica_gpus
         count = "1 replica" if replicas == 1 else f"up to {replicas} replicas"
@@ -161,7 +149,7 @@ _PROGRAMS = {
 
 
 def _text(job: Job) -> dict[str, Any]:
-    return {"cells": job.cells, "order": job.order}
+    return {"cells": job.cells, "order": job.order, "shard": job.shard}
 
 
 def _requests(plan: Plan, job: Job) -> list[_Request]:
@@ -196,7 +184,7 @@ def _images_of(plan: Plan, job: Job, cell: Cell) -> Any:
 
 
 def _ask_all(plan: Plan, requests: Iterable[_Request]) -> None:
-    """Have each of ``requests`` told, by as many processes for one Python as there are cores.
+    """Have each of ``requests`` told, by about as many processes as there are cores: a program has its share of them.
 
     Each reads a benchmark once for all of its models, so that those of a benchmark stay together.
     """
@@ -207,8 +195,12 @@ def _ask_all(plan: Plan, requests: Iterable[_Request]) -> None:
         benchmark = cell_of(request.text["cells"][0]).benchmark
         together.setdefault(place, {}).setdefault(benchmark, []).append(request)
     groups = [list(of_benchmarks.values()) for of_benchmarks in together.values()]
+    of_each = cores / max(1, sum(map(len, groups)))
+    dealt = list[list[list[_Request]]]()
+    for group in groups:
+        share = min(len(group), math.ceil(len(group) * of_each))
+        dealt += [group[n::share] for n in range(share)]
     with ThreadPoolExecutor(cores) as pool:
-        dealt = [group[n::cores] for group in groups for n in range(min(cores, len(group)))]
         for ended in [pool.submit(_ask, plan, part) for part in dealt]:
             ended.result()
 

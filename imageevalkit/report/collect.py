@@ -6,17 +6,17 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from imageevalkit import registry
-from imageevalkit.cell import Cell, output_root, shards, short_path
-from imageevalkit.cell.jsonl import Tell, copy_of, is_number, read_jsonl, tell_nobody
+from imageevalkit.cell import Cell, output_root, short_path
+from imageevalkit.cell.jsonl import Tell, is_number, read_jsonl, tell_nobody
 from imageevalkit.cell.pictures import Input
-from imageevalkit.cell.records import CORRUPT, FAILED, GENERATED, OK, Record, Status, last_records
+from imageevalkit.cell.records import CORRUPT, FAILED, GENERATED, OF_IMAGES, OK, Record, Status, last_records
 from imageevalkit.cell.results import SCORE, Result, no_score, others, read_result
 from imageevalkit.errors import CellFailure
 from imageevalkit.images import IMAGE_SUFFIXES, sha256_file
@@ -30,13 +30,7 @@ _LONGEST_NAME = 255  # bytes, of every file system
 _DIGITS = re.compile("([0-9]+)")
 # what nearly all are: in the cell as they stand
 _PLAIN_PATH = re.compile(r"\w[\w-]{0,120}(?:/\w[\w-]{0,120})*(?:\.\w{1,9})?", re.ASCII)
-_GENERATION = "generation.jsonl"
-_OF_A_CELL = {
-    _GENERATION,
-    copy_of(Path(_GENERATION)).name,
-    shards.FOLDER,
-    "result.json",
-}  # any of them makes a folder one
+_OF_A_CELL = {*OF_IMAGES, "result.json"}  # any of them makes a folder one
 
 Scores = dict[str, dict[str, Any]]
 
@@ -89,14 +83,47 @@ class CellReport(NamedTuple):
     source: Path
 
 
-def collect(tell: Tell = tell_nobody) -> list[CellReport]:
+def collect(tell: Tell = tell_nobody, below: Path | None = None) -> list[CellReport]:
     """Every cell below the output root, by model and benchmark; one evaluated by several evaluators comes once with
     its items and the latest result, and once without items for each other result.
 
-    Each file, line and folder that cannot be read is told in one line.
+    ``below``: only of cells at or below that folder, or around it. Each file, line and folder that cannot be read is
+    told in one line.
     """
-    cells = sorted(_cells(output_root(), tell))
-    return [report for cell in cells for report in (_read_cell(cell, tell), *_other_results(cell, tell))]
+    cells = cells_there(tell)
+    if below is not None:
+        cells = [one for one in cells if one.folder.is_relative_to(below) or below.is_relative_to(one.folder)]
+    found = (report for cell in cells for report in (_read_cell(cell, tell), *_other_results(cell, tell)))
+    return _with_drift([*found])
+
+
+def _with_drift(reports: Sequence[CellReport]) -> list[CellReport]:
+    """``reports`` with a note beside each score of a judge that has drifted, also where it was not asked again."""
+    told = dict[str, str]()
+    for one in reports:
+        if one.result and one.result.noise and one.result.noise.has_drifted:
+            told.setdefault(_judge_of(one.result), one.cell.key)
+    warned = list[CellReport]()
+    for one in reports:
+        result = one.result
+        if result and not (result.noise and result.noise.has_drifted) and (by := told.get(_judge_of(result))):
+            note = f"the judge has drifted, as {by} tells: scores of before and after do not compare"
+            one = one._replace(result=replace(result, notes=[*result.notes, note]))
+        warned.append(one)
+    return warned
+
+
+def _judge_of(result: Result) -> str:
+    """What tells its judge from others, whatever it is asked; its evaluator, where nothing is said of a judge."""
+    details = result.evaluator.details
+    parts = [details, *filter(None, map(_dict, _dict(details.get("answerers")).values()))]
+    judges = (part["judge"] for part in parts if "judge" in part)
+    return json.dumps(next(judges, result.evaluator.id), sort_keys=True)
+
+
+def cells_there(tell: Tell = tell_nobody) -> list[Cell]:
+    """All cells below the output root, by model and benchmark; a folder that cannot be read is told."""
+    return sorted(_cells(output_root(), tell))
 
 
 def _cells(root: Path, tell: Tell) -> Iterator[Cell]:

@@ -19,7 +19,7 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from imageevalkit.cell import Cell
+from imageevalkit.cell import COMPARISONS, Cell, output_root
 from imageevalkit.cell.results import Metric, Result
 from imageevalkit.relations import KINDS, Relations
 from imageevalkit.report import gallery
@@ -40,6 +40,8 @@ from imageevalkit.report.leaderboard import (
 )
 from imageevalkit.text import plain
 
+COMPARISON_PAGE = "comparison.html"
+"""The page of ``--compare``, in a folder of its own below that of comparisons."""
 _TEMPLATES = Path(__file__).parent / "templates"
 # Order of the bar: what counts first, then what is missing, from the judge's faults to the model's.
 _SEGMENTS = ("judged", "unparsed", "judge_failed", "refused", "failed", "blank", "corrupt")
@@ -73,6 +75,8 @@ def render(
     data = [gallery.page_data(small, whole, shown) for small, whole in zip(cut, pages, strict=True)]
     ranks = ranks or Ranks()
     found = _of_both(cells, unreadable, ranks)
+    root = output_root()
+    compared = sorted((root / COMPARISONS).glob(f"*/{COMPARISON_PAGE}"))
     script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
     return _template("report.html.j2", autoescape=True).render(
         found,
@@ -86,7 +90,14 @@ def render(
         sections=[_section(*board, relations, ranks) for board in boards(found["results"]).items()],
         kinds=KINDS,
         segments=_SEGMENTS,
+        comparisons=[(path.parent.name, quote(path.relative_to(root).as_posix())) for path in compared],
     )
+
+
+def comparison_page(**found: Any) -> str:
+    """``comparison.html`` of what :mod:`imageevalkit.comparing` found, in the look of the report."""
+    style = Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8"))
+    return _template("comparison.html.j2", autoescape=True).render(found, style=style)
 
 
 def _of_both(cells: Sequence[CellReport], unreadable: Sequence[str], ranks: Ranks) -> dict[str, Any]:

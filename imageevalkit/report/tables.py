@@ -45,7 +45,7 @@ def read_cells(path: Path, tell: Tell = tell_nobody) -> tuple[Path, list[CellRep
     except (OSError, ValueError):
         pass  # which is told below
     with results_in(root):
-        cells = collect(tell)
+        cells = collect(tell, meant)
     return root, [
         one
         for one in cells

@@ -286,7 +286,8 @@ def test_machines_share_the_images_of_a_model(checkout: Path, cluster: Cluster) 
     words = ["--model_names", "slow", "--ds_names", ";".join(BENCHMARKS[:2]), "--limit", "20"]
     words += ["--launcher", "slurm", "--custom_model_kwargses"]
     plan = run_eval(checkout, *words, "seconds=0.4", "--dry_run").stdout
-    assert "1 replica × 1 GPU on each of 2 machines" in plan
+    assert "generate:slow 1/2: " in plan and "generate:slow 2/2: " in plan
+    wait_for(lambda: set(cluster.states().values()) == {"idle"}, 60)
     run = start(checkout, *words, "seconds=0.4")
     shards = checkout / "output" / "slow" / "quicktext" / ".shards"
     files = [shards / f"{n}of2" / "generation.jsonl" for n in (1, 2)]

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 from PIL import Image, ImageDraw
 
 from imageevalkit.cell import Cell
-from imageevalkit.cell.results import Coverage, Evaluator, Metric, Result, as_object
+from imageevalkit.cell.results import Coverage, Evaluator, Metric, Result, Score, as_object
 from imageevalkit.images import encode
+from imageevalkit.metrics import mean
 
 PPOCR = Evaluator("ppocr-v4", official=False, details={"engine": "rapidocr-onnxruntime 1.4.4"})
 QWEN = Evaluator("qwen2.5-vl-7b", official=True)
@@ -162,6 +163,53 @@ def write_cell(
         withheld=f"incomplete: {coverage.problems()}" if withheld else "",
     )
     cell.result.write_text(json.dumps(as_object(result)))
+    return cell
+
+
+def write_scored(
+    cell: Cell,
+    values: Mapping[str, float],
+    *,
+    evaluator: Evaluator = PPOCR,
+    prompts: Callable[[str], str] = "a picture of {}".format,
+    version: str = "1",
+    top: float = 1.0,
+    folder: Path | None = None,
+    with_parts: bool = True,
+    metric: str = "accuracy",
+    more: Mapping[str, Any] = {},
+) -> Cell:
+    """Write a cell of whose items only the scores are there, as of results that were copied: ``values`` by item, whose
+    mean is the headline ``metric``. ``folder``: of its result; ``more``: fields of ``result.json``."""
+    scores = [Score({metric: value}, item=item) for item, value in values.items()]
+    found = mean(scores, metric, top=top)
+    parts = {part.item: {metric: [[part.total, part.weight]]} for part in found.parts}
+    folder = folder or cell.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    records, made = [], []
+    for score in scores:
+        item, prompt = score.item, prompts(score.item)
+        record = {"item": item, "status": "judged", "values": score.values, "keys": {}, "detail": {}}
+        records.append({**record, "parts": parts[item]} if with_parts else record)
+        hash = hashlib.sha256(prompt.encode()).hexdigest()
+        made.append({"item": item, "status": "ok", "prompt": prompt, "prompt_sha256": hash})
+    (folder / "scores.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in records))
+    cell.generation.write_text("".join(f"{json.dumps(one)}\n" for one in made))
+    n = len(values)
+    coverage = Coverage(n, n, 0, 0, 0, 0, n, 0, 0)
+    result = Result(
+        cell.model,
+        cell.benchmark,
+        version,
+        evaluator,
+        coverage,
+        {metric: found},
+        [metric],
+        "withhold",
+        None,
+        dict(PROVENANCE),
+    )
+    (folder / "result.json").write_text(json.dumps({**as_object(result), **more}))
     return cell
 
 

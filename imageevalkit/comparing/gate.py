@@ -1,0 +1,327 @@
+"""``--gate``: whether a score fell below that of a baseline, as far as chance lets one say; and ``--save_baseline``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from imageevalkit.atomic import write_atomic
+from imageevalkit.cell import log_root, output_root, short_path
+from imageevalkit.comparing.junit import Case, junit_xml
+from imageevalkit.comparing.reading import Scored, headline_of, may_compare, read_all, why_not, write_saved
+from imageevalkit.comparing.sides import Pair
+from imageevalkit.errors import CellFailure, ExitStatus, UserError, say, show
+from imageevalkit.report.leaderboard import format_value
+from imageevalkit.statistics.comparison import Comparison, Measured, adjust, compare_all
+from imageevalkit.text import columns_of, counted, plain
+
+LEVEL = 0.04
+"""A fall with a smaller p, by Holm's method over all metrics, fails the gate. It bounds the share of reruns without any
+change that fail: at 0.05 itself half of all trials of 1,000 reruns would count more than 50."""
+
+HOLDS: Final = "holds"
+FELL: Final = "fell"
+LACKING: Final = "lacking"
+NEW: Final = "new"
+UNTESTED: Final = "not tested"
+Verdict = Literal["holds", "fell", "lacking", "new", "not tested"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """What the gate says of one metric of one cell. ``p`` is the chance of such a fall, or a deeper one, without any
+    change; ``adjusted`` by Holm's method over the matrix. ``remark`` says what was tested, or why nothing was."""
+
+    cell: str
+    metric: str
+    verdict: Verdict
+    remark: str
+    before: float | None = None
+    now: float | None = None
+    difference: float | None = None
+    p: float | None = None
+    adjusted: float | None = None
+    scale: float = 1.0
+
+    @property
+    def fails(self) -> bool:
+        return self.verdict in (FELL, LACKING)
+
+    @property
+    def name(self) -> str:
+        return f"{self.cell}/{self.metric}" if self.metric else self.cell
+
+
+class Asked(NamedTuple):
+    """A metric to test: what it was, and what it is; and the standard error that two judges' noise gives to the
+    difference, 0 where it is not known."""
+
+    before: Measured
+    now: Measured
+    noise: float = 0.0
+
+
+def falls(asked: Sequence[Asked]) -> list[Comparison]:
+    """Of each now - before, with the p of a fall, and that by Holm's method over all.
+
+    A test of one side: a rise is no reason to stop. Half the p of a symmetric test of both sides is that.
+    """
+    found = [compare_all([one.now, one.before], with_intervals=False)[0] for one in asked]
+    return adjust(
+        [replace(each, p=_of_fall(each, one.noise)) for each, one in zip(found, asked, strict=True)]
+    )
+
+
+def _of_fall(found: Comparison, noise: float) -> float | None:
+    if found.p is None:
+        return None
+    p = found.p / 2 if found.difference < 0 else 1 - found.p / 2
+    if noise and found.difference < 0 and found.spread is not None:
+        from scipy.stats import norm
+
+        # what the items tell of the judge's noise is what differs from one to another: its variance is added to theirs
+        error = math.hypot(found.spread / math.sqrt(found.n), noise)
+        p = max(p, float(norm.sf(-found.difference / error)))
+    return p
+
+
+# ---- results against those of a baseline
+
+
+def check(
+    baseline: Sequence[Scored], now: Sequence[Scored], run: Mapping[str, str] | None = None
+) -> list[Check]:
+    """Every headline metric of the cells that either has; after a ``run`` of its cells: by key why one failed, empty
+    of one that did not.
+
+    Of a cell with several results that of the baseline's latest evaluator is checked.
+    """
+    known = {one.cell.key: one for one in reversed(baseline)}
+    there: dict[str, list[Scored]] = {}
+    for one in now:
+        there.setdefault(one.cell.key, []).append(one)
+    keys = sorted({*known, *there} if run is None else run)
+    found: list[Check | tuple[Check, Asked]] = []
+    for key in keys:
+        if key not in known:
+            if key in there:
+                found.append(Check(key, "", NEW, "the baseline has no such cell"))
+        elif key not in there:
+            found.append(Check(key, "", LACKING, "there is no result, which the baseline has"))
+        elif run and run[key]:  # what is there is the result of an earlier run
+            found.append(Check(key, "", LACKING, f"failed in this run: {run[key]}"))
+        else:
+            found += _of_cell(known[key], there[key])
+    tested = falls([one[1] for one in found if isinstance(one, tuple)])
+    answers = iter(tested)
+    return [one if isinstance(one, Check) else _decided(one[0], next(answers)) for one in found]
+
+
+def _of_cell(before: Scored, results: Sequence[Scored]) -> Iterator[Check | tuple[Check, Asked]]:
+    key = before.cell.key
+    now = next((one for one in results if may_compare(before.result, one.result)), None)
+    if now is None:
+        reason = why_not(before.result, results[0].result)
+        yield Check(key, "", LACKING, f"not as the baseline's: {reason}; save a new one if that is meant")
+        return
+    left_out = Pair(before, now).other_prompts
+    for metric in headline_of(before.result, now.result):
+        was, is_ = before.measured("before", metric, left_out), now.measured("now", metric, left_out)
+        if was is None or (before.result.headline and metric not in before.result.headline):
+            yield Check(
+                key, metric, NEW, "the baseline has no such score", now=is_.metric.value if is_ else None
+            )
+            continue
+        value, scale = was.metric.value, was.metric.scale
+        lacking = Check(key, metric, LACKING, "", before=value, scale=scale)
+        if is_ is None:
+            yield replace(lacking, remark="there is no such score, which the baseline has")
+        elif before.result.headline and not now.result.headline:
+            withheld = " ".join(now.result.withheld.split())
+            yield replace(lacking, remark=f"the score is withheld: {withheld}")
+        elif not math.isclose(scale, is_.metric.scale):
+            yield replace(lacking, remark=f"it is on another scale ({scale:g}, {is_.metric.scale:g})")
+        elif before.result.limit != now.result.limit and not (was.metric.parts and is_.metric.parts):
+            yield replace(
+                lacking, verdict=UNTESTED, now=is_.metric.value, remark="of other items, which nothing pairs"
+            )
+        else:
+            remark = f"{counted(len(left_out), 'item')} with other prompts left out" if left_out else ""
+            errors = [one.noise[metric] for one in (before, now) if metric in one.noise]
+            noise = math.hypot(*errors) if len(errors) == 2 else 0.0
+            if noise:
+                remark = "; ".join(filter(None, (remark, "with the judge's noise")))
+            yield (
+                Check(key, metric, HOLDS, remark, value, is_.metric.value, scale=scale),
+                Asked(was, is_, noise),
+            )
+
+
+def _decided(asked: Check, found: Comparison) -> Check:
+    verdict: Verdict = HOLDS
+    if found.p is None or found.adjusted is None:
+        verdict = UNTESTED
+    elif fell(found):
+        verdict = FELL
+    return replace(
+        asked,
+        verdict=verdict,
+        remark="; ".join(filter(None, (found.test, asked.remark))),
+        difference=found.difference,
+        p=found.p,
+        adjusted=found.adjusted,
+    )
+
+
+def fell(found: Comparison) -> bool:
+    """Whether one of :func:`falls` is no chance."""
+    return found.adjusted is not None and found.adjusted < LEVEL and found.difference < 0
+
+
+# ---- for a user
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What ``--gate`` and ``--save_baseline`` ask for. The baseline is read before a run: the run may write over it."""
+
+    place: Path | None
+    baseline: Sequence[Scored]
+    save: Path | None
+
+    @classmethod
+    def of(cls, place: Path | None, save: Path | None) -> Gate:
+        """Raises UserError: the baseline cannot be read, or nothing can be saved there."""
+        baseline = list[Scored]()
+        if place:
+            if not place.exists():
+                raise UserError(
+                    f"--gate: {short_path(place)} is not there: bash eval.sh --save_baseline FILE makes one"
+                )
+            try:
+                baseline = read_all(place, _tell)[1]
+            except UserError as error:
+                raise UserError(f"--gate: {error}") from None
+        if save and save.is_dir():
+            raise UserError(f"--save_baseline: {short_path(save)} is a folder: name a file in it")
+        return cls(place, baseline, save)
+
+    def check_cells(self, keys: Collection[str]) -> None:
+        """Raises UserError: the baseline has none of the cells that a run makes, so that nothing would be checked."""
+        known = dict.fromkeys(one.cell.key for one in self.baseline)
+        if self.place and not known.keys() & set(keys):
+            shown = ", ".join([*known][:5]) + (", …" if len(known) > 5 else "")
+            raise UserError(f"--gate: {short_path(self.place)} has no cell of this run; it has {shown}")
+
+    def close(self, run: Mapping[str, str] | None = None) -> ExitStatus:
+        """Check what is in output/, after a ``run`` as in :func:`check`, and save it.
+
+        Raises UserError: nothing can be checked or saved. CellFailure: a file cannot be written.
+        """
+        root = output_root()
+        if run is None and self.place and self.place.resolve() == root.resolve():
+            raise UserError(
+                "--gate: the baseline is the output folder itself: give an older one, or a saved file"
+            )
+        try:
+            now = read_all(root, _tell)[1]
+        except UserError as error:
+            if run is None:
+                raise UserError(f"nothing to check or save: {error}") from None
+            now = []  # a run that failed everywhere
+        status = ExitStatus.COMPLETE
+        if self.place:
+            if run is None:
+                self.check_cells([one.cell.key for one in now])
+            status = self._check(now, run)
+        if self.save:
+            self._save([one for one in now if run is None or one.cell.key in run], status, run or {})
+        return status
+
+    def _check(self, now: Sequence[Scored], run: Mapping[str, str] | None) -> ExitStatus:
+        assert self.place
+        checks = check(self.baseline, now, run)
+        place = short_path(self.place)
+        lines = list(told(checks))
+        for line in lines:
+            show(line)
+        path = log_root() / "gate.xml"
+        xml = junit_xml(
+            "imageevalkit gate", [_case(one) for one in checks], {"baseline": place}, "\n".join(lines)
+        )
+        _write(path, lambda: write_atomic(path, xml))
+        failed = sum(one.fails for one in checks)
+        status = ExitStatus.FELL if failed else ExitStatus.COMPLETE
+        what = f"{failed} of {counted(len(checks), 'line')} failed" if failed else "no score fell"
+        show(f"gate: {what}, baseline {place}: exit status {int(status)}; {short_path(path)}")
+        return status
+
+    def _save(self, scored: Sequence[Scored], status: ExitStatus, run: Mapping[str, str]) -> None:
+        assert self.save
+        why = "" if scored else "there is no result"
+        if failed := sum(map(bool, run.values())):
+            why = f"{counted(failed, 'cell')} failed"
+        elif status == ExitStatus.FELL:  # step by step a baseline would go down with every fall
+            why = "the gate failed"
+        if why:
+            show(f"not saved: {why}; {short_path(self.save)} stays as it is")
+            return
+        count = _write(self.save, lambda: write_saved(self.save or Path(), scored))
+        show(f"baseline of {counted(count or 0, 'cell')}: {short_path(self.save)}")
+
+
+def _case(one: Check) -> Case:
+    """A class with dots would be a package to readers of JUnit XML: the cell has slashes."""
+    numbers = "" if one.now is None else f"{_number(one.before, one)} → {_number(one.now, one)}"
+    chance = "" if one.adjusted is None else f"p {_chance(one.adjusted)}"
+    words = f"{one.verdict}: {', '.join(filter(None, (numbers, chance, one.remark)))}"
+    skipped = one.verdict in (UNTESTED, NEW)
+    return Case(one.cell, one.metric or "result", words * one.fails, words * skipped)
+
+
+def _write(path: Path, write: Callable[[], int | None]) -> int | None:
+    try:
+        return write()
+    except OSError as error:
+        raise CellFailure(f"{short_path(path)} cannot be written: {error.strerror}") from error
+
+
+def _tell(line: str) -> None:
+    say(f"note: {plain(line)}")
+
+
+def told(checks: Sequence[Check]) -> Iterator[str]:
+    """One line for each metric: what it was, what it is, what the gate says."""
+    rows: list[tuple[str, ...]] = [("gate", "metric", "baseline", "now", "change", "", "")]
+    rows += [
+        (
+            one.verdict,
+            plain(one.name),
+            _number(one.before, one),
+            _number(one.now, one),
+            "" if one.difference is None else f"{one.difference:+.{4 if one.scale <= 1 else 2}f}",
+            "" if one.adjusted is None else f"p {_chance(one.adjusted)}",
+            plain(one.remark),
+        )
+        for one in checks
+    ]
+    widths = [max(columns_of(row[n]) for row in rows) for n in range(6)]
+    for row in rows:
+        padded = [
+            " " * (width - columns_of(text)) + text
+            if n in (2, 3, 4)
+            else text + " " * (width - columns_of(text))
+            for n, (text, width) in enumerate(zip(row, widths, strict=False))
+        ]
+        yield "  ".join([*padded, row[6]]).rstrip()
+
+
+def _number(value: float | None, one: Check) -> str:
+    return "–" if value is None else format_value(value, one.scale)
+
+
+def _chance(p: float) -> str:
+    return "<0.001" if p < 0.001 else f"{p:.3f}"

@@ -1,0 +1,208 @@
+"""What moved between two results: each metric with its test, the items behind it, and how two judges agree."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from imageevalkit.cell.jsonl import Tell
+from imageevalkit.cell.results import Metric
+from imageevalkit.comparing.reading import headline_of
+from imageevalkit.comparing.sides import Pair
+from imageevalkit.statistics.comparison import LEVEL, Comparison, adjust, compare
+from imageevalkit.statistics.power import POWER
+from imageevalkit.text import counted
+
+_MOST_GRADES = 12  # of a scale with more no two judges can be asked whether they said the same
+_SAME = 1e-9  # of the scale
+
+
+class Item(NamedTuple):
+    """What one item has of a metric in both results."""
+
+    item: str
+    prompt: str
+    before: float
+    after: float
+
+    @property
+    def moved(self) -> float:
+        return self.after - self.before
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far two judges say the same of the same items. ``kappa`` is Cohen's, of more than two grades with quadratic
+    weights; None of a scale that is no scale of grades, or where both say one thing only. ``same`` is a share.
+    ``correlation`` is Spearman's; None where one judge says one thing only."""
+
+    n: int
+    same: float
+    kappa: float | None
+    interval: tuple[float, float] | None
+    weighted: bool
+    correlation: float | None
+
+
+@dataclass(frozen=True)
+class Move:
+    """A ``metric`` of ``cell`` (what the two results have in common, in words). ``found`` is after - before; of the
+    items that both have, where it is paired: their means may differ a little from the values of all, ``before`` and
+    ``after``."""
+
+    cell: str
+    evaluator: str
+    metric: str
+    headline: bool
+    before: Metric
+    after: Metric
+    found: Comparison
+    items: Sequence[Item]
+    agreement: Agreement | None = None
+
+    @property
+    def scale(self) -> float:
+        return self.before.scale
+
+    @property
+    def smallest(self) -> float | None:
+        """The smallest difference that this test would have told in 80 of 100 such comparisons, by itself."""
+        if self.found.spread is None or self.found.n < 2:
+            return None
+        from statsmodels.stats.power import TTestPower
+
+        effect = TTestPower().solve_power(nobs=self.found.n, alpha=LEVEL, power=POWER)
+        return float(effect) * self.found.spread
+
+    @property
+    def verdict(self) -> str:
+        """``better``, ``worse``, ``cannot be told apart`` or ``not tested``. Of judges, and of metrics that are no
+        headline, ``higher`` and ``lower``: no file says whether less of those is better (an edit distance)."""
+        if self.found.p is None:
+            return "not tested"
+        if not self.found.told:
+            return "cannot be told apart"
+        if self.agreement or not self.headline:
+            return "higher" if self.found.difference > 0 else "lower"
+        return "better" if self.found.difference > 0 else "worse"
+
+    @property
+    def moved(self) -> list[Item]:
+        """The items whose value is another one, what moved most first."""
+        found = [one for one in self.items if abs(one.moved) > _SAME * abs(self.scale)]
+        return sorted(found, key=lambda one: (-abs(one.moved), one.item))
+
+    @property
+    def summary(self) -> str:
+        """``37 of 1,000 items moved: 12 up, 25 down``."""
+        if not self.items:
+            return "the files do not say what each item gives"
+        up = sum(one.moved > 0 for one in self.moved)
+        how = f": {up:,} up, {len(self.moved) - up:,} down" if self.moved else ""
+        return f"{len(self.moved):,} of {len(self.items):,} items moved{how}"
+
+
+def moves_of(pairs: Sequence[Pair], names: tuple[str, str], tell: Tell) -> list[Move]:
+    """Every metric that both results of a pair have, headline metrics first; p by Holm's method over the headline
+    metrics of all ``pairs``, and over the other ones: hundreds of subgroups take nothing from the headline."""
+    found = [move for pair in pairs for move in _of_pair(pair, names, tell)]
+    for is_headline in (True, False):
+        places = [n for n, move in enumerate(found) if move.headline == is_headline]
+        for n, one in zip(places, adjust([found[n].found for n in places]), strict=True):
+            found[n] = replace(found[n], found=one)
+    return sorted(found, key=lambda move: not move.headline)
+
+
+def _of_pair(pair: Pair, names: tuple[str, str], tell: Tell) -> list[Move]:
+    before, after = pair.before, pair.after
+    left_out = pair.other_prompts
+    models = dict.fromkeys((before.cell.model, after.cell.model))
+    cell = f"{next(iter(models))}/{before.cell.benchmark}" if len(models) == 1 else before.cell.benchmark
+    if left_out:
+        tell(
+            f"{cell}: {counted(len(left_out), 'item')} left out, whose prompt is another one in '{names[1]}'"
+        )
+    for name, scored in zip(names, (before, after), strict=True):
+        if scored.result.withheld:
+            tell(
+                f"{cell}: '{name}' has no whole score ({scored.result.withheld}): compared on what both have"
+            )
+    headline = headline_of(before.result, after.result)
+    found = []
+    for metric in dict.fromkeys([*headline, *before.result.metrics]):
+        one, other = after.measured(names[1], metric, left_out), before.measured(names[0], metric, left_out)
+        if one is None or other is None or not math.isclose(one.metric.scale, other.metric.scale):
+            if metric in headline:
+                tell(f"{cell}: {metric} is not in both results with a value on one scale")
+            continue
+        comparison = compare(one, other)
+        if not comparison.paired and (before.result.limit != after.result.limit or left_out):
+            tell(f"{cell}: {metric} is not compared: the results are of other items, which nothing pairs")
+            continue
+        items = _items(other.metric, one.metric, {**before.prompts, **after.prompts})
+        agreement = _agreement(items) if pair.judges and items else None
+        who = f"{before.evaluator} → {after.evaluator}" if pair.judges else before.evaluator
+        is_headline = metric in headline
+        found.append(
+            Move(cell, who, metric, is_headline, other.metric, one.metric, comparison, items, agreement)
+        )
+    return found
+
+
+def _items(before: Metric, after: Metric, prompts: dict[str, str]) -> list[Item]:
+    mine, theirs = _values(before), _values(after)
+    return [Item(item, prompts.get(item, ""), mine[item], theirs[item]) for item in mine if item in theirs]
+
+
+def _values(metric: Metric) -> dict[str, float]:
+    """What each item has, on the scale of the metric."""
+    sums: dict[str, tuple[float, float]] = {}
+    for part in metric.parts:
+        total, weight = sums.get(part.item, (0.0, 0.0))
+        sums[part.item] = total + part.total, weight + part.weight
+    return {item: total / weight for item, (total, weight) in sums.items() if weight}
+
+
+# ---- two judges
+
+
+def _agreement(items: Sequence[Item]) -> Agreement:
+    pairs = [(round(one.before, 9), round(one.after, 9)) for one in items]
+    same = sum(one == other for one, other in pairs) / len(pairs)
+    grades = sorted({grade for pair in pairs for grade in pair})
+    kappa = interval = None
+    if 1 < len(grades) <= _MOST_GRADES:
+        kappa, interval = _kappa(pairs, grades)
+    return Agreement(len(pairs), same, kappa, interval, len(grades) > 2, _correlation(pairs))
+
+
+def _kappa(
+    pairs: Sequence[tuple[float, float]], grades: Sequence[float]
+) -> tuple[float | None, tuple[float, float] | None]:
+    import numpy as np
+    from statsmodels.stats.inter_rater import cohens_kappa
+
+    counts = Counter(pairs)
+    table = np.array([[counts[one, other] for other in grades] for one in grades])
+    # what is wrong counts by the square of how far off it is (Cohen 1968), in grades as they are, evenly spaced or not
+    found = (
+        cohens_kappa(table, weights=np.array(grades), wt="quadratic")
+        if len(grades) > 2
+        else cohens_kappa(table)
+    )
+    kappa, low, high = (float(value) for value in (found.kappa, found.kappa_low, found.kappa_upp))
+    if math.isnan(kappa):
+        return None, None
+    return kappa, None if math.isnan(low) else (max(-1.0, low), min(1.0, high))
+
+
+def _correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
+    mine, theirs = zip(*pairs, strict=True)
+    if len(set(mine)) < 2 or len(set(theirs)) < 2:
+        return None
+    from scipy.stats import spearmanr
+
+    return float(spearmanr(mine, theirs).statistic)

@@ -1,0 +1,199 @@
+"""Results of any folder, or of a file that ``--save_baseline`` wrote, with what their items give."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile, ZipInfo, is_zipfile
+
+from imageevalkit import registry
+from imageevalkit.atomic import write_atomic
+from imageevalkit.cell import Cell, short_path
+from imageevalkit.cell.jsonl import Tell, is_number, parse, read_jsonl
+from imageevalkit.cell.results import SCORE, Metric, Result
+from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.metrics import grouped
+from imageevalkit.report.collect import STALE, CellReport, collect
+from imageevalkit.report.tables import read_cells
+from imageevalkit.statistics.comparison import Measured
+from imageevalkit.text import to_bytes
+
+# of a saved file: what else such a file may hold is nothing to a reader
+_MEMBERS = ("result.json", "scores.jsonl", "generation.jsonl")
+_HASH = (
+    16  # characters: enough to tell prompts of a benchmark apart, and a quarter of the size of a saved file
+)
+_MOST_BYTES = 2**31  # of a saved file, unpacked: more is no file of results
+
+
+class Scored(NamedTuple):
+    """A result with what a comparison needs of its items: the beginning of a cell's ``key`` is its model.
+
+    ``prompts`` are texts, ``hashes`` what tells the benchmark's own prompts apart, both by item. ``noise`` is the
+    standard error of a metric that comes from the judge alone, where the file states one.
+    """
+
+    cell: Cell
+    result: Result
+    prompts: Mapping[str, str]
+    hashes: Mapping[str, str]
+    noise: Mapping[str, float]
+    source: Path
+
+    @property
+    def evaluator(self) -> str:
+        return self.result.evaluator.id
+
+    def metric(self, name: str, left_out: frozenset[str] = frozenset()) -> Metric | None:
+        """None where it has no value; without the parts of the items ``left_out``."""
+        metric = self.result.metrics.get(name)
+        if metric is None or metric.value is None:
+            return None
+        if not left_out or not metric.parts:
+            return metric
+        # its own interval was of all items
+        return replace(metric, parts=[p for p in metric.parts if p.item not in left_out], interval=None)
+
+    def measured(self, name: str, metric: str, left_out: frozenset[str] = frozenset()) -> Measured | None:
+        found = self.metric(metric, left_out)
+        return Measured(name, found) if found else None
+
+
+def read_all(path: Path, tell: Tell) -> tuple[Path, list[Scored]]:
+    """The results of every cell at or below ``path``, a folder or a file that ``--save_baseline`` wrote; and the folder
+    of all. A stale one is told and left out. Raises UserError: there is none, or it cannot be read."""
+    if not path.is_file() or path.name == "result.json":
+        return _read(path, tell)
+    if not is_zipfile(path):
+        raise UserError(f"{short_path(path)} is no folder of results, and no file of --save_baseline")
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        try:
+            with ZipFile(path) as file:
+                members = [one for one in file.infolist() if Path(one.filename).name in _MEMBERS]
+                if sum(one.file_size for one in members) > _MOST_BYTES:
+                    raise UserError(f"{short_path(path)} holds more than results: it is too large")
+                for member in members:
+                    file.extract(member, folder)
+            # what cannot be read is in the file, wherever it lies for now
+            found = _read(folder, lambda line: tell(line.replace(str(folder), short_path(path))))
+        except (BadZipFile, OSError, NotImplementedError, RuntimeError) as error:
+            raise UserError(f"{short_path(path)} cannot be read: {error}") from None
+        except UserError as error:
+            raise UserError(str(error).replace(str(folder), short_path(path))) from None
+    return found
+
+
+def _read(path: Path, tell: Tell) -> tuple[Path, list[Scored]]:
+    root, reports = read_cells(path, tell)
+    return root, list(_scored(reports, tell))
+
+
+def read_below(folder: Path, tell: Tell) -> list[Scored]:
+    """Those at or below a ``folder`` of the output root."""
+    return list(_scored(collect(tell, folder), tell))
+
+
+def _scored(reports: Iterable[CellReport], tell: Tell) -> Iterator[Scored]:
+    for cell, of_cell in grouped(reports, lambda one: one.cell).items():
+        # other evaluators' results come without the items, which are the same
+        items = next((one.items for one in of_cell if one.items), [])
+        prompts = {item.id: item.prompt for item in items if item.prompt}
+        hashes = {item.id: item.prompt_sha256[:_HASH] for item in items if item.prompt_sha256}
+        for one in of_cell:
+            if one.result is None:
+                continue
+            if one.result.withheld.startswith(STALE):
+                tell(f"{cell.key}@{one.result.evaluator.id}: left out, {one.result.withheld}")
+                continue
+            yield Scored(cell, one.result, prompts, hashes, _noise(one.source), one.source)
+
+
+def _noise(source: Path) -> dict[str, float]:
+    """Standard errors by metric, of a file of any version."""
+    try:
+        raw: Any = parse(source.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    for name in ("noise", "standard_error"):
+        raw = raw.get(name) if isinstance(raw, dict) else None
+    found = raw.items() if isinstance(raw, dict) else ()
+    return {name: float(value) for name, value in found if is_number(value) and value > 0}
+
+
+def may_compare(one: Result, other: Result) -> bool:
+    """Whether they measured the same: with one benchmark's version and by one evaluator."""
+    return (one.benchmark_version, one.evaluator.id) == (other.benchmark_version, other.evaluator.id)
+
+
+def why_not(one: Result, other: Result) -> str:
+    """Why :func:`may_compare` says no."""
+    if one.evaluator.id != other.evaluator.id:
+        return f"measured by different evaluators ({one.evaluator.id}, {other.evaluator.id})"
+    return f"other versions of the benchmark ({one.benchmark_version}, {other.benchmark_version})"
+
+
+def headline_of(*results: Result) -> list[str]:
+    """The headline metrics of any of ``results``; where all are withheld those of the benchmark, and where it
+    names none every metric."""
+    named = dict.fromkeys(name for result in results for name in result.headline)
+    there = dict.fromkeys(name for result in results for name in result.metrics)
+    if not named:
+        with contextlib.suppress(CellFailure):  # whoever evaluates it is told
+            cls = registry.benchmark_class(results[0].benchmark)
+            named = dict.fromkeys(name for name in cls.headline if name in there) if cls else named
+    return list(named or there)
+
+
+# ---- a file of results
+
+_ALWAYS = (1980, 1, 1, 0, 0, 0)  # the first time that a ZIP can state: the same results are the same bytes
+_OF_SCORE = ("item", "status", "values", "parts")
+_LONGEST_PROMPT = 200
+
+
+def write_saved(path: Path, scored: Iterable[Scored]) -> int:
+    """Write the latest result of each cell of ``scored`` to a file that :func:`read_all` takes, and return how many
+    they are: a ZIP laid out as output/, with what a comparison reads of each item. Raises OSError, CellFailure."""
+    latest = {one.cell: one for one in reversed(list(scored))}
+    buffer = io.BytesIO()
+    with ZipFile(buffer, "w", ZIP_DEFLATED, compresslevel=9) as file:
+        for cell, one in sorted(latest.items()):
+            for name, data in _entries(one).items():
+                entry = ZipInfo(f"{cell.key}/{name}", _ALWAYS)
+                entry.external_attr = 0o644 << 16
+                file.writestr(entry, data, ZIP_DEFLATED)
+    write_atomic(path, buffer.getvalue())
+    return len(latest)
+
+
+def _entries(one: Scored) -> dict[str, bytes]:
+    scores, ids = [], []
+    for record in read_jsonl(one.source.with_name(one.cell.scores.name), SCORE):
+        scores.append({name: record[name] for name in _OF_SCORE if name in record})
+        ids.append(record["item"])
+    prompts = [
+        {
+            "item": item,
+            "status": "ok",
+            "prompt": one.prompts.get(item, "")[:_LONGEST_PROMPT],
+            "prompt_sha256": one.hashes.get(item, ""),
+        }
+        for item in ids
+        if item in one.hashes
+    ]
+    return {
+        "result.json": one.source.read_bytes(),
+        "scores.jsonl": _lines(scores),
+        "generation.jsonl": _lines(prompts),
+    }
+
+
+def _lines(records: Iterable[Mapping[str, Any]]) -> bytes:
+    return to_bytes("".join(f"{json.dumps(one, ensure_ascii=False)}\n" for one in records))

@@ -1,0 +1,217 @@
+"""What two words of a command line mean: folders of results, models, cells, or evaluators of one cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from imageevalkit.cell import Cell, output_root, short_path
+from imageevalkit.cell.jsonl import Tell
+from imageevalkit.comparing.reading import Scored, may_compare, read_all, read_below, why_not
+from imageevalkit.errors import UserError, suggest
+from imageevalkit.metrics import grouped
+from imageevalkit.report.collect import cells_there
+
+FOLDER, MODEL, CELL = "a folder of results", "a model", "a cell"
+_MOST_NAMED = 8
+
+
+class Side(NamedTuple):
+    """One of two words: what it means, and the results by what they are matched by, the latest evaluator's first."""
+
+    name: str
+    kind: str
+    results: Mapping[str, Sequence[Scored]]
+    evaluator: str = ""
+
+
+class Pair(NamedTuple):
+    """Two results of one benchmark that may be compared; ``judges``: of one cell, by two evaluators."""
+
+    before: Scored
+    after: Scored
+    judges: bool = False
+
+    @property
+    def other_prompts(self) -> frozenset[str]:
+        """Items whose prompt is not the same in both: another version of the data, which is no change of a model."""
+        mine, theirs = self.before.hashes, self.after.hashes
+        return frozenset(item for item in mine.keys() & theirs.keys() if mine[item] != theirs[item])
+
+
+# ---- what a word means
+
+
+def find_sides(words: Sequence[str], here: Path, tell: Tell) -> tuple[Side, Side]:
+    """What the two ``words`` mean to a user whose folder is ``here``. Raises UserError: one is unknown or ambiguous, or
+    they are not of one kind."""
+    known: list[Cell] | None = None
+    sides = []
+    for word in words:
+        path = Path(word).expanduser()
+        if path.is_absolute() or word.startswith(("./", "../")) or word in (".", ".."):
+            sides.append(_by_path(word, here / path, tell))
+            continue
+        if known is None:
+            known = cells_there(tell)
+        sides.append(_by_name(word, here / path, known, tell))
+    one, other = sides
+    if one.kind != other.kind:
+        raise UserError(
+            f"'{one.name}' is {one.kind}, '{other.name}' is {other.kind}: give two of a kind (--compare A B)"
+        )
+    return one, other
+
+
+def _by_path(word: str, path: Path, tell: Tell) -> Side:
+    for place, evaluator in _splits(word, path):
+        if place.exists():
+            root, found = read_all(place, tell)
+            return _chosen(_side_of_path(word, place, root, found), evaluator)
+    raise UserError(
+        f"'{word}' is not there: --compare takes models, folders of results, or MODEL/BENCHMARK@EVALUATOR"
+    )
+
+
+def _splits(word: str, path: Path) -> Iterator[tuple[Path, str]]:
+    """``path`` itself, and what it may be with an evaluator behind it, whose name may hold an @."""
+    yield path, ""
+    for at, char in enumerate(str(path)):
+        if char == "@":
+            yield Path(str(path)[:at]), str(path)[at + 1 :]
+
+
+def _side_of_path(word: str, path: Path, root: Path, found: Sequence[Scored]) -> Side:
+    if (path.is_file() and path.name != "result.json") or path.absolute() == root:
+        return Side(word, FOLDER, grouped(found, lambda one: one.cell.key))
+    folder = path.parent if path.name == "result.json" else path
+    parts = folder.absolute().relative_to(root).parts
+    if all(Path(one.cell.key).parts == parts for one in found):
+        return Side(word, CELL, grouped(found, lambda one: ""))
+    if all(Path(one.cell.model).parts == parts for one in found):
+        return Side(word, MODEL, grouped(found, lambda one: one.cell.benchmark))
+    # the models of one maker, whose name is a folder
+    return Side(word, FOLDER, grouped(found, lambda one: "/".join(Path(one.cell.key).parts[len(parts) :])))
+
+
+def _by_name(word: str, path: Path, known: Sequence[Cell], tell: Tell) -> Side:
+    named = _named(word, known)
+    at_path = next((place for place, _ in _splits(word, path) if place.exists()), None)
+    if named and at_path and at_path.resolve() != named.folder.resolve():
+        raise UserError(
+            f"'{word}' is {named.kind} in {short_path(output_root())} and a path from here: "
+            f"write ./{word} for the path, or go to another folder"
+        )
+    if named:
+        # below a model's folder another one's may lie, org/model beside org
+        found = [
+            one for one in read_below(named.folder, tell) if named.name in (one.cell.model, one.cell.key)
+        ]
+        if not found:
+            raise UserError(f"'{word}' has no result yet")
+        by = grouped(found, lambda one: one.cell.benchmark if named.kind == MODEL else "")
+        return _chosen(Side(word, named.kind, by), named.evaluator)
+    if at_path:
+        return _by_path(word, path, tell)
+    names = dict.fromkeys([*(one.model for one in known), *(one.key for one in known)])
+    there = f"{short_path(output_root())} has {_few(dict.fromkeys(one.model for one in known))}"
+    raise UserError(
+        f"'{word}' is no model, cell or folder with results{suggest(word.partition('@')[0], names)}; "
+        f"{there if known else f'{short_path(output_root())} has no results'}"
+    )
+
+
+class _Named(NamedTuple):
+    """What a name stands for in output/."""
+
+    kind: str
+    name: str
+    evaluator: str
+
+    @property
+    def folder(self) -> Path:
+        return output_root() / self.name
+
+
+def _named(word: str, known: Sequence[Cell]) -> _Named | None:
+    places = [len(word), *(at for at, char in enumerate(word) if char == "@")]
+    for name, evaluator in ((word[:at], word[at + 1 :]) for at in places):
+        if any(one.model == name for one in known):
+            return _Named(MODEL, name, evaluator)
+        if any(one.key == name for one in known):
+            return _Named(CELL, name, evaluator)
+    return None
+
+
+def _chosen(side: Side, evaluator: str) -> Side:
+    """``side`` with the results of one ``evaluator`` only, where it names one; the beginning of its name will do."""
+    if not evaluator:
+        return side
+    ids = dict.fromkeys(one.evaluator for results in side.results.values() for one in results)
+    meant = [one for one in ids if one == evaluator] or [one for one in ids if one.startswith(evaluator)]
+    if len(meant) != 1:
+        what = "is more than one evaluator" if meant else "is no evaluator"
+        near = "" if meant else suggest(evaluator, ids)
+        raise UserError(f"'{evaluator}' in '{side.name}' {what}{near}; there are {_few(meant or ids)}")
+    of_it = {key: [one for one in all_ if one.evaluator == meant[0]] for key, all_ in side.results.items()}
+    return Side(side.name, side.kind, {key: one for key, one in of_it.items() if one}, meant[0])
+
+
+def _few(names: Iterable[str]) -> str:
+    names = list(names)
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"{', '.join(names[:_MOST_NAMED])}{more}"
+
+
+# ---- which results may be compared
+
+
+def pairs_of(one: Side, other: Side, tell: Tell) -> list[Pair]:
+    """The results of both that may be compared, by benchmark; what may not is told in a line each. Raises UserError:
+    there is nothing to compare."""
+    keys = [key for key in one.results if key in other.results]
+    if not keys:
+        raise UserError(
+            f"'{one.name}' and '{other.name}' have nothing in common: results of {_few(one.results)}; "
+            f"of {_few(other.results)}"
+        )
+    found, reasons = [], []
+    for key in keys:
+        pair = _pair(one, other, key)
+        if isinstance(pair, str):
+            reasons.append(f"{key or one.results[key][0].cell.benchmark}: not compared: {pair}")
+        else:
+            found.append(pair)
+    for side, lacks in ((one, other), (other, one)):
+        if alone := [key for key in side.results if key not in lacks.results]:
+            reasons.append(f"only '{side.name}' has {_few(alone)}")
+    if not found:
+        raise UserError("; ".join(reasons))
+    for line in reasons:
+        tell(line)
+    return found
+
+
+def _pair(one: Side, other: Side, key: str) -> Pair | str:
+    """Or why there is none."""
+    mine, theirs = one.results[key], other.results[key]
+    if mine[0].cell.benchmark != theirs[0].cell.benchmark:
+        return f"{mine[0].cell.benchmark} and {theirs[0].cell.benchmark} are different benchmarks"
+    if one.evaluator and other.evaluator and one.evaluator != other.evaluator:
+        if _cell_of(mine[0].source).resolve() == _cell_of(theirs[0].source).resolve():
+            return Pair(mine[0], theirs[0], judges=True)
+        return f"{one.evaluator} and {other.evaluator} did not judge the same images"
+    for before in mine:
+        for after in theirs:
+            if may_compare(before.result, after.result) and before.source.resolve() != after.source.resolve():
+                return Pair(before, after)
+    before, after = mine[0], theirs[0]
+    if before.source.resolve() == after.source.resolve():
+        return "both are the same result"
+    return why_not(before.result, after.result)
+
+
+def _cell_of(source: Path) -> Path:
+    """The folder of a cell whose result lies there, or below it in evaluators/<evaluator>/."""
+    return source.parent.parent.parent if source.parent.parent.name == "evaluators" else source.parent

@@ -1,0 +1,372 @@
+"""The judge's noise, and its drift: some of a cell's questions are asked again, and what that does to its scores.
+
+What the repeats say is kept apart from the answers that count, in ``repeats.jsonl``, and changes no score.
+
+How a mean moves with the judge's randomness alone: let M be a metric, and x and y two replies to a question j, drawn
+alike. To first order M moves by a term of its own with the reply to each question, so that M with y in the place of x
+differs by d with E[d²] = 2 · (variance of M that j brings). Replies are drawn apart, and variances add up: the standard
+error of M is √(Q / N · Σ d² / 2) over N of Q questions that were drawn by their hashes. With a block of questions
+replaced at once, the mixed terms of d² vanish in the mean, and the sum over blocks is the same: fewer metrics are
+computed. An answer that leads to other questions moves M by its own value alone: nobody has asked those. (Two
+measurements of each of some subjects: J. M. Bland and D. G. Altman, "Measurement error", BMJ 313 (1996) 744; the sample
+in place of all: W. G. Cochran, "Sampling Techniques", section 2.3.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from datetime import datetime, timezone
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from imageevalkit.benchmark.contract import Benchmark, ScoredItem, Scores, Unparsed, benchmark_code
+from imageevalkit.benchmark.question import Answer, JudgeUnusable, Question
+from imageevalkit.cell import Cell, short_path
+from imageevalkit.cell.jsonl import read_if_there, writer_of
+from imageevalkit.cell.results import Metric, Noise, Score
+from imageevalkit.cell.states import ImageState
+from imageevalkit.errors import CellFailure, UserError, say
+from imageevalkit.evaluation.answerers import Answerers
+from imageevalkit.evaluation.interview import RECORD, Interview, Place, Reply
+from imageevalkit.jobs import EvaluateOrder
+from imageevalkit.judges import drift
+from imageevalkit.judges.choice import Judge
+from imageevalkit.judges.drift import Series, drift_of
+from imageevalkit.judges.probes import Form, Probing
+from imageevalkit.machine import garbage_collection
+from imageevalkit.metrics import mean
+from imageevalkit.progress import ProgressWriter, watched
+from imageevalkit.secrets import one_line, redact
+
+_BLOCKS = 32  # a variance of so many terms is known within a quarter
+
+
+class _Said(NamedTuple):
+    """A reply with a value, and what it comes to."""
+
+    reply: Reply
+    value: drift.Reply
+
+
+class _Asked(NamedTuple):
+    """A question that was asked again: its ``places``, and what was said by run, in the one of the answer that counts
+    and in this one."""
+
+    places: Sequence[Place]
+    said: Mapping[str, Sequence[_Said]]
+    series: Series
+
+    @property
+    def pair(self) -> tuple[_Said, _Said] | None:
+        """Two replies of one run, the one that counts among them if it can be."""
+        pairs = ((said[0], said[1]) for said in self.said.values() if len(said) >= 2)
+        return next(pairs, None)
+
+
+class Repeats:
+    """What is asked again of the questions of ``interview``, and what was; nothing where no judge is asked.
+
+    Costs are counted with those of the interview. Raises CellFailure: a file cannot be read or written.
+    """
+
+    def __init__(
+        self, cell: Cell, benchmark: Benchmark, interview: Interview, options: EvaluateOrder
+    ) -> None:
+        self._cell, self._benchmark, self._interview, self._options = cell, benchmark, interview, options
+        judge = interview.answerers.judge
+        self._judge = judge if isinstance(judge, Judge) else None
+        self._run, self._asked_probes = interview.began, False
+        self._records: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for record in read_if_there(cell.repeats, RECORD) if self._judge else ():
+            self._records[record["request"]].append(record)
+
+    @property
+    def _asks(self) -> bool:
+        return bool(self._judge and self._options.ask and self._options.judge_repeats)
+
+    @cached_property
+    def _probing(self) -> Probing | None:
+        """None: there is no judge, or no question yet by which to know how it is asked."""
+        if self._judge is None:
+            return None
+        questions = (places[0].question for places in self._interview.places_of(self._judge).values())
+        form = Form.of(questions, self._benchmark.shown_pixels)
+        judge = self._judge
+        if judge.backend != "transformers":
+            # at once: in a day a batch would tell nothing of the judge that is asked now; and one of its own, so that
+            # what it makes of a probe says nothing of the questions
+            at_once = replace(self._options.judge_options, batch=False, batches="")
+            made = Answerers(self._benchmark, at_once).judge
+            judge = made if isinstance(made, Judge) else judge
+        return Probing(judge, form) if form else None
+
+    @property
+    def _places(self) -> dict[str, list[Place]]:
+        """Of the judge's questions that have an answer, by request."""
+        places = self._interview.places_of(self._judge) if self._judge else {}
+        return {request: of_request for request, of_request in places.items() if of_request[0].answer}
+
+    def ask_probes(self, progress: ProgressWriter) -> None:
+        """Ask the judge's probes, once in a run. Who does not answer them is told, and stops nothing."""
+        if not self._asks or self._asked_probes or self._probing is None:
+            return
+        self._asked_probes = True
+        with self._telling(progress):
+            try:
+                for left in self._probing.ask(self._probe_run, self._interview.answerers.cores):
+                    self._tell(progress, left, "probes to ask")
+            finally:
+                self._interview.spend(self._probing.usd)
+        if (found := self._probing.drift(self._probe_run)) and not found.found:
+            told = f", another answer to {', '.join(found.changed)}" if found.changed else ""
+            say(f"{found.asked} probes: the judge of {found.since[:10]}{told}")
+
+    def ask_again(self, progress: ProgressWriter) -> None:
+        """Ask a sample again. Who stops answering is told; what was answered is on record."""
+        places = self._places
+        if not self._asks or not places:
+            return
+        # by their hashes: in every run the same ones
+        requests, failed = sorted(places)[: self._options.judge_repeats], set[str]()
+        with (
+            self._telling(progress),
+            closing(writer_of(self._cell.repeats, RECORD)) as writer,
+            watched(writer.sync),
+        ):
+            while wanted := self._wanted(places, [one for one in requests if one not in failed]):
+                say(f"{len(wanted)} questions to ask again")
+                questions = [question for question, _, _ in wanted.values()]
+                for left, answer in enumerate(self._interview.answerers.ask(questions), 1):
+                    _, request, number = wanted[answer.question.item, answer.question.name]
+                    if answer.text is None:
+                        failed.add(request)
+                    record = self._record(places[request][0], answer, number)
+                    writer.append(record)
+                    self._records[request].append(record)
+                    self._interview.count(record)
+                    self._interview.spend(answer.usd)
+                    self._tell(progress, len(questions) - left, "to ask again")
+
+    @contextmanager
+    def _telling(self, progress: ProgressWriter) -> Iterator[None]:
+        try:
+            with garbage_collection(True):
+                yield
+        except (JudgeUnusable, UserError, OSError) as error:
+            say(f"not all was asked again: {one_line(error)}")
+        finally:
+            self._interview.note = ""
+            self._interview.report(progress, force=True)
+
+    @property
+    def _probe_run(self) -> str:
+        return self._options.run or self._run
+
+    def _tell(self, progress: ProgressWriter, left: int, what: str) -> None:
+        self._interview.note = f"{left} {what}" if left else ""
+        self._interview.report(progress)
+
+    def _wanted(
+        self, places: Mapping[str, Sequence[Place]], requests: Sequence[str]
+    ) -> dict[tuple[str, str], tuple[Question, str, int]]:
+        """What to ask next, by item and name: a question, its request, and the how manieth of this run it is.
+
+        Not without end what is answered without a value.
+        """
+        wanted = {}
+        for request in requests:
+            mine = [one for one in self._records[request] if one["run"] == self._run]
+            if sum(one["status"] == "unparsed" for one in mine) >= self._benchmark.tries:
+                continue
+            question = places[request][0].question
+            numbers = {one["again"] for one in mine if one["status"] != "failed"}
+            open_ones = (number for number in itertools.count(1) if number not in numbers)
+            for number in itertools.islice(open_ones, self._asked(places[request]).series.wanted):
+                # a batch knows a question by item and name: this is none of those that were asked before
+                item = f"{question.item} again {self._run} {number}"
+                wanted[item, question.name] = question.of_item(item), request, number
+        return wanted
+
+    def _record(self, place: Place, answer: Answer, number: int) -> dict[str, Any]:
+        status, value, error = "failed", None, redact(answer.error) or None
+        if answer.text is not None:
+            reply = Reply(answer.text, answer.probabilities, answer.outside, self._run)
+            try:
+                status, value = "ok", self._interview.read(place.question, reply).value
+            except Unparsed as why:
+                status, error = "unparsed", str(why) or None
+        assert place.answer and self._judge
+        record = {
+            "item": place.question.item,
+            "question": place.question.name,
+            "evaluator": self._judge.evaluator.id,
+            "run": self._run,
+            "again": number,
+            "request": place.request,
+            "status": status,
+            "raw": answer.text,
+            "parsed": value,
+            "first": place.answer.value,
+            "error": error,
+            "replied": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+            "seconds": round(answer.seconds, 4),
+            "attempts": answer.attempts,
+            "tokens": answer.tokens,
+        }
+        if answer.probabilities is not None:
+            record |= {"probabilities": dict(answer.probabilities), "outside": answer.outside}
+        if answer.usd is not None:
+            record["usd"] = answer.usd
+        if answer.batch:
+            record["batch"] = answer.batch
+        return record
+
+    def _asked(self, places: Sequence[Place]) -> _Asked:
+        place = places[0]
+        question, answer = place.question, place.answer
+        assert answer and place.text is not None
+        first = Reply(place.text, answer.probabilities, answer.outside, place.run)
+        again = (Reply.of(one) for one in self._records[place.request] if one["status"] == "ok")
+        said = defaultdict[str, list[_Said]](list)
+        for reply in (one for one in (first, *again) if one.run in (place.run, self._run)):
+            with contextlib.suppress(Unparsed):  # by a parser that was mended since
+                value = self._interview.read(question, reply).value
+                probabilities = reply.probabilities if question.of_first_token else None
+                said[reply.run].append(_Said(reply, drift.Reply(value, probabilities)))
+        before = [] if place.run == self._run else said[place.run][: drift.BEFORE]
+        now = said.get(self._run, [])
+        series = Series(
+            f"{question.item} {question.name}",
+            [one.value for one in before],
+            [one.value for one in now],
+            place.run,
+        )
+        return _Asked(places, said, series)
+
+    def noise(
+        self, states: Mapping[str, ImageState], scores: Scores, metrics: Mapping[str, Metric]
+    ) -> Noise | None:
+        """What is known of it: by this run, or where it asks nothing again by the last one on record that did.
+
+        ``metrics`` are those of ``scores``, of the answers that count. None: nothing was ever asked again.
+        """
+        probing, places = self._probing, self._places
+        probes = probing.drift(self._probe_run if self._asked_probes else "") if probing else None
+        known = [request for request in sorted(places) if self._records.get(request)]
+        runs = {one["run"] for request in known for one in self._records[request]}
+        if not known:
+            return Noise(of=len(places), repeated=0, changed=0, probes=probes) if probes else None
+        if self._run not in runs:
+            self._run = max(runs)
+        asked = [self._asked(places[request]) for request in known]
+        pairs = [(one, pair) for one in asked if (pair := one.pair)]
+        shares = [
+            Score({"changed": not pair[0].value.agrees(pair[1].value)}, item=one.places[0].question.item)
+            for one, pair in pairs
+        ]
+        records = [one for request in known for one in self._records[request]]
+        prices = [one["usd"] for one in records if one.get("usd") is not None]
+        item_errors, standard_errors = self._errors(pairs, len(places), states, scores, metrics)
+        return Noise(
+            of=len(places),
+            repeated=len(pairs),
+            changed=sum(bool(one.values["changed"]) for one in shares),
+            interval=mean(shares, "changed").interval,
+            unparsed=sum(one["status"] == "unparsed" for one in records),
+            item_errors=item_errors,
+            standard_errors=standard_errors,
+            repeats=drift_of(one.series for one in asked),
+            probes=probes,
+            usd=round(sum(prices), 6) if prices else None,
+        )
+
+    def _errors(
+        self,
+        pairs: Sequence[tuple[_Asked, tuple[_Said, _Said]]],
+        questions: int,
+        states: Mapping[str, ImageState],
+        scores: Scores,
+        metrics: Mapping[str, Metric],
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """The standard errors of an item's values, a quadratic mean over items, and of the metrics; see the module.
+
+        ``pairs`` are a sample of so many ``questions``.
+        """
+        if not pairs:
+            return {}, {}
+        of_item = dict.fromkeys((name for score in scores for name in score.values), 0.0)
+        of_metric = {name: 0.0 for name, metric in metrics.items() if metric.value is not None}
+        differing = [(one, *pair) for one, pair in pairs if pair[0].reply[:3] != pair[1].reply[:3]]
+        for n in range(min(_BLOCKS, len(differing))):
+            block = differing[n::_BLOCKS]
+            items = {place.question.item for one, _, _ in block for place in one.places}
+            firsts = {one.places[0].request: first.reply for one, first, _ in block}
+            seconds = {one.places[0].request: second.reply for one, _, second in block}
+            before, after = (self._with(others, items, states, scores) for others in (firsts, seconds))
+            for one, other in zip(before.items, after.items, strict=True):
+                if one.item.id in items and one.score and other.score:
+                    for name in one.score.values.keys() & other.score.values.keys():
+                        of_item[name] += (one.score.values[name] - other.score.values[name]) ** 2 / 2
+            with benchmark_code(self._benchmark.name, "metrics()"):
+                first, second = self._benchmark.metrics(before), self._benchmark.metrics(after)
+            for name in of_metric:
+                was, became = (found[name].value if name in found else None for found in (first, second))
+                if was is not None and became is not None:
+                    of_metric[name] += (was - became) ** 2 / 2
+        whole = questions / len(pairs)
+        return (
+            {name: math.sqrt(whole * total / len(scores)) for name, total in of_item.items()},
+            {name: math.sqrt(whole * total) for name, total in of_metric.items()},
+        )
+
+    def _with(
+        self,
+        others: Mapping[str, Reply],
+        items: Container[str],
+        states: Mapping[str, ImageState],
+        scores: Scores,
+    ) -> Scores:
+        """``scores`` with ``others`` in the place of the replies about ``items`` that count, by request."""
+
+        def scored(one: ScoredItem) -> ScoredItem:
+            if one.item.id not in items or not one.score:
+                return one
+            try:
+                return self._interview.scored_item(states[one.item.id], "", others)
+            except (Unparsed, CellFailure):  # by what it says now there are questions that nobody has asked
+                return one
+
+        return Scores([scored(one) for one in scores.items])
+
+    @property
+    def probes_file(self) -> str:
+        """Where the replies to the probes are; empty: nowhere."""
+        return short_path(self._probing.path) if self._probing else ""
+
+
+def notes_of(noise: Noise | None, probes_file: str = "") -> list[str]:
+    """What a reader of the scores should know of ``noise``, a sentence each: a drift stands beside every score."""
+    if noise is None:
+        return []
+    notes = list[str]()
+    end = "scores of before and after do not compare"
+    if (of := noise.repeats) and of.found:
+        day = of.since[:10] or "an unknown day"
+        notes.append(
+            f"the judge has drifted: {len(of.changed)} of {of.asked} questions that were asked again have another "
+            f"answer than in the run of {day}, and keep it; {end}. Delete judgements.jsonl and repeats.jsonl of the "
+            "cell to have all asked anew"
+        )
+    if (of := noise.probes) and of.found:
+        shown = ", ".join(of.changed[:3]) + " …" * (len(of.changed) > 3)
+        notes.append(
+            f"the judge has drifted: {len(of.changed)} of {of.asked} probes ({shown}) have another answer than on "
+            f"{of.since[:10]}; {end}. Delete {probes_file} to accept the judge as it is now"
+        )
+    return notes

@@ -1,0 +1,294 @@
+"""The probes of a judge: a few questions about images of our own, asked before it judges, by which it is known again.
+
+What it says the first time is what is expected of it from then on: ``output/judges/<judge>/probes.jsonl``, a folder for
+each judge, endpoint and way of asking. Deleting the file accepts the judge as it is now.
+
+The images are drawn here by whole numbers alone and stored without compression: not a byte depends on a library.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+import struct
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from imageevalkit.benchmark.answerer import digest, without_packages
+from imageevalkit.benchmark.question import Answer, Message, Picture, PixelRule, Question, Sampling
+from imageevalkit.cell import JUDGES, output_root
+from imageevalkit.cell.jsonl import Shape, read_if_there, writer_of
+from imageevalkit.cell.results import Drift, folder_name
+from imageevalkit.judges.choice import Judge
+from imageevalkit.judges.drift import BEFORE, Reply, Series, drift_of
+from imageevalkit.locks import held
+
+_SIDE = 128  # pixels
+_COLOURS = {
+    "white": b"\xff\xff\xff",
+    "black": b"\x00\x00\x00",
+    "red": b"\xdd\x11\x11",
+    "green": b"\x11\xaa\x33",
+    "blue": b"\x11\x44\xdd",
+    "yellow": b"\xf2\xd0\x11",
+    "purple": b"\x88\x22\xaa",
+    "grey": b"\x80\x80\x80",
+    "pale": b"\xec\xe6\xe6",
+}
+_NUMBERS = {name: number for number, name in enumerate(_COLOURS)}
+
+
+class _Box(NamedTuple):
+    colour: str
+    left: int
+    top: int
+    right: int
+    bottom: int
+
+    def holds(self, x: int, y: int) -> bool:
+        return self.left <= x < self.right and self.top <= y < self.bottom
+
+
+class _Disc(NamedTuple):
+    colour: str
+    x: int
+    y: int
+    radius: int
+
+    def holds(self, x: int, y: int) -> bool:
+        return (x - self.x) ** 2 + (y - self.y) ** 2 <= self.radius**2
+
+
+_DRAWN: Mapping[str, Sequence[_Box | _Disc]] = {
+    "circle": [_Disc("red", 64, 64, 36)],
+    "squares": [_Box("blue", left, 52, left + 26, 78) for left in (12, 51, 90)],
+    "dots": [_Disc("black", x, y, 11) for x, y in ((30, 30), (98, 26), (64, 62), (26, 100), (102, 98))],
+    "sides": [_Box("green", 14, 46, 50, 82), _Disc("yellow", 94, 64, 19)],
+    "stack": [_Box("red", 46, 14, 82, 50), _Box("blue", 46, 76, 82, 112)],
+    "cross": [_Box("purple", 54, 18, 74, 110), _Box("purple", 18, 54, 110, 74)],
+    "letters": [
+        *(_Box("black", left, 28, left + 14, 100) for left in (18, 56, 92)),
+        _Box("black", 18, 57, 70, 71),
+    ],
+    "stripes": [_Box("black", left, 0, left + 12, _SIDE) for left in (10, 42, 74, 106)],
+    "plain": [_Box("grey", 0, 0, _SIDE, _SIDE)],
+    "mixed": [
+        *(_Disc("green", x, y, 13) for x, y in ((26, 28), (66, 24), (34, 92), (100, 100))),
+        *(_Box("red", x, y, x + 24, y + 24) for x, y in ((90, 12), (58, 60))),
+    ],
+    "faint": [_Disc("pale", 64, 64, 40)],
+    "hidden": [_Disc("yellow", 54, 64, 34), _Box("blue", 58, 30, 112, 98)],
+}
+_YES, _COUNT = ("Yes", "yes", "No", "no"), ("1", "2", "3", "4", "5", "6", "7", "8", "9")
+_ENDS = {
+    _YES: "Answer with yes or no only.",
+    _COUNT: "Answer with one number only.",
+}
+_GRADE = (
+    "From 1 (not at all) to 5 (completely), how well does the image match this description: {}? "
+    "Answer with one number only."
+)
+
+
+class Probe(NamedTuple):
+    """A question about the image ``drawn``, whose answer is one of ``choices``."""
+
+    name: str
+    drawn: str
+    words: str
+    choices: Sequence[str]
+
+
+def _asked(name: str, drawn: str, words: str, choices: Sequence[str]) -> Probe:
+    return Probe(name, drawn, f"{words} {_ENDS[tuple(choices)]}", choices)
+
+
+def _graded(name: str, drawn: str, described: str) -> Probe:
+    return Probe(name, drawn, _GRADE.format(described), _COUNT)
+
+
+PROBES: Sequence[Probe] = (
+    _asked("colour", "circle", "Is there a red circle in the image?", _YES),
+    _asked("wrong colour", "circle", "Is there a blue circle in the image?", _YES),
+    _asked("three squares", "squares", "How many squares are in the image?", _COUNT),
+    _asked("not four", "squares", "Are there exactly four squares in the image?", _YES),
+    _asked("five dots", "dots", "How many dots are in the image?", _COUNT),
+    _asked("left", "sides", "Is the green square to the left of the yellow circle?", _YES),
+    _asked("not left", "sides", "Is the yellow circle to the left of the green square?", _YES),
+    _asked("above", "stack", "Is the red square above the blue square?", _YES),
+    _graded("swapped", "stack", "a blue square above a red square"),
+    _graded("right", "cross", "a purple cross on a white background"),
+    _asked("text", "letters", "Does the image show the word HI in capital letters?", _YES),
+    _graded("other text", "letters", "the word HO in capital letters"),
+    _asked("stripes", "stripes", "How many black stripes are in the image?", _COUNT),
+    _asked("nothing", "plain", "Is there any shape in the image?", _YES),
+    _asked("some of two kinds", "mixed", "How many circles are in the image?", _COUNT),
+    _graded("one too many", "mixed", "three green circles and two red squares"),
+    # what a judge is unsure of changes first
+    _asked("faint", "faint", "Is there a circle in the image?", _YES),
+    _graded("half hidden", "hidden", "a yellow circle in front of a blue rectangle"),
+)
+
+
+@functools.cache
+def drawing(name: str) -> bytes:
+    """The PNG of 128 × 128 pixels called ``name``: colours from a palette, and blocks of zlib without compression
+    (RFC 1950, RFC 1951 section 3.2.4), since two libraries compress to other bytes."""
+    shapes = _DRAWN[name]
+
+    def colour(x: int, y: int) -> int:
+        return next((_NUMBERS[one.colour] for one in reversed(shapes) if one.holds(x, y)), 0)
+
+    rows = b"".join(b"\0" + bytes(colour(x, y) for x in range(_SIDE)) for y in range(_SIDE))
+    stored = b"\x78\x01\x01" + struct.pack("<HH", len(rows), len(rows) ^ 0xFFFF) + rows
+    chunks = {
+        b"IHDR": struct.pack(">IIBBBBB", _SIDE, _SIDE, 8, 3, 0, 0, 0),
+        b"PLTE": b"".join(_COLOURS.values()),
+        b"IDAT": stored + struct.pack(">I", zlib.adler32(rows)),
+        b"IEND": b"",
+    }
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks.items()
+    )
+
+
+class Form(NamedTuple):
+    """How the questions of a benchmark are asked, and so its judge's probes: ``first_token`` where probabilities of the
+    first token are asked for, the ``likeliest`` so many, or else of choices."""
+
+    sampling: Sampling
+    first_token: bool = False
+    likeliest: int = 0
+    pixels: PixelRule | None = None
+
+    @classmethod
+    def of(cls, questions: Iterable[Question], pixels: PixelRule | None) -> Form | None:
+        """That of most of ``questions``; None without any."""
+        forms = defaultdict[str, list[Form]](list)
+        for one in questions:
+            form = cls(one.sampling, one.of_first_token, one.likeliest, pixels)
+            forms[digest(form.identity)].append(form)
+        return max(sorted(forms.items()), key=lambda pair: len(pair[1]))[1][0] if forms else None
+
+    @property
+    def identity(self) -> list[Any]:
+        """What of it decides an answer, as JSON."""
+        sampling = {**vars(self.sampling), "extra": dict(self.sampling.extra)}
+        return [sampling, self.first_token, self.likeliest, self.pixels and self.pixels.name]
+
+    def question(self, probe: Probe, number: int) -> Question:
+        """The ``probe``, asked for the ``number``-th time."""
+        data = drawing(probe.drawn)
+        # its palette is one that every program sees alike
+        picture = Picture(
+            Path(), hashlib.sha256(data).hexdigest(), "image/png", pixels=self.pixels, data=data
+        )
+        choices = tuple(probe.choices) if self.first_token and not self.likeliest else ()
+        message = Message("user", (picture, probe.words))
+        name = f"probe/{probe.name}"
+        return Question(
+            name, (message,), self.sampling, choices, item=f"probe {number}", likeliest=self.likeliest
+        )
+
+
+_RECORD = Shape[dict[str, Any]](
+    must={"probe": str, "run": str, "status": Literal["ok", "failed"], "value": str | None},
+    may={"probabilities": dict[str, float] | None, "replied": str},
+)
+"""A line of ``probes.jsonl``."""
+
+_SAID = re.compile(r"\b(?:yes|no)\b|\d+")
+_MOST_KEPT = 200  # characters of a reply that says neither yes nor no, nor a number
+
+
+def value_of(text: str) -> str:
+    """What a reply says: yes, no or a number; else its words. What a judge thinks aloud before it does not count."""
+    said = text.rpartition("</think>")[2].strip().lower()
+    found = _SAID.search(said)
+    return found[0] if found else said[:_MOST_KEPT]
+
+
+class Probing:
+    """The probes of ``judge``, asked in a ``form``: what it said to them in which run."""
+
+    def __init__(self, judge: Judge, form: Form) -> None:
+        self._judge, self._form = judge, form
+        identity = [without_packages(judge.identity), judge.host, form.identity]
+        who = " ".join(filter(None, (judge.label, judge.host)))
+        readable = who.replace("/", " ")
+        self.path = (
+            output_root() / JUDGES / folder_name(f"{readable} {digest(identity)[:8]}") / "probes.jsonl"
+        )
+        self.usd: float | None = None
+
+    def _series(self, run: str) -> dict[str, Series]:
+        """What was said to each probe, first and in ``run``."""
+        said = {probe.name: defaultdict[str, list[dict[str, Any]]](list) for probe in PROBES}
+        for record in read_if_there(self.path, _RECORD):
+            if record["status"] == "ok" and record["probe"] in said:
+                said[record["probe"]][record["run"]].append(record)
+
+        def replies(records: Iterable[Mapping[str, Any]]) -> list[Reply]:
+            return [Reply(one["value"], one.get("probabilities")) for one in records]
+
+        found = dict[str, Series]()
+        for name, runs in said.items():
+            first = next(iter(runs), run)
+            before = [] if first == run else runs[first][:BEFORE]
+            since = before[0].get("replied", "") if before else ""
+            found[name] = Series(name, replies(before), replies(runs[run]), since)
+        return found
+
+    def drift(self, run: str = "") -> Drift | None:
+        """What its replies in ``run`` (empty: in the last one on record) tell; None where they are all there are."""
+        if not run:
+            run = next((record["run"] for record in reversed([*read_if_there(self.path, _RECORD)])), "")
+        return drift_of(self._series(run).values())
+
+    def ask(self, run: str, workers: int) -> Iterator[int]:
+        """Ask what ``run`` has not asked yet: one of its jobs does. Gives how many answers are still to come.
+
+        Raises JudgeUnusable and CellFailure as :class:`Answerer` does, OSError and UserError: there is no lock.
+        """
+        # one that begins while another job asks waits: it is a matter of seconds
+        with held(self.path.with_name(".lock")):
+            failed = set[str]()
+            while wanted := {
+                n: s.wanted for n, s in self._series(run).items() if s.wanted and n not in failed
+            }:
+                of_name = {probe.name: probe for probe in PROBES}
+                questions = [
+                    self._form.question(of_name[name], number)
+                    for name, count in wanted.items()
+                    for number in range(count)
+                ]
+                yield len(questions)
+                with closing(writer_of(self.path, _RECORD)) as writer:
+                    for left, answer in enumerate(self._judge.ask(questions, workers), 1):
+                        name = answer.question.name.removeprefix("probe/")
+                        writer.append(self._record(name, run, answer))
+                        if answer.text is None:
+                            failed.add(name)
+                        yield len(questions) - left
+
+    def _record(self, name: str, run: str, answer: Answer) -> dict[str, Any]:
+        if answer.usd is not None:
+            self.usd = (self.usd or 0.0) + answer.usd
+        return {
+            "probe": name,
+            "run": run,
+            "replied": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "status": "failed" if answer.text is None else "ok",
+            "raw": answer.text,
+            "value": None if answer.text is None else value_of(answer.text),
+            "probabilities": answer.probabilities and dict(answer.probabilities),
+            "error": answer.error or None,
+            "usd": answer.usd,
+        }

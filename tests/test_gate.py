@@ -1,0 +1,379 @@
+"""bash eval.sh --gate BASELINE: falls that chance does not explain, few false alarms; saved files, JUnit XML, CI."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from imageevalkit.cell import Cell, log_root, output_root
+from imageevalkit.cell.results import ItemPart, Metric
+from imageevalkit.comparing.gate import Asked, Gate, check, falls, fell
+from imageevalkit.comparing.junit import Case, junit_xml
+from imageevalkit.comparing.reading import read_all
+from imageevalkit.errors import ExitStatus, UserError, worst
+from imageevalkit.statistics.comparison import Measured
+from tests.support.cells import PPOCR, QWEN, write_scored
+from tests.support.checkout import (
+    FAILING,
+    REPO,
+    add_model,
+    environ,
+    find_no_text,
+    make_checkout,
+    needs_driver_env,
+    run_eval,
+)
+
+HUNDRED = {f"p/{n:04}": float(n % 2) for n in range(100)}
+
+
+def measured(values: np.ndarray) -> Measured:
+    parts = [ItemPart(str(n), value, 1.0) for n, value in enumerate(values.tolist())]
+    return Measured("m", Metric(float(values.mean()), len(values), None, parts=parts))
+
+
+def rerun(rng: np.random.Generator, before: np.ndarray, share: float) -> np.ndarray:
+    """The same model again with the same seeds: of ``share`` of the items, kernels that add up in another order or a
+    judge's mood draw right or wrong anew."""
+    anew = rng.random(len(before)) < share
+    return np.where(anew, (rng.random(len(before)) < before.mean()).astype(float), before)
+
+
+# ---- how often it is right
+
+
+def test_of_1000_reruns_without_change_at_most_5_percent_raise_an_alarm_anywhere() -> None:
+    rng, alarms = np.random.default_rng(7), 0
+    for _ in range(1000):
+        asked = []
+        for chance in (0.5, 0.8, 0.95):  # right or wrong, three models
+            first = (rng.random(100) < chance).astype(float)
+            asked.append(Asked(measured(first), measured(rerun(rng, first, 0.3))))
+        for _ in range(2):  # grades of a fine scale, both runs equally far from what the model can
+            able = rng.random(80)
+            first, second = (np.clip(able + rng.normal(0, 0.1, 80), 0, 1) for _ in range(2))
+            asked.append(Asked(measured(first), measured(second)))
+        alarms += any(map(fell, falls(asked)))
+    assert 5 < alarms <= 50, f"{alarms} of 1,000"
+
+
+@pytest.mark.parametrize("chance", [0.5, 0.7, 0.9])
+def test_a_drop_of_2_percent_on_1000_items_is_caught_in_80_percent(chance: float) -> None:
+    """20 of 1,000 items turn from right to wrong. Beside that a rerun with the same seeds draws 3 % of the items anew,
+    which turns 0.5 % to 1.5 % of all, up or down; and the gate looks at three models at once."""
+    rng, caught = np.random.default_rng(8), 0
+    for _ in range(100):
+        first = [(rng.random(1000) < chance).astype(float) for _ in range(3)]
+        second = [rerun(rng, one, 0.03) for one in first]
+        right = np.flatnonzero(second[0] == 1)
+        second[0][rng.choice(right, 20, replace=False)] = 0.0
+        found = falls([Asked(measured(a), measured(b)) for a, b in zip(first, second, strict=True)])
+        caught += fell(found[0])
+    assert caught >= 80, f"{caught} of 100"
+
+
+def test_a_drop_of_a_mean_of_grades_is_caught_too() -> None:
+    rng, caught = np.random.default_rng(9), 0
+    for _ in range(50):
+        first = rng.beta(4, 2, 1000)
+        second = np.clip(first + rng.normal(-0.02, 0.15, 1000), 0, 1)
+        caught += fell(falls([Asked(measured(first), measured(second))])[0])
+    assert caught >= 40, f"{caught} of 50"
+
+
+# ---- what it says of result files
+
+
+def baseline_of(tmp_path: Path) -> Path:
+    """What is in output/ so far, moved away."""
+    return output_root().rename(tmp_path / "baseline")
+
+
+def verdicts(baseline: Path, run: dict[str, str] | None = None) -> dict[str, str]:
+    found = check(read_all(baseline, print)[1], read_all(output_root(), print)[1], run)
+    return {one.name: one.verdict for one in found}
+
+
+def test_each_metric_of_either_has_a_verdict_and_only_what_fell_or_lacks_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("holds", "fell", "rose", "gone", "judged"):
+        write_scored(Cell("m", name), HUNDRED)
+    write_scored(Cell("m", "renamed"), HUNDRED, metric="old")
+    write_scored(Cell("m", "version"), HUNDRED)
+    baseline = baseline_of(tmp_path)
+    ones = [item for item, value in HUNDRED.items() if value]
+    write_scored(Cell("m", "holds"), HUNDRED)
+    write_scored(Cell("m", "fell"), {**HUNDRED, **dict.fromkeys(ones[:12], 0.0)})
+    write_scored(Cell("m", "rose"), dict.fromkeys(HUNDRED, 1.0))
+    write_scored(Cell("m", "new"), HUNDRED)
+    write_scored(Cell("m", "renamed"), HUNDRED, metric="now")
+    write_scored(Cell("m", "version"), HUNDRED, version="2")
+    write_scored(Cell("m", "judged"), HUNDRED, evaluator=QWEN)
+    assert verdicts(baseline) == {
+        "m/fell/accuracy": "fell",
+        "m/gone": "lacking",
+        "m/holds/accuracy": "holds",
+        "m/judged": "lacking",
+        "m/new": "new",
+        "m/renamed/now": "new",
+        "m/renamed/old": "lacking",
+        "m/rose/accuracy": "holds",
+        "m/version": "lacking",
+    }
+    assert verdicts(baseline, {"m/holds": "", "m/rose": ""}) == {
+        "m/holds/accuracy": "holds",
+        "m/rose/accuracy": "holds",
+    }
+    # an older result stands, which is none of this run
+    assert verdicts(baseline, {"m/holds": "model does not load"}) == {"m/holds": "lacking"}
+    assert Gate.of(baseline, None).close() == ExitStatus.FELL
+    lines = capsys.readouterr().out.splitlines()
+    [line] = [one for one in lines if one.startswith("fell")]
+    assert re.match(
+        r"fell +m/fell/accuracy +0.5000 +0.3800 +-0.1200 +p <0.001 +McNemar's exact test on 100 prompts", line
+    )
+    assert lines[-1].startswith("gate: 5 of 9 lines failed, baseline ")
+    assert "measured by different evaluators (ppocr-v4, qwen2.5-vl-7b)" in "\n".join(lines)
+    suite = ElementTree.parse(log_root() / "gate.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("9", "5", "2")
+    [case] = [one for one in suite.iter("testcase") if one.get("classname") == "m/fell"]
+    assert case[0].tag == "failure"
+    assert "fell: 0.5000 → 0.3800, p <0.001" in str(case[0].get("message"))
+
+
+def test_the_other_judges_result_of_a_cell_is_found(tmp_path: Path) -> None:
+    write_scored(Cell("m", "text"), HUNDRED)
+    baseline = baseline_of(tmp_path)
+    cell = Cell("m", "text")
+    write_scored(cell, HUNDRED, evaluator=QWEN)
+    write_scored(cell, HUNDRED, evaluator=PPOCR, folder=cell.folder / "evaluators/ppocr")
+    assert verdicts(baseline) == {"m/text/accuracy": "holds"}
+
+
+def test_a_score_that_is_withheld_now_is_lacking(tmp_path: Path) -> None:
+    write_scored(Cell("m", "text"), HUNDRED)
+    baseline = baseline_of(tmp_path)
+    write_scored(Cell("m", "text"), HUNDRED, more={"headline": [], "withheld": "incomplete: 3 refused"})
+    [found] = check(read_all(baseline, print)[1], read_all(output_root(), print)[1])
+    assert (found.verdict, found.remark) == ("lacking", "the score is withheld: incomplete: 3 refused")
+    # where both lack it, what the benchmark calls its headline is compared
+    metrics = {name: {"value": 0.5, "n": 100, "scale": 1} for name in ("en", "en/edit_distance")}
+    withheld = {"headline": [], "withheld": "incomplete: 3 refused", "metrics": metrics}
+    write_scored(Cell("m", "longtext"), HUNDRED, more=withheld)
+    assert verdicts(output_root(), {"m/longtext": ""}) == {"m/longtext/en": "not tested"}
+    # a baseline without one asks for none: what both have is compared
+    assert verdicts(output_root(), {"m/text": ""}) == {"m/text/accuracy": "holds"}
+
+
+def test_the_noise_of_a_judge_is_part_of_what_chance_does(tmp_path: Path) -> None:
+    ones = [item for item, value in HUNDRED.items() if value]
+    less = {**HUNDRED, **dict.fromkeys(ones[:7], 0.0)}
+    for noise, verdict in ((None, "fell"), ("text", "fell"), (0.001, "fell"), (0.05, "holds")):
+        more: dict[str, Any] = {} if noise is None else {"noise": {"standard_error": {"accuracy": noise}}}
+        write_scored(Cell("m", "text"), HUNDRED, more=more)
+        (folder := tmp_path / f"{noise}").mkdir()
+        baseline = baseline_of(folder)
+        write_scored(Cell("m", "text"), less, more=more)
+        assert verdicts(baseline) == {"m/text/accuracy": verdict}, noise
+
+
+# ---- saved files
+
+
+def test_a_saved_file_is_as_good_as_its_folder_and_the_same_each_time(tmp_path: Path) -> None:
+    noise = {"noise": {"standard_error": {"accuracy": 0.01}}}
+    write_scored(Cell("org/m", "text"), HUNDRED, more=noise)
+    write_scored(Cell("m", "old"), HUNDRED, with_parts=False)
+    files = [tmp_path / "a.zip", tmp_path / "b.zip"]
+    for file in files:
+        assert Gate.of(None, file).close() == ExitStatus.COMPLETE
+        time.sleep(0.01)
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert files[0].stat().st_size < 6000
+    whole, saved = read_all(output_root(), print)[1], read_all(files[0], print)[1]
+    for one, other in zip(whole, saved, strict=True):
+        assert (one.cell, one.hashes, one.prompts, one.noise) == (
+            other.cell,
+            other.hashes,
+            other.prompts,
+            other.noise,
+        )
+        assert one.result.metrics["accuracy"].parts == other.result.metrics["accuracy"].parts != ()
+    assert Gate.of(files[0], None).close() == ExitStatus.COMPLETE
+
+
+def test_a_file_that_is_damaged_or_somebody_elses_is_one_line(tmp_path: Path) -> None:
+    write_scored(Cell("m", "text"), HUNDRED)
+    text, empty, evil = tmp_path / "text.zip", tmp_path / "empty.zip", tmp_path / "evil.zip"
+    text.write_text("no zip")
+    zipfile.ZipFile(empty, "w").close()
+    with zipfile.ZipFile(evil, "w") as file:
+        file.writestr("../../../escaped/result.json", "{}")
+    for path, says in (
+        (tmp_path / "none.zip", "none.zip is not there: bash eval.sh --save_baseline FILE makes one"),
+        (text, "text.zip is no folder of results, and no file of --save_baseline"),
+        (empty, "empty.zip holds no results"),
+        (evil, "holds no results|evil.zip"),
+    ):
+        with pytest.raises(UserError, match=says) as caught:
+            Gate.of(path, None).close()
+        assert "\n" not in str(caught.value)
+        assert "/tmp/tmp" not in str(caught.value)
+    assert not (tmp_path.parents[1] / "escaped").exists()
+    with pytest.raises(UserError, match="the baseline is the output folder itself"):
+        Gate.of(output_root(), None).close()
+    with pytest.raises(UserError, match="is a folder: name a file in it"):
+        Gate.of(None, tmp_path)
+
+
+def test_a_failed_gate_saves_no_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_scored(Cell("m", "text"), HUNDRED)
+    file = tmp_path / "a.zip"
+    Gate.of(None, file).close()
+    before = file.read_bytes()
+    write_scored(Cell("m", "text"), dict.fromkeys(HUNDRED, 0.0))
+    assert Gate.of(file, file).close() == ExitStatus.FELL
+    assert file.read_bytes() == before
+    assert "not saved: the gate failed" in capsys.readouterr().out
+    Gate.of(None, file).close({"m/text": "", "m/other": "model does not load"})
+    assert file.read_bytes() == before
+    assert "not saved: 1 cell failed" in capsys.readouterr().out
+
+
+# ---- JUnit XML, and statuses
+
+
+def test_junit_xml_holds_any_text_and_what_its_schemas_ask_for() -> None:
+    hostile = "\x00\x1b[31m\ud83d<&>\"'\uffff 中文"
+    xml = junit_xml(
+        hostile, [Case(hostile, hostile, hostile), Case("c", "n"), Case("c", "s", "", "new")], {}, hostile
+    )
+    suite = ElementTree.fromstring(xml.encode())
+    assert suite.tag == "testsuite"
+    assert {"name", "tests", "failures", "errors", "time", "timestamp", "hostname"} <= set(suite.keys())
+    assert [one.tag for one in suite] == ["properties", *["testcase"] * 3, "system-out", "system-err"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", str(suite.get("timestamp")))
+    assert all({"name", "classname", "time"} <= set(case.keys()) for case in suite.iter("testcase"))
+    assert {"message", "type"} <= set(next(suite.iter("failure")).keys())
+    assert "<&>\"' 中文" in str(suite.get("name"))
+
+
+def test_a_failed_run_stays_failed() -> None:
+    assert worst([ExitStatus.FELL, ExitStatus.INCOMPLETE]) == ExitStatus.FELL
+    assert worst([ExitStatus.FELL, ExitStatus.FAILED]) == ExitStatus.FAILED
+    assert int(ExitStatus.FELL) == 4
+
+
+# ---- as a user, and as CI
+
+
+@needs_driver_env
+def test_the_example_of_the_guide_works_and_a_planted_drop_stops_it(tmp_path: Path) -> None:
+    checkout = find_no_text(make_checkout(tmp_path / "checkout"))
+    guide = (REPO / "docs/gate.md").read_text()
+    [text] = re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)
+    steps = yaml.safe_load(text)["jobs"]["gate"]["steps"]
+    commands = [step["run"] for step in steps if "eval.sh" in step.get("run", "")]
+    [make] = re.findall(r"```bash\n(bash eval.sh [^`]*--save_baseline[^`]*)```", guide)
+    assert len(commands) == 1
+
+    def shell(command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-ec", command],
+            cwd=checkout,
+            env=environ(checkout),
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+
+    run = shell(make)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert (checkout / "ci/baseline.zip").is_file()
+    run = shell(commands[0])
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "no score fell" in run.stdout
+    # as if the model had been better: each item right
+    with zipfile.ZipFile(checkout / "ci/baseline.zip") as file:
+        entries = {name: file.read(name) for name in file.namelist()}
+    for name in entries:
+        if name.endswith("scores.jsonl"):
+            records = [json.loads(line) for line in entries[name].splitlines()]
+            for one in records:
+                one["parts"] = {metric: [[p[1], *p[1:]] for p in ps] for metric, ps in one["parts"].items()}
+            entries[name] = "".join(f"{json.dumps(one)}\n" for one in records).encode()
+        elif name.endswith("result.json"):
+            result = json.loads(entries[name])
+            for metric in result["metrics"].values():
+                metric["value"], metric["interval"] = metric["scale"], None
+            entries[name] = json.dumps(result).encode()
+    with zipfile.ZipFile(checkout / "ci/baseline.zip", "w") as file:
+        for name, data in entries.items():
+            file.writestr(name, data)
+    run = shell(commands[0])
+    assert run.returncode == 4, run.stdout + run.stderr
+    assert re.search(r"^fell +reference-", run.stdout, re.MULTILINE)
+    xml = next(step["with"]["path"] for step in steps if "upload-artifact" in step.get("uses", "")).split()[0]
+    assert int(ElementTree.parse(checkout / xml).getroot().get("failures", "0")) > 0
+
+
+@needs_driver_env
+def test_eval_sh_gates_what_is_there_and_refuses_before_a_run_starts(tmp_path: Path) -> None:
+    checkout = make_checkout(tmp_path / "checkout")
+    here = tmp_path / "here"
+    here.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IMAGEEVALKIT_OUTPUT", str(checkout / "output"))
+        write_scored(Cell("m", "text"), HUNDRED)
+        assert run_eval(checkout, "--save_baseline", str(here / "b.zip")).returncode == 0
+        write_scored(Cell("m", "text"), dict.fromkeys(HUNDRED, 0.0))
+    run = subprocess.run(
+        ["bash", os.path.relpath(checkout / "eval.sh", here), "--gate", "b.zip"],
+        cwd=here,
+        env=environ(checkout),
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert (run.returncode, run.stderr) == (4, "")
+    assert "gate: 1 of 1 line failed" in run.stdout
+    assert (checkout / "log/gate.xml").is_file()
+    # a run that failed stays failed, and what stands of before is not its score
+    add_model(checkout, "failing", "Failing", FAILING, model_kwargs={"at": "load"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IMAGEEVALKIT_OUTPUT", str(checkout / "output"))
+        write_scored(Cell("failing", "quicktext"), HUNDRED)
+    assert run_eval(checkout, "--save_baseline", str(here / "c.zip")).returncode == 0
+    run = run_eval(
+        checkout, "--model_names", "failing", "--ds_names", "quicktext", "--gate", str(here / "c.zip")
+    )
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert re.search(r"^lacking +failing/quicktext .*failed in this run", run.stdout, re.MULTILINE), (
+        run.stdout
+    )
+    for words, says in (
+        (["--gate", "none.zip"], "none.zip is not there"),
+        (["--quickstart", "--gate", str(here / "b.zip")], "b.zip has no cell of this run; it has m/text"),
+        (
+            ["--quickstart", "--gate", str(here / "b.zip"), "--launcher", "export"],
+            "--launcher export runs nothing",
+        ),
+    ):
+        run = run_eval(checkout, *words)
+        assert (run.returncode, run.stderr.count("\n")) == (2, 1), run.stderr
+        assert says in run.stderr

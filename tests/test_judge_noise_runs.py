@@ -1,0 +1,191 @@
+"""--judge_repeats through eval.sh on the data of WISE and GenEval 2: noise, a planted drift, a run that is killed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imageevalkit.judges.probes import PROBES
+from tests.support.checkout import environ, make_checkout, needs_driver_env, run_eval
+from tests.support.image_server import Fault, Handler, Received
+from tests.support.judge_replies import completion, judged
+from tests.support.judge_server import JudgeServer
+from tests.support.mirror import shared_mirror
+
+pytestmark = needs_driver_env
+
+BENCHMARKS = ("wise", "geneval2")
+LIMIT, REPEATS = 240, 240
+
+
+class Turning(JudgeServer):
+    """A judge that turns one answer in ``one_in``, always the same ones; 0: none."""
+
+    one_in = 0
+
+    @property
+    def faults(self) -> Mapping[str, Fault]:
+        return {**super().faults, "ok": self._answer}
+
+    def _answer(self, handler: Handler, request: Received) -> None:
+        key = hashlib.sha256(f"{request.prompt}{request.images}".encode()).digest()
+        reply = judged(request)
+        if self.one_in and int.from_bytes(key[:4], "big") % self.one_in == 0:
+            message, logprobs = reply["choices"][0]["message"], reply["choices"][0]["logprobs"]
+            if logprobs:
+                for entry in logprobs["content"][0]["top_logprobs"][:-1]:
+                    entry["token"] = f"not {entry['token']}"
+                    entry["bytes"] = list(entry["token"].encode())
+                logprobs["content"][0] |= logprobs["content"][0]["top_logprobs"][0]
+            else:
+                said = message["content"].translate(str.maketrans("12345", "54321"))
+                reply = completion(request, said.replace("3", "0"))
+        handler.send_json(200, reply)
+
+
+@dataclass
+class Judged:
+    """Runs in one checkout whose judge is ``server``."""
+
+    checkout: Path
+    server: Turning
+
+    def words(self, *more: str, benchmarks: tuple[str, ...] = BENCHMARKS, limit: int = LIMIT) -> list[str]:
+        kwargs = f"base_url={self.server.base_url},backoff=0.05,max_outage=2"
+        return [
+            *["--model_names", "reference-typeset", "--ds_names", ";".join(benchmarks)],
+            *["--custom_model_kwargses", "width=64,height=64", "--judges", "geneval2=openai:qwen3-vl-8b"],
+            *["--judge_kwargs", kwargs, "--num_workers", "8", "--limit", str(limit), *more],
+        ]
+
+    def run(self, *more: str, **scope: Any) -> subprocess.CompletedProcess[str]:
+        return run_eval(self.checkout, *self.words(*more, **scope), API_KEY="sk-judge-4711-key")
+
+    def folder(self, benchmark: str) -> Path:
+        return self.checkout / "output/reference-typeset" / benchmark
+
+    def result(self, benchmark: str) -> dict[str, Any]:
+        loaded: dict[str, Any] = json.loads((self.folder(benchmark) / "result.json").read_text())
+        return loaded
+
+    def repeats(self, benchmark: str) -> list[dict[str, Any]]:
+        path = self.folder(benchmark) / "repeats.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def asked(self) -> int:
+        count = len(self.server.requests)
+        self.server.requests.clear()
+        return count
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout with the benchmarks' data."""
+    checkout = make_checkout(tmp_path_factory.mktemp("noise") / "kit")
+    words = ["--eval", "false", "--ds_names", ";".join(BENCHMARKS), "--mirror", str(shared_mirror())]
+    subprocess.run(["bash", "utils/prefetch.sh", *words], cwd=checkout, check=True, capture_output=True)
+    return checkout
+
+
+@pytest.fixture
+def judged_runs(prepared: Path) -> Iterator[Judged]:
+    with Turning() as server:
+        yield Judged(prepared, server)
+
+
+def test_a_planted_drift_is_found_and_stands_beside_every_score(judged_runs: Judged) -> None:
+    one = judged_runs
+    first = one.run("--judge_repeats", str(REPEATS))
+    assert first.returncode == 0, first.stdout + first.stderr
+    questions = sum(
+        len((one.folder(name) / "judgements.jsonl").read_text().splitlines()) for name in BENCHMARKS
+    )
+    # two judges, each with 18 probes that are asked twice when nothing is known of it
+    assert one.asked() == questions + len(BENCHMARKS) * (REPEATS + 2 * len(PROBES))
+    for name in BENCHMARKS:
+        noise = one.result(name)["noise"]
+        assert (noise["repeated"], noise["changed"], noise["repeats"]) == (REPEATS, 0, None)
+        assert set(noise["standard_errors"].values()) == {0.0}
+
+    unchanged = one.run("--judge_repeats", str(REPEATS))
+    assert unchanged.returncode == 0
+    assert "drifted" not in unchanged.stdout
+    assert one.asked() == len(BENCHMARKS) * (REPEATS + len(PROBES))
+
+    one.server.one_in = 50
+    ended = one.run("--judge_repeats", str(REPEATS))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    page = (one.checkout / "output/report.html").read_text()
+    for name in BENCHMARKS:
+        drift = one.result(name)["noise"]["repeats"]
+        assert drift["found"], (name, drift)
+        assert 0 < len(drift["changed"]) < REPEATS / 15
+        told = f"the judge has drifted: {len(drift['changed'])} of {REPEATS} questions"
+        assert told in ended.stdout
+        assert told in page
+    asked = one.asked()
+    rescored = one.run("--rescore")
+    assert rescored.returncode == 0
+    assert "the judge has drifted" in rescored.stdout
+    assert asked and one.asked() == 0
+
+
+def test_kill_9_while_questions_are_asked_again_pays_for_none_twice(judged_runs: Judged) -> None:
+    one = judged_runs
+    one.run("--judge_repeats", "60", benchmarks=("wise",), limit=60)
+    for path in one.folder("wise").iterdir():
+        if (
+            path.is_file()
+            and path.suffix in (".json", ".jsonl")
+            and path.stem in ("judgements", "repeats", "result")
+        ):
+            path.unlink()
+    one.server.latency = 0.05
+    process = subprocess.Popen(
+        [
+            "bash",
+            str(one.checkout / "eval.sh"),
+            *one.words("--judge_repeats", "60", benchmarks=("wise",), limit=60),
+        ],
+        env=environ(one.checkout, API_KEY="sk-judge-4711-key"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    while len(one.repeats("wise")) < 15 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    before = -1
+    while before != len(one.server.requests):  # its guards end the rest
+        before = len(one.server.requests)
+        time.sleep(0.5)
+    kept = len(one.repeats("wise"))
+    assert 15 <= kept < 60
+    one.asked()
+    ended = one.run("--judge_repeats", "60", benchmarks=("wise",), limit=60)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert one.asked() == 60 - kept + len(PROBES), "the probes are asked once in each run"
+    assert set(Counter(record["request"] for record in one.repeats("wise")).values()) == {1}
+    assert one.result("wise")["noise"]["repeats"] is None, "it is still the run that gave the answers"
+
+
+def test_the_plan_tells_what_is_asked_again(judged_runs: Judged) -> None:
+    told = judged_runs.run("--judge_repeats", "7", "--dry_run", "--overwrite")
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.count("7 asked again, and 18 probes") == len(BENCHMARKS)
+    wrong = judged_runs.run("--judge_repeats", "some")
+    assert wrong.returncode == 2
+    assert "--judge_repeats is 'some'" in wrong.stderr
