@@ -22,6 +22,7 @@ from tests.support.api_runs import REPEATS, ApiRuns, message, prompts, text_of
 from tests.support.batch_server import ImageBatches, JudgeBatches
 from tests.support.checkout import EDITS, add_benchmark, environ, make_checkout, needs_driver_env, run_eval
 from tests.support.judge_server import JUDGE_FAULTS
+from tests.support.schemas import check_files
 
 pytestmark = needs_driver_env
 
@@ -102,6 +103,8 @@ def test_images_come_as_one_batch_at_half_the_price(runs: ApiRuns, server: Image
     again = runs.run("--batch", kwargs="price=0.04", limit=6)
     assert again.returncode == 0
     assert len(server.batches) == 1
+    found = check_files(runs.checkout / "output/model-a/quicktext")
+    assert found == {"generation.jsonl", "fingerprints.jsonl", "batches.jsonl"}
 
 
 def test_each_repetition_of_a_prompt_has_an_image_of_its_own(runs: ApiRuns, server: ImageBatches) -> None:

@@ -35,6 +35,7 @@ from tests.support.image_server import Received
 from tests.support.judge_replies import MALFORMED
 from tests.support.judge_server import JudgeServer
 from tests.support.mirror import shared_mirror
+from tests.support.schemas import check_files
 from tests.support.trig_data import TASKS, write_local
 
 pytestmark = needs_driver_env
@@ -316,6 +317,11 @@ def test_what_items_give_makes_each_metric(kit: Kit, undisturbed: Run, benchmark
     silent = {name for name, metric in known.items() if not metric.parts}
     assert silent == {
         name for name in known if any(fnmatch(name, one) for one in NO_MEANS.get(benchmark, ()))
+    }
+    assert check_files(kit.cell("undisturbed", benchmark)) >= {
+        "scores.jsonl",
+        "result.json",
+        "judgements.jsonl",
     }
     tolerance = ROUNDED.get(benchmark, 0.0)
     for name, metric in known.items():

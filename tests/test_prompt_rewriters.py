@@ -28,6 +28,7 @@ from tests.support.checkout import REPO, environ, make_checkout, needs_driver_en
 from tests.support.image_server import ImageServer, Received
 from tests.support.judge_server import ReplyServer
 from tests.support.mirror import official_source, shared_mirror
+from tests.support.schemas import check_files
 
 pytestmark = needs_driver_env
 KEY = "sk-rewriter-0815-key"
@@ -229,6 +230,7 @@ def test_the_model_and_wises_judge_see_the_new_prompt(checkout: Path, tmp_path: 
         assert record["rewriting"]["original_sha256"] == own["prompt_sha256"] != record["prompt_sha256"]
         assert record["seed"] == own["seed"] == 45
         assert "rewriting" not in own
+        assert check_files(runs.output / second / "puzzles") >= {"prompts.jsonl", "judgements.jsonl"}
         assert not [p for p in tmp_path.rglob("*") if p.is_file() and KEY.encode() in p.read_bytes()]
 
         # both in one report: the same row, never the same column

@@ -53,20 +53,20 @@ def test_what_runs_write_is_as_the_schemas_say(tmp_path: Path, monkeypatch: pyte
     checkout = find_no_text(make_checkout(tmp_path / "checkout"))
     prompts = (checkout / "benchmarks/quicktext/data/prompts.jsonl").read_text().splitlines()
     words = ["--ds_names", "quicktext", "--limit", "12"]
-    run_eval(checkout, "--model_names", "reference-typeset;reference-pattern", *words)
+    run_eval(checkout, "--model_names", "reference-typeset;reference-noise", *words)
     with ImageServer() as server:
         for number, faults in {0: ("429", "ok"), 1: ("refuse",), 2: ("garbage",)}.items():
             server.script(json.loads(prompts[number])["prompt"], *faults)
         words += ["--use_api", "true", "--custom_model_kwargses", "size=256x256,backoff=0.05,max_attempts=2"]
         run_eval(checkout, "--model_names", "served", *words, API_KEY="sk-1", BASE_URL=server.base_url)
     wanted = {"generation.jsonl", "judgements.jsonl", "scores.jsonl", "result.json", "fingerprints.jsonl"}
-    for model in ("reference-typeset", "reference-pattern", "served"):
+    for model in ("reference-typeset", "reference-noise", "served"):
         assert check_files(checkout / "output" / model / "quicktext") == wanted
     table = load_results(checkout / "output")
-    assert set(table.model) == {"reference-typeset", "reference-pattern", "served"}
+    assert set(table.model) == {"reference-typeset", "reference-noise", "served"}
     scores = load_scores(checkout / "output/reference-typeset")
-    of_metric = scores[scores.metric == "accuracy"]
-    value = table[(table.model == "reference-typeset") & (table.metric == "accuracy")].value.item()
+    headline = table[table.headline & (table.model == "reference-typeset")].iloc[0]
+    value, of_metric = headline.value, scores[scores.metric == headline.metric]
     assert of_metric.total.sum() / of_metric.weight.sum() == pytest.approx(value)
 
 

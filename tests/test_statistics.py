@@ -266,8 +266,8 @@ def strata_of(kind: str, rng: Random, p: float, count: int) -> tuple[list[Stratu
         return [Stratum(1.0, [(float(v), 4.0) for v in right.tolist()])], p
     if kind == "four grades":
         hard = rng.beta(4 * p, 4 - 4 * p, count)
-        grades = rng.beta(10 * hard + 1e-9, 10 - 10 * hard + 1e-9, (4, count)).sum(0)
-        return [Stratum(1.0, [(float(v), 4.0) for v in grades.tolist()])], p
+        grades: np.ndarray = rng.beta(10 * hard + 1e-9, 10 - 10 * hard + 1e-9, (4, count))
+        return [Stratum(1.0, [(float(v), 4.0) for v in np.sum(grades, axis=0).ravel()])], p
     if kind == "ratio":  # words of a text, as hard as their prompt
         words = rng.integers(5, 61, count)
         right = rng.binomial(words, rng.beta(3 * p, 3 - 3 * p, count))
