@@ -16,8 +16,8 @@ environment: one more costs more processes.
 
 The launcher of a cluster runs 200 models × 20 benchmarks before a simulated Slurm (``perf/simulated_slurm.py``) of 64
 nodes with 8 GPUs each: bound and time are seconds of its clock, in which each sbatch takes 20 ms, and jobs start as
-soon as there is room. What is submitted in a second is by the time that the launcher itself takes until its last job
-is; CPU and memory are those of the whole process, the simulation included.
+soon as there is room. What is submitted in a second is by the CPU time that the launcher itself takes until its last
+job is, sbatch not included; CPU and memory are those of the whole process, the simulation included.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def simulated_rows(folder: Path, models: int, shards: int) -> list[Row]:
     rate, opens = told["jobs"] / told["submitting"], told["opens"] / told["makespan"]
     return [
         Row(label, told["makespan"] / told["bound"], _SIMULATED, figures, problems, others),
-        Row("    submitted in a second", rate, _SUBMITTED, others=others),
+        Row("    submitted in a second of CPU", rate, _SUBMITTED, others=others),
         Row("    files opened in a second of the simulated time", opens, others=others),
         Row("    files in the run folder for each job", told["files"] / told["jobs"], others=others),
         Row("    memory", usage.peak_mb, _MB, unit=" MB", others=others),

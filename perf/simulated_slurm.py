@@ -42,8 +42,8 @@ class SimulatedSlurm(Slurm):
     """Starts jobs on nodes in the order of their submission; one for which no node has room keeps no other waiting.
 
     They start at once, take as long as ``matrix`` says, and leave in ``folder`` what jobs leave there, but for their
-    progress. sbatch takes 20 ms of the simulated time. ``now`` is that time in seconds; ``spent`` are the real seconds
-    that all of this took, ``last_submitted`` those of the launcher when it submitted last, on ``time.perf_counter``'s
+    progress. sbatch takes 20 ms of the simulated time. ``now`` is that time in seconds; ``spent`` are the CPU seconds
+    that all of this took, ``last_submitted`` those of the launcher when it submitted last, on ``time.process_time``'s
     clock; ``is_busy`` while it is not the launcher that works.
     """
 
@@ -80,7 +80,7 @@ class SimulatedSlurm(Slurm):
                 self._get_ready(number)
                 self._start_what_fits()
             self._go_on_until(self.now + _SBATCH_TAKES)
-        self.last_submitted = time.perf_counter() - self.spent
+        self.last_submitted = time.process_time() - self.spent
         return number
 
     def queue(self) -> dict[str, Queued]:
@@ -97,12 +97,12 @@ class SimulatedSlurm(Slurm):
 
     @contextlib.contextmanager
     def _simulating(self) -> Iterator[None]:
-        began, self.is_busy = time.perf_counter(), True
+        began, self.is_busy = time.process_time(), True
         try:
             yield
         finally:
             self.is_busy = False
-            self.spent += time.perf_counter() - began
+            self.spent += time.process_time() - began
 
     # Jobs on nodes
 
@@ -191,7 +191,7 @@ def main() -> None:
         opens += event == "open" and not slurm.is_busy and str(given[0]).startswith(str(folder))
 
     sys.addaudithook(listen)
-    said, began = io.StringIO(), time.perf_counter()
+    said, began = io.StringIO(), time.process_time()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         found = look_around(plan, slurm)
         summary = run_plan(plan, found, slurm, lambda: slurm.now, slurm.sleep)
