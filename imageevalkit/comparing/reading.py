@@ -15,7 +15,7 @@ from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile, ZipInfo, is_zipfile
 from imageevalkit import registry
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell, short_path
-from imageevalkit.cell.jsonl import Tell, is_number, parse, read_jsonl
+from imageevalkit.cell.jsonl import Tell, read_jsonl
 from imageevalkit.cell.results import SCORE, Metric, Result
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.metrics import grouped
@@ -112,19 +112,14 @@ def _scored(reports: Iterable[CellReport], tell: Tell) -> Iterator[Scored]:
             if one.result.withheld.startswith(STALE):
                 tell(f"{cell.key}@{one.result.evaluator.id}: left out, {one.result.withheld}")
                 continue
-            yield Scored(cell, one.result, prompts, hashes, _noise(one.source), one.source)
-
-
-def _noise(source: Path) -> dict[str, float]:
-    """Standard errors by metric, of a file of any version."""
-    try:
-        raw: Any = parse(source.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    for name in ("noise", "standard_error"):
-        raw = raw.get(name) if isinstance(raw, dict) else None
-    found = raw.items() if isinstance(raw, dict) else ()
-    return {name: float(value) for name, value in found if is_number(value) and value > 0}
+            yield Scored(
+                cell,
+                one.result,
+                prompts,
+                hashes,
+                one.result.noise.standard_errors if one.result.noise else {},
+                one.source,
+            )
 
 
 def may_compare(one: Result, other: Result) -> bool:
