@@ -233,7 +233,7 @@ def test_a_file_that_is_damaged_or_somebody_elses_is_one_line(tmp_path: Path) ->
         assert "\n" not in str(caught.value)
         assert "/tmp/tmp" not in str(caught.value)
     assert not (tmp_path.parents[1] / "escaped").exists()
-    with pytest.raises(UserError, match="the baseline is the output folder itself"):
+    with pytest.raises(UserError, match="the baseline is what is in output/ now"):
         Gate.of(output_root(), None).close()
     with pytest.raises(UserError, match="is a folder: name a file in it"):
         Gate.of(None, tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -83,7 +84,8 @@ def read_all(path: Path, tell: Tell) -> tuple[Path, list[Scored]]:
                     file.extract(member, folder)
             # what cannot be read is in the file, wherever it lies for now
             found = _read(folder, lambda line: tell(line.replace(str(folder), short_path(path))))
-        except (BadZipFile, OSError, NotImplementedError, RuntimeError) as error:
+        # what is in a damaged member is anything
+        except (BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError) as error:
             raise UserError(f"{short_path(path)} cannot be read: {error}") from None
         except UserError as error:
             raise UserError(str(error).replace(str(folder), short_path(path))) from None
