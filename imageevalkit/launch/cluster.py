@@ -162,8 +162,19 @@ def look_around(plan: Plan, slurm: Slurm) -> Found:
             "see each other in the queue; keep others away from these cells"
         )
     owed = sorted({key for job in plan.jobs for key in job.owed})
-    # first: who has them submits no more from now on
-    locks = {key: lock_cell(cell_of(key), name=LAUNCHERS_LOCK) for key in owed}
+    with contextlib.ExitStack() as on_failure:
+        locks = dict[str, int]()
+        for key in owed:  # first: who has them submits no more from now on
+            locks[key] = lock_cell(cell_of(key), name=LAUNCHERS_LOCK)
+            on_failure.callback(os.close, locks[key])
+        found = Found(_jobs_there(plan, slurm, owed), locks)
+        on_failure.pop_all()
+    return found
+
+
+def _jobs_there(plan: Plan, slurm: Slurm, owed: Sequence[str]) -> dict[str, FoundJob]:
+    """Those of :class:`Found`; records that shards of the other cells have left are gathered. Raises as
+    :func:`look_around`."""
     there, others = waiting_or_running(slurm), _Others()
     own, cells = {identity(plan, job): job for job in plan.jobs if not job.always}, {*owed}
     jobs, ending = dict[str, FoundJob](), set[str]()
@@ -194,7 +205,7 @@ def look_around(plan: Plan, slurm: Slurm) -> Found:
         if (cell.folder / SHARDS).is_dir():
             mend_records(cell)  # today there may be others
         os.close(lock)
-    return Found(jobs, locks)
+    return jobs
 
 
 def _not_at_hand(plan: Plan, job: Job, found: Mapping[str, FoundJob]) -> str:
