@@ -44,15 +44,13 @@ class Datasets:
     def survey(
         self, cell: Cell, limit: int | None, settings: Mapping[str, Any], shard: Shard | None = None
     ) -> Survey:
-        """What is there of the images of ``cell``, or of a ``shard`` of them, against ``settings``.
+        """What is there of the images of ``cell`` against ``settings``, as a ``shard`` looks at it.
 
         Of all cells without a folder it is the same.
         """
         if cell.folder.exists():
-            found = survey(cell, as_shown(cell, self.items(cell, limit)), settings, shard=shard)
-        else:
-            found = self._untouched(Cell(MODEL_NAME_MARK, cell.benchmark), limit)
-        return found.of_shard(shard) if shard else found
+            return survey(cell, as_shown(cell, self.items(cell, limit)), settings, shard=shard)
+        return self._untouched(Cell(MODEL_NAME_MARK, cell.benchmark), limit)
 
 
 Forecast = Callable[[Cell], str | int]

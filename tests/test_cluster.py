@@ -24,6 +24,7 @@ from imageevalkit.jobs import (
     cell_of,
     outcome_path,
     stop_path,
+    write_outcome,
 )
 from imageevalkit.launch import cluster, node_job
 from imageevalkit.launch.cluster import Found, Report, look_around, report_path, run_plan
@@ -31,6 +32,10 @@ from imageevalkit.launch.config import Config
 from imageevalkit.launch.slurm import Queued, Slurm, SlurmFailed, words_for
 
 KEYS = ("m/a", "m/b")
+POLICY = (
+    "Batch job submission failed: Job violates accounting/QOS policy "
+    "(job submit limit, user's size and/or time limits)"
+)
 AWAY = "Unable to contact slurm controller (connect failure)"
 
 
@@ -215,6 +220,9 @@ def test_what_an_earlier_run_has_left_in_the_queue_ends_before_others_begin(
     """Only an evaluation is left: the images are looked at again after it, which has the cell."""
     slurm = SimulatedSlurm(plan, seconds=500)
     slurm.take([f"--job-name=evaluate:{KEYS[0]}", comment(plan, plan.jobs[1])])
+    with pytest.raises(UserError, match="earlier run, whose generate:m has not made all: wait, or end it"):
+        look_around(replace(plan, run_folder=str(tmp_path / "20261125-101010-3")), slurm)
+    write_outcome(Path(plan.run_folder), cell_of(KEYS[0]), "generate", Outcome(COMPLETE))
     again = replace(plan, run_folder=str(tmp_path / "20261125-101010-2"))
     asked = list[Sequence[str]]()
     slurm.trouble = lambda words: asked.append(words) if words else None
@@ -229,13 +237,26 @@ def test_a_full_queue_is_tried_again(plan: Plan) -> None:
 
     def trouble(words: Sequence[str] | None) -> None:
         if words and slurm.now < 100:
-            raise SlurmFailed(
-                "Batch job submission failed: Job violates accounting/QOS policy (job submit limit)"
-            )
+            raise SlurmFailed(f"QOSMaxSubmitJobPerUserLimit; {POLICY}")
 
     slurm.trouble = trouble
     assert run(plan, slurm).status == ExitStatus.COMPLETE
     assert 100 < slurm.now < 250
+
+
+@pytest.mark.parametrize("why", ["QOSMaxWallDurationPerJobLimit; ", ""])
+def test_what_a_policy_forbids_for_good_fails(plan: Plan, why: str) -> None:
+    """Its words are those of a full queue; where nothing else is said, only the run's own jobs may make room."""
+    slurm = SimulatedSlurm(plan)
+
+    def trouble(words: Sequence[str] | None) -> None:
+        if words and words[0] == "--job-name=generate:m":
+            raise SlurmFailed(why + POLICY)
+
+    slurm.trouble = trouble
+    summary = run(plan, slurm)
+    assert summary.status == ExitStatus.FAILED and slurm.now < 250
+    assert "job submit limit, user's size and/or time limits" in str(summary.cells[0])
 
 
 def comment(plan: Plan, job: Job) -> str:

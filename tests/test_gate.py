@@ -180,8 +180,9 @@ def test_a_score_that_is_withheld_now_is_lacking(tmp_path: Path) -> None:
 def test_the_noise_of_a_judge_is_part_of_what_chance_does(tmp_path: Path) -> None:
     ones = [item for item, value in HUNDRED.items() if value]
     less = {**HUNDRED, **dict.fromkeys(ones[:7], 0.0)}
-    for noise, verdict in ((None, "fell"), ("text", "fell"), (0.001, "fell"), (0.05, "holds")):
-        more: dict[str, Any] = {} if noise is None else {"noise": {"standard_error": {"accuracy": noise}}}
+    for noise, verdict in ((None, "fell"), (0.001, "fell"), (0.05, "holds")):
+        errors = {"of": 100, "repeated": 50, "changed": 5, "standard_errors": {"accuracy": noise}}
+        more: dict[str, Any] = {} if noise is None else {"noise": errors}
         write_scored(Cell("m", "text"), HUNDRED, more=more)
         (folder := tmp_path / f"{noise}").mkdir()
         baseline = baseline_of(folder)
@@ -193,7 +194,7 @@ def test_the_noise_of_a_judge_is_part_of_what_chance_does(tmp_path: Path) -> Non
 
 
 def test_a_saved_file_is_as_good_as_its_folder_and_the_same_each_time(tmp_path: Path) -> None:
-    noise = {"noise": {"standard_error": {"accuracy": 0.01}}}
+    noise = {"noise": {"of": 100, "repeated": 50, "changed": 5, "standard_errors": {"accuracy": 0.01}}}
     write_scored(Cell("org/m", "text"), HUNDRED, more=noise)
     write_scored(Cell("m", "old"), HUNDRED, with_parts=False)
     files = [tmp_path / "a.zip", tmp_path / "b.zip"]
@@ -232,7 +233,7 @@ def test_a_file_that_is_damaged_or_somebody_elses_is_one_line(tmp_path: Path) ->
         assert "\n" not in str(caught.value)
         assert "/tmp/tmp" not in str(caught.value)
     assert not (tmp_path.parents[1] / "escaped").exists()
-    with pytest.raises(UserError, match="the baseline is the output folder itself"):
+    with pytest.raises(UserError, match="the baseline is what is in output/ now"):
         Gate.of(output_root(), None).close()
     with pytest.raises(UserError, match="is a folder: name a file in it"):
         Gate.of(None, tmp_path)

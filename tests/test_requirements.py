@@ -141,6 +141,10 @@ def model_modules(environment: str) -> list[str]:
     ]
 
 
+# what only the driver's report runs
+OF_THE_REPORT = ("imageevalkit.statistics",)
+
+
 def evaluation(benchmarks: list[str], evaluators: tuple[str, ...]) -> list[str]:
     parts = [module for part in evaluators for module in (modules_below(part) or [part.replace("/", ".")])]
     scoring = [
@@ -193,6 +197,7 @@ def test_a_benchmarks_list_is_complete(benchmark: str) -> None:
     without = [] if "imageevalkit/judges/client" in evaluators else [*NO_API]
     of_weights = ("eval_models/encoders", "eval_models/mplug")
     without += [] if any(part.startswith(of_weights) for part in evaluators) else [*NO_WEIGHTS]
+    without += OF_THE_REPORT
     if "imageevalkit/judges/client" in evaluators:
         without.append("imageevalkit.images")
     needed = third_party(evaluation([benchmark], evaluators), idle=without)
@@ -202,7 +207,7 @@ def test_a_benchmarks_list_is_complete(benchmark: str) -> None:
 
 def test_the_list_of_a_judge_in_transformers_is_complete() -> None:
     modules = evaluation(list(benchmark_tasks()), ("eval_models/vlm",))
-    needed = third_party(modules, idle=(*NO_API, "eval_models.encoders", "eval_models.ocr"))
+    needed = third_party(modules, idle=(*NO_API, *OF_THE_REPORT, "eval_models.encoders", "eval_models.ocr"))
     needed.pop("tqdm", None)
     assert {"torch", "transformers", "rapidfuzz"} <= set(needed)
     assert not missing("judge/transformers.txt", needed)

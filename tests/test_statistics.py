@@ -262,7 +262,7 @@ def strata_of(kind: str, rng: Random, p: float, count: int) -> tuple[list[Stratu
     if kind == "grades":
         return [Stratum(1.0, [(v, 1.0) for v in rng.beta(4 * p, 4 - 4 * p, count).tolist()])], p
     if kind == "four images":  # as hard as their prompt, with a correlation of 1/3
-        right = rng.binomial(4, rng.beta(2 * p, 2 - 2 * p, count))
+        right = np.asarray(rng.binomial(4, rng.beta(2 * p, 2 - 2 * p, count)))
         return [Stratum(1.0, [(float(v), 4.0) for v in right.tolist()])], p
     if kind == "four grades":
         hard = rng.beta(4 * p, 4 - 4 * p, count)

@@ -7,13 +7,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
+from zipfile import is_zipfile
 
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import log_root, output_root, short_path
 from imageevalkit.comparing.junit import Case, junit_xml
 from imageevalkit.comparing.reading import Scored, headline_of, may_compare, read_all, why_not, write_saved
 from imageevalkit.comparing.sides import Pair
-from imageevalkit.errors import CellFailure, ExitStatus, UserError, say, show
+from imageevalkit.errors import CellFailure, ExitStatus, UserError, say, show, worst
 from imageevalkit.report.leaderboard import format_value
 from imageevalkit.statistics.comparison import Comparison, Measured, adjust, compare_all
 from imageevalkit.text import columns_of, counted, plain
@@ -148,6 +149,8 @@ def _of_cell(before: Scored, results: Sequence[Scored]) -> Iterator[Check | tupl
             yield replace(
                 lacking, verdict=UNTESTED, now=is_.metric.value, remark="of other items, which nothing pairs"
             )
+        elif left_out and not (was.metric.parts and is_.metric.parts):
+            yield replace(lacking, now=is_.metric.value, remark="none of the baseline's prompts is left")
         else:
             remark = f"{counted(len(left_out), 'item')} with other prompts left out" if left_out else ""
             errors = [one.noise[metric] for one in (before, now) if metric in one.noise]
@@ -207,6 +210,10 @@ class Gate:
                 raise UserError(f"--gate: {error}") from None
         if save and save.is_dir():
             raise UserError(f"--save_baseline: {short_path(save)} is a folder: name a file in it")
+        if save and save.exists() and not is_zipfile(save):
+            raise UserError(
+                f"--save_baseline: {short_path(save)} is another file, no baseline: name a new one"
+            )
         return cls(place, baseline, save)
 
     def check_cells(self, keys: Collection[str]) -> None:
@@ -222,9 +229,10 @@ class Gate:
         Raises UserError: nothing can be checked or saved. CellFailure: a file cannot be written.
         """
         root = output_root()
-        if run is None and self.place and self.place.resolve() == root.resolve():
+        place = self.place and self.place.resolve()
+        if run is None and place and not is_zipfile(place) and place.is_relative_to(root.resolve()):
             raise UserError(
-                "--gate: the baseline is the output folder itself: give an older one, or a saved file"
+                "--gate: the baseline is what is in output/ now: give an older one, or a saved file"
             )
         try:
             now = read_all(root, _tell)[1]
@@ -238,7 +246,8 @@ class Gate:
                 self.check_cells([one.cell.key for one in now])
             status = self._check(now, run)
         if self.save:
-            self._save([one for one in now if run is None or one.cell.key in run], status, run or {})
+            scored = [one for one in now if one.result.headline and (run is None or one.cell.key in run)]
+            status = worst([status, self._save(scored, status, run or {})])
         return status
 
     def _check(self, now: Sequence[Scored], run: Mapping[str, str] | None) -> ExitStatus:
@@ -259,7 +268,8 @@ class Gate:
         show(f"gate: {what}, baseline {place}: exit status {int(status)}; {short_path(path)}")
         return status
 
-    def _save(self, scored: Sequence[Scored], status: ExitStatus, run: Mapping[str, str]) -> None:
+    def _save(self, scored: Sequence[Scored], status: ExitStatus, run: Mapping[str, str]) -> ExitStatus:
+        """FAILED where it was asked for and is not done."""
         assert self.save
         why = "" if scored else "there is no result"
         if failed := sum(map(bool, run.values())):
@@ -268,9 +278,10 @@ class Gate:
             why = "the gate failed"
         if why:
             show(f"not saved: {why}; {short_path(self.save)} stays as it is")
-            return
+            return ExitStatus.COMPLETE if status == ExitStatus.FELL else ExitStatus.FAILED
         count = _write(self.save, lambda: write_saved(self.save or Path(), scored))
         show(f"baseline of {counted(count or 0, 'cell')}: {short_path(self.save)}")
+        return ExitStatus.COMPLETE
 
 
 def _case(one: Check) -> Case:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile, ZipInfo, is_zipfile
 from imageevalkit import registry
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell, short_path
-from imageevalkit.cell.jsonl import Tell, is_number, parse, read_jsonl
+from imageevalkit.cell.jsonl import Tell, read_jsonl
 from imageevalkit.cell.results import SCORE, Metric, Result
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.metrics import grouped
@@ -83,7 +84,8 @@ def read_all(path: Path, tell: Tell) -> tuple[Path, list[Scored]]:
                     file.extract(member, folder)
             # what cannot be read is in the file, wherever it lies for now
             found = _read(folder, lambda line: tell(line.replace(str(folder), short_path(path))))
-        except (BadZipFile, OSError, NotImplementedError, RuntimeError) as error:
+        # what is in a damaged member is anything
+        except (BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError) as error:
             raise UserError(f"{short_path(path)} cannot be read: {error}") from None
         except UserError as error:
             raise UserError(str(error).replace(str(folder), short_path(path))) from None
@@ -112,19 +114,14 @@ def _scored(reports: Iterable[CellReport], tell: Tell) -> Iterator[Scored]:
             if one.result.withheld.startswith(STALE):
                 tell(f"{cell.key}@{one.result.evaluator.id}: left out, {one.result.withheld}")
                 continue
-            yield Scored(cell, one.result, prompts, hashes, _noise(one.source), one.source)
-
-
-def _noise(source: Path) -> dict[str, float]:
-    """Standard errors by metric, of a file of any version."""
-    try:
-        raw: Any = parse(source.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    for name in ("noise", "standard_error"):
-        raw = raw.get(name) if isinstance(raw, dict) else None
-    found = raw.items() if isinstance(raw, dict) else ()
-    return {name: float(value) for name, value in found if is_number(value) and value > 0}
+            yield Scored(
+                cell,
+                one.result,
+                prompts,
+                hashes,
+                one.result.noise.standard_errors if one.result.noise else {},
+                one.source,
+            )
 
 
 def may_compare(one: Result, other: Result) -> bool:

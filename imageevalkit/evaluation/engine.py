@@ -31,12 +31,13 @@ from imageevalkit.cell.items import Item, as_shown
 from imageevalkit.cell.records import OK, Record
 from imageevalkit.cell.results import Coverage, Metric, Result, Score
 from imageevalkit.cell.states import CORRUPT, GENERATED, ImageState, Survey, scorable, survey_images
-from imageevalkit.errors import CellFailure, ExitStatus, say
+from imageevalkit.errors import CellFailure, ExitStatus, UserError, say
 from imageevalkit.evaluation.interview import JUDGE_FAILED, UNPARSED, Interview
 from imageevalkit.evaluation.noise import Repeats, notes_of
 from imageevalkit.hashes import environment_hash
 from imageevalkit.images import count_missing
 from imageevalkit.progress import ProgressWriter
+from imageevalkit.secrets import one_line
 from imageevalkit.text import decimals, dollars
 
 
@@ -105,8 +106,13 @@ def evaluate_cell(
     with benchmark_code(benchmark.name, "notes()"):
         own_notes = [*benchmark.notes(scores)]
     origin = provenance(cell, found, data_sha256, {**interview.spent, "run": interview.began})
-    noise = repeats.noise(states, scores, metrics)
-    for note in (drifted := notes_of(noise, repeats.probes_file)):
+    try:
+        noise = repeats.noise(states, scores, metrics)
+        drifted = notes_of(noise, repeats.probes_file)
+    except (CellFailure, UserError, OSError) as error:  # what is judged and paid for stands without it
+        say(f"the judge's noise is not told: {one_line(error)}")
+        noise, drifted = None, []
+    for note in drifted:
         say(note)
     result = result_of(
         cell,

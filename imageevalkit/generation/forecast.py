@@ -28,13 +28,13 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
     steps = steps_to_make(order.overwrite, order.retry_refused)
 
     def forecast(cell: Cell) -> str:
-        setting, found = _survey(cell, request, datasets)
+        setting, whole, found = _survey(cell, request, datasets)
         counts = found.counts
         parts = f"{counts['make']} images to make, {counts['reuse']} to reuse, {counts['repair']} to repair"
         if refused := counts["refused"]:
             again = " and sent again" if order.retry_refused else ""
             parts += f", {refused} refused before{again}"
-        if stale := found.explain_stale():
+        if stale := whole.explain_stale():
             again = "made again" if order.overwrite else "kept, the cell would stop: needs --overwrite"
             parts += f"; {stale} ({again})"
         if cost := money(setting, sum(counts[step] for step in steps), order.batch):
@@ -56,8 +56,8 @@ def calls_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
         nonlocal left
         if left <= 0:
             return 0
-        setting, found = _survey(cell, request, datasets)
-        if found.of("stale") and not order.overwrite:
+        setting, whole, found = _survey(cell, request, datasets)
+        if whole.of("stale") and not order.overwrite:
             return 0  # the cell stops
         images = len(found.to_make(order.overwrite, order.retry_refused))
         calls = math.ceil(images / setting["model_kwargs"].get("batch_size", 1))
@@ -67,12 +67,15 @@ def calls_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
     return forecast
 
 
-def _survey(cell: Cell, request: Mapping[str, Any], datasets: Datasets) -> tuple[Mapping[str, Any], Survey]:
-    """The resolved setting of the model of ``cell``, and what is there of its images, or of the job's shard of them."""
+def _survey(
+    cell: Cell, request: Mapping[str, Any], datasets: Datasets
+) -> tuple[Mapping[str, Any], Survey, Survey]:
+    """The resolved setting of the model of ``cell``, what is there of its images, and of the job's shard of them."""
     order, task = GenerateOrder(**request["order"]), datasets[cell.benchmark].dataset_task
     setting = order.settings[cell.model][task]
     shard = Shard.of(request["shard"])
-    return setting, datasets.survey(cell, order.limit, fp.settings_of(task, setting), shard)
+    whole = datasets.survey(cell, order.limit, fp.settings_of(task, setting), shard)
+    return setting, whole, whole.of_shard(shard) if shard else whole
 
 
 def money(setting: Mapping[str, Any], count: int, batch: bool = False) -> str:

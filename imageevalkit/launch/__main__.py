@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from imageevalkit import logs
-from imageevalkit.cell import REPO, lock_cell, note_owner
+from imageevalkit.cell import LAUNCHERS_LOCK, REPO, lock_cell, note_owner
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, say, show, worst
 from imageevalkit.jobs import USABLE, GenerateOrder, cell_of
 from imageevalkit.launch import cluster, export, runs
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 # an option of these on the command line says that something shall run
 _RUNS = {"--model_names", "--ds_names", "--quickstart"}
-# open at a time in the launcher, beside the lock and the log of each cell
+# open at a time in the launcher, beside two locks and the log of each cell
 _FILES = 64
-_FILES_OF_CELL = 2
+_FILES_OF_CELL = 3
 
 
 def main() -> ExitStatus:
@@ -81,6 +81,8 @@ def main() -> ExitStatus:
     try:
         # every cell is locked before anything starts: a second run on any of them ends here
         locks = {} if plan.cluster else {key: lock_cell(cell_of(key)) for key in sorted(plan.cells)}
+        # a cluster's launcher may have jobs to come, whose nodes have no lock yet
+        launchers = [lock_cell(cell_of(key), name=LAUNCHERS_LOCK) for key in locks]
         plan = with_gpus_of_work(plan)
         found = cluster.look_around(plan, slurm) if plan.cluster else None
         plan.save()
@@ -92,12 +94,12 @@ def main() -> ExitStatus:
     for line in makers({model: by_task for order in orders for model, by_task in order.settings.items()}):
         say(line)
     if options.launcher == EXPORT:
-        for lock in locks.values():  # its jobs take them, where they run
+        for lock in (*locks.values(), *launchers):  # its jobs take them, where they run
             os.close(lock)
         return export.write(plan)
     if options.detach:
         runs.detach(Path(plan.run_folder))
-        for lock in (found.locks if found else locks).values():
+        for lock in (*(found.locks if found else locks).values(), *launchers):
             note_owner(lock)
     runs.note_launcher(Path(plan.run_folder))
     logs.print_without_fear()

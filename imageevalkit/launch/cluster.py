@@ -26,6 +26,7 @@ from imageevalkit.cell.records import mend_records
 from imageevalkit.cell.shards import FOLDER as SHARDS
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, complain, say, worst
 from imageevalkit.jobs import (
+    COMPLETE,
     FAILED,
     USABLE,
     Job,
@@ -161,29 +162,60 @@ def look_around(plan: Plan, slurm: Slurm) -> Found:
             "see each other in the queue; keep others away from these cells"
         )
     owed = sorted({key for job in plan.jobs for key in job.owed})
-    # first: who has them submits no more from now on
-    locks = {key: lock_cell(cell_of(key), name=LAUNCHERS_LOCK) for key in owed}
+    with contextlib.ExitStack() as on_failure:
+        locks = dict[str, int]()
+        for key in owed:  # first: who has them submits no more from now on
+            locks[key] = lock_cell(cell_of(key), name=LAUNCHERS_LOCK)
+            on_failure.callback(os.close, locks[key])
+        found = Found(_jobs_there(plan, slurm, owed), locks)
+        on_failure.pop_all()
+    return found
+
+
+def _jobs_there(plan: Plan, slurm: Slurm, owed: Sequence[str]) -> dict[str, FoundJob]:
+    """Those of :class:`Found`; records that shards of the other cells have left are gathered. Raises as
+    :func:`look_around`."""
     there, others = waiting_or_running(slurm), _Others()
     own, cells = {identity(plan, job): job for job in plan.jobs if not job.always}, {*owed}
-    jobs = dict[str, FoundJob]()
+    jobs, ending = dict[str, FoundJob](), set[str]()
     for number, queued in there.items():
         mark, key, folder = [*queued.comment.split(" ", 2), "", ""][:3]
         if mark != _MARK or not (other := others.job(Path(folder), key)):
             continue
-        if key in own:
+        if queued.state == "COMPLETING":
+            ending.update(other.owed)  # it has left what it leaves; who comes next waits for its locks
+        elif key in own:
             jobs.setdefault(own[key].name, FoundJob(number, Path(folder), other.logs))
         elif shared := sorted(cells & {*other.owed}):
             raise UserError(
                 f"{shared[0]} is being worked on by Slurm job {number} ({other.name}), which was told otherwise "
                 f"than this run: wait for it, or end it (scancel {number})"
             )
-    theirs = {key for job in plan.jobs if job.name in jobs for key in job.owed}
+    for job in plan.jobs:
+        # what it goes on from would be made again behind its back
+        if job.name in jobs and (lacking := _not_at_hand(plan, job, jobs)):
+            number = jobs[job.name].number
+            raise UserError(
+                f"{job.name} is Slurm job {number} of an earlier run, whose {lacking} has not made all: wait, or "
+                f"end it (scancel {number})"
+            )
+    theirs = ending | {key for job in plan.jobs if job.name in jobs for key in job.owed}
     for cell in (cell_of(key) for key in owed if key not in theirs):
         lock = lock_cell(cell)  # a run on one machine has it, or nobody
         if (cell.folder / SHARDS).is_dir():
             mend_records(cell)  # today there may be others
         os.close(lock)
-    return Found(jobs, locks)
+    return jobs
+
+
+def _not_at_hand(plan: Plan, job: Job, found: Mapping[str, FoundJob]) -> str:
+    """A job before ``job``, itself ``found``, that is neither found nor has made all that there is to make."""
+    for before in (plan.job(name) for name in job.after if name not in found):
+        for key in {*job.owed} & {*before.owed}:
+            outcome = read_outcome(found[job.name].folder, cell_of(key), before.step)
+            if outcome is None or outcome.state != COMPLETE:
+                return before.name
+    return ""
 
 
 class _Others:
@@ -343,7 +375,7 @@ class _Run:
                 if error.is_silent:
                     self._unsure[job.name], self._silence = self._now(), str(error)
                     return
-                if error.passes:
+                if error.passes or (error.may_pass and self._active):
                     self._full_until = self._now() + _FULL_FOR
                     self._held_back = f"as Slurm says: {error}"
                     return
@@ -367,7 +399,10 @@ class _Run:
         """The numbers of the jobs that must have ended: those it comes after, and what an earlier run has left in the
         queue of its cells, which has their locks."""
         numbers = [self._ids[name] for name in job.after if name in self._ids and name not in self._ended]
-        others = (one for one in self._active if one.folder != self._folder)
+        # shards share the lock
+        others = (
+            one for one in self._active if one.folder != self._folder and not (one.job.shard and job.shard)
+        )
         return [*numbers, *(one.id for one in others if not {*one.job.owed}.isdisjoint(job.owed))]
 
     def _comment(self, job: Job) -> str:
@@ -453,8 +488,7 @@ class _Run:
             number = next((number for number, queued in there.items() if queued.comment == comment), "")
             if number:
                 self._add(job, number, self._folder)
-                if self._stop:
-                    self._cancel()
+                self._is_cancelled = False  # if the run is being stopped, it comes late
             if number or self._now() - asked > _TAKEN_WITHIN:
                 del self._unsure[name]
 

@@ -263,7 +263,14 @@ class _NodeJob:
         size = 0
         for cell in map(cell_of, self._job.owed):
             records = own_file(cell.generation, Shard.of(self._job.shard))
-            for path in (records, cell.judgements, cell.batches, cell.judge_batches, cell.prompts):
+            for path in (
+                records,
+                cell.judgements,
+                cell.repeats,
+                cell.batches,
+                cell.judge_batches,
+                cell.prompts,
+            ):
                 with contextlib.suppress(OSError):
                     size += path.stat().st_size
         return size

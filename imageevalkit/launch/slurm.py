@@ -49,14 +49,16 @@ _OURS = (
 )
 _OURS_SHORT = "JdDoNnaW"
 _ANSWERS_WITHIN = 60.0
+_AT_ONCE = 500  # numbers of jobs in one command
 _PREFIX = re.compile(r"^\w+: (?:(?:error|fatal): )?")  # "sbatch: error: "
 _ASKS_FOR_GPUS = re.compile(r"--gpus|-G|--gres=.*\bgpu")
 _GPU = re.compile(r"\bgpu(?::[^:,(\s]+)?:(\d+)")
-# The controller's words for "no more jobs for now", which pass when some have ended.
+# The controller's words for "no more jobs for now", which pass when some have ended, as QOSMaxSubmitJobPerUserLimit.
 _LATER = re.compile(
-    r"SubmitLimit|submit limit|MaxJobCount|Job/step count|Resource temporarily unavailable|Slurm temporarily",
-    re.I,
+    r"SubmitJob|MaxJobCount|Job/step count|Resource temporarily unavailable|Slurm temporarily", re.I
 )
+# The same words stand for a bound on jobs and for one on a job's size or time, where none of its own comes before them.
+_PERHAPS_LATER = re.compile(r"^(?!.*\w+Limit\b).*submit limit", re.I)
 # Of a controller that starts again, or has too much to do: what it was told may have reached it.
 _SILENT = re.compile(
     r"contact slurm controller|timed out|Connection (?:refused|reset)|Transport endpoint|connection failure"
@@ -74,13 +76,14 @@ ENDED = KILLED | {"COMPLETED", "FAILED"}
 class SlurmFailed(Exception):
     """A command of Slurm's that does not do what it should; the text says why in one line.
 
-    ``passes``: it will do so when jobs have ended. ``is_silent``: it does not answer, and what it was told may yet be
-    done.
+    ``passes``: it will do so when jobs have ended, or ``may_pass``. ``is_silent``: it does not answer, and what it was
+    told may yet be done.
     """
 
     def __init__(self, text: str, is_silent: bool = False) -> None:
         super().__init__(text)
-        self.passes, self.is_silent = bool(_LATER.search(text)), is_silent or bool(_SILENT.search(text))
+        self.passes, self.may_pass = bool(_LATER.search(text)), bool(_PERHAPS_LATER.search(text))
+        self.is_silent = is_silent or bool(_SILENT.search(text))
 
 
 class Queued(NamedTuple):
@@ -117,11 +120,14 @@ class Slurm:
 
     def cancel(self, numbers: Sequence[str]) -> None:
         """End these jobs. Raises as :meth:`submit`."""
+        failed: SlurmFailed | None = None
         for n in range(0, len(numbers), _AT_ONCE):
-            _asked("scancel", *numbers[n : n + _AT_ONCE])
-
-
-_AT_ONCE = 500
+            try:
+                _asked("scancel", *numbers[n : n + _AT_ONCE])
+            except SlurmFailed as error:
+                failed = error
+        if failed:
+            raise failed
 
 
 def _asked(*command: str, environ: Mapping[str, str] | None = None) -> str:
@@ -146,7 +152,7 @@ def _asked(*command: str, environ: Mapping[str, str] | None = None) -> str:
         raise SlurmFailed(f"{command[0]}: {one_line(error)}") from None
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip()).splitlines() or [f"exit status {done.returncode}"]
-        raise SlurmFailed(one_line(_PREFIX.sub("", said[-1]), 300))
+        raise SlurmFailed(one_line("; ".join(_PREFIX.sub("", line) for line in said[-3:]), 300))
     return done.stdout
 
 

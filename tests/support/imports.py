@@ -17,6 +17,7 @@ _ROOTS = (REPO / "infer", REPO)
 _DISTRIBUTIONS = {
     "pynvml": ("nvidia-ml-py",),
     "PIL": ("pillow",),
+    "yaml": ("pyyaml",),
     "cv2": ("opencv-python", "opencv-python-headless"),
     "open_clip": ("open-clip-torch",),
 }

@@ -18,6 +18,7 @@ FILES = {
         for name in ("generation", "judgements", "scores", "fingerprints", "prompts", "batches")
     },
     "judge_batches.jsonl": "batches",
+    "repeats.jsonl": "judgements",
     "result.json": "result",
 }
 
