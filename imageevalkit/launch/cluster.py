@@ -462,6 +462,7 @@ class _Run:
             if queued and queued.state not in ENDED:
                 if queued.state == "RUNNING" and one.state != "RUNNING":
                     one.running_since = now
+                    one.pace.start_attempt()
                     self._display.job_started(one.job, 1, f"node {queued.node}, job {one.id}")
                 one.state, one.reason, one.gone_since = queued.state, queued.reason, 0.0
                 if one.state == "RUNNING":  # not at every tick: hundreds of files, and a network between

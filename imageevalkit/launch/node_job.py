@@ -23,7 +23,7 @@ from imageevalkit.cell import REPO, lock_cell, lock_shard
 from imageevalkit.cell.records import mend_records
 from imageevalkit.cell.shards import Shard, own_file
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, say
-from imageevalkit.jobs import Job, Plan, cell_of, load_plan, lost_before, read_outcome, write_outcome
+from imageevalkit.jobs import USABLE, Job, Plan, cell_of, load_plan, lost_before, read_outcome, write_outcome
 from imageevalkit.launch.cluster import FILES_COME_WITHIN, Report, read_report, report_path
 from imageevalkit.launch.gpus import visible_gpus
 from imageevalkit.launch.process import CANNOT_START, FINAL, guarded, job_environ, start_of
@@ -241,7 +241,10 @@ class _NodeJob:
         if self._stopping != signal.SIGUSR1 or not self._is_slurms:
             return ExitStatus.TERMINATED  # Slurm starts it again where it shall go on
         if not has_moved:
-            problem = "its time limit came before it had anything done: give it more (SLURM_TIME_MAP)"
+            problem = (
+                "it was told to end, SLURM_GRACE seconds before its time limit, before it had anything done: give it "
+                "more time (SLURM_TIME_MAP)"
+            )
             return self._leave(Report(None, problem, attempts=attempt))
         return self._back_in_queue("its time limit came", attempt)
 
@@ -294,6 +297,9 @@ class _NodeJob:
             write_atomic(report_path(self._folder, self._job), json.dumps(told))
         if report.problem:
             say(report.problem)
+        for key, outcome in owed.items():
+            if outcome and outcome.state not in USABLE:
+                say(f"{key}: {outcome.state}: {outcome.message}")
         # what lacks an item is as usable as it will be: an engine that starts failed scripts again need not do so
         is_usable = report.status in (ExitStatus.COMPLETE, ExitStatus.INCOMPLETE)
         return ExitStatus.COMPLETE if is_usable else ExitStatus.FAILED

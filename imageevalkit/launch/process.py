@@ -163,10 +163,10 @@ def shorten(text: str) -> str:
 
 
 def log_of(job: Job, cell: str | None = None) -> str:
-    """The log of ``cell`` if the job got so far, else the one written last (where a job died)."""
+    """The log of ``cell`` if the job got so far, else the one written last (where a job died); empty: none was."""
     if cell is not None and len(job.logs) == len(job.cells):
         own = job.logs[job.cells.index(cell)]
         if (REPO / own).exists():
             return own
     written = [log for log in job.logs if (REPO / log).exists()]
-    return max(written, key=lambda log: (REPO / log).stat().st_mtime_ns) if written else job.logs[0]
+    return max(written, key=lambda log: (REPO / log).stat().st_mtime_ns) if written else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import shlex
 import subprocess
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,6 +31,7 @@ from imageevalkit.launch.benchmarks import BenchmarkChoice, ConfiguredJudge, cho
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.models import check_model, model_tasks
 from imageevalkit.launch.process import DRIVER_PYTHON, program_of, python_of, with_our_paths
+from imageevalkit.launch.slurm import words_for_gpus
 from imageevalkit.machine import available_cores
 from imageevalkit.secrets import environ_with
 from imageevalkit.text import columns_of, counted
@@ -105,6 +107,8 @@ def describe(plan: Plan) -> tuple[str, ExitStatus]:
     order = "side by side" if plan.parallel else "one after another"
     if plan.parallel is None and any(job.follows for job in plan.jobs):
         order += ", APIs judging images as they are made"
+    if plan.cluster:
+        order = "through Slurm"
     lines = [f"plan: {counted(len(plan.cells), 'cell')}, {counted(len(plan.jobs), 'job')}, {order}"]
     status = ExitStatus.FAILED if plan.blocked else ExitStatus.COMPLETE
     requests = {job.name: _requests(plan, job) for job in plan.jobs}
@@ -114,6 +118,9 @@ def describe(plan: Plan) -> tuple[str, ExitStatus]:
         is_evaluation = isinstance(job.order, EvaluateOrder)
         program = requests[job.name][0].python if is_evaluation else job.command[0]
         lines.append(f"{job.name}: {program}, {gpus_of(job)}, {counted(job.cores, 'core')}")
+        if plan.cluster:
+            words = plan.cluster.sbatch[job.name]
+            lines.append(f"  sbatch {shlex.join([*words_for_gpus(job.gpus_at_most, words), *words])}")
         if isinstance(job.order, ServeOrder):
             served = ", ".join(job.cells)
             lines.append(f"  serves {job.order.judge} ({job.order.command[0]}) to {served}")

@@ -61,6 +61,9 @@ def make_report(asked: Asked, plan: Plan | None = None) -> ExitStatus:
                 cell if cell.result else cell._replace(problem=failed.get(cell.cell.key, cell.problem))
                 for cell in found
             ]
+            # what failed before it had a file is no less a cell without a result
+            there = {cell.cell.key for cell in cells}
+            cells += [_without_files(key, why) for key, why in failed.items() if key not in there]
             ranks = Ranks()
             _print(cells, unreadable, wanted, failed, ranks)  # first: a full disk must not hide the scores
             paths = write_reports(cells, unreadable, asked, ranks)
@@ -72,6 +75,11 @@ def make_report(asked: Asked, plan: Plan | None = None) -> ExitStatus:
     # what failed is the last word
     show("\n".join([*(f"report: {path}" for path in paths), *map(plain, asked.refused)]))
     return ExitStatus.FAILED if asked.refused else ExitStatus.COMPLETE
+
+
+def _without_files(key: str, problem: str) -> CellReport:
+    cell = cell_of(key)
+    return CellReport(cell, None, problem, [], cell.result)
 
 
 def write_reports(
