@@ -128,12 +128,12 @@ class _NodeJob:
         until = time.monotonic() + _LEFT_WITHIN
         while before and not self._claim.has_left(before) and time.monotonic() < until:
             if self._stopping:
-                return ExitStatus.TERMINATED
+                return self._stopped(0, None, has_moved=False)
             time.sleep(_TICK)
         report_path(self._folder, job).unlink(missing_ok=True)  # of a start before this one
         lost = {} if job.always else self._lost_before()
         if self._stopping:
-            return ExitStatus.TERMINATED
+            return self._stopped(0, None, has_moved=False)
         if lost and (not job.partial or len(lost) == len(job.cells)):
             return self._leave(Report(None, next(iter(lost.values())), skipped=True))
         given = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
@@ -240,6 +240,10 @@ class _NodeJob:
         """What is left is for the next start of this job, or for the next run."""
         if self._stopping != signal.SIGUSR1 or not self._is_slurms:
             return ExitStatus.TERMINATED  # Slurm starts it again where it shall go on
+        if self._is_preempted():
+            if self._is_ending:
+                return ExitStatus.TERMINATED  # no grace time: Slurm has put it back itself
+            return self._back_in_queue("another job takes its place", attempt)
         if not has_moved:
             problem = (
                 "it was told to end, SLURM_GRACE seconds before its time limit, before it had anything done: give it "
@@ -247,6 +251,13 @@ class _NodeJob:
             )
             return self._leave(Report(None, problem, attempts=attempt))
         return self._back_in_queue("its time limit came", attempt)
+
+    def _is_preempted(self) -> bool:
+        """Whether that is why Slurm has sent SIGUSR1: with ``preempt_send_user_signal`` it does so when the grace time
+        begins. SIGTERM comes at its end, and is all that comes elsewhere."""
+        asked = ["squeue", "--noheader", f"--jobs={os.environ['SLURM_JOB_ID']}", "--Format=PreemptTime"]
+        done = subprocess.run(asked, capture_output=True, text=True, check=False)
+        return done.returncode == 0 and done.stdout.strip() not in ("", "N/A")
 
     def _back_in_queue(self, why: str, attempt: int = 1) -> ExitStatus:
         number = os.environ.get("SLURM_JOB_ID", "")
