@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from imageevalkit.cell import lock_cell
+from imageevalkit.cell import lock_cell, log_root
 from imageevalkit.errors import ExitStatus, UserError
 from imageevalkit.jobs import (
     COMPLETE,
@@ -26,10 +26,11 @@ from imageevalkit.jobs import (
     stop_path,
     write_outcome,
 )
-from imageevalkit.launch import cluster, node_job
-from imageevalkit.launch.cluster import Found, Report, look_around, report_path, run_plan
+from imageevalkit.launch import cluster, node_job, runs
+from imageevalkit.launch.cluster import Found, Report, files_of, look_around, report_path, run_plan
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.slurm import Queued, Slurm, SlurmFailed, words_for
+from imageevalkit.locks import take_lock
 
 KEYS = ("m/a", "m/b")
 POLICY = (
@@ -42,7 +43,7 @@ AWAY = "Unable to contact slurm controller (connect failure)"
 class SimulatedSlurm(Slurm):
     """Jobs take ``seconds`` each, all at once, and leave what a node job leaves, but for the outcomes' own files.
 
-    ``trouble`` is called before a job is submitted and before the queue is told, with the words (None: of the queue).
+    ``trouble`` is called before anything is done, with the words of a job that is submitted.
     """
 
     def __init__(self, plan: Plan, seconds: float = 20.0) -> None:
@@ -77,6 +78,7 @@ class SimulatedSlurm(Slurm):
         }
 
     def cancel(self, numbers: Sequence[str]) -> None:
+        self.trouble(None)
         for number in numbers:
             self.there.pop(number, None)
 
@@ -182,6 +184,43 @@ def test_the_file_stop_ends_a_run_wherever_its_launcher_is(plan: Plan) -> None:
     assert {cell.state for cell in summary.cells} == {"interrupted"}
 
 
+@pytest.mark.parametrize(("answers", "left", "by_number"), [(1, "1 job", ""), (2, "2 jobs", " (scancel 1)")])
+def test_what_a_controller_that_stays_away_may_have_left_is_told(
+    plan: Plan, capsys: pytest.CaptureFixture[str], answers: int, left: str, by_number: str
+) -> None:
+    """It is gone while a job is submitted, the first or the second one; then the run is stopped."""
+    slurm, asked = SimulatedSlurm(plan, seconds=1000), list[object]()
+
+    def trouble(words: Sequence[str] | None) -> None:
+        asked.append(words)
+        if len(asked) > answers:
+            stop_path(Path(plan.run_folder)).touch()
+            slurm.now += 9  # as long as commands try
+            raise SlurmFailed(AWAY)
+
+    slurm.trouble = trouble
+    assert run(plan, slurm).status == ExitStatus.TERMINATED
+    assert slurm.now < 120
+    what = (
+        "of this run may be in Slurm's queue yet: bash eval.sh --cancel ends what is left, once Slurm answers"
+    )
+    assert f"{left} {what}{by_number}\n" in capsys.readouterr().err
+
+
+def test_what_lets_a_held_job_go_on_is_told(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
+    class Holding(SimulatedSlurm):
+        def queue(self) -> dict[str, Queued]:
+            there = super().queue()
+            held = Queued("PENDING", "launch failed requeued held", "", "")
+            return there | {number: held for number in there if number == "1" and self.now < 10}
+
+    assert run(plan, Holding(plan)).status == ExitStatus.COMPLETE
+    what = (
+        "generate:m in Slurm's queue (launch failed requeued held), job 1: scontrol release 1 lets it go on"
+    )
+    assert what in capsys.readouterr().err
+
+
 def test_one_launcher_at_a_time_has_a_cell(plan: Plan) -> None:
     """Jobs that it holds back are in no queue; those on their nodes have the cell's own lock meanwhile."""
     slurm = SimulatedSlurm(plan)
@@ -229,6 +268,26 @@ def test_what_an_earlier_run_has_left_in_the_queue_ends_before_others_begin(
     assert run(again, slurm, look_around(again, slurm)).status == ExitStatus.COMPLETE
     [generate] = [words for words in asked if words[0] == "--job-name=generate:m"]
     assert "--dependency=afterany:1" in generate
+
+
+@pytest.mark.parametrize("is_alive", [True, False])
+def test_a_run_whose_launcher_is_elsewhere_is_ended_while_it_has_no_job_in_the_queue(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_alive: bool
+) -> None:
+    """A full queue has held all of them back; or that launcher was killed."""
+    folder = log_root() / "runs" / "20261125-101010-1"
+    replace(plan, run_folder=str(folder)).save()
+    files_of(folder).mkdir()
+    monkeypatch.setattr(runs, "Slurm", lambda: SimulatedSlurm(plan))
+    (folder / "launcher.json").write_text(json.dumps({"host": "login2", "pid": 1, "began": "1"}))
+    with (folder / "launcher.lock").open("w") as lock:
+        if is_alive:
+            take_lock(lock.fileno(), Path(lock.name))
+        runs.cancel()
+    told = capsys.readouterr().out
+    assert ("cancelled: run " in told and "watched from login2" in told) == is_alive
+    assert ("no run is under way" in told) != is_alive
+    assert stop_path(folder).exists() == is_alive
 
 
 def test_a_full_queue_is_tried_again(plan: Plan) -> None:

@@ -251,6 +251,14 @@ class _Submitted:
     gone_since: float = 0.0
     paces: Sequence[Pace] = ()
 
+    @property
+    def why(self) -> str:
+        """Why it waits."""
+        told = f"in Slurm's queue ({self.reason}), job {self.id}"
+        # "launch failed requeued held", "JobHeldUser": for ever, if nobody acts
+        is_held = "held" in self.reason.lower()
+        return f"{told}: scontrol release {self.id} lets it go on" if is_held else told
+
 
 def run_plan(
     plan: Plan,
@@ -320,6 +328,8 @@ class _Run:
                 self._sleep(_TICK)
         except BaseException:
             self._cancel()
+            if not self._is_cancelled:
+                self._tell_what_is_left()
             raise
         self._display.close(self._money())
         return self._summarize()
@@ -339,11 +349,11 @@ class _Run:
         if self._stop is None:
             self._submit_in_order()
         elif self._now() - self._stop_time > _STOPS_WITHIN:
+            self._tell_what_is_left()
             self._unsure.clear()
+            why = "still in the queue" if self._is_cancelled else f"Slurm does not answer ({self._silence})"
             for one in list(self._active):
-                self._end(
-                    one, Report(None, f"still in the queue {_STOPS_WITHIN:.0f} s after scancel {one.id}")
-                )
+                self._end(one, Report(None, f"{why} {_STOPS_WITHIN:.0f} s after scancel {one.id}"))
         if self._now() >= self._next_view:
             self._display.refresh(self._view())
             self._next_view = self._now() + len(self._active) / _SHOWN_PER_SECOND
@@ -523,7 +533,7 @@ class _Run:
         now = self._now()
         states = self._ledger.cell_states()
         waiting = [
-            WaitingJob(one.job.name, f"in Slurm's queue ({one.reason}), job {one.id}", now - one.since)
+            WaitingJob(one.job.name, one.why, now - one.since)
             for one in self._active
             if one.state == "PENDING" and one.reason not in ("Dependency", "None", "")
         ]
@@ -565,11 +575,17 @@ class _Run:
             try:
                 self._slurm.cancel(ids)
             except (SlurmFailed, UserError) as error:
-                is_silent = isinstance(error, SlurmFailed) and error.is_silent
-                if is_silent and self._now() - self._stop_time < _STOPS_WITHIN:
+                if isinstance(error, SlurmFailed) and error.is_silent:
                     return  # once more
-                complain(f"{error}; to end what is left: scancel {' '.join(ids)}")
+                complain(str(error))
         self._is_cancelled = True
+
+    def _tell_what_is_left(self) -> None:
+        ids = [one.id for one in self._active]
+        if count := len(ids) + len(self._unsure):
+            by_number = f" (scancel {' '.join(ids)})" if ids else ""
+            left = f"{counted(count, 'job')} of this run may be in Slurm's queue yet"
+            complain(f"{left}: bash eval.sh --cancel ends what is left, once Slurm answers{by_number}")
 
     def _summarize(self) -> RunSummary:
         stopped = None

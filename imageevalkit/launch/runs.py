@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -21,6 +22,7 @@ from imageevalkit.jobs import Plan, cell_of, load_plan, read_outcome, stop_path
 from imageevalkit.launch import cluster
 from imageevalkit.launch.process import start_of
 from imageevalkit.launch.slurm import Slurm, SlurmFailed
+from imageevalkit.locks import open_lock, take_lock
 from imageevalkit.progress import ProgressReader
 from imageevalkit.secrets import one_line
 from imageevalkit.text import counted
@@ -42,10 +44,16 @@ def _file(folder: Path) -> Path:
     return folder / "launcher.json"
 
 
+def _lock(folder: Path) -> Path:
+    return folder / "launcher.lock"
+
+
 def note_launcher(folder: Path) -> None:
     """This process watches the run in ``folder``. Raises CellFailure: the disk is full."""
     launcher = Launcher(socket.gethostname(), os.getpid(), start_of(os.getpid()))
     write_atomic(_file(folder), json.dumps(asdict(launcher)))
+    with contextlib.suppress(UserError, OSError):  # no locks there: other machines see its jobs alone
+        take_lock(open_lock(_lock(folder)), _lock(folder), wait=True)  # until this process ends
 
 
 def detach(folder: Path) -> None:
@@ -67,55 +75,83 @@ def detach(folder: Path) -> None:
 
 
 class _UnderWay(NamedTuple):
-    """A run with the process that watches it, if there is one on this machine, and the numbers of its jobs in the
-    queue."""
+    """A run with the process that watches it, if there is one on this machine, or the name of that where it is; and the
+    numbers of its jobs in the queue."""
 
     plan: Plan
     launcher: int | None
+    host: str
     jobs: list[str]
 
     def __str__(self) -> str:
         told = [f"run {short_path(self.plan.run_folder)}"]
         if self.launcher:
             told.append(f"process {self.launcher}")
+        if self.host:
+            told.append(f"watched from {self.host}")
         if self.jobs:
             told.append(f"{counted(len(self.jobs), 'job')} in Slurm's queue")
         return ", ".join(told)
 
 
-def _watching(folder: Path) -> int | None:
-    """The process on this machine that watches the run in ``folder``."""
+def _watching(folder: Path) -> tuple[int | None, str]:
+    """The process on this machine that watches the run in ``folder``, or the name of another where one does."""
     try:
         told = _LAUNCHER.read(parse(_file(folder).read_bytes()))
     except (OSError, ValueError):
-        return None
-    is_here = told.host == socket.gethostname() and told.began
-    return told.pid if is_here and start_of(told.pid) == told.began else None
+        return None, ""
+    if told.host != socket.gethostname():
+        # another machine's --cancel is for what it has in the queue, not for what runs there
+        return None, told.host if cluster.files_of(folder).is_dir() and _is_locked(folder) else ""
+    return (told.pid, "") if told.began and start_of(told.pid) == told.began else (None, "")
+
+
+def _is_locked(folder: Path) -> bool:
+    try:
+        fd = open_lock(_lock(folder))
+    except (UserError, OSError):
+        return False
+    try:
+        take_lock(fd, _lock(folder))
+    except BlockingIOError:
+        return True
+    except (UserError, OSError):
+        return False
+    finally:
+        os.close(fd)
+    return False
 
 
 def _under_way() -> Iterator[_UnderWay]:
-    """Those of which anything runs or waits: Slurm may not have ended yet all jobs of one whose end is on record."""
-    submitted = defaultdict[str, list[str]](list)
+    """Those of which anything runs or waits: Slurm may not have ended yet all jobs of one whose end is on record.
+
+    Raises UserError after those that are seen: those on a cluster are not.
+    """
+    submitted, unseen = defaultdict[str, list[str]](list), ""
     folders = sorted(path.parent for path in (log_root() / "runs").glob("*/plan.json"))
     if any(cluster.files_of(folder).is_dir() for folder in folders):
         try:
             for number, queued in cluster.waiting_or_running(Slurm()).items():
                 submitted[cluster.run_of(queued)].append(number)
         except UserError as error:
-            say(f"runs on a cluster are not seen: {error}")
+            unseen = str(error)
     for folder in folders:
         has_ended = (folder / "summary.json").exists()
         jobs = submitted[str(folder.absolute())]
-        launcher = None if has_ended else _watching(folder)
-        if launcher or jobs:
+        launcher, host = (None, "") if has_ended else _watching(folder)
+        if launcher or host or jobs:
             try:
-                yield _UnderWay(load_plan(folder / "plan.json"), launcher, jobs)
+                plan = load_plan(folder / "plan.json")
             except UserError as error:  # of another version
                 say(str(error))
+            else:
+                yield _UnderWay(plan, launcher, host, jobs)
+    if unseen:
+        raise UserError(f"runs on a cluster are not all seen: {unseen}")
 
 
 def show_status() -> None:
-    """Print how far each run is."""
+    """Print how far each run is. Raises UserError: those on a cluster cannot all be seen."""
     there = False
     for run in _under_way():
         there = True
@@ -139,7 +175,7 @@ def show_status() -> None:
 def cancel() -> None:
     """End each run: its launcher ends its jobs; where that is gone, or on another machine, they are cancelled here.
 
-    Raises UserError: Slurm does not do it.
+    Raises UserError: Slurm does not do it, or those on a cluster cannot all be seen.
     """
     there = False
     for run in _under_way():
