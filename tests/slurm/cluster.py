@@ -16,15 +16,30 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "squeue", "scancel", "scontrol", "sinfo")
+PROGRAMS: tuple[str, ...] = (
+    "slurmctld",
+    "slurmd",
+    "munged",
+    "sbatch",
+    "squeue",
+    "scancel",
+    "scontrol",
+    "sinfo",
+)
+OF_ACCOUNTING: tuple[str, ...] = ("slurmdbd", "sacctmgr", "mariadbd", "mariadb-install-db", "mariadb")
 
 
-def lacking() -> str:
+def lacking(accounting: bool = False) -> str:
     """Why there can be no cluster here; empty where there can."""
     if os.geteuid():
         return "only root can start a Slurm"
-    missing = [name for name in PROGRAMS if not shutil.which(name)]
-    return f"no {', '.join(missing)} (slurm-wlm, munge)" if missing else ""
+    packages = [(PROGRAMS, "slurm-wlm, munge")]
+    if accounting:
+        packages += [(OF_ACCOUNTING, "slurmdbd, mariadb-server-core, mariadb-client-core")]
+    for programs, found_in in packages:
+        if missing := [name for name in programs if not shutil.which(name)]:
+            return f"no {', '.join(missing)} ({found_in})"
+    return ""
 
 
 def _free_ports(count: int) -> list[int]:
@@ -47,9 +62,15 @@ def wait_for(what: Callable[[], bool], seconds: float = 30.0) -> None:
 
 
 class Cluster:
-    """Its files are in ``folder``; ``environ`` is what its commands need. Stops by pid."""
+    """Its files are in ``folder``; ``environ`` is what its commands need. Stops by pid.
 
-    def __init__(self, folder: Path, nodes: int = 2, gpus: int = 2, cpus: int = 8) -> None:
+    Jobs in the partition ``high`` take the place of those in ``low``, which are put back into the queue. With
+    ``accounting`` a database knows who may submit what: root for the account ``vision``, as QOS ``normal`` or ``long``.
+    """
+
+    def __init__(
+        self, folder: Path, nodes: int = 2, gpus: int = 2, cpus: int = 8, accounting: bool = False
+    ) -> None:
         self.folder, self.nodes = folder, [f"n{n + 1}" for n in range(nodes)]
         self.conf = folder / "slurm.conf"
         self.environ = {"SLURM_CONF": str(self.conf)}
@@ -62,19 +83,23 @@ class Cluster:
         key.chmod(0o400)
         for n in range(gpus):
             os.mknod(folder / "gpu" / f"nvidia{n}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
-        self._write(gpus, cpus)
-        self._start()
+        self._host = socket.gethostname().split(".")[0]
+        controller, unused, database, *ports = _free_ports(3 + len(self.nodes))
+        lines = self._lines_of_daemons(controller, unused)
+        lines += self._lines_of_accounting(database) if accounting else []
+        lines += self._lines_of_nodes(ports, gpus, cpus)
+        self.conf.write_text("\n".join(lines) + "\n")
+        self._start(database if accounting else None)
 
-    def _write(self, gpus: int, cpus: int) -> None:
-        host, folder = socket.gethostname().split(".")[0], self.folder
-        controller, unused, *ports = _free_ports(2 + len(self.nodes))
-        lines = [
+    def _lines_of_daemons(self, controller: int, unused: int) -> list[str]:
+        folder = self.folder
+        return [
             "ClusterName=test",
-            f"SlurmctldHost={host}(127.0.0.1)",
+            f"SlurmctldHost={self._host}(127.0.0.1)",
             "SlurmUser=root",
             "SlurmdUser=root",
             "AuthType=auth/munge",
-            # what is put back into the queue waits for so long
+            # what is put back into the queue waits for so long; Slurm takes no less
             f"AuthInfo=socket={folder}/munge/socket,cred_expire=5",
             "CredType=cred/munge",
             f"SlurmctldPort={controller}",
@@ -91,44 +116,107 @@ class Cluster:
             "MpiDefault=none",
             "MailProg=/bin/true",
             "ReturnToService=2",
-            "SlurmdTimeout=10",
+            "SlurmdTimeout=6",
+            # commands ask a controller that is away for a second less
+            "MessageTimeout=4",
             "SchedulerType=sched/backfill",
             "SchedulerParameters=batch_sched_delay=0,bf_interval=1",
             "SelectType=select/cons_tres",
             "SelectTypeParameters=CR_CPU",
             "SlurmdParameters=config_overrides",
             "GresTypes=gpu",
-            "AccountingStorageType=accounting_storage/none",
             "JobAcctGatherType=jobacct_gather/none",
+            "PreemptType=preempt/partition_prio",
+            "PreemptMode=REQUEUE",
             "KillWait=5",
             "MinJobAge=60",
         ]
-        for node, port in zip(self.nodes, ports, strict=True):
-            lines.append(
-                f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} RealMemory=16000 "
-                f"Gres=gpu:{gpus} State=UNKNOWN"
-            )
-        lines.append("PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP")
-        self.conf.write_text("\n".join(lines) + "\n")
-        devices = f"{folder}/gpu/nvidia[0-{gpus - 1}]"
-        (folder / "gres.conf").write_text(
+
+    def _lines_of_accounting(self, port: int) -> list[str]:
+        socket_of_munge = self.folder / "munge" / "socket"
+        conf = self.folder / "slurmdbd.conf"
+        conf.write_text(
+            f"AuthType=auth/munge\nAuthInfo=socket={socket_of_munge}\nDbdHost=localhost\nDbdPort={port}\n"
+            f"SlurmUser=root\nLogFile={self.folder}/log/slurmdbd.log\nPidFile={self.folder}/slurmdbd.pid\n"
+            "StorageType=accounting_storage/mysql\nStorageUser=root\nStorageLoc=slurm_acct_db\n"
+        )
+        conf.chmod(0o600)
+        return [
+            "AccountingStorageType=accounting_storage/slurmdbd",
+            "AccountingStorageHost=localhost",
+            f"AccountingStoragePort={port}",
+            f"AccountingStoragePass={socket_of_munge}",
+            "AccountingStorageEnforce=associations,limits,qos",
+        ]
+
+    def _lines_of_nodes(self, ports: list[int], gpus: int, cpus: int) -> list[str]:
+        devices = f"{self.folder}/gpu/nvidia[0-{gpus - 1}]"
+        (self.folder / "gres.conf").write_text(
             "".join(f"NodeName={node} Name=gpu File={devices}\n" for node in self.nodes)
         )
+        return [
+            *(
+                f"NodeName={node} NodeHostname={self._host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} "
+                f"RealMemory=16000 Gres=gpu:{gpus} State=UNKNOWN"
+                for node, port in zip(self.nodes, ports, strict=True)
+            ),
+            "PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP PreemptMode=OFF",
+            "PartitionName=low Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=2",
+            "PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=9 PreemptMode=OFF",
+        ]
 
-    def _start(self) -> None:
+    def _start(self, database: int | None) -> None:
         munge = self.folder / "munge"
         places = {"socket": munge / "socket", "key-file": munge / "key", "pid-file": munge / "pid"}
         places |= {"log-file": munge / "log", "seed-file": munge / "seed"}
         self._run(
             "munged", "--force", "--num-threads=2", *(f"--{name}={path}" for name, path in places.items())
         )
-        self._run("slurmctld", "-f", str(self.conf))
+        if database is not None:
+            self._start_accounting()
+        self.start_controller()
         for node in self.nodes:
             self.start_node(node)
         wait_for(lambda: set(self.states().values()) == {"idle"})
 
-    def _run(self, *command: str) -> str:
-        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | self.environ)
+    def _start_accounting(self) -> None:
+        """The database with its own socket, and no port; then the daemon that asks it."""
+        folder, data = self.folder, self.folder / "db"
+        file = folder / "db.sock"
+        self._run(
+            *("mariadb-install-db", "--no-defaults", f"--datadir={data}", "--user=root", "--skip-test-db"),
+            "--auth-root-authentication-method=socket",
+        )
+        subprocess.Popen(
+            [
+                *("mariadbd", "--no-defaults", "--user=root", f"--datadir={data}", f"--socket={file}"),
+                *(f"--pid-file={folder}/mariadbd.pid", "--skip-networking", "--innodb-buffer-pool-size=64M"),
+                *("--innodb-lock-wait-timeout=900", f"--log-error={folder}/log/mariadb.log"),
+            ],
+            start_new_session=True,
+            stderr=subprocess.DEVNULL,
+        )
+        asked = ("mariadb", "--no-defaults", f"--socket={file}", "--execute")
+        wait_for(lambda: self._does(*asked, "create database slurm_acct_db"))
+        # it reads the file beside the slurm.conf that SLURM_CONF names
+        self._run("slurmdbd", MYSQL_UNIX_PORT=str(file))
+        wait_for(lambda: self._does("sacctmgr", "--noheader", "show", "cluster"))
+        for words in (
+            ["cluster", "test"],
+            ["qos", "long"],
+            ["account", "vision"],
+            ["user", "root", "account=vision", "qos=normal,long"],
+        ):
+            self._run("sacctmgr", "--immediate", "add", *words)
+
+    def _does(self, *command: str) -> bool:
+        done = subprocess.run(command, capture_output=True, env=os.environ | self.environ)
+        return done.returncode == 0
+
+    def _run(self, *command: str, **environ: str) -> str:
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=os.environ | self.environ | environ
+        )
         assert done.returncode == 0, f"{command}: {done.stderr}"
         return done.stdout
 
@@ -151,7 +239,20 @@ class Cluster:
 
     def kill_node(self, node: str) -> None:
         """Its slurmd is gone at once, as with a node that loses its power; processes of jobs go on."""
-        os.kill(int((self.folder / f"slurmd.{node}.pid").read_text()), signal.SIGKILL)
+        _kill(self.folder / f"slurmd.{node}.pid")
+
+    def start_controller(self) -> None:
+        self._run("slurmctld", "-f", str(self.conf))
+
+    def kill_controller(self) -> None:
+        """It is gone at once, and what it has not saved is lost."""
+        _kill(self.folder / "slurmctld.pid")
+
+    def set(self, name: str, value: str) -> None:
+        """Have the controller go by another line of slurm.conf."""
+        with self.conf.open("a") as conf:
+            conf.write(f"{name}={value}\n")
+        self._run("scontrol", "reconfigure")
 
     def empty(self) -> None:
         """End all jobs."""
@@ -163,23 +264,16 @@ class Cluster:
         """End all jobs and daemons."""
         with contextlib.suppress(AssertionError, TimeoutError):  # a node that is gone keeps its jobs
             self.empty()
-        daemons = (
-            *self.folder.glob("slurmd.*.pid"),
-            self.folder / "slurmctld.pid",
-            self.folder / "munge/pid",
-        )
-        for path in daemons:
-            _end(path)
+        # what they would yet save is thrown away
+        for file in (*self.folder.glob("*.pid"), self.folder / "munge/pid"):
+            _kill(file)
 
 
-def _end(file: Path) -> None:
-    """The daemon with that pid file."""
-    try:
+def _kill(file: Path) -> None:
+    """The daemon with that pid file, if it runs."""
+    with contextlib.suppress(OSError, ValueError):
         pid = int(file.read_text())
-        os.kill(pid, signal.SIGTERM)
-    except (OSError, ValueError):
-        return
-    try:
-        wait_for(lambda: not Path("/proc", str(pid)).exists(), 10)
-    except TimeoutError:
         os.kill(pid, signal.SIGKILL)
+        stat = Path("/proc", str(pid), "stat")
+        # in a container nobody may ask how it ended
+        wait_for(lambda: stat.read_text().rpartition(") ")[2].startswith("Z"), 10)

@@ -1,0 +1,57 @@
+"""``--launcher slurm`` where a database says who may submit what: slurmdbd, and MariaDB below it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.cluster import Cluster, lacking, wait_for
+from tests.slurm.runs import add_slow_model, count, hurry, start, states
+from tests.support.checkout import needs_driver_env, run_eval
+
+WHY_NOT = lacking(accounting=True)
+pytestmark = [
+    needs_driver_env,
+    pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "a cluster with accounting"),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster(folder_of_cluster: Path) -> Iterator[Cluster]:
+    cluster = Cluster(folder_of_cluster, nodes=1, accounting=True)
+    yield cluster
+    cluster.stop()
+
+
+def test_jobs_are_of_the_account_and_qos_of_their_stage(checkout: Path, cluster: Cluster) -> None:
+    words = add_slow_model(checkout)
+    (checkout / "config.local.sh").write_text(
+        "declare -gA SLURM_ACCOUNT_MAP=(['*']='vision')\ndeclare -gA SLURM_QOS_MAP=(['generate']='long')\n"
+    )
+    run = start(checkout, *words)
+    wait_for(lambda: count(checkout, "slow") > 0, 60)
+    status = run_eval(checkout, "--status").stdout
+    assert "3 jobs in Slurm's queue" in status and "running    generate slow/quicktext" in status, status
+    hurry(checkout)
+    told = run.communicate(timeout=60)
+    assert run.returncode == 0, told
+    assert states(checkout) == {"slow/quicktext": "complete"}
+    asked = ("sacct", "--allocations", "--noheader", "--parsable2", "--format=JobName,Account,QOS,State")
+    expected = {
+        "generate:slow|vision|long|COMPLETED",
+        "evaluate:slow/quicktext|vision|normal|COMPLETED",
+        "report|vision|normal|COMPLETED",
+    }
+    wait_for(lambda: set(cluster.ask(*asked).splitlines()) == expected)
+
+
+def test_an_account_that_does_not_exist_is_told_in_one_line(checkout: Path, cluster: Cluster) -> None:
+    (checkout / "config.local.sh").write_text("declare -gA SLURM_ACCOUNT_MAP=(['*']='nobody')\n")
+    words = ["--model_names", "reference-noise", "--ds_names", "quicktext", "--limit", "2"]
+    done = run_eval(checkout, *words, "--launcher", "slurm")
+    assert done.returncode == 1
+    why = "sbatch: Batch job submission failed: Invalid account or account/partition combination specified"
+    assert f"reference-noise/quicktext  failed\n    generate: {why}\n" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr

@@ -1,0 +1,103 @@
+"""Jobs, nodes and launchers that end early, on a real Slurm: what goes on, and what is told."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from tests.slurm.cluster import Cluster, wait_for
+from tests.slurm.runs import (
+    add_slow_model,
+    count,
+    hurry,
+    log_of,
+    needs_cluster,
+    records,
+    run_folder,
+    start,
+    states,
+)
+from tests.support.checkout import run_eval
+
+pytestmark = needs_cluster
+
+
+def test_what_is_killed_and_requeued_goes_on_and_what_is_cancelled_is_told(
+    checkout: Path, cluster: Cluster
+) -> None:
+    """A node is lost while the processes of its jobs live on, a job is put back into the queue, another is cancelled; a
+    second run completes what is not."""
+    names = ["slow-a", "slow-b", "slow-c"]
+    for name in names:
+        # what is on the node outlasts that Slurm finds it dead, and starts it elsewhere
+        add_slow_model(checkout, name, seconds=3 if name == "slow-b" else 1)
+    words = ["--model_names", ";".join(names), "--ds_names", "quicktext"]
+    run = start(checkout, *words)
+    try:
+        wait_for(lambda: all(count(checkout, name) > 1 for name in names), 120)
+        jobs = cluster.jobs()
+        cluster.ask("scancel", jobs["generate:slow-c"][0])
+        cluster.ask("scontrol", "requeue", jobs["generate:slow-a"][0])
+        node = cluster.ask(
+            "squeue", "--noheader", f"--jobs={jobs['generate:slow-b'][0]}", "--format=%N"
+        ).strip()
+        cluster.kill_node(node)
+        # that of the first leaves its GPU to the second: where both were on that node, Slurm 22.05 miscounts them
+        hurry(checkout, "slow-a", "slow-c")
+        wait_for(lambda: "another machine has this job now" in log_of(checkout, "generate_slow-b"), 120)
+        hurry(checkout, "slow-b")
+        told = run.communicate(timeout=240)
+    finally:
+        run.kill()
+        if cluster.states()[node] != "idle":
+            cluster.start_node(node)
+    assert run.returncode == 1, told
+    ended = states(checkout)
+    assert ended["slow-c/quicktext"] == "failed"
+    assert "CANCELLED" in told[0]
+    assert {ended[f"{name}/quicktext"] for name in names[:2]} == {"complete"}
+    wait_for(lambda: set(cluster.states().values()) == {"idle"}, 120)
+    made = {name: (checkout / "output" / name / "quicktext/generation.jsonl").read_text() for name in names}
+    again = run_eval(checkout, *words, "--launcher", "slurm")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert set(states(checkout).values()) == {"complete"}
+    for name in names:
+        items = [record["item"] for record in records(checkout, name)]
+        assert len(set(items)) == 48
+        # of a job that was killed at most the image under way was made once more
+        assert len(items) <= 48 + 2
+        after = (checkout / "output" / name / "quicktext/generation.jsonl").read_text()
+        assert after.startswith(made[name]), "nothing that was made is made again"
+
+
+def test_a_job_in_the_queue_is_not_submitted_again(checkout: Path, cluster: Cluster) -> None:
+    words = add_slow_model(checkout)
+    run = start(checkout, *words)
+    wait_for(lambda: count(checkout, "slow") > 0, 120)
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    assert set(cluster.jobs()) >= {"generate:slow", "evaluate:slow/quicktext"}, (
+        "they outlive who submitted them"
+    )
+    other = run_eval(checkout, *words, "--launcher", "slurm", "--overwrite")
+    assert other.returncode == 2
+    assert "slow/quicktext is being worked on by Slurm job" in other.stderr
+    first = run_folder(checkout)
+    again = start(checkout, *words)
+    wait_for(lambda: run_folder(checkout) != first and (run_folder(checkout) / "launcher.json").exists(), 60)
+    hurry(checkout)
+    told = again.communicate(timeout=120)
+    assert again.returncode == 0, told
+    assert told[1].count("it is not submitted again") == 2
+    assert len(records(checkout, "slow")) == 48
+    assert states(checkout) == {"slow/quicktext": "complete"}
+
+
+def test_ctrl_c_leaves_nothing_in_the_queue(checkout: Path, cluster: Cluster) -> None:
+    run = start(checkout, *add_slow_model(checkout))
+    wait_for(lambda: count(checkout, "slow") > 0, 120)
+    run.send_signal(signal.SIGINT)
+    told = run.communicate(timeout=60)
+    assert run.returncode == 130, told
+    assert "stopped by SIGINT" in told[0]
+    wait_for(lambda: not cluster.jobs(), 30)
