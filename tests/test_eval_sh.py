@@ -325,12 +325,14 @@ def test_changed_kwarg_is_explained_and_changes_nothing(checkout: Path) -> None:
     base = ["--model_names", "reference-noise", "--ds_names", "quicktext", "--limit", "3"]
     assert run_eval(checkout, *base, "--custom_model_kwargses", "width=64,height=64").returncode == 0
     images = checkout / "output/reference-noise/quicktext"
-    before = {p: p.read_bytes() for p in images.rglob("*") if p.is_file() and p.name != ".lock"}
+    before = {p: p.read_bytes() for p in images.rglob("*") if p.is_file() and not p.name.endswith(".lock")}
     changed = ["--custom_model_kwargses", "width=96,height=64"]
     run = run_eval(checkout, *base, *changed)
     assert run.returncode == 1
     assert "width 64 → 96: 3 images are stale" in run.stdout
-    assert {p: p.read_bytes() for p in images.rglob("*") if p.is_file() and p.name != ".lock"} == before
+    assert {
+        p: p.read_bytes() for p in images.rglob("*") if p.is_file() and not p.name.endswith(".lock")
+    } == before
     assert run_eval(checkout, *base, *changed, "--overwrite").returncode == 0
     assert result_of(checkout, "reference-noise/quicktext")["coverage"]["generated"] == 3  # type: ignore[index]
 
