@@ -689,7 +689,8 @@ def test_ci_gets_the_programs_that_tests_need_where_it_may_and_says_where_not(
         (tools / name).symlink_to(str(shutil.which(name)))
     end = {"up": f"> {tools}/chromium; > {tools}/chromedriver", "down": "exit 100"}[mirror]
     (tools / "apt-get").write_text(f'#!{shutil.which("bash")}\necho "$@" >>{called}\n{end}\n')
-    for name in ("strace", "openssl", "slurmctld", "munged", "apt-get"):
+    of_slurm = ("slurmctld", "munged", "slurmdbd", "mariadbd", "mariadb")
+    for name in ("strace", "openssl", *of_slurm, "apt-get"):
         (tools / name).touch()
         (tools / name).chmod(0o755)
     done = run("bash", tmp_path / "kit/.ci/run", environ={"PATH": str(tools)})

@@ -86,11 +86,11 @@ def test_too_few_for_any_run_is_one_line_before_anything_is_paid(api: ApiRuns, m
 
 
 @needs_driver_env
-def test_every_cell_holds_a_lock(api: ApiRuns) -> None:
+def test_every_cell_holds_two_locks_and_a_log(api: ApiRuns) -> None:
     models = [f"model-{n}" for n in range(80)]
     ended = run(api, "ulimit -n 150", models, "--dry_run")
     assert ended.returncode == 2
-    assert "this shell allows 150 open files (ulimit -n) and the run needs at least 224" in ended.stderr
+    assert "this shell allows 150 open files (ulimit -n) and the run needs at least 304" in ended.stderr
 
 
 def child(code: str, *given: str) -> str:
