@@ -143,6 +143,8 @@ def test_every_option_of_a_run_is_taken(root: Path) -> None:
             "--batch",
             "--retry_unparsed",
             "--rescore",
+            "--judge_repeats",
+            "3",
             "--relations",
             "x=a,b",
             "--relations_kwargs",

@@ -61,11 +61,11 @@ def make_report(asked: Asked, plan: Plan | None = None) -> ExitStatus:
                 cell if cell.result else cell._replace(problem=failed.get(cell.cell.key, cell.problem))
                 for cell in found
             ]
-            # what failed before it had a file is no less a cell without a result
-            there = {cell.cell.key for cell in cells}
-            cells += [_without_files(key, why) for key, why in failed.items() if key not in there]
             ranks = Ranks()
             _print(cells, unreadable, wanted, failed, ranks)  # first: a full disk must not hide the scores
+            # what failed before it had a file is no less a cell without a result; the table of the run has told it
+            there = {cell.cell.key for cell in cells}
+            cells += [_without_files(key, why) for key, why in failed.items() if key not in there]
             paths = write_reports(cells, unreadable, asked, ranks)
             paths += write_comparisons(cells, lambda line: show(plain(line)), plan.settings if plan else {})
     except OSError as error:
