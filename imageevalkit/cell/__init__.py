@@ -27,6 +27,7 @@ _LONGEST_NAME = 200  # bytes; file systems take 255, and names of logs and outco
 REWRITER_NAME = r"[a-z]\w*"
 """What a rewriter's name is like: by it the folders of rewritten prompts are told from others."""
 _REWRITTEN = re.compile(rf"(.+)\+({REWRITER_NAME}-[0-9a-f]{{8}})")
+_OF_A_STEP = re.compile(r"(.+)@(0|[1-9][0-9]{0,17})", re.ASCII)
 
 
 def split_names(text: str) -> list[str]:
@@ -138,6 +139,11 @@ class Cell(_Names):
         return Cell(_parts_of(self.model)[0], self.benchmark)
 
     @property
+    def checkpoint(self) -> Checkpoint | None:
+        """What its model is a checkpoint of, whoever rewrote its prompts; None: its name has no step."""
+        return checkpoint_of(self.raw.model)
+
+    @property
     def rewriter(self) -> str:
         """Who rewrote its prompts: ``dtm-1a2b3c4d``, a name with a hash of all that decides; empty: nobody did."""
         return _parts_of(self.model)[1]
@@ -147,6 +153,24 @@ def _parts_of(model: str) -> tuple[str, str]:
     """What results are called by (``qwen-image+dtm-1a2b3c4d``): the model itself, and the rewriter of its prompts."""
     found = _REWRITTEN.fullmatch(model)
     return (found[1], found[2]) if found else (model, "")
+
+
+class Checkpoint(NamedTuple):
+    """The state of ``run`` after ``step`` steps of its training."""
+
+    run: str
+    step: int
+
+    @property
+    def name(self) -> str:
+        """What the model is called: ``run@1000``."""
+        return f"{self.run}@{self.step}"
+
+
+def checkpoint_of(model: str) -> Checkpoint | None:
+    """What a model called ``run@1000`` is; None: its name has no step."""
+    found = _OF_A_STEP.fullmatch(model)
+    return Checkpoint(found[1], int(found[2])) if found else None
 
 
 LAUNCHERS_LOCK = ".launcher.lock"

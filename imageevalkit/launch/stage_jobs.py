@@ -33,7 +33,7 @@ from imageevalkit.judges.server import ServerSettings, split_kwargs
 from imageevalkit.launch.benchmarks import BenchmarkChoice, ConfiguredJudge
 from imageevalkit.launch.config import ALL, Config, checked, parse_count
 from imageevalkit.launch.gpus import Supply
-from imageevalkit.launch.models import check_kwargs, model_needs, resolve_model
+from imageevalkit.launch.models import check_kwargs, entry_name, model_needs, resolve_model
 from imageevalkit.launch.options import LOCAL, Options
 from imageevalkit.launch.process import DRIVER_PYTHON, program_of, python_of
 from imageevalkit.locks import why_of_one_machine
@@ -113,7 +113,7 @@ class Run:
         if self.options.launcher == LOCAL:
             return 1
         given = self.config.map(SHARDS)
-        key = model if model in given else ALL
+        key = entry_name(model) if entry_name(model) in given else ALL
         where = f"{SHARDS}['{key}'] in config.sh"
         shards = parse_count(given.get(key, "1").strip() or "1", where)
         if shards > 1 and (why := why_of_one_machine(output_root())):
@@ -189,7 +189,7 @@ def generate_jobs(run: Run, after: Sequence[str] = ()) -> list[Job]:
                     settings[task]["rewriting"] = told
         for setting in settings.values():
             check_kwargs(model, setting, run.options)
-        environment = run.config.map("INFER_ENV_MAP").get(model, "")
+        environment = run.config.map("INFER_ENV_MAP").get(entry_name(model), "")
         python = python_of(environment, f"model {model}", f"--model {model}")
         if not run.open_cells(model):
             continue
@@ -267,7 +267,7 @@ def _model_gpus(run: Run, model: str, setting: Mapping[str, Any]) -> int:
     """GPUs of one replica: what INFER_GPU_MAP or the entry says, else one (a small model runs on the CPU too)."""
     if setting.get("api"):
         return 0
-    mapped = run.supply.mapped(run.config, "INFER_GPU_MAP", model, "one replica of the model")
+    mapped = run.supply.mapped(run.config, "INFER_GPU_MAP", entry_name(model), "one replica of the model")
     return run.supply.wanted(setting.get("gpus"), f"model '{model}' needs") if mapped is None else mapped
 
 
