@@ -173,6 +173,12 @@ def checkpoint_of(model: str) -> Checkpoint | None:
     return Checkpoint(found[1], int(found[2])) if found else None
 
 
+def by_name(model: str) -> tuple[str, int]:
+    """What models are sorted by: their names, checkpoints of one run by step."""
+    checkpoint = Cell(model, "").checkpoint
+    return (checkpoint.run, checkpoint.step) if checkpoint else (model, -1)
+
+
 LAUNCHERS_LOCK = ".launcher.lock"
 """The lock of a cell that a launcher has whose jobs, on other machines, take that of the cell's files."""
 

@@ -81,8 +81,9 @@ def _expanded(model: str, kwargs: dict[str, Any], makes_images: bool) -> dict[st
 
 def _places(run: str, kwargs: Mapping[str, Any]) -> dict[str, Path]:
     """The local folders among the settings of a run that may hold its checkpoints, by kwarg."""
-    entries = (entries.get(run, {}) for entries in registry.models().MODEL_SETTINGS.values())
-    shipped = next((entry.get("model_path") for entry in entries if entry), "")
+    entries = (entries.get(run) for entries in registry.models().MODEL_SETTINGS.values())
+    # a malformed one is told where its cells are planned
+    shipped = next((entry.get("model_path") for entry in entries if isinstance(entry, Mapping)), "")
     given = {"model_path": shipped, **kwargs}
     paths = {key: Path(str(given[key])).expanduser() for key in WEIGHTS if given.get(key)}
     return {key: path.absolute() for key, path in paths.items() if path.is_dir()}

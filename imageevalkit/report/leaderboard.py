@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from imageevalkit.cell import Cell, output_root
+from imageevalkit.cell import Cell, by_name, output_root
 from imageevalkit.cell.results import Coverage, Metric, Result
 from imageevalkit.metrics import grouped
 from imageevalkit.report.collect import STALE, CellReport
@@ -22,7 +22,8 @@ CSV_COLUMNS = (
 )  # fmt: skip
 
 ORDER_NOTE = (
-    "Models are in the order of the first column, best first; models without a number there follow by name."
+    "Models are in the order of the first column, best first; models without a number there follow by name. "
+    "Checkpoints of a run stand together, by step, where the best of them would."
 )
 GROUP_NOTE = (
     "Models of a column with a letter in common cannot be told apart: no test of two of them, prompt by prompt where "
@@ -195,12 +196,21 @@ def grid(results: Sequence[Result], ranks: Ranks) -> Grid:
             by_model = {_row_of(figure.result): figure for figure in marked}
             for model, row in table.items():
                 row.append(by_model.get(model))
-    models = sorted(table, key=lambda model: _best_first(table[model][0]))
+    models = _in_order({model: row[0] for model, row in table.items()})
     return Grid(labels, models, [table[model] for model in models])
 
 
 def _row_of(result: Result) -> str:
     return Cell(result.model, result.benchmark).raw.model
+
+
+def _in_order(column: Mapping[str, Figure | None]) -> list[str]:
+    """The models of ``column`` in the order of :data:`ORDER_NOTE`."""
+    best = dict[str, tuple[bool, float]]()
+    for model, figure in column.items():
+        run, _ = by_name(model)
+        best[run] = min(best.get(run, (True, 0.0)), _best_first(figure))
+    return sorted(column, key=lambda model: (*best[by_name(model)[0]], *by_name(model), model))
 
 
 def _best_first(figure: Figure | None) -> tuple[bool, float]:
@@ -231,7 +241,7 @@ def table_rows(cells: Iterable[CellReport], ranks: Ranks) -> Iterator[dict[str, 
             alone = {_row_of(result): result for result in members}
             figures = ranks.mark([shown(alone[model], metric) for model in sorted(alone)])
             groups |= {(id(figure.result), metric): figure.group for figure in figures}
-    for result, source in sorted(found, key=lambda r: (r[0].benchmark, r[0].model)):
+    for result, source in sorted(found, key=lambda r: (r[0].benchmark, by_name(r[0].model), r[0].model)):
         for name in result.metrics:
             row = {**_csv_row(result, name), "group": groups.get((id(result), name))}
             yield {**row, "result": source.as_posix()}
@@ -284,9 +294,8 @@ def format_table(results: Sequence[Result], width: int, ranks: Ranks | None = No
     board = grid(results, ranks or Ranks())
     blocks = []
     for label, column in zip(board.labels, zip(*board.rows, strict=True), strict=True):
-        figures = [figure for figure in column if figure]
-        figures.sort(key=lambda one: (*_best_first(one), one.result.model))
-        blocks.append((label, [_row(figure) for figure in figures]))
+        of_model = {figure.result.model: figure for figure in column if figure}
+        blocks.append((label, [_row(of_model[model]) for model in _in_order(of_model)]))
     # never cut: the end of a reason says what to do
     reasons = [f"withheld: {_named(r)}: {' '.join(r.withheld.split())}" for r in results if not r.headline]
     noted = [(" ".join(note.split()), _named(result)) for result in results for note in result.notes]
