@@ -98,7 +98,8 @@ class EvaluateOrder:
     what config.sh calls the one it runs in. ``official``: missing items count as the official evaluator has them.
     ``ask`` False: only what is on record counts. ``retry_unparsed``: answers without a value are asked anew.
     ``judge_repeats``: so many questions are asked of the judge again, and its probes once in the ``run`` of that name
-    (empty: there is no plan); 0: neither.
+    (empty: there is no plan); 0: neither. ``keeper`` is the socket of a process that has the judge in memory, and does
+    this in the place of its own (:mod:`imageevalkit.evaluation.keeper`; empty: none does).
     """
 
     judge: str = ""
@@ -111,12 +112,14 @@ class EvaluateOrder:
     retry_unparsed: bool = False
     judge_repeats: int = 0
     run: str = ""
+    keeper: str = ""
     kind: Literal["evaluate"] = "evaluate"
 
 
 @dataclass(frozen=True)
 class ServeOrder:
-    """Serve a judge by ``command`` (the port comes last), and run the jobs of the plan that ask it, ``parts``, in turn.
+    """Serve a judge by ``command`` (the port comes last), and run the jobs of the plan that ask it, ``parts``, in turn;
+    without parts, serve it until this job is ended.
 
     ``judge`` is its full name, ``model`` the name under which it is served; ``secrets`` are the variables with the keys
     that the server takes, ``gpus`` its GPUs; ``start_timeout`` is in seconds.

@@ -201,8 +201,23 @@ def _beginning(question: Question) -> Hashable:
     return tuple(parts[:end]), json.dumps(question.sampling.extra.get("chat_template_kwargs"), sort_keys=True)
 
 
+_loaded: dict[str, LocalModel] = {}  # the one that is in memory, by what it is
+
+
 def load_model(source: WeightsSource, settings: TransformersSettings) -> LocalModel:
-    """Load the weights and the processor. Raises CellFailure: one line why that is not possible here."""
+    """The weights and the processor: of a process that judges several cells loaded once, for all that ask the same.
+
+    Raises CellFailure: one line why they cannot be loaded here.
+    """
+    key = repr((source, settings))
+    if key not in _loaded:
+        _loaded.clear()  # before the next is in memory too
+        say(f"judge: loading {source.model_path}")
+        _loaded[key] = _load(source, settings)
+    return _loaded[key]
+
+
+def _load(source: WeightsSource, settings: TransformersSettings) -> LocalModel:
     path, commit = source.model_path, source.commit
     with loading(source, WEIGHTS_USER):
         import torch

@@ -23,6 +23,12 @@ _DESCRIBED = ("model_index.json", "config.json", "adapter_config.json")
 _LORA = "pytorch_lora_weights.safetensors"  # as diffusers' trainers save it
 
 
+def step_of(path: Path) -> int | None:
+    """The step that the name of the folder or file ``path`` ends in; None: in none."""
+    number = _STEP.fullmatch(path.stem if path.suffix in WEIGHTS_SUFFIXES else path.name)
+    return int(number[1]) if number else None
+
+
 def is_checkpoint(folder: Path) -> bool:
     """Whether ``folder`` itself holds weights, or says which belong to it."""
     files = [path for path in folder.iterdir() if not path.is_dir()]

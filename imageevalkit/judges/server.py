@@ -139,6 +139,12 @@ class ServerAddress:
         return text.removeprefix(_ERROR) if text.startswith(_ERROR) else moved
 
     @property
+    def given_up(self) -> str:
+        """Why the judge will not answer, in one line; empty: it may."""
+        text = self._text()
+        return text.removeprefix(_ERROR) if text.startswith(_ERROR) else ""
+
+    @property
     def is_away(self) -> bool:
         """Whether the judge's server is being started again."""
         return not self._text() and self._is_kept()

@@ -15,12 +15,13 @@ from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, sa
 from imageevalkit.jobs import USABLE, GenerateOrder, cell_of
 from imageevalkit.launch import cluster, export, runs
 from imageevalkit.launch.config import Config, read_config
+from imageevalkit.launch.display import print_report
 from imageevalkit.launch.local import run_plan
 from imageevalkit.launch.models import makers
 from imageevalkit.launch.options import EXPORT, Options, is_set, options_over, parse, resolve
 from imageevalkit.launch.planner import make_plan
-from imageevalkit.launch.process import LOG_HEADER
 from imageevalkit.launch.slurm import Slurm
+from imageevalkit.launch.watch import watch
 from imageevalkit.launch.workload import describe, listing, with_gpus_of_work
 from imageevalkit.machine import require
 from imageevalkit.secrets import one_line
@@ -43,7 +44,7 @@ def main() -> ExitStatus:
         raise UserError("start this through eval.sh: bash eval.sh --help")
     given = parse(words[2:])
     here = Path.cwd()
-    for name in ("--images", "--gate", "--save_baseline"):
+    for name in ("--images", "--gate", "--save_baseline", "--watch"):
         if given.get(name):
             # relative to where the user is, which the next line leaves
             given[name] = str(Path(given[name]).expanduser().absolute())
@@ -64,6 +65,8 @@ def main() -> ExitStatus:
     if given.keys() & {"--gate", "--save_baseline"} and not given.keys() & _RUNS:
         return _gate(options_over(given, config)).close()
     options = resolve(given, config)
+    if options.watch:
+        return watch(options, config)
     plan = make_plan(options, config)
     require(_FILES + _FILES_OF_CELL * len(plan.cells))
     if options.dry_run:
@@ -104,10 +107,7 @@ def main() -> ExitStatus:
     runs.note_launcher(Path(plan.run_folder))
     logs.print_without_fear()
     summary = cluster.run_plan(plan, found, slurm) if found else run_plan(plan, locks)
-    report = Path(plan.jobs[-1].logs[0])
-    if report.is_file():
-        lines = report.read_text(encoding="utf-8", errors="replace").splitlines()
-        say("\n".join(line for line in lines if not line.startswith(LOG_HEADER)))
+    print_report(plan)
     if gate is None or summary.status in (ExitStatus.INTERRUPTED, ExitStatus.TERMINATED):
         return summary.status
     failed = {one.cell: one.message or one.state for one in summary.cells if one.state not in USABLE}

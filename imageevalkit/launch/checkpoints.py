@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from imageevalkit import registry
-from imageevalkit.assets.checkpoints import holds_checkpoints, steps_in, what_lacks
+from imageevalkit.assets.checkpoints import holds_checkpoints, step_of, steps_in, what_lacks
 from imageevalkit.cell import Checkpoint, checkpoint_of
 from imageevalkit.errors import UserError
 from imageevalkit.launch.models import entry_name, model_tasks
@@ -70,6 +70,8 @@ def _expanded(model: str, kwargs: dict[str, Any], makes_images: bool) -> dict[st
                         "correct the path"
                     )
         elif makes_images and run in model_tasks():  # what scores the images there are needs no weights
+            if any(key in kwargs and step_of(Path(str(kwargs[key]))) == checkpoint.step for key in WEIGHTS):
+                return {model: kwargs}
             for key, folder in places.items():
                 if path := steps_in(folder, key == LORA).get(checkpoint.step):
                     return {model: checkpoint_kwargs(kwargs, key, path)}

@@ -196,6 +196,9 @@ class Options:
     images: Path | None = _decisive(
         "DIR", "score images made elsewhere, in the official layout, in place of making them", _folder
     )
+    watch: Path | None = option(
+        "DIR", "evaluate each checkpoint of the model that appears in DIR, until stopped", _folder
+    )
     judges: dict[str, str] = _decisive(
         '"x=ppocr"', "evaluator per benchmark, over JUDGE_MAP", parse_judges, {}
     )

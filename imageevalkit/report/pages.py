@@ -210,7 +210,7 @@ _WIDTH, _HEIGHT, _LEFT, _BELOW = 640, 180, 64, 24  # of a curve, and of what its
 
 
 def curve_picture(curve: Curve) -> Markup:
-    """The scores of ``curve`` over its steps, and a band of their 95 % intervals, from the lowest to the highest end."""
+    """The scores of ``curve`` over its steps, in a band of their 95 % intervals, from the lowest to the highest."""
     points = curve.points
     bands = [point.metric.interval or (point.value, point.value) for point in points]
     low, high = min(band[0] for band in bands), max(band[1] for band in bands)
