@@ -49,7 +49,7 @@ class _Keeper:
 
 
 class Keepers:
-    """The keepers of the judges that ``plan``, one of the runs to come, asks on this machine, with a plan in ``folder``.
+    """The keepers of the judges that ``plan``, one of the runs to come, asks here, with a plan in ``folder``.
 
     A judge that needs GPUs is kept where the model and it have enough; ``told`` says of each what becomes of it. None
     runs before :meth:`start`. Belongs to the main thread.
