@@ -68,7 +68,8 @@ def holds_checkpoints(folder: Path, files: bool = False) -> bool:
         of_weights = [path for path in folder.iterdir() if path.suffix in WEIGHTS_SUFFIXES]
         return 1 < len(steps) == len(of_weights)
     others = (path for path in folder.iterdir() if path.is_dir() and path not in steps)
-    return not is_checkpoint(folder) and not any(map(is_checkpoint, others))
+    finished = (path for path in others if not _UNFINISHED.match(path.name))
+    return not is_checkpoint(folder) and not any(map(is_checkpoint, finished))
 
 
 def files_of(path: Path) -> dict[str, tuple[int, int]]:
