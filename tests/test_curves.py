@@ -131,8 +131,8 @@ def test_the_report_shows_the_curve() -> None:
         assert x == x_above == x_below
         assert above < y < below
         assert y - above == pytest.approx(below - y, abs=0.2)
-    for step, value in ((500, "0.2500"), (1000, "0.9000"), (1500, "0.7500")):
-        assert f"step {step}: {value} of 1, 95 % interval ±0.1000" in svg
+    for step, text in ((500, "0.2500"), (1000, "0.9000"), (1500, "0.7500")):
+        assert f"step {step}: {text} of 1, 95 % interval ±0.1000" in svg
     table = (output_root() / "leaderboard.md").read_text().partition("## Over the steps of training")[2]
     steps = [row.split("|")[1].strip() for row in table.splitlines() if re.match(r"\| [0-9]", row)]
     assert steps == ["500", "1000 \\*", "1500"]
