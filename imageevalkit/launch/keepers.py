@@ -125,9 +125,9 @@ class Keepers:
                 jobs += [_asking(plan.job(name), keeper.place) for name in job.order.parts]
             else:
                 assert isinstance(job.order, EvaluateOrder)
-                jobs.append(
-                    replace(job, gpus=0, gpus_at_most=0, order=replace(job.order, keeper=str(keeper.place)))
-                )
+                options = replace(job.order.judge_options, keeps=True)
+                order = replace(job.order, judge_options=options, keeper=str(keeper.place))
+                jobs.append(replace(job, gpus=0, gpus_at_most=0, order=order))
         served = {name for names in parts.values() for name in names}
         return replace(plan, jobs=jobs, parts=[part for part in plan.parts if part.name not in served])
 
