@@ -161,6 +161,14 @@ class Keepers:
                 raise UserError(
                     f"judge {keeper.judge} cannot be kept: {error.strerror}: {error.filename}"
                 ) from None
+            # who asks earlier would take it for gone
+            while (
+                keeper.serves
+                and keeper.works
+                and not ServerAddress(keeper.place).is_kept
+                and not is_stopped()
+            ):
+                time.sleep(_TICK)
 
     def _lease(self, keeper: _Keeper, is_stopped: Callable[[], bool]) -> Lease | None:
         told = ""
@@ -200,6 +208,9 @@ class Keepers:
                 keeper.wait(_ENDS_WITHIN)
             except subprocess.TimeoutExpired:
                 say(f"process {keeper.pid} is still ending")
+        for one in self._keepers.values():
+            if one.lease:
+                one.lease.release()
         os.close(self._lifeline)
         shutil.rmtree(self._sockets, ignore_errors=True)
 
