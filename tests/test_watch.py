@@ -126,7 +126,9 @@ def test_checkpoints_are_evaluated_as_they_become_whole_by_one_server(tree: Tree
     assert again.stop(signal.SIGINT) == 1
 
 
-def test_what_is_under_way_when_it_is_stopped_is_gone_on_with(tree: Tree, tmp_path: Path) -> None:
+def test_what_was_under_way_is_gone_on_with_and_what_goes_meanwhile_has_failed(
+    tree: Tree, tmp_path: Path
+) -> None:
     install(tmp_path / "conda/envs/vllm")
     conda = {"CONDA_BASE": str(tmp_path / "conda")}
     end_checkpoint(tree.folder / "1000", 40)
@@ -134,10 +136,17 @@ def test_what_is_under_way_when_it_is_stopped_is_gone_on_with(tree: Tree, tmp_pa
     watching.until("running     generate run@1000/alpha 0/3")
     assert watching.stop() == 143
     assert not marked(tree.marker)
-    again = tree.watch(**conda)
+    again = tree.watch("--custom_model_kwargses", "waits=2", **conda)
     again.is_evaluated(1000)
     again.until("1 checkpoint evaluated")
-    assert again.stop() == 0
+    end_checkpoint(tree.folder / "2000", 80)
+    again.until("running     generate run@2000/alpha 0/3 loading model")
+    shutil.rmtree(tree.folder / "2000")
+    again.until("2000 has gone while it was evaluated")
+    again.until("1 checkpoint evaluated, 1 not complete")
+    assert "No such file or directory" in again.said
+    assert again.stop() == 1
+    assert "Traceback" not in again.said
 
 
 def test_a_judge_in_the_evaluation_itself_is_loaded_once(tree: Tree, tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from imageevalkit.errors import UserError
 from imageevalkit.launch.models import entry_name, model_tasks
 from imageevalkit.launch.options import Options
 
-LORA = "lora"
-WEIGHTS = (LORA, "model_path")
+LORA, DENOISER = "lora", "denoiser"
+WEIGHTS = (LORA, DENOISER, "model_path")
 """The kwargs of a model that may be a folder of checkpoints."""
 _NAMES = "checkpoint-1000, step_1000 or 1000"
 _MOST_NAMED = 8

@@ -18,7 +18,7 @@ from imageevalkit.cell.results import read_result
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, complain, say, worst
 from imageevalkit.jobs import EvaluateOrder, GenerateOrder, Job, Plan, RewriteOrder, cell_of, shared_bounds
 from imageevalkit.launch import runs
-from imageevalkit.launch.checkpoints import LORA, WEIGHTS, checkpoint_kwargs
+from imageevalkit.launch.checkpoints import DENOISER, LORA, WEIGHTS, checkpoint_kwargs
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.display import print_report
 from imageevalkit.launch.keepers import Keepers
@@ -207,7 +207,9 @@ class _Watch:
             return "waits: nothing is in it yet"
         if seen.lacks:
             return f"waits: {seen.lacks}"
-        if not tells_all(path) and now - seen.since < _QUIET:
+        # of a checkpoint whose denoiser alone is taken its folder tells
+        wholes = [path, *path.glob("*/")] if self._key == DENOISER else [path]
+        if not any(map(tells_all, wholes)) and now - seen.since < _QUIET:
             return f"waits: nothing in it tells what belongs to it; whole once unchanged for {_QUIET:.0f} s"
         return ""
 
