@@ -15,7 +15,7 @@ from imageevalkit.errors import UserError
 from imageevalkit.locks import open_lock, take_lock
 
 REPO = Path(__file__).resolve().parents[2]
-REPORTS = ("report.html", "leaderboard.md", "leaderboard.csv")
+REPORTS = ("report.html", "leaderboard.md", "leaderboard.csv", "leaderboard.xlsx", "leaderboard.tex")
 """The files of all results, in the folder of all results."""
 COMPARISONS = "comparisons"
 """The folder there of what benchmarks say of several models."""

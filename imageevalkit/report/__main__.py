@@ -22,6 +22,7 @@ from imageevalkit.locks import held
 from imageevalkit.machine import garbage_collection
 from imageevalkit.metrics import grouped
 from imageevalkit.report.collect import CellReport, collect
+from imageevalkit.report.documents import tex_text, workbook
 from imageevalkit.report.leaderboard import Ranks, csv_text, format_table
 from imageevalkit.report.pages import markdown_text, render
 from imageevalkit.report.relations import Asked, update_relations
@@ -85,8 +86,7 @@ def _without_files(key: str, problem: str) -> CellReport:
 def write_reports(
     cells: Sequence[CellReport], unreadable: Sequence[str], asked: Asked, ranks: Ranks
 ) -> list[Path]:
-    """Write ``report.html``, ``leaderboard.md`` and ``leaderboard.csv``, and relations, and return the paths of the
-    three.
+    """Write ``report.html`` and the leaderboard in all its formats, and relations, and return the paths.
 
     ``unreadable`` are the lines about what is not among ``cells``.
 
@@ -98,6 +98,8 @@ def write_reports(
     # the numbers first: they must not wait for thousands of thumbnails, nor be lost with them
     write_atomic(root / "leaderboard.csv", csv_text(cells, ranks))
     write_atomic(root / "leaderboard.md", markdown_text(cells, unreadable, ranks))
+    write_atomic(root / "leaderboard.xlsx", workbook(cells, ranks))
+    write_atomic(root / "leaderboard.tex", tex_text(cells, ranks))
     relations = update_relations(cells, asked, lambda line: show(plain(line)))
     write_atomic(root / "report.html", render(cells, unreadable=unreadable, relations=relations, ranks=ranks))
     return [root / name for name in REPORTS]
