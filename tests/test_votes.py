@@ -135,7 +135,9 @@ def test_the_report_has_a_table_for_each_benchmark_and_for_all() -> None:
 
 def test_groups_that_no_vote_connects_have_tables_of_their_own() -> None:
     both = [
-        vote(f"i{n}", *pair, side) for n, side in enumerate(("left", "right")) for pair in ("ab", "xy", "bc")
+        vote(f"i{n}", pair[0], pair[1], side)
+        for n, side in enumerate(("left", "right"))
+        for pair in ("ab", "xy", "bc")
     ]
     write("one.json", both)
     found = vote_report([], pytest.fail)
