@@ -90,6 +90,8 @@ def _files(text: str, where: str) -> list[Path]:
 
 def _tracker(text: str, where: str) -> tuple[str, str]:
     name, _, place = (word.strip() for word in text.partition(":"))
+    if not name:
+        raise UserError(f"{where} is empty: use {' or '.join(TRACKERS)}")
     return parse_choice(name, where, TRACKERS), place
 
 
