@@ -170,14 +170,10 @@ def _card(cells: Sequence[CellReport]) -> str:
 
 def _licences(benchmark: str) -> list[str]:
     try:
-        assets = registry.benchmark_files(benchmark).assets
+        assets = registry.benchmark_files(benchmark).local
     except (CellFailure, UserError):  # a benchmark that is here no more
         return []
-    return [
-        f"- {benchmark}: {one}"
-        for one in dict.fromkeys(getattr(each, "licence", "") for each in assets)
-        if one
-    ]
+    return [f"- {benchmark}: {licence}" for licence in dict.fromkeys(one.licence for one in assets)]
 
 
 # ---- the models
