@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from huggingface_hub import DatasetCard, parse_eval_result_entries
-from yaml import safe_load
+from yaml import safe_load  # type: ignore[import-untyped]
 
 from imageevalkit.cell import REPO, Cell, output_root
 from imageevalkit.cell.results import Evaluator, Metric, as_object, read_result
