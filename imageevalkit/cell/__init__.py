@@ -15,7 +15,7 @@ from imageevalkit.errors import UserError
 from imageevalkit.locks import open_lock, take_lock
 
 REPO = Path(__file__).resolve().parents[2]
-REPORTS = ("report.html", "leaderboard.md", "leaderboard.csv")
+REPORTS = ("report.html", "leaderboard.md", "leaderboard.csv", "leaderboard.xlsx", "leaderboard.tex")
 """The files of all results, in the folder of all results."""
 COMPARISONS = "comparisons"
 """The folder there of what benchmarks say of several models."""
@@ -23,6 +23,8 @@ REWRITES = "rewrites"
 """The folder there of what rewriters of prompts replied, which models share."""
 JUDGES = "judges"
 """The folder there of what each judge said to its probes."""
+VOTES = "votes"
+"""The folder there of what people prefer, as the report's voting page saves it."""
 _LONGEST_NAME = 200  # bytes; file systems take 255, and names of logs and outcomes have more in them
 REWRITER_NAME = r"[a-z]\w*"
 """What a rewriter's name is like: by it the folders of rewritten prompts are told from others."""
@@ -47,8 +49,12 @@ def check_name(name: str) -> str:
         )
     if any(len(part.encode()) > _LONGEST_NAME for part in parts):
         raise UserError(f"'{name[:40]}…' cannot be a name: a part of it has more than {_LONGEST_NAME} bytes")
-    if parts[0] in (*REPORTS, COMPARISONS, REWRITES, JUDGES):
-        holds = {REWRITES: "holds rewritten prompts", JUDGES: "holds what judges said to their probes"}
+    if parts[0] in (*REPORTS, COMPARISONS, REWRITES, JUDGES, VOTES):
+        holds = {
+            REWRITES: "holds rewritten prompts",
+            JUDGES: "holds what judges said to their probes",
+            VOTES: "holds votes",
+        }
         what = holds.get(parts[0], "is a report of the run")
         raise UserError(f"'{name}' cannot be a name: output/{parts[0]} {what}")
     return name

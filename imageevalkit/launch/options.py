@@ -84,6 +84,17 @@ def _folder(text: str, where: str) -> Path:
     return Path(text).expanduser()
 
 
+def _files(text: str, where: str) -> list[Path]:
+    return [Path(name).expanduser() for name in split_names(text)]
+
+
+def _tracker(text: str, where: str) -> tuple[str, str]:
+    name, _, place = (word.strip() for word in text.partition(":"))
+    if not name:
+        raise UserError(f"{where} is empty: use {' or '.join(TRACKERS)}")
+    return parse_choice(name, where, TRACKERS), place
+
+
 def _pair(texts: Sequence[str], where: str) -> tuple[str, str]:
     one, other = (text.strip() for text in texts)
     if not one or not other:
@@ -126,6 +137,7 @@ def parse_relations(text: str, where: str = "--relations") -> dict[str, list[str
 _TRUTH = "true|false"
 LOCAL, SLURM, EXPORT = "local", "slurm", "export"
 """The launchers."""
+TRACKERS = ("wandb", "trackio", "tensorboard")
 _decisive = partial(option, prefetch="decisive")
 _switch = partial(_decisive, _TRUTH, parse=parse_boolean)
 _flag = partial(option, "", parse=parse_boolean, default=False)
@@ -239,6 +251,25 @@ class Options:
         _folder,
     )
     save_baseline: Path | None = option("FILE", "save the results to a file for --gate", _folder)
+    votes: list[Path] = option(
+        '"a.json;b.json"',
+        "votes that the report's voting page saved: for this report and all later ones",
+        _files,
+        [],
+        prefetch="",
+    )
+    publish: Path | None = option(
+        "DIR",
+        "write the results for others: Every Eval Ever, Hugging Face; uploads nothing",
+        _folder,
+        prefetch="",
+    )
+    export: tuple[str, str] | None = option(
+        "TRACKER",
+        "send metrics and samples to wandb, trackio or tensorboard (TRACKER:PROJECT)",
+        _tracker,
+        prefetch="",
+    )
     limit: int | None = option("N", "only the first N items of each benchmark, for trying", parse_count)
     overwrite: bool = _flag("replace images that were made with other settings")
     # these do not run anything, so that nobody would have files fetched for them

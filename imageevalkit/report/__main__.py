@@ -23,6 +23,7 @@ from imageevalkit.machine import garbage_collection
 from imageevalkit.metrics import grouped
 from imageevalkit.report.collect import CellReport, collect
 from imageevalkit.report.curves import Curve, curve_tables, curves
+from imageevalkit.report.documents import tex_text, workbook
 from imageevalkit.report.leaderboard import Ranks, board_of, csv_text, format_table
 from imageevalkit.report.pages import markdown_text, render
 from imageevalkit.report.relations import Asked, update_relations
@@ -93,8 +94,7 @@ def write_reports(
     ranks: Ranks,
     over_steps: Sequence[Curve] | None = None,
 ) -> list[Path]:
-    """Write ``report.html``, ``leaderboard.md`` and ``leaderboard.csv``, and relations, and return the paths of the
-    three.
+    """Write ``report.html`` and the leaderboard in all its formats, and relations, and return the paths.
 
     ``unreadable`` are the lines about what is not among ``cells``.
 
@@ -106,6 +106,8 @@ def write_reports(
     # the numbers first: they must not wait for thousands of thumbnails, nor be lost with them
     write_atomic(root / "leaderboard.csv", csv_text(cells, ranks))
     write_atomic(root / "leaderboard.md", markdown_text(cells, unreadable, ranks, over_steps))
+    write_atomic(root / "leaderboard.xlsx", workbook(cells, ranks))
+    write_atomic(root / "leaderboard.tex", tex_text(cells, ranks))
     relations = update_relations(cells, asked, lambda line: show(plain(line)))
     page = render(cells, unreadable=unreadable, relations=relations, ranks=ranks, over_steps=over_steps)
     write_atomic(root / "report.html", page)
