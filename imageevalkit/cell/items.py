@@ -124,6 +124,16 @@ def items_of(dataset: Any, cell: Cell, limit: int | None = None) -> list[Item]:
     return placed(entries_of(dataset, cell.benchmark)[:limit], cell)
 
 
+def draw_order(benchmark: str, total: int) -> list[int]:
+    """The numbers of all ``total`` items in a random order, the same for every model and in every run."""
+    return sorted(range(total), key=lambda n: hashlib.sha256(f"{benchmark}/{n}".encode()).digest())
+
+
+def drawn(items: Sequence[Item], benchmark: str, asked: int | None) -> list[Item]:
+    """The first ``asked`` (all when None) of ``items`` by :func:`draw_order`, in the order of the benchmark."""
+    return [items[n] for n in sorted(draw_order(benchmark, len(items))[:asked])]
+
+
 def placed(entries: Sequence[Item], cell: Cell) -> list[Item]:
     """The items of the model of ``cell`` that stand for ``entries``, which are of none."""
     folder, ids = cell.folder, [entry.id.replace(MODEL_NAME_MARK, cell.model) for entry in entries]

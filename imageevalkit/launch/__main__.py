@@ -20,6 +20,7 @@ from imageevalkit.launch.models import makers
 from imageevalkit.launch.options import EXPORT, Options, is_set, options_over, parse, resolve
 from imageevalkit.launch.planner import make_plan
 from imageevalkit.launch.process import LOG_HEADER
+from imageevalkit.launch.rounds import run_rounds
 from imageevalkit.launch.slurm import Slurm
 from imageevalkit.launch.workload import describe, listing, with_gpus_of_work
 from imageevalkit.machine import require
@@ -103,7 +104,10 @@ def main() -> ExitStatus:
             note_owner(lock)
     runs.note_launcher(Path(plan.run_folder))
     logs.print_without_fear()
-    summary = cluster.run_plan(plan, found, slurm) if found else run_plan(plan, locks)
+    if options.until:
+        summary = run_rounds(options, config, plan, locks)
+    else:
+        summary = cluster.run_plan(plan, found, slurm) if found else run_plan(plan, locks)
     report = Path(plan.jobs[-1].logs[0])
     if report.is_file():
         lines = report.read_text(encoding="utf-8", errors="replace").splitlines()

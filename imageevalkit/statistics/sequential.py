@@ -1,16 +1,16 @@
 """Which of two models is better, told as soon as the items so far settle it, however often one looks.
 
-Items come in a random order that is the same for both models. Of each it is known how much more the first model got for
-it than the second, from -1 to 1 of the scale. A bet on "the first is not better" gains with each item where it is; under
-that hypothesis nobody's capital is ever expected to grow, so that it reaches 1 / α at any time with a probability of at
-most α (Ville 1939). Bets are those of Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting"
-(Journal of the Royal Statistical Society B 86, 2024): capital Π (1 + λ · (x - m)), here the mean over a grid of λ, which
-needs no guess of how far the models differ.
+Items come in a random order that is the same for both models. Of each it is known how much more the first model got
+for it than the second, from -1 to 1 of the scale. A bet on "the first is not better" gains with each item where it is;
+under that hypothesis nobody's capital is ever expected to grow, so that it reaches 1 / α at any time with a probability
+of at most α (Ville 1939). Bets are those of Waudby-Smith and Ramdas, "Estimating means of bounded random variables by
+betting" (Journal of the Royal Statistical Society B 86, 2024): capital Π (1 + λ · (x - m)), here the mean over a grid of
+λ, which needs no guess of how far the models differ.
 
 A verdict needs two such bets, each at α / 2 for either model:
 
-* that the mean over all items of this benchmark is not above 0: items are drawn without replacement, so that after a sum
-  S of n of N items the next one is expected at m = -S / (N - n) at most (section 5 there). It bounds how often
+* that the mean over all items of this benchmark is not above 0: items are drawn without replacement, so that after a
+  sum S of n of N items the next one is expected at m = -S / (N - n) at most (section 5 there). It bounds how often
   a verdict is another than that of a run of all items.
 * that the models are equal on prompts of this kind: m = 0. Of equal models one is ahead on the N prompts there are, by
   chance; that is no verdict.
@@ -33,8 +33,8 @@ _PRIOR = 20.0  # items' worth of belief that groups are as large as their shares
 
 
 class Verdict(NamedTuple):
-    """Whether it is settled which of two is better: ``first_is_better`` after so many ``items`` of the order; None: it is
-    not. ``evidence`` is how far it has come, where ``needed`` settles it: the capital of the smaller of both bets."""
+    """Whether it is settled which of two is better: ``first_is_better`` after so many ``items`` of the order; None: it
+    is not. ``evidence`` is how far it has come, where ``needed`` settles it: the capital of the smaller of both bets."""
 
     first_is_better: bool | None
     items: int
@@ -49,7 +49,7 @@ def verdict(
     shares: Sequence[float] = (1.0,),
     tests: int = 1,
 ) -> Verdict:
-    """What the ``differences`` (first - second, of a scale of 1) of the first items of the order say about all ``total``.
+    """What the ``differences`` (first - second, of a scale of 1) of the first items of the order say of all ``total``.
 
     The mean that is tested is Σ share · mean of a group; ``groups`` (the number of each item's) are all 0 by default,
     which is the plain mean. How large groups are is taken from the items before: exact bounds are those of the plain
@@ -94,7 +94,7 @@ def log_capital(given: np.ndarray, total: int, groups: np.ndarray, shares: np.nd
     x = np.where(known, weights[np.arange(len(given)), groups] * np.where(known, given, 0), -bound)
     lost = _before(~known[:, None])[:, 0]
     so_far = (weights * sums).sum(1) - bound * lost
-    left = total - np.arange(len(given))
+    left: np.ndarray = total - np.arange(len(given))
     of_all = _log_mean_capital(x, -so_far / left, bound)
     of_kind = _log_mean_capital(x, np.zeros(len(given)), bound)
     found: np.ndarray = np.minimum(np.maximum.accumulate(of_all), np.maximum.accumulate(of_kind))
