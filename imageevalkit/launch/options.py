@@ -9,6 +9,7 @@ from __future__ import annotations
 # ruff: noqa: RUF009 - an entry of the table is a call
 import argparse
 import re
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -39,8 +40,9 @@ a UserError."""
 
 
 class Option(NamedTuple):
-    """An entry of the table: ``metavar`` stands for the value in the help (empty: it is a flag; two words: it takes two
-    values), ``config`` is what config.sh calls it (empty: it does not), ``name`` how it is typed.
+    """An entry of the table: ``metavar`` stands for the value in the help (empty: it is a flag; two words that are not
+    in quotes: it takes two values), ``config`` is what config.sh calls it (empty: it does not), ``name`` how it is
+    typed.
 
     ``prefetch`` also takes it, and tells of it in its help where it is "decisive" for what is fetched, or its "own".
     """
@@ -375,7 +377,7 @@ class _Parser(argparse.ArgumentParser):
             names = [name] + ["-h"] * (name == "--help")
             flag: dict[str, Any] = {} if entry.metavar else {"nargs": "?", "const": "true"}
             metavar: Any = entry.metavar or _TRUTH
-            if len(several := entry.metavar.split()) > 1:
+            if len(several := shlex.split(entry.metavar)) > 1:
                 flag, metavar = {"nargs": len(several)}, tuple(several)
             help = entry.help if entry.prefetch in groups else argparse.SUPPRESS
             group = groups.get(entry.prefetch, self)

@@ -4,8 +4,8 @@ Items come in a random order that is the same for both models. Of each it is kno
 for it than the second, from -1 to 1 of the scale. A bet on "the first is not better" gains with each item where it is;
 under that hypothesis nobody's capital is ever expected to grow, so that it reaches 1 / α at any time with a probability
 of at most α (Ville 1939). Bets are those of Waudby-Smith and Ramdas, "Estimating means of bounded random variables by
-betting" (Journal of the Royal Statistical Society B 86, 2024): capital Π (1 + λ · (x - m)), here the mean over a grid of
-λ, which needs no guess of how far the models differ.
+betting" (Journal of the Royal Statistical Society B 86, 2024): capital Π (1 + λ · (x - m)), here the mean over a grid
+of λ, which needs no guess of how far the models differ.
 
 A verdict needs two such bets, each at α / 2 for either model:
 
@@ -34,7 +34,7 @@ _PRIOR = 20.0  # items' worth of belief that groups are as large as their shares
 
 class Verdict(NamedTuple):
     """Whether it is settled which of two is better: ``first_is_better`` after so many ``items`` of the order; None: it
-    is not. ``evidence`` is how far it has come, where ``needed`` settles it: the capital of the smaller of both bets."""
+    is not. ``evidence`` is how far it has come, where ``needed`` settles it: the smaller capital of both bets."""
 
     first_is_better: bool | None
     items: int
@@ -73,8 +73,8 @@ def verdict(
         if capital[-1] >= needed:
             # never both: each needs what the other one loses
             items = int(np.argmax(capital >= needed)) + 1
-            return Verdict(sign > 0, items, math.exp(min(capital[items - 1], 700.0)), best.needed)
-        best = best._replace(evidence=max(best.evidence, math.exp(capital[-1])))
+            return Verdict(sign > 0, items, math.exp(min(float(capital[items - 1]), 700.0)), best.needed)
+        best = best._replace(evidence=max(best.evidence, math.exp(float(capital[-1]))))
     return best
 
 
