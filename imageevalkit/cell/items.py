@@ -124,14 +124,16 @@ def items_of(dataset: Any, cell: Cell, limit: int | None = None) -> list[Item]:
     return placed(entries_of(dataset, cell.benchmark)[:limit], cell)
 
 
-def draw_order(benchmark: str, total: int) -> list[int]:
-    """The numbers of all ``total`` items in a random order, the same for every model and in every run."""
-    return sorted(range(total), key=lambda n: hashlib.sha256(f"{benchmark}/{n}".encode()).digest())
-
-
 def drawn(items: Sequence[Item], benchmark: str, asked: int | None) -> list[Item]:
-    """The first ``asked`` (all when None) of ``items`` by :func:`draw_order`, in the order of the benchmark."""
-    return [items[n] for n in sorted(draw_order(benchmark, len(items))[:asked])]
+    """The first ``asked`` of ``items`` in a random order, the same for every model and in every run; all, in the order
+    of the benchmark, when None. Images of one prompt stay together: they are no independent draws."""
+    if asked is None:
+        return list(items)
+
+    def place(item: Item) -> bytes:
+        return hashlib.sha256(f"{benchmark}/{item.prompt_sha256}".encode()).digest()
+
+    return sorted(items, key=place)[:asked]
 
 
 def placed(entries: Sequence[Item], cell: Cell) -> list[Item]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 from imageevalkit.cell import Cell
-from imageevalkit.cell.items import draw_order
 from imageevalkit.cell.jsonl import Tell, read_jsonl
 from imageevalkit.cell.results import SCORE, Metric
 from imageevalkit.comparing.reading import Scored, headline_of, read_below
@@ -74,69 +74,82 @@ def look(first: Cell, second: Cell, tell: Tell) -> Look | None:
     found = max(pairs, key=lambda pair: max(one.result.provenance["time"] for one in pair), default=None)
     if found is None:
         return None
-    total = found[0].result.coverage.expected
-    asked = min(one.result.coverage.asked for one in found)
-    order = draw_order(first.benchmark, total)[:asked]
-    names, verdicts = headline_of(*(one.result for one in found)), dict[str, Verdict]()
-    both = 0
+    asked, total = min(one.result.coverage.asked for one in found), found[0].result.coverage.expected
+    if asked == total:
+        return Look(asked, total, asked, {})
+    names = headline_of(*(one.result for one in found))
+    verdicts, both = dict[str, Verdict](), 0
     for name in names:
         try:
-            given, groups, shares = _differences(found, name, order)
-            if given is None:
+            drawn = _drawn(found, name)
+            if drawn is None:
                 continue
-            both = max(both, sum(one == one for one in given.tolist()))
-            verdicts[name] = verdict(given, total, groups, shares, len(names))
+            both = max(both, drawn.both)
+            units = drawn.differences, total / drawn.size, drawn.groups, drawn.shares
+            told = verdict(*units, len(names))
         except (Unfit, ValueError) as error:
             return Look(asked, total, both, {}, f"{name}: {error}, so that all items are needed")
-    # one that has no score yet is not settled
+        verdicts[name] = told._replace(items=told.items * drawn.size)
+    # one that has no value yet is not settled
     return Look(asked, total, both, verdicts if len(verdicts) == len(names) else {})
 
 
-def _differences(
-    pair: Sequence[Scored], name: str, order: Sequence[int]
-) -> tuple[np.ndarray | None, np.ndarray, Sequence[float]]:
-    """What the first of a ``pair`` got more than the second, of a scale of 1, for the items of the ``order``; the
-    number of each item's group, and the shares of the groups. None: a model has no value yet.
+class _Drawn(NamedTuple):
+    """What the first model got more than the second, of a scale of 1, for each prompt in the order in which they were
+    drawn (NaN: one has no score of it), of ``size`` images each at most; the number of its group, the shares of the
+    groups, and how many items ``both`` have."""
 
-    Raises Unfit: the metric is no mean over items, or over groups of items.
-    """
+    differences: np.ndarray
+    groups: np.ndarray
+    shares: Sequence[float]
+    size: int
+    both: int
+
+
+def _drawn(pair: Sequence[Scored], name: str) -> _Drawn | None:
+    """None: a model has no value yet. Raises Unfit: the metric is no mean over items, or over groups of items."""
     import numpy as np
 
     metrics = [one.result.metrics.get(name) for one in pair]
     known = [metric for metric in metrics if metric is not None and metric.value is not None]
     if len(known) < 2:
-        return None, np.zeros(0, int), []
+        return None
     one, other = known
     if one.shares != other.shares:
         raise Unfit("its groups are weighted by what the models made")
-    groups: list[str | None] = [*one.shares] if one.shares else [None]
-    sides = [_by_place(scored, metric, order) for scored, metric in zip(pair, known, strict=True)]
-    given: np.ndarray = np.full(len(order), np.nan)
-    kinds: np.ndarray = np.zeros(len(order), int)
-    for n, place in enumerate(order):
-        mine, theirs = (side.get(place) for side in sides)
-        if mine is None or theirs is None:
-            continue
-        if mine[1] != theirs[1]:
-            raise Unfit("an item is in another group for each model")
-        given[n], kinds[n] = mine[0] - theirs[0], groups.index(mine[1])
-    return given, kinds, [*one.shares.values()] if one.shares else [1.0]
+    names: list[str | None] = [*one.shares] if one.shares else [None]
+    mine, theirs = _by_item(one), _by_item(other)
+    first = min(pair, key=lambda one: one.result.coverage.asked)
+    prompts = dict[str, list[str]]()
+    # of the two files the shorter one is in the order of the draw
+    for record in read_jsonl(first.source.with_name(first.cell.scores.name), SCORE):
+        prompts.setdefault(first.hashes.get(record["item"], record["item"]), []).append(record["item"])
+    sizes = [len(items) for items in prompts.values()]
+    if sizes[-1] < max(sizes):  # the draw ends within a prompt
+        prompts.popitem()
+    differences, groups, both = list[float](), list[int](), 0
+    for items in prompts.values():
+        told = [(mine[item], theirs[item]) for item in items if item in mine and item in theirs]
+        kinds = {group for pair in told for _, group in pair}
+        if len(kinds) > 1:
+            raise Unfit("images of a prompt are in several groups")
+        both += len(told)
+        gained = sum(a - b for (a, _), (b, _) in told) / max(sizes)
+        differences.append(gained if len(told) == len(items) else math.nan)
+        groups.append(names.index(next(iter(kinds))) if kinds else 0)
+    shares = [*one.shares.values()] if one.shares else [1.0]
+    return _Drawn(np.array(differences), np.array(groups), shares, max(sizes), both)
 
 
-def _by_place(scored: Scored, metric: Metric, order: Sequence[int]) -> dict[int, tuple[float, str | None]]:
-    """What each item got of a scale of 1, and its group, by its number in the benchmark. Raises Unfit."""
+def _by_item(metric: Metric) -> dict[str, tuple[float, str | None]]:
+    """What each item gives, of a scale of 1, and its group. Raises Unfit."""
     if not metric.parts:
         raise Unfit("the files do not say what each item gives to it")
-    records = [*read_jsonl(scored.source.with_name(scored.cell.scores.name), SCORE)]
-    # of a result of all items those that were drawn are looked at
-    places = sorted(order) if len(records) == len(order) else range(len(records))
-    place_of = {record["item"]: place for place, record in zip(places, records, strict=True)}
-    found = dict[int, tuple[float, str | None]]()
+    found = dict[str, tuple[float, str | None]]()
     for part in metric.parts:
-        place = place_of[part.item]
-        if part.weight != 1 or place in found:
+        if part.weight != 1 or part.item in found:
             raise Unfit("its items weigh differently")
-        found[place] = part.total / metric.scale, part.group
-    if any(value < 0 for value, _ in found.values()):
-        raise Unfit("its scores go below 0")
+        if part.total < 0:
+            raise Unfit("its scores go below 0")
+        found[part.item] = part.total / metric.scale, part.group
     return found

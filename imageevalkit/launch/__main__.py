@@ -20,7 +20,7 @@ from imageevalkit.launch.models import makers
 from imageevalkit.launch.options import EXPORT, Options, is_set, options_over, parse, resolve
 from imageevalkit.launch.planner import make_plan
 from imageevalkit.launch.process import LOG_HEADER
-from imageevalkit.launch.rounds import run_rounds
+from imageevalkit.launch.rounds import run_rounds, told_of_rounds
 from imageevalkit.launch.slurm import Slurm
 from imageevalkit.launch.workload import describe, listing, with_gpus_of_work
 from imageevalkit.machine import require
@@ -70,6 +70,8 @@ def main() -> ExitStatus:
     if options.dry_run:
         text, status = describe(with_gpus_of_work(plan))
         show(text)
+        if options.until:
+            show(told_of_rounds(options.until))
         return status
     gate = _gate(options) if options.gate or options.save_baseline else None
     if gate:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from imageevalkit.cell import Cell
 from imageevalkit.comparing.settling import Look, look
-from imageevalkit.errors import ExitStatus, say
+from imageevalkit.errors import CellFailure, ExitStatus, say, worst
 from imageevalkit.jobs import Plan
 from imageevalkit.launch.benchmarks import choose_benchmark
 from imageevalkit.launch.config import Config
@@ -37,6 +37,14 @@ def next_round(asked: int, total: int) -> int:
     return more if _MORE * more < total else total
 
 
+def told_of_rounds(rivals: tuple[str, str]) -> str:
+    """What a dry run says beside the plan of all items."""
+    return (
+        f"that is the most: --until asks for {_FIRST:.0%} of the items of a benchmark ({_FEWEST} at least), then for "
+        f'{_MORE - 1:.0%} more each time, and stops once it is settled which of "{" vs ".join(rivals)}" is better'
+    )
+
+
 def run_rounds(options: Options, config: Config, plan: Plan, locks: dict[str, int]) -> RunSummary:
     """Run ``plan``, that of all items, in rounds. Its cells are locked, and their locks are ``locks``.
 
@@ -53,6 +61,7 @@ class _Rounds:
         self._asked = dict[str, int]()
         self._better = dict[str, dict[str, tuple[str, int]]]()
         self._both = dict[str, int]()
+        self._settled = set[str]()
 
     def _look(self, benchmark: str) -> Look | None:
         first, second = (Cell(model, benchmark) for model in self._rivals)
@@ -62,7 +71,7 @@ class _Rounds:
     def run(self) -> RunSummary:
         """All rounds, and what comes after them."""
         going_on = [name for name in self._options.benchmarks if self._can_stop_early(name)]
-        # asked anew what was refused, or not understood, is each item once
+        in_rounds = [*going_on]
         options = replace(self._options, judge_repeats=0)
         while going_on:
             for name in going_on:
@@ -73,6 +82,7 @@ class _Rounds:
             if summary.status in (ExitStatus.INTERRUPTED, ExitStatus.TERMINATED):
                 return summary
             going_on = [name for name in going_on if self._goes_on(name)]
+            # what was refused, or not understood, is asked anew once
             options = replace(options, retry_refused=False, retry_unparsed=False)
         last = replace(
             self._options,
@@ -81,7 +91,13 @@ class _Rounds:
             retry_refused=options.retry_refused,
             retry_unparsed=options.retry_unparsed,
         )
-        return run_plan(self._planned(last), self._locks)
+        summary = run_plan(self._planned(last), self._locks)
+        for name in in_rounds:
+            if name not in self._settled:
+                what = "the same command goes on" if name in self._asked else "all items were asked for"
+                say(f"{name}: it is not settled which of the two is better; {what}")
+        stopped = self._asked.keys() - self._settled
+        return replace(summary, status=worst([summary.status, *[ExitStatus.INCOMPLETE] * bool(stopped)]))
 
     def _planned(self, options: Options) -> Plan:
         plan = make_plan(options, self._config, Path(self._plan.run_folder).name)
@@ -99,8 +115,11 @@ class _Rounds:
         if choice.benchmark is None:
             say(f"{benchmark}: it is measured by a script of its own, so that all items are needed")
             return False
-        total = min(choice.check_dataset(), options.limit or math.inf)
-        assert isinstance(total, int)
+        try:
+            total = choice.check_dataset()
+        except CellFailure:  # its jobs tell it
+            return False
+        total = min(total, options.limit or total)
         found = self._look(benchmark)
         asked = first_round(total)
         if found and found.total == total:  # this goes on
@@ -121,6 +140,7 @@ class _Rounds:
             return False
         self._better[benchmark] = found.better(self._rivals)
         if found.is_settled:
+            self._settled.add(benchmark)
             return False
         if found.verdicts and found.both <= self._both.get(benchmark, 0):
             say(

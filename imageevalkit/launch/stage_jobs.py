@@ -97,8 +97,8 @@ class Run:
         return job_words(self.plan, job)
 
     def until(self, benchmark: str) -> Until | None:
-        """What results of ``benchmark`` say of a run that stops early; None: it is none."""
-        if self.options.until is None:
+        """What results of ``benchmark`` say of a run that stops early; None: all of its items are asked for."""
+        if self.options.until is None or benchmark not in self.options.asked:
             return None
         models = [self.options.cell(name, benchmark).model for name in self.options.until]
         return Until(models, self.options.better.get(benchmark, {}))

@@ -44,7 +44,7 @@ class Verdict(NamedTuple):
 
 def verdict(
     differences: np.ndarray,
-    total: int,
+    total: float,
     groups: np.ndarray | None = None,
     shares: Sequence[float] = (1.0,),
     tests: int = 1,
@@ -65,20 +65,21 @@ def verdict(
         raise ValueError("a score is beyond its scale")
     needed = math.log(2 * tests / LEVEL)
     kinds = np.zeros(len(differences), int) if groups is None else groups
-    best = Verdict(None, len(differences), 0.0, math.exp(needed))
-    for sign in (1, -1):
-        capital = log_capital(sign * differences, total, kinds, np.asarray(shares, float))
-        if not len(capital):
-            continue
-        if capital[-1] >= needed:
-            # never both: each needs what the other one loses
-            items = int(np.argmax(capital >= needed)) + 1
-            return Verdict(sign > 0, items, math.exp(min(float(capital[items - 1]), 700.0)), best.needed)
-        best = best._replace(evidence=max(best.evidence, math.exp(float(capital[-1]))))
-    return best
+    capitals = {
+        sign: log_capital(sign * differences, total, kinds, np.asarray(shares, float)) for sign in (1, -1)
+    }
+    reached = {sign: np.flatnonzero(capital >= needed) for sign, capital in capitals.items()}
+    # the first one stands, whatever comes after it
+    if settled := {int(places[0]): sign for sign, places in reached.items() if len(places)}:
+        place = min(settled)
+        sign = settled[place]
+        evidence = math.exp(min(float(capitals[sign][place]), 700.0))
+        return Verdict(sign > 0, place + 1, evidence, math.exp(needed))
+    most = max((float(capital[-1]) for capital in capitals.values() if len(capital)), default=0.0)
+    return Verdict(None, len(differences), math.exp(most), math.exp(needed))
 
 
-def log_capital(given: np.ndarray, total: int, groups: np.ndarray, shares: np.ndarray) -> np.ndarray:
+def log_capital(given: np.ndarray, total: float, groups: np.ndarray, shares: np.ndarray) -> np.ndarray:
     """The logarithm of the capital of who bets that the mean of what is ``given`` is above 0, after each item: of the
     smaller of both bets, and of each the most so far."""
     import numpy as np
