@@ -132,7 +132,7 @@ def _of_pair(pair: Pair, names: tuple[str, str], tell: Tell) -> list[Move]:
             )
     if before.result.coverage.unasked:
         tell(
-            f"{cell}: --until stopped early, when it saw enough: p is too small here, what result.json says of it counts"
+            f"{cell}: --until stopped when it saw enough, so that p is too small: the verdict in result.json counts"
         )
     headline = headline_of(before.result, after.result)
     found = []

@@ -8,6 +8,7 @@ of all cells, with the report: of the items of the rounds where it is settled, o
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from imageevalkit.errors import CellFailure, ExitStatus, say, worst
 from imageevalkit.jobs import Plan
 from imageevalkit.launch.benchmarks import choose_benchmark
 from imageevalkit.launch.config import Config
+from imageevalkit.launch.display import print_table
 from imageevalkit.launch.ledger import RunSummary
 from imageevalkit.launch.local import run_plan
 from imageevalkit.launch.options import Options
@@ -80,6 +82,7 @@ class _Rounds:
             plan = self._planned(replace(options, benchmarks=going_on, asked=asked))
             summary = run_plan(replace(plan, jobs=plan.jobs[:-1]), self._locks, with_table=False)
             if summary.status in (ExitStatus.INTERRUPTED, ExitStatus.TERMINATED):
+                print_table(summary, sys.stdout)
                 return summary
             going_on = [name for name in going_on if self._goes_on(name)]
             # what was refused, or not understood, is asked anew once
