@@ -13,7 +13,7 @@ from pathlib import Path
 
 from imageevalkit import jobs, registry
 from imageevalkit.cell import Cell, lock_cell
-from imageevalkit.cell.items import items_of
+from imageevalkit.cell.items import drawn, items_of
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, say
 from imageevalkit.evaluation.engine import evaluate_cell, judged_items, leave_outcome
 from imageevalkit.evaluation.following import Generation, follow
@@ -88,14 +88,16 @@ def evaluated(
         nonlocal is_made
         interview = None
         benchmark = registry.make_benchmark(cell.benchmark, settings, order.judge)
-        items = items_of(registry.BenchmarkDataset(benchmark), cell, order.limit)
+        whole = items_of(registry.BenchmarkDataset(benchmark), cell, order.limit)
+        items = drawn(whole, cell.benchmark, order.asked)
         if generation and not is_made:
             with garbage_collection(True):
                 interview = follow(cell, benchmark, items, progress, order, generation)
             is_made = generation.is_made
             if not is_made:
                 return jobs.Outcome(jobs.FAILED, "images are missing")
-        return evaluate_cell(cell, benchmark, judged_items(cell, items), progress, order, interview)
+        judged, unasked = judged_items(cell, items), len(whole) - len(items)
+        return evaluate_cell(cell, benchmark, judged, progress, order, interview, unasked)
 
     with garbage_collection(False):
         outcome = jobs.outcome_of(evaluate, say)

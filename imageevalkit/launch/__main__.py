@@ -20,6 +20,7 @@ from imageevalkit.launch.local import run_plan
 from imageevalkit.launch.models import makers
 from imageevalkit.launch.options import EXPORT, Options, is_set, options_over, parse, resolve
 from imageevalkit.launch.planner import make_plan
+from imageevalkit.launch.rounds import run_rounds, told_of_rounds
 from imageevalkit.launch.slurm import Slurm
 from imageevalkit.launch.watch import watch
 from imageevalkit.launch.workload import describe, listing, with_gpus_of_work
@@ -80,6 +81,8 @@ def main() -> ExitStatus:
     if options.dry_run:
         text, status = describe(with_gpus_of_work(plan))
         show(text)
+        if options.until:
+            show(told_of_rounds(options.until))
         return status
     if options.launcher == EXPORT and (early := [name for name in given if name in _OF_RESULTS]):
         raise UserError(f"--launcher export runs nothing: give {early[0]} when its jobs have ended")
@@ -114,7 +117,10 @@ def main() -> ExitStatus:
             note_owner(lock)
     runs.note_launcher(Path(plan.run_folder))
     logs.print_without_fear()
-    summary = cluster.run_plan(plan, found, slurm) if found else run_plan(plan, locks)
+    if options.until:
+        summary = run_rounds(options, config, plan, locks)
+    else:
+        summary = cluster.run_plan(plan, found, slurm) if found else run_plan(plan, locks)
     print_report(plan)
     if summary.status in (ExitStatus.INTERRUPTED, ExitStatus.TERMINATED):
         return summary.status

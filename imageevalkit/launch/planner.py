@@ -36,8 +36,8 @@ from imageevalkit.relations import Settings as RelationSettings
 _ANY = 1 << 10
 
 
-def make_plan(options: Options, config: Config) -> Plan:
-    """The jobs of this run. Touches no file and starts nothing.
+def make_plan(options: Options, config: Config, stamp: str = "") -> Plan:
+    """The jobs of this run, which has the name ``stamp`` (a new one by default). Touches no file and starts nothing.
 
     Raises UserError: an unknown name, a missing environment, a GPU that is not there.
     """
@@ -48,7 +48,7 @@ def make_plan(options: Options, config: Config) -> Plan:
     _check_maps(options, config)
     checked(RelationSettings, options.relations_kwargs, "--relations_kwargs")
     _block(options, benchmarks, blocked)
-    stamp = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    stamp = stamp or f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     on_cluster = options.launcher == SLURM
     if on_cluster:
         supply = Supply(slurm.gpus_per_node(config))

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from imageevalkit.assets.check import hub_secrets
 from imageevalkit.cell import Cell, log_root, output_root
+from imageevalkit.cell.results import Until
 from imageevalkit.cell.shards import Shard
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.jobs import (
@@ -94,6 +95,13 @@ class Run:
     def words(self, job: str) -> list[str]:
         """What follows the program in the command of ``job``."""
         return job_words(self.plan, job)
+
+    def until(self, benchmark: str) -> Until | None:
+        """What results of ``benchmark`` say of a run that stops early; None: all of its items are asked for."""
+        if self.options.until is None or benchmark not in self.options.asked:
+            return None
+        models = [self.options.cell(name, benchmark).model for name in self.options.until]
+        return Until(models, self.options.better.get(benchmark, {}))
 
     def order(self, kind: type[OrderT], **own: Any) -> OrderT:
         """An order with what the user chose, where an option has the name of a field, and with its ``own``."""
@@ -393,6 +401,8 @@ def _evaluate_job(run: Run, cell: Cell, needs: JudgeNeeds, after: Mapping[str, S
             uses_encoders=benchmark.uses_encoders,
             official=options.missing_items == "official",
             ask=not options.rescore,
+            asked=options.asked.get(cell.benchmark),
+            until=run.until(cell.benchmark),
             run=run.stamp,
         ),
     )

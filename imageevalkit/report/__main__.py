@@ -228,6 +228,7 @@ def _compared(
 def _how(result: Result) -> str:
     """How ``result`` was measured, in words."""
     limit = f" limit {result.limit}" if result.limit else ""
+    limit += f" asked {result.coverage.asked}" if result.coverage.unasked else ""
     rewriter = Cell(result.model, result.benchmark).rewriter
     prompts = f" prompts {rewriter}" if rewriter else ""
     return f"{result.evaluator.id} version {result.benchmark_version} {result.treatment}{limit}{prompts}"

@@ -32,14 +32,15 @@ GROUP_NOTE = (
 
 
 class Board(NamedTuple):
-    """Results that may be compared: same benchmark, version, evaluator, items (``limit`` 0 = all) and ``rewriter`` of
-    their prompts (empty: the benchmark's own)."""
+    """Results that may be compared: same benchmark, version, evaluator, items (``limit`` 0 = all, of which a run that
+    stopped early ``asked`` for so many, 0 = all) and ``rewriter`` of their prompts (empty: the benchmark's own)."""
 
     benchmark: str
     version: str
     evaluator: str
     limit: int
     rewriter: str = ""
+    asked: int = 0
 
     def label(self, metric: str, with_version: bool) -> str:
         """``longtext/en@ppocr-v4 x-omni-2b8237b (first 8 items)``, without a limit where there is none; ``metric`` is
@@ -48,6 +49,7 @@ class Board(NamedTuple):
         named = f"/{metric}" if metric else ""
         version = f" {self.version}" if with_version else ""
         limit = f" (first {self.limit} items)" if self.limit else ""
+        limit += f" (stopped after {self.asked} items)" if self.asked else ""
         return f"{self.benchmark}{rewriter}{named}@{self.evaluator}{version}{limit}"
 
 
@@ -79,15 +81,21 @@ class Figure(NamedTuple):
 def board_of(result: Result) -> Board:
     """The board that ``result`` belongs to."""
     rewriter = Cell(result.model, result.benchmark).rewriter
-    return Board(result.benchmark, result.benchmark_version, result.evaluator.id, result.limit or 0, rewriter)
+    coverage, version = result.coverage, result.benchmark_version
+    asked = coverage.asked if coverage.unasked else 0
+    return Board(result.benchmark, version, result.evaluator.id, result.limit or 0, rewriter, asked)
 
 
 def boards(results: Iterable[Result]) -> dict[Board, list[Result]]:
-    """Results by board; full boards by benchmark, then the limited ones."""
+    """Results by board; full boards by benchmark, then the limited ones and those of runs that stopped early."""
     by_board = grouped(results, board_of)
     # a trial on a few items comes last: it must not decide the order of the models
     order = sorted(
-        by_board, key=lambda b: (b.limit > 0, b.benchmark, b.limit, b.rewriter, b.version, b.evaluator)
+        by_board,
+        key=lambda b: (
+            b.limit > 0 or b.asked > 0,
+            *(b.benchmark, b.limit, b.asked, b.rewriter, b.version, b.evaluator),
+        ),
     )
     return {board: by_board[board] for board in order}
 
@@ -124,11 +132,12 @@ def shown(result: Result, metric: str) -> Figure:
     if not result.headline:
         if result.withheld.startswith(STALE):
             return Figure(result, STALE)
-        is_short = not coverage.complete
+        is_short = not coverage.lacks_nothing
         return Figure(result, f"incomplete {coverage.judged}/{coverage.expected}" if is_short else "withheld")
     if found is None or found.value is None:
         return Figure(result, "no score" if found else "–")
-    remark = "" if coverage.complete else f"{coverage.judged}/{coverage.expected}, {result.treatment} way"
+    way = f"{result.treatment} way" if not coverage.lacks_nothing else "stopped early"
+    remark = "" if coverage.complete else f"{coverage.judged}/{coverage.expected}, {way}"
     return Figure(result, format_value(found.value, found.scale), found, remark)
 
 
@@ -270,7 +279,8 @@ def _csv_row(result: Result, name: str) -> dict[str, Any]:
 def coverage_text(coverage: Coverage) -> str:
     """``1276/1280 judged: 3 refused, 1 failed, 2 flat images``."""
     flat = f"{coverage.flat} flat" if coverage.flat else ""
-    remarks = ", ".join(filter(None, (coverage.problems(), flat)))
+    unasked = f"{coverage.unasked} unasked" if coverage.unasked else ""
+    remarks = ", ".join(filter(None, (unasked, coverage.problems(), flat)))
     return f"{coverage.judged}/{coverage.expected}" + (f" ({remarks})" if remarks else "")
 
 
@@ -315,7 +325,7 @@ def _row(figure: Figure) -> list[str]:
     result = figure.result
     word = "incomplete" if figure.text.startswith("incomplete") else figure.text  # counts: last column
     coverage = coverage_text(result.coverage)
-    if result.headline and not result.coverage.complete:
+    if result.headline and not result.coverage.lacks_nothing:
         coverage += f", {result.treatment} way"
     n = str(figure.metric.n) if figure.metric else ""
     return [f"{'*' if figure.best else ' '} {result.model}", word, figure.interval, figure.group, n, coverage]

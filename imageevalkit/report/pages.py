@@ -45,7 +45,7 @@ COMPARISON_PAGE = "comparison.html"
 """The page of ``--compare``, in a folder of its own below that of comparisons."""
 _TEMPLATES = Path(__file__).parent / "templates"
 # Order of the bar: what counts first, then what is missing, from the judge's faults to the model's.
-_SEGMENTS = ("judged", "unparsed", "judge_failed", "refused", "failed", "blank", "corrupt")
+_SEGMENTS = ("judged", "unparsed", "judge_failed", "refused", "failed", "blank", "corrupt", "unasked")
 _MD_SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_|<>[]#~"})
 
 
