@@ -174,6 +174,7 @@ def test_a_judge_in_the_evaluation_itself_is_loaded_once(tree: Tree, tmp_path: P
         ({"dry_run": True}, "--watch starts with what is there"),
         ({"use_api": True}, "is for weights on this machine"),
         ({"gate": Path("baseline")}, "has no end to compare at"),
+        ({"export": ("wandb", "")}, "has no end to publish at"),
         ({"watch": Path("/nowhere/at/all")}, "there is no /nowhere/at"),
         ({"benchmarks": ["quicktxt"]}, "did you mean 'quicktext'"),
     ],

@@ -81,6 +81,8 @@ def _check(options: Options) -> None:
         and "starts with what is there: model_path=DIR without --watch shows that plan",
         "--gate": (options.gate or options.save_baseline)
         and "has no end to compare at: gate when it has ended",
+        "--publish": (options.publish or options.export)
+        and "has no end to publish at: give --publish and --export when it has ended",
     }
     for name, problem in problems.items():
         if problem:
