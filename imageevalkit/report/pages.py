@@ -26,6 +26,7 @@ from imageevalkit.report import gallery
 from imageevalkit.report.collect import CellReport
 from imageevalkit.report.leaderboard import (
     COVERAGE_COLUMNS,
+    DRIFT_NOTE,
     GROUP_NOTE,
     ORDER_NOTE,
     Board,
@@ -107,6 +108,7 @@ def _of_both(cells: Sequence[CellReport], unreadable: Sequence[str], ranks: Rank
         "board": grid(results, ranks),
         "order_note": ORDER_NOTE,
         "group_note": GROUP_NOTE,
+        "drift_note": DRIFT_NOTE if any(result.drift for result in results) else "",
         "results": results,
         "withheld": [result for result in results if not result.headline],
         "without": [cell for cell in cells if not cell.result],
