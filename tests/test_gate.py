@@ -178,7 +178,11 @@ def test_a_score_that_is_withheld_now_is_lacking(tmp_path: Path) -> None:
     write_scored(Cell("m", "longtext"), HUNDRED, more=withheld)
     assert verdicts(output_root(), {"m/longtext": ""}) == {"m/longtext/en": "cannot be judged"}
     # a baseline without one asks for none: what both have is compared
-    assert verdicts(output_root(), {"m/text": ""}) == {"m/text/accuracy": "holds"}
+    write_scored(Cell("m", "text"), HUNDRED, more={"headline": [], "withheld": "incomplete: 3 refused"})
+    (folder := tmp_path / "withheld").mkdir()
+    baseline = baseline_of(folder)
+    write_scored(Cell("m", "text"), HUNDRED)
+    assert verdicts(baseline, {"m/text": ""}) == {"m/text/accuracy": "holds"}
 
 
 def noisy(error: float | None) -> dict[str, Any]:
@@ -209,7 +213,7 @@ def test_a_fall_within_the_judges_noise_is_none(
     write_scored(Cell("m", "text"), {**HUNDRED, **dict.fromkeys(ones[:7], 0.0)}, more=noisy(now))
     [found] = check(read_all(baseline, print)[1], read_all(output_root(), print)[1])
     assert found.verdict == verdict
-    assert ("the judge's noise alone" in found.remark) == (verdict == "holds")
+    assert "the judge's noise alone" in found.remark or verdict == "fell"
 
 
 def test_what_has_the_same_image_and_score_brings_no_noise(tmp_path: Path) -> None:
