@@ -137,6 +137,10 @@ def _of_pair(pair: Pair, names: tuple[str, str], tell: Tell) -> list[Move]:
             )
         if scored.result.drift:
             tell(f"{cell}: '{name}': {scored.result.drift}")
+    if before.result.coverage.unasked:
+        tell(
+            f"{cell}: --until stopped when it saw enough, so that p is too small: the verdict in result.json counts"
+        )
     warning = before.result.drift or after.result.drift
     headline = headline_of(before.result, after.result)
     found = []

@@ -12,7 +12,7 @@ from pathlib import Path
 from imageevalkit import registry
 from imageevalkit.atomic import write_atomic
 from imageevalkit.benchmark.contract import Benchmark, benchmark_code
-from imageevalkit.cell import COMPARISONS, REPORTS, Cell, output_root
+from imageevalkit.cell import COMPARISONS, REPORTS, Cell, by_name, output_root
 from imageevalkit.cell.jsonl import Tell
 from imageevalkit.cell.pictures import THUMBNAILS
 from imageevalkit.cell.results import Result, check_files, folder_name, read_scores, write_files
@@ -22,7 +22,9 @@ from imageevalkit.locks import held
 from imageevalkit.machine import garbage_collection
 from imageevalkit.metrics import grouped
 from imageevalkit.report.collect import CellReport, collect
-from imageevalkit.report.leaderboard import Ranks, csv_text, format_table
+from imageevalkit.report.curves import Curve, curve_tables, curves
+from imageevalkit.report.documents import tex_text, workbook
+from imageevalkit.report.leaderboard import Ranks, board_of, csv_text, format_table
 from imageevalkit.report.pages import markdown_text, render
 from imageevalkit.report.relations import Asked, update_relations
 from imageevalkit.text import plain
@@ -62,11 +64,14 @@ def make_report(asked: Asked, plan: Plan | None = None) -> ExitStatus:
                 for cell in found
             ]
             ranks = Ranks()
-            _print(cells, unreadable, wanted, failed, ranks)  # first: a full disk must not hide the scores
+            over_steps = curves([cell.result for cell in cells if cell.result])
+            _print(
+                cells, unreadable, wanted, failed, ranks, over_steps
+            )  # first: a full disk must not hide the scores
             # what failed before it had a file is no less a cell without a result; the table of the run has told it
             there = {cell.cell.key for cell in cells}
             cells += [_without_files(key, why) for key, why in failed.items() if key not in there]
-            paths = write_reports(cells, unreadable, asked, ranks)
+            paths = write_reports(cells, unreadable, asked, ranks, over_steps)
             paths += write_comparisons(cells, lambda line: show(plain(line)), plan.settings if plan else {})
     except OSError as error:
         reason = error.strerror or error
@@ -83,10 +88,13 @@ def _without_files(key: str, problem: str) -> CellReport:
 
 
 def write_reports(
-    cells: Sequence[CellReport], unreadable: Sequence[str], asked: Asked, ranks: Ranks
+    cells: Sequence[CellReport],
+    unreadable: Sequence[str],
+    asked: Asked,
+    ranks: Ranks,
+    over_steps: Sequence[Curve] | None = None,
 ) -> list[Path]:
-    """Write ``report.html``, ``leaderboard.md`` and ``leaderboard.csv``, and relations, and return the paths of the
-    three.
+    """Write ``report.html`` and the leaderboard in all its formats, and relations, and return the paths.
 
     ``unreadable`` are the lines about what is not among ``cells``.
 
@@ -97,9 +105,12 @@ def write_reports(
     shutil.rmtree(root / THUMBNAILS, ignore_errors=True)  # of versions that kept them all there
     # the numbers first: they must not wait for thousands of thumbnails, nor be lost with them
     write_atomic(root / "leaderboard.csv", csv_text(cells, ranks))
-    write_atomic(root / "leaderboard.md", markdown_text(cells, unreadable, ranks))
+    write_atomic(root / "leaderboard.md", markdown_text(cells, unreadable, ranks, over_steps))
+    write_atomic(root / "leaderboard.xlsx", workbook(cells, ranks))
+    write_atomic(root / "leaderboard.tex", tex_text(cells, ranks))
     relations = update_relations(cells, asked, lambda line: show(plain(line)))
-    write_atomic(root / "report.html", render(cells, unreadable=unreadable, relations=relations, ranks=ranks))
+    page = render(cells, unreadable=unreadable, relations=relations, ranks=ranks, over_steps=over_steps)
+    write_atomic(root / "report.html", page)
     return [root / name for name in REPORTS]
 
 
@@ -126,6 +137,7 @@ def _print(
     wanted: Sequence[str],
     failed: Mapping[str, str],
     ranks: Ranks,
+    over_steps: Sequence[Curve],
 ) -> None:
     listed = [
         # an older score of a cell that failed now is still in the files, but it is not this run's answer
@@ -137,6 +149,10 @@ def _print(
     results = [cell.result for cell in listed if cell.result]
     if results or not listed:
         show(format_table(results, width, ranks))
+    boards_here = {(*by_name(one.model)[:1], board_of(one)) for one in results}
+    # each among all steps of its training that there are
+    if text := curve_tables([curve for curve in over_steps if (curve.run, curve.board) in boards_here]):
+        show(text)
     # a cell with the results of several evaluators is listed once for each
     without = [cell for cell in listed if not cell.result]
     for line in dict.fromkeys(f"{cell.cell.key}: {cell.problem}" for cell in without):
@@ -212,6 +228,7 @@ def _compared(
 def _how(result: Result) -> str:
     """How ``result`` was measured, in words."""
     limit = f" limit {result.limit}" if result.limit else ""
+    limit += f" asked {result.coverage.asked}" if result.coverage.unasked else ""
     rewriter = Cell(result.model, result.benchmark).rewriter
     prompts = f" prompts {rewriter}" if rewriter else ""
     return f"{result.evaluator.id} version {result.benchmark_version} {result.treatment}{limit}{prompts}"

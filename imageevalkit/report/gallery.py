@@ -18,6 +18,7 @@ from tqdm import tqdm
 from imageevalkit.cell import Cell
 from imageevalkit.cell.pictures import Input, is_unchanged, keep_thumbnail, read_thumbnail
 from imageevalkit.cell.records import CORRUPT, GENERATED
+from imageevalkit.cell.results import Result
 from imageevalkit.images import CorruptImage, map_threads, opened, thumbnail_of
 from imageevalkit.machine import available_cores
 from imageevalkit.metrics import grouped
@@ -291,13 +292,21 @@ def _scales(page: Gallery, items: Sequence[ItemView], metrics: Sequence[str]) ->
     return {evaluator: [seen.get(name, 1.0) for name in metrics] for evaluator, seen in sorted(top.items())}
 
 
+def _extent(result: Result) -> str:
+    """Of how many items it is, where it is not of all."""
+    first = f"first {result.limit} items" if result.limit else ""
+    coverage = result.coverage
+    stopped = f"stopped after {coverage.asked} of {coverage.expected} items" if coverage.unasked else ""
+    return ", ".join(filter(None, (first, stopped)))
+
+
 def _model_data(report: CellReport) -> dict[str, Any]:
     result = report.result
     return {
         "name": report.cell.model,
         "folder": quote(os.fsencode(f"{report.cell.model}/{report.cell.benchmark}")),
         "evaluator": result.evaluator.id if result else "",
-        "note": f"first {result.limit} items" if result and result.limit else report.problem,
+        "note": _extent(result) or report.problem if result else report.problem,
     }
 
 

@@ -19,11 +19,12 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from imageevalkit.cell import COMPARISONS, Cell, output_root
+from imageevalkit.cell import COMPARISONS, Cell, by_name, output_root
 from imageevalkit.cell.results import Metric, Result
 from imageevalkit.relations import KINDS, Relations
 from imageevalkit.report import gallery
 from imageevalkit.report.collect import CellReport
+from imageevalkit.report.curves import COLUMNS, CURVE_NOTE, Curve, curves
 from imageevalkit.report.leaderboard import (
     COVERAGE_COLUMNS,
     DRIFT_NOTE,
@@ -45,16 +46,19 @@ COMPARISON_PAGE = "comparison.html"
 """The page of ``--compare``, in a folder of its own below that of comparisons."""
 _TEMPLATES = Path(__file__).parent / "templates"
 # Order of the bar: what counts first, then what is missing, from the judge's faults to the model's.
-_SEGMENTS = ("judged", "unparsed", "judge_failed", "refused", "failed", "blank", "corrupt")
+_SEGMENTS = ("judged", "unparsed", "judge_failed", "refused", "failed", "blank", "corrupt", "unasked")
 _MD_SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_|<>[]#~"})
 
 
 def markdown_text(
-    cells: Sequence[CellReport], unreadable: Sequence[str] = (), ranks: Ranks | None = None
+    cells: Sequence[CellReport],
+    unreadable: Sequence[str] = (),
+    ranks: Ranks | None = None,
+    over_steps: Sequence[Curve] | None = None,
 ) -> str:
-    """``leaderboard.md``: headline scores, notes and coverage of every cell, cells without a result, and what is
-    ``unreadable``."""
-    found = _of_both(cells, unreadable, ranks or Ranks())
+    """``leaderboard.md``: headline scores, notes and coverage of every cell, their curves ``over_steps`` (None: found
+    here), cells without a result, and what is ``unreadable``."""
+    found = _of_both(cells, unreadable, ranks or Ranks(), over_steps)
     template = _template("leaderboard.md.j2", finalize=_markdown, keep_trailing_newline=True)
     return template.render(found, columns=COVERAGE_COLUMNS)
 
@@ -65,8 +69,10 @@ def render(
     unreadable: Sequence[str] = (),
     relations: Mapping[str, Relations] = MappingProxyType({}),
     ranks: Ranks | None = None,
+    over_steps: Sequence[Curve] | None = None,
 ) -> str:
-    """The whole page for ``cells``, with the ``relations`` of each by its key, and what was ``unreadable``."""
+    """The whole page for ``cells``, with the ``relations`` of each by its key, their curves ``over_steps`` (None: they
+    are found here), and what was ``unreadable``."""
     pages = gallery.galleries(cells)
     estimate = gallery.fit(pages, None, budget)
     estimated = [gallery.cut(page, estimate) for page in pages]
@@ -75,7 +81,7 @@ def render(
     cut = [gallery.cut(page, extent) for page in estimated]
     data = [gallery.page_data(small, whole, shown) for small, whole in zip(cut, pages, strict=True)]
     ranks = ranks or Ranks()
-    found = _of_both(cells, unreadable, ranks)
+    found = _of_both(cells, unreadable, ranks, over_steps)
     root = output_root()
     compared = sorted((root / COMPARISONS).glob(f"*/{COMPARISON_PAGE}"))
     script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
@@ -101,10 +107,15 @@ def comparison_page(**found: Any) -> str:
     return _template("comparison.html.j2", autoescape=True).render(found, style=style)
 
 
-def _of_both(cells: Sequence[CellReport], unreadable: Sequence[str], ranks: Ranks) -> dict[str, Any]:
+def _of_both(
+    cells: Sequence[CellReport], unreadable: Sequence[str], ranks: Ranks, over_steps: Sequence[Curve] | None
+) -> dict[str, Any]:
     """What both templates show."""
     results = [cell.result for cell in cells if cell.result]
     return {
+        "curves": curves(results) if over_steps is None else over_steps,
+        "curve_note": CURVE_NOTE,
+        "curve_columns": COLUMNS,
         "board": grid(results, ranks),
         "order_note": ORDER_NOTE,
         "group_note": GROUP_NOTE,
@@ -128,6 +139,7 @@ def _template(name: str, **options: Any) -> Template:
         "plain": _plain,
         "outcomes": _outcomes,
         "whisker": whisker,
+        "curve": curve_picture,
         "words": lambda text: text.replace("_", " "),
         # a label may break there, so that a column is not as wide as its name
         "heading": lambda label: label.replace("/", "/\u200b").replace("@", "\u200b@"),
@@ -147,7 +159,7 @@ def _section(
 
     Only headline metrics have a best: of dozens of others some would differ by chance.
     """
-    members = sorted(members, key=lambda r: r.model)
+    members = sorted(members, key=lambda r: (by_name(r.model), r.model))
     headline = [name for name in headline_of(members) if name]
     names = dict.fromkeys([*headline, *(name for result in members for name in result.metrics)])
     figures = {name: [shown(result, name) for result in members] for name in names}
@@ -194,6 +206,52 @@ def whisker(cell: Figure) -> Markup:
         '<svg class="whisker" viewBox="0 0 144 12" role="img" aria-label="{}">'
         '<path class="axis" d="M2 6H142M2 3.5V8.5M142 3.5V8.5"/>{}<circle cx="{}" cy="6" r="2.2"/></svg>'
     ).format(_spoken(metric, metric.value), interval, _place(metric.value, metric.scale))
+
+
+_WIDTH, _HEIGHT, _LEFT, _BELOW = 640, 180, 64, 24  # of a curve, and of what its axes take
+
+
+def curve_picture(curve: Curve) -> Markup:
+    """The scores of ``curve`` over its steps, in a band of their 95 % intervals, from the lowest to the highest."""
+    points = curve.points
+    bands = [point.metric.interval or (point.value, point.value) for point in points]
+    low, high = min(band[0] for band in bands), max(band[1] for band in bands)
+    first, last = points[0].step, points[-1].step
+
+    def x(step: int) -> str:
+        return f"{_LEFT + (_WIDTH - _LEFT - 12) * (step - first) / (last - first):.1f}"
+
+    def y(value: float) -> str:
+        share = (value - low) / (high - low) if high > low else 0.5
+        return f"{_HEIGHT - _BELOW - (_HEIGHT - _BELOW - 12) * share:.1f}"
+
+    there = [f"{x(point.step)},{y(band[1])}" for point, band in zip(points, bands, strict=True)]
+    back = [f"{x(point.step)},{y(band[0])}" for point, band in zip(points, bands, strict=True)]
+    circle = Markup('<circle cx="{}" cy="{}" r="3"><title>step {}: {}</title></circle>')
+    tick = Markup('<text x="{}" y="{}" class="{}">{}</text>')
+    steps = {first: "start", last: "end"} | (
+        {curve.best.step: "middle"} if curve.best.step not in (first, last) else {}
+    )
+    return Markup('<svg class="curve" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
+        _WIDTH,
+        _HEIGHT,
+        f"{curve.label}: {format_value(points[0].value, curve.scale)} at step {first}, "
+        f"{format_value(points[-1].value, curve.scale)} at step {last}",
+        Markup("").join(
+            [
+                Markup('<polygon points="{}"/>').format(" ".join([*there, *reversed(back)])),
+                Markup('<polyline points="{}"/>').format(
+                    " ".join(f"{x(p.step)},{y(p.value)}" for p in points)
+                ),
+                *(circle.format(x(p.step), y(p.value), p.step, _spoken(p.metric, p.value)) for p in points),
+                *(tick.format(x(step), _HEIGHT - 4, place, step) for step, place in steps.items()),
+                *(
+                    tick.format(_LEFT - 8, y(end), "end", format_value(end, curve.scale))
+                    for end in {low, high}
+                ),
+            ]
+        ),
+    )
 
 
 def _place(value: float, scale: float) -> str:
