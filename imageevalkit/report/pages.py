@@ -27,6 +27,7 @@ from imageevalkit.report.collect import CellReport
 from imageevalkit.report.curves import COLUMNS, CURVE_NOTE, Curve, curves
 from imageevalkit.report.leaderboard import (
     COVERAGE_COLUMNS,
+    DRIFT_NOTE,
     GROUP_NOTE,
     ORDER_NOTE,
     Board,
@@ -118,6 +119,7 @@ def _of_both(
         "board": grid(results, ranks),
         "order_note": ORDER_NOTE,
         "group_note": GROUP_NOTE,
+        "drift_note": DRIFT_NOTE if any(result.drift for result in results) else "",
         "results": results,
         "withheld": [result for result in results if not result.headline],
         "without": [cell for cell in cells if not cell.result],
