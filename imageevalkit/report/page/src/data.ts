@@ -18,6 +18,8 @@ export interface Index {
   models: Model[];
   curves: Curve[];
   relations: RelationMap[];
+  /** Kinds of relations in the order of the legend (imageevalkit.relations.KINDS): `name` → how it is shown. */
+  kinds: Record<string, { label: string; colour: string; ink: string; mark: string }>;
   comparisons: { name: string; href: string }[];
   votes: VoteReport | null;
   /** One line each, of what could not be read. */
@@ -65,6 +67,8 @@ export interface Cell {
   cost: Cost;
   /** Failures by class: outcome (refused, failed, unparsed …), its text, how many, and up to 3 ids of items. */
   failures: { outcome: string; error: string; count: number; items: string[] }[];
+  /** How many items so far are of each outcome (generated, refused …); of a cell without a result. */
+  outcomes?: Record<string, number>;
   /** Number of files of items: parts "cells/<folder>/items" and "cells/<folder>/more-<k>"; "" has no items. */
   folder: string;
   /** In `Index.roots`; and the URL-quoted folder of the cell below it. */
@@ -136,18 +140,32 @@ export interface RelationMap {
   metrics: string[];
   means: Record<string, number>;
   correlation: string;
+  /** As it was told apart: name → value. */
+  thresholds: Record<string, number>;
   pairs: {
+    /** Row and column of the field: `kind` and `mark` are of this order. */
     first: string;
     second: string;
+    /** A name in `kinds`. */
     kind: string;
+    /** In words: "tilt: A dominates B". */
     label: string;
-    mark: string;
-    colour: string;
     certainty: number | null;
     n: number;
     means: [number, number];
     correlation: number | null;
+    /** Shares of items that are high, or low, in both; of the others, how many lie above and below their line. */
+    synergy: number;
+    bottleneck: number;
+    above: number;
+    below: number;
+    /** A tilt only because points on the line count as below. */
+    onLine?: boolean;
+    /** The relation that most resamples have but this one, in words, and their share. */
+    next?: [string, number];
   }[];
+  /** Path of the picture of all pairs, from the page (in the part "pictures" of a single file). */
+  scatter?: string;
   /** Links to files: map, scatter, codes. */
   files: { name: string; href: string }[];
 }
