@@ -5,20 +5,28 @@ import type { Board, Cell, Coverage, Figure } from "./data";
 import { href } from "./route";
 import { t, word } from "./words";
 
-const LONG = 160;
-
-/** Text of others, in its own direction; a long one is cut until it is asked for. */
-export function Text({ text }: { text: string }) {
+/** Text of others, in its own direction; of a long one the start, until it is asked for. */
+export function Text({ text, most = 160 }: { text: string; most?: number }) {
   const [open, setOpen] = useState(false);
-  if (text.length <= LONG) return <bdi class="text">{text}</bdi>;
+  if (text.length <= most) return <bdi class="text">{text}</bdi>;
   return (
     <>
-      <bdi class="text">{open ? text : `${text.slice(0, LONG)} …`}</bdi>{" "}
+      <bdi class="text">{open ? text : cut(text, most)}</bdi>{" "}
       <button type="button" class="more" aria-expanded={open} onClick={() => setOpen(!open)}>
         {open ? t("less") : t("more")}
       </button>
     </>
   );
+}
+
+/** The name of a model, benchmark or metric. */
+export function Name({ name }: { name: string }) {
+  return <Text text={name} most={64} />;
+}
+
+/** The first `most` characters, where there are more. */
+export function cut(text: string, most: number): string {
+  return text.length > most ? `${text.slice(0, most).replace(/\p{Surrogate}$/u, "")} …` : text;
 }
 
 /** A table or another wide thing that scrolls in itself. */
@@ -34,7 +42,7 @@ export function Scroll({ label, children }: { label: string; children: Component
 export function CellLink({ cell, board }: { cell: Cell; board: Board | undefined }) {
   return (
     <a href={href(["cell", cell.model, cell.benchmark], { board: board?.label ?? "" })}>
-      <Text text={cell.model} />
+      <Name name={cell.model} />
     </a>
   );
 }
@@ -191,7 +199,7 @@ export function Choice({
   const options = (all: [string, string][]) =>
     all.map(([name, text]) => (
       <option key={name} value={name}>
-        {text.length > LONG ? `${text.slice(0, LONG)} …` : text}
+        {cut(text, 90)}
       </option>
     ));
   return (

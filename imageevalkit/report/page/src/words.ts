@@ -78,7 +78,7 @@ const WORDS = {
   metrics: ["Metrics", "指标"],
   score: ["Score", "得分"],
   scale: ["Scale", "量程"],
-  headline: ["headline", "主指标"],
+  headline: ["Headline", "主指标"],
   side_by_side: ["Models side by side", "并列显示的模型"],
   chart: ["Charts", "图表"],
   bars: ["bars", "柱状图"],

@@ -2,7 +2,7 @@ import { useMemo } from "preact/hooks";
 import { Bars, isRadar, Radar } from "../charts/figure";
 import type { Row } from "../charts/options";
 import type { Board, Cell, Index } from "../data";
-import { BoardFacts, CellLink, Choice, CoverageBar, Score, State, Text } from "../parts";
+import { BoardFacts, CellLink, Choice, CoverageBar, cut, Name, Score, State, Text } from "../parts";
 import { cellsOf, lookOf } from "../results";
 import { change, choose, chosen, href, route } from "../route";
 import { type Column, Table } from "../table";
@@ -24,7 +24,7 @@ export function BenchmarkPage({ index, name }: { index: Index; name: string }) {
     <>
       <section class="card">
         <h1>
-          <Text text={name} />
+          <Name name={name} />
         </h1>
         <nav class="others" aria-label={t("benchmarks")}>
           {index.benchmarks.map((one) => (
@@ -33,7 +33,7 @@ export function BenchmarkPage({ index, name }: { index: Index; name: string }) {
               href={href(["benchmark", one.name])}
               aria-current={one.name === name ? "page" : undefined}
             >
-              <Text text={one.name} />
+              <Name name={one.name} />
             </a>
           ))}
         </nav>
@@ -62,7 +62,7 @@ export function BenchmarkPage({ index, name }: { index: Index; name: string }) {
                 }
               />
               <i class="swatch" style={{ background: lookOf(index, model).colour }} />
-              <Text text={model} />
+              <Name name={model} />
             </label>
           ))}
         </fieldset>
@@ -97,7 +97,7 @@ function BoardCard({ index, board, number, models }: { index: Index; board: Boar
   return (
     <section class="card">
       <h2>
-        <Text text={board.label} />
+        <Name name={board.label} />
       </h2>
       <BoardFacts board={board} />
       {cells.length === 0 && <p class="note">{t("none_chosen")}</p>}
@@ -174,13 +174,14 @@ function Breakdown({ index, name, metrics, cells, board }: BreakdownProps) {
   );
   if (!metrics.length) return null;
   const columns: Column<string>[] = [
-    { key: "metric", head: t("metric"), value: (metric) => metric, cell: (metric) => <Text text={metric} /> },
+    { key: "metric", head: t("metric"), value: (metric) => metric, cell: (metric) => <Name name={metric} /> },
     ...cells.map(
       (cell, n): Column<string> => ({
         key: String(n),
         head: (
           <>
-            <i class="swatch" style={{ background: lookOf(index, cell.model).colour }} /> <bdi>{cell.model}</bdi>
+            <i class="swatch" style={{ background: lookOf(index, cell.model).colour }} />{" "}
+            <bdi>{cut(cell.model, 64)}</bdi>
           </>
         ),
         value: (metric) => cell.figures[metric]?.value,
@@ -193,7 +194,7 @@ function Breakdown({ index, name, metrics, cells, board }: BreakdownProps) {
   return (
     <>
       <h3>
-        <Text text={name} />
+        <Name name={name} />
       </h3>
       <div class="beside">
         {rows.length > 0 &&

@@ -1,5 +1,5 @@
 import type { Cell, Index } from "../data";
-import { BoardFacts, CoverageBar, dollars, Pairs, Score, State, seconds, Text } from "../parts";
+import { BoardFacts, CoverageBar, dollars, Name, Pairs, Score, State, seconds, Text } from "../parts";
 import { metricsOf } from "../results";
 import { href, route, slug } from "../route";
 import { type Column, Table } from "../table";
@@ -19,7 +19,7 @@ export function CellPage({ index, cells }: { index: Index; cells: [Cell, ...Cell
     <>
       <section class="card">
         <h1>
-          <Text text={model} /> · <Text text={benchmark} />
+          <Name name={model} /> · <Name name={benchmark} />
         </h1>
         {cells.length > 1 && (
           <nav class="others" aria-label={t("evaluator")}>
@@ -95,7 +95,7 @@ function numbered(counts: Record<string, number>): Record<string, string> {
 
 function Metrics({ cell, metrics }: { cell: Cell; metrics: string[] }) {
   const columns: Column<string>[] = [
-    { key: "metric", head: t("metric"), value: (metric) => metric, cell: (metric) => <Text text={metric} /> },
+    { key: "metric", head: t("metric"), value: (metric) => metric, cell: (metric) => <Name name={metric} /> },
     {
       key: "value",
       head: t("score"),
@@ -120,7 +120,7 @@ function Failures({ cell }: { cell: Cell }) {
       cell: ({ items }) =>
         items.map((item) => (
           <a key={item} class="item" href={href(["gallery", cell.benchmark], { item, model: cell.model })}>
-            <Text text={item} />
+            <Name name={item} />
           </a>
         )),
     },

@@ -2,7 +2,7 @@ import { useMemo } from "preact/hooks";
 import { Bars } from "../charts/figure";
 import type { Row } from "../charts/options";
 import type { Board, Cell, Index } from "../data";
-import { BoardFacts, CellLink, Choice, Score, Text } from "../parts";
+import { BoardFacts, CellLink, Choice, Name, Score } from "../parts";
 import { byName, cellsOf, lookOf, metricsOf } from "../results";
 import { change, route, slug } from "../route";
 import { type Column, Table } from "../table";
@@ -62,7 +62,7 @@ export function Compare({ index }: { index: Index }) {
               {index.comparisons.map(({ name, href }) => (
                 <li key={href}>
                   <a href={href}>
-                    <Text text={name} />
+                    <Name name={name} />
                   </a>
                 </li>
               ))}
@@ -102,7 +102,7 @@ function BothOf({ index, board, first, second }: Both & { index: Index }) {
       value: (metric) => metric,
       cell: (metric) => (
         <>
-          <Text text={metric} /> {board.headline.includes(metric) && <span class="pill">{t("headline")}</span>}
+          <Name name={metric} /> {board.headline.includes(metric) && <span class="pill">{t("headline")}</span>}
         </>
       ),
     },
@@ -136,7 +136,7 @@ function BothOf({ index, board, first, second }: Both & { index: Index }) {
   return (
     <section class="card">
       <h2>
-        <Text text={board.label} />
+        <Name name={board.label} />
       </h2>
       <BoardFacts board={board} />
       {there && board.headline.length > 0 && (

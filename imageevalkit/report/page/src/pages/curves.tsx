@@ -2,7 +2,7 @@ import { useMemo } from "preact/hooks";
 import { Curves } from "../charts/figure";
 import type { Run } from "../charts/options";
 import type { Curve, Index } from "../data";
-import { CellLink, Choice, Score, Text } from "../parts";
+import { CellLink, Choice, Name, Score } from "../parts";
 import { lookOf, named } from "../results";
 import { change, route, slug } from "../route";
 import { type Column, Table } from "../table";
@@ -71,7 +71,7 @@ function CurvesOf({ index, label, curves }: { index: Index; label: string; curve
     { key: "step", head: t("step"), value: ({ step }) => step, cell: ({ step }) => step },
     {
       key: "score",
-      head: <Text text={label} />,
+      head: <Name name={label} />,
       value: ({ cell, metric }) => index.cells[cell]?.figures[metric]?.value,
       cell: ({ cell, metric }) => <Score cell={index.cells[cell]} metric={metric} />,
     },

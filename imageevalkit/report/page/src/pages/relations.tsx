@@ -1,7 +1,7 @@
 // How the scores of the same images relate: a map of all pairs of metrics, the scatter, the numbers.
 import type { Index, RelationMap } from "../data";
 import { picture } from "../data";
-import { Scroll, Text } from "../parts";
+import { Name, Scroll, Text } from "../parts";
 import { type Column, Table } from "../table";
 import { t, word } from "../words";
 
@@ -42,7 +42,7 @@ function MapOf({ index, map }: { index: Index; map: RelationMap }) {
   return (
     <figure class="map">
       <figcaption>
-        <Text text={model} />
+        <Name name={model} />
       </figcaption>
       <Scroll label={t("relations_of", { model })}>
         <table class="dtm">
