@@ -24,6 +24,16 @@ export function Name({ name }: { name: string }) {
   return <Text text={name} most={64} />;
 }
 
+/** A name in a link, a heading or a label, which hold no button: the start of a long one. */
+export function Short({ name }: { name: string }) {
+  const shown = cut(name, 64);
+  return (
+    <bdi class="text" title={shown === name ? undefined : name}>
+      {shown}
+    </bdi>
+  );
+}
+
 /** The first `most` characters, where there are more. */
 export function cut(text: string, most: number): string {
   return text.length > most ? `${text.slice(0, most).replace(/\p{Surrogate}$/u, "")} …` : text;
@@ -42,7 +52,7 @@ export function Scroll({ label, children }: { label: string; children: Component
 export function CellLink({ cell, board }: { cell: Cell; board: Board | undefined }) {
   return (
     <a href={href(["cell", cell.model, cell.benchmark], { board: board?.label ?? "" })}>
-      <Name name={cell.model} />
+      <Short name={cell.model} />
     </a>
   );
 }
@@ -78,7 +88,12 @@ export function Score({
         )}
         {count && <span class="count"> n = {figure.n}</span>}
       </span>
-      {figure.remark && <State text={figure.remark} />}
+      {figure.remark && (
+        <>
+          {" "}
+          <State text={figure.remark} />
+        </>
+      )}
       {detail && <Whisker figure={figure} />}
     </>
   );

@@ -215,6 +215,9 @@ export function radar(metrics: string[], rows: Row[], style: Style): EChartsOpti
 
 /** `front`: names of points, in the order of x, that a line joins. */
 export function scatter(points: Point[], x: string, y: string, style: Style, front: Point[] = []): EChartsOption {
+  const all = points.map((point) => point.x.value as number);
+  const [least, most] = [Math.min(...all), Math.max(...all)];
+  const isFar = (point: Point) => (point.x.value as number) - least > 0.65 * (most - least);
   const values = (point: Point) => [point.x.value as number, point.y.value as number];
   const upright = points.flatMap(({ x, y }) =>
     y.low === null || y.high === null ? [] : [[x.value as number, y.low, y.high]],
@@ -245,13 +248,16 @@ export function scatter(points: Point[], x: string, y: string, style: Style, fro
           itemStyle: { color: point.colour, borderColor: style.card, borderWidth: 1 },
           label: {
             show: true,
-            position: "right",
+            position: isFar(point) ? "left" : "right",
+            offset: [0, -9], // above the whisker
+            textBorderColor: style.card,
+            textBorderWidth: 3,
             formatter: () => point.name,
             color: style.ink,
             width: style.width < 500 ? 90 : 160,
             overflow: "truncate",
           },
-          labelLayout: { hideOverlap: true, moveOverlap: "shiftY" },
+          labelLayout: { moveOverlap: "shiftY" },
           z: 6,
         }),
       ),

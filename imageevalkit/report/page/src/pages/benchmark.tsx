@@ -2,7 +2,7 @@ import { useMemo } from "preact/hooks";
 import { Bars, isRadar, Radar } from "../charts/figure";
 import type { Row } from "../charts/options";
 import type { Board, Cell, Index } from "../data";
-import { BoardFacts, CellLink, Choice, CoverageBar, cut, Name, Score, State, Text } from "../parts";
+import { BoardFacts, CellLink, Choice, CoverageBar, Name, Score, Short, State, Text } from "../parts";
 import { cellsOf, lookOf } from "../results";
 import { change, choose, chosen, href, route } from "../route";
 import { type Column, Table } from "../table";
@@ -11,6 +11,8 @@ import { Relations } from "./relations";
 
 /** So many models are chosen at first: of more, charts are hard to read. */
 const FIRST = 6;
+
+const CHARTS = ["bars", "radar"] as const;
 
 export function BenchmarkPage({ index, name }: { index: Index; name: string }) {
   const models = index.models
@@ -62,26 +64,18 @@ export function BenchmarkPage({ index, name }: { index: Index; name: string }) {
                 }
               />
               <i class="swatch" style={{ background: lookOf(index, model).colour }} />
-              <Name name={model} />
+              <Short name={model} />
             </label>
           ))}
         </fieldset>
-        <Choice
-          label={t("chart")}
-          value={route.value.query.get("chart") ?? ""}
-          groups={
-            new Map([
-              [
-                "",
-                [
-                  ["", t("bars")],
-                  ["radar", t("radar")],
-                ],
-              ],
-            ])
-          }
-          onChange={(chart) => change({ chart })}
-        />
+        {boards.some(({ board }) => board.breakdowns.some(({ metrics }) => isRadar(metrics.length))) && (
+          <Choice
+            label={t("chart")}
+            value={route.value.query.get("chart") ?? ""}
+            groups={new Map([["", CHARTS.map((chart) => [chart === "bars" ? "" : chart, t(chart)])]])}
+            onChange={(chart) => change({ chart })}
+          />
+        )}
       </section>
       {boards.map(({ board, number }) => (
         <BoardCard key={board.label} index={index} board={board} number={number} models={picked} />
@@ -141,7 +135,12 @@ function BoardCard({ index, board, number, models }: { index: Index; board: Boar
               board={board}
             />
           ))}
-          {relations.length > 0 && <Relations index={index} maps={relations} />}
+          {relations.length > 0 && (
+            <>
+              <h3>{t("relations")}</h3>
+              <Relations index={index} maps={relations} />
+            </>
+          )}
         </>
       )}
     </section>
@@ -180,8 +179,7 @@ function Breakdown({ index, name, metrics, cells, board }: BreakdownProps) {
         key: String(n),
         head: (
           <>
-            <i class="swatch" style={{ background: lookOf(index, cell.model).colour }} />{" "}
-            <bdi>{cut(cell.model, 64)}</bdi>
+            <i class="swatch" style={{ background: lookOf(index, cell.model).colour }} /> <Short name={cell.model} />
           </>
         ),
         value: (metric) => cell.figures[metric]?.value,

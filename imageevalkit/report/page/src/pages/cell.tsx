@@ -1,5 +1,5 @@
 import type { Cell, Index } from "../data";
-import { BoardFacts, CoverageBar, dollars, Name, Pairs, Score, State, seconds, Text } from "../parts";
+import { BoardFacts, CoverageBar, dollars, Name, Pairs, Score, Short, State, seconds, Text } from "../parts";
 import { metricsOf } from "../results";
 import { href, route, slug } from "../route";
 import { type Column, Table } from "../table";
@@ -75,6 +75,7 @@ export function CellPage({ index, cells }: { index: Index; cells: [Cell, ...Cell
       </section>
       {maps.length > 0 && (
         <section class="card">
+          <h2>{t("relations")}</h2>
           <Relations index={index} maps={maps} />
         </section>
       )}
@@ -120,7 +121,7 @@ function Failures({ cell }: { cell: Cell }) {
       cell: ({ items }) =>
         items.map((item) => (
           <a key={item} class="item" href={href(["gallery", cell.benchmark], { item, model: cell.model })}>
-            <Name name={item} />
+            <Short name={item} />
           </a>
         )),
     },

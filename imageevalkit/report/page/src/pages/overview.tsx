@@ -1,5 +1,5 @@
 import type { Cell, Index } from "../data";
-import { BoardFacts, CellLink, Name, Score, State, Text } from "../parts";
+import { BoardFacts, CellLink, Name, Score, Short, State, Text } from "../parts";
 import { type Column, cellsOf, columnsOf, shareOf } from "../results";
 import { href } from "../route";
 import { type Column as Head, Table } from "../table";
@@ -158,7 +158,7 @@ function Leaderboard({ rows, columns }: { rows: Row[]; columns: Column[] }) {
           .map(({ board, number }) => (
             <li key={number}>
               <a href={href(["benchmark", board.benchmark])}>
-                <Name name={board.label} />
+                <Short name={board.label} />
               </a>
               <BoardFacts board={board} />
             </li>
@@ -188,7 +188,7 @@ function Problems({ index }: { index: Index }) {
             {comparisons.map(({ name, href }) => (
               <li key={href}>
                 <a href={href}>
-                  <Name name={name} />
+                  <Short name={name} />
                 </a>
               </li>
             ))}

@@ -2,7 +2,7 @@ import { useMemo } from "preact/hooks";
 import { Scatter } from "../charts/figure";
 import type { Point } from "../charts/options";
 import type { Index } from "../data";
-import { Choice, Name, Score } from "../parts";
+import { Choice, Name, Score, Short } from "../parts";
 import { cellsOf, columnsOf, lookOf, metricsOf, named } from "../results";
 import { change, route, slug } from "../route";
 import { type Column, Table } from "../table";
@@ -32,7 +32,7 @@ function choices(index: Index, axes: Axis[]): Map<string, [string, string][]> {
   return new Map(
     index.boards.map((board, number) => [
       board.label,
-      axes.filter((one) => one.number === number).map((one) => [slug(one.label), one.metric]),
+      axes.filter((one) => one.number === number).map((one) => [slug(one.label), one.label]),
     ]),
   );
 }
@@ -90,7 +90,7 @@ function Chosen({ index, axes, x, y }: { index: Index; axes: Axis[]; x: Axis; y:
       { key: "y", of: ys, one: y },
     ].map(({ key, of, one }) => ({
       key,
-      head: <Name name={one.label} />,
+      head: <Short name={one.label} />,
       value: (name: string) => of.get(name)?.figures[one.metric]?.value,
       cell: (name: string) => <Score cell={of.get(name)} metric={one.metric} />,
     })),
