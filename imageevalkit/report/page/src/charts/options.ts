@@ -249,15 +249,14 @@ export function scatter(points: Point[], x: string, y: string, style: Style, fro
           label: {
             show: true,
             position: isFar(point) ? "left" : "right",
-            offset: [0, -9], // above the whisker
             textBorderColor: style.card,
-            textBorderWidth: 3,
+            textBorderWidth: 2,
             formatter: () => point.name,
             color: style.ink,
             width: style.width < 500 ? 90 : 160,
             overflow: "truncate",
           },
-          labelLayout: { moveOverlap: "shiftY" },
+          labelLayout: { dy: -9, hideOverlap: true }, // above the whisker,
           z: 6,
         }),
       ),

@@ -35,7 +35,7 @@ export function BenchmarkPage({ index, name }: { index: Index; name: string }) {
               href={href(["benchmark", one.name])}
               aria-current={one.name === name ? "page" : undefined}
             >
-              <Name name={one.name} />
+              <Short name={one.name} />
             </a>
           ))}
         </nav>

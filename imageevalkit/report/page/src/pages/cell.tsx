@@ -29,7 +29,7 @@ export function CellPage({ index, cells }: { index: Index; cells: [Cell, ...Cell
                 href={href(["cell", model, benchmark], { board: boardOf(one)?.label ?? "" })}
                 aria-current={one === cell ? "page" : undefined}
               >
-                <Text text={boardOf(one)?.label ?? t("without_result")} />
+                <Short name={boardOf(one)?.label ?? t("without_result")} />
               </a>
             ))}
           </nav>
