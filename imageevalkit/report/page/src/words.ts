@@ -1,5 +1,6 @@
 // Every word of the page in English and Chinese. Names, prompts and replies are never translated.
 import { signal } from "@preact/signals";
+import { GALLERY_WORDS } from "./gallery/words";
 
 const WORDS = {
   overview: ["Overview", "总览"],
@@ -15,6 +16,7 @@ const WORDS = {
   loading: ["Loading …", "加载中……"],
   skip: ["Skip to the content", "跳到正文"],
   not_found: ["There is no such page.", "没有这个页面。"],
+  ...GALLERY_WORDS,
 } as const satisfies Record<string, readonly [string, string]>;
 
 export type Word = keyof typeof WORDS;
