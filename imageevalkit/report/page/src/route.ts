@@ -27,11 +27,17 @@ addEventListener("hashchange", () => {
   route.value = parse(location.hash);
 });
 
+/** `name` as it is in an address, which cannot hold half a character. Names are looked up by it. */
+export function slug(name: string): string {
+  return name.replace(/\p{Surrogate}/gu, (half) => `\ufffd${half.charCodeAt(0).toString(16)}`);
+}
+
 /** The link to a view; what is empty in `query` is left out. */
 export function href(path: string[], query: Record<string, string> = {}): string {
-  const found = new URLSearchParams(Object.entries(query).filter(([, value]) => value !== ""));
+  const given = Object.entries(query).filter(([, value]) => value !== "");
+  const found = new URLSearchParams(given.map(([name, value]) => [name, slug(value)]));
   const asked = found.size ? `?${found}` : "";
-  return `#/${path.map(encodeURIComponent).join("/")}${asked}`;
+  return `#/${path.map((part) => encodeURIComponent(slug(part))).join("/")}${asked}`;
 }
 
 /** Change the query of this view without a step in the history. */
@@ -40,4 +46,17 @@ export function change(query: Record<string, string>): void {
   const link = href(path, { ...Object.fromEntries(now), ...query });
   history.replaceState(null, "", link);
   route.value = parse(link);
+}
+
+/** Those of `names` that the address lists under `key`; all of them where it lists none. */
+export function chosen(key: string, names: string[], otherwise = names): string[] {
+  const asked = route.value.query.get(key);
+  if (asked === null) return otherwise;
+  const wanted = new Set(asked.split(";"));
+  return names.filter((name) => wanted.has(slug(name)));
+}
+
+/** Keep a choice of names in the address. No model's or metric's name has a semicolon (it parts them on the command line). */
+export function choose(key: string, names: string[]): void {
+  change({ [key]: names.join(";") || ";" });
 }

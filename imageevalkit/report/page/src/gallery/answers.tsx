@@ -1,7 +1,7 @@
 // What is known of one image: questions with their answers, scores, how it was made.
 import type { Answer, Index, More } from "../data";
-import { t } from "../words";
-import { Clamp, Copy, format, named, stateWord } from "./common";
+import { t, word } from "../words";
+import { Clamp, Copy, format } from "./common";
 import { type Column, judgedOf, judgingOf, type Row, type Shot, scoresOf, useMore } from "./table";
 import type { View } from "./view";
 
@@ -34,7 +34,7 @@ export function Panel({ index, row, column, shot, view, titled }: PanelProps) {
       {!making && <p class="g-soft">{t("loading")}</p>}
       {more?.error && (
         <>
-          <h3>{shot.status === "refused" ? t("refused_words") : stateWord(shot.status)}</h3>
+          <h3>{shot.status === "refused" ? t("refused_words") : word(shot.status)}</h3>
           <Clamp text={more.error[1] || more.error[0]} kind="g-error" />
           <p class="g-soft">{more.error[0]}</p>
         </>
@@ -44,7 +44,7 @@ export function Panel({ index, row, column, shot, view, titled }: PanelProps) {
       <Scores column={column} shot={shot} view={view} verdict={verdict} />
       {Object.entries(verdict?.detail ?? {}).map(([name, value]) => (
         <div key={name}>
-          <h3>{named(name)}</h3>
+          <h3>{word(name)}</h3>
           <Clamp text={value} />
         </div>
       ))}
@@ -65,15 +65,15 @@ export function Panel({ index, row, column, shot, view, titled }: PanelProps) {
       <h3>{t("about")}</h3>
       <dl>
         <Fact name={t("item")} value={shot.id} />
-        <Fact name={t("status")} value={stateWord(shot.status)} />
+        <Fact name={t("status")} value={word(shot.status)} />
         {shot.seed !== undefined && (
           <Fact name={t("seed")} value={`${shot.seed}${shot.seedIgnored ? ` (${t("no_seed")})` : ""}`} />
         )}
         {Object.entries(more?.facts ?? {}).map(([name, value]) => (
-          <Fact key={name} name={named(name)} value={value} />
+          <Fact key={name} name={word(name)} value={value} />
         ))}
         {Object.entries(row.keys).map(([name, value]) => (
-          <Fact key={name} name={named(name)} value={value} />
+          <Fact key={name} name={word(name)} value={value} />
         ))}
         {judging?.evaluator && <Fact name={t("judge")} value={judging.evaluator} />}
         {shot.file && <Fact name={t("file")} value={unquoted(shot.file)} />}
@@ -128,7 +128,7 @@ function Scores({ column, shot, view, verdict }: ScoresProps) {
       <h3>{t("scores")}</h3>
       {!scored.length && (
         <>
-          <p>{stateWord(judged)}</p>
+          <p>{word(judged)}</p>
           {verdict?.reason && <Clamp text={verdict.reason} />}
         </>
       )}
@@ -137,7 +137,7 @@ function Scores({ column, shot, view, verdict }: ScoresProps) {
           {judgings.length > 1 && <p class="g-soft">{one.evaluator}</p>}
           <dl>
             {scoresOf(one, shot.id).map(([metric, score]) => (
-              <Fact key={metric} name={named(metric)} value={format(score)} />
+              <Fact key={metric} name={word(metric)} value={format(score)} />
             ))}
           </dl>
         </div>
@@ -178,7 +178,7 @@ function Answers({ answers }: { answers: Answer[] }) {
               </span>
               <div>
                 <p class="g-question" dir="auto">
-                  {answer.text || named(answer.question)}
+                  {answer.text || word(answer.question)}
                 </p>
                 {answer.text && answer.text !== answer.question && <p class="g-soft">{answer.question}</p>}
                 <p class="g-value" dir="auto">

@@ -2,24 +2,13 @@
 import { signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { t, type Word } from "../words";
+import { t } from "../words";
 import type { Score } from "./table";
 
 export function format({ value, scale }: Pick<Score, "value" | "scale">): string {
   if (scale <= 1) return value.toFixed(3);
   return Number.isInteger(value) ? String(value) : value.toFixed(1);
 }
-
-const STATES = new Set(
-  "generated refused failed blank corrupt judged unparsed judge_failed stale not_generated absent".split(" "),
-);
-
-/** A state in the reader's language; a name of a benchmark's own as it is. */
-export function stateWord(state: string): string {
-  return STATES.has(state) ? t(`state_${state}` as Word) : named(state);
-}
-
-export const named = (name: string) => name.replaceAll("_", " ");
 
 const LONG = 320;
 
@@ -33,8 +22,8 @@ export function Clamp({ text, kind = "" }: { text: string; kind?: string }) {
         {text}
       </p>
       {long && (
-        <button type="button" class="g-plain" aria-expanded={whole} onClick={() => setWhole(!whole)}>
-          {t(whole ? "show_less" : "show_all")}
+        <button type="button" class="more" aria-expanded={whole} onClick={() => setWhole(!whole)}>
+          {t(whole ? "less" : "more")}
         </button>
       )}
     </>

@@ -2,8 +2,8 @@ import "./gallery.css";
 import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { Index } from "../data";
 import { change, href, route } from "../route";
-import { t, type Word } from "../words";
-import { copy, Dialog, Keys, named, Said, stateWord } from "./common";
+import { t, type Word, word } from "../words";
+import { copy, Dialog, Keys, Said } from "./common";
 import { List } from "./rows";
 import { arranged, type Column, metricsOf, orders, stateOf, type Table, unitOf, useTable } from "./table";
 import { close, joined, keyed, ofList, unfilter, type View, viewOf } from "./view";
@@ -118,7 +118,7 @@ function Shown({ table, view, list, benchmark, onHelp }: ShownProps) {
       ) : (
         <p class="g-empty">
           {t("no_prompt_fits")}{" "}
-          <button type="button" class="g-plain" onClick={unfilter}>
+          <button type="button" class="more" onClick={unfilter}>
             {t("unfilter")}
           </button>
         </p>
@@ -177,6 +177,10 @@ function Tools({ table, columns, metrics, metric, view, benchmark, children }: T
   return (
     <header class="g-tools" data-open={open}>
       <h1>
+        <span class="g-hidden">{t("gallery")}: </span>
+        <bdi>{benchmark}</bdi>
+      </h1>
+      {benchmarks.length > 1 && (
         <label>
           <span class="g-hidden">{t("benchmark")}</span>
           <select
@@ -190,7 +194,7 @@ function Tools({ table, columns, metrics, metric, view, benchmark, children }: T
             ))}
           </select>
         </label>
-      </h1>
+      )}
       <Search q={view.q} />
       {children}
       <button type="button" class="g-button g-more" aria-expanded={open} onClick={() => setOpen(!open)}>
@@ -200,7 +204,7 @@ function Tools({ table, columns, metrics, metric, view, benchmark, children }: T
         {Object.entries(table.filters).map(([name, values]) => (
           <Choice
             key={name}
-            label={named(name)}
+            label={word(name)}
             value={view.keys[name] ?? ""}
             all
             options={values.map((value) => [value, value])}
@@ -215,7 +219,7 @@ function Tools({ table, columns, metrics, metric, view, benchmark, children }: T
             options={[...new Set([...states, view.status])]
               .filter(Boolean)
               .sort()
-              .map((s) => [s, stateWord(s)])}
+              .map((s) => [s, word(s)])}
             onChoose={(status) => change({ status })}
           />
         )}
@@ -231,7 +235,7 @@ function Tools({ table, columns, metrics, metric, view, benchmark, children }: T
           <Choice
             label={t("score_shown")}
             value={metric}
-            options={metrics.map((name) => [name, named(name)])}
+            options={metrics.map((name) => [name, word(name)])}
             onChoose={(name) => change({ metric: name === metrics[0] ? "" : name })}
           />
         )}
@@ -244,7 +248,7 @@ function Tools({ table, columns, metrics, metric, view, benchmark, children }: T
           />
         )}
         <label class="g-choice">
-          {t("sort")}
+          {t("order")}
           <select
             value={sort}
             onChange={({ currentTarget: { value } }) => change({ sort: value === "order" ? "" : value })}

@@ -3,8 +3,8 @@ import { useVirtualizer } from "@tanstack/react-virtual";
 import { memo } from "preact/compat";
 import { useEffect, useRef } from "preact/hooks";
 import { type Index, picture } from "../data";
-import { t } from "../words";
-import { Clamp, format, Gone, named, stateWord } from "./common";
+import { t, word } from "../words";
+import { Clamp, format, Gone } from "./common";
 import {
   type Column,
   cellAt,
@@ -146,7 +146,7 @@ const Line = memo(
         <Clamp text={row.prompt || t("no_prompt")} />
         <p class="g-keys">
           {Object.entries(row.keys).map(([name, value]) => (
-            <span class="g-pill" key={name} title={named(name)} dir="auto">
+            <span class="g-pill" key={name} title={word(name)} dir="auto">
               {value}
             </span>
           ))}
@@ -215,7 +215,7 @@ function Shots({ row, column, table, metric, view, benchmark, list }: Look & { r
       </p>
       {average && (
         <p class="g-mean">
-          {t("mean", { value: format(average.mean) })}
+          {t("mean_of", { value: format(average.mean) })}
           {average.n < shots.length && ` (${t("of", { n: average.n, all: shots.length })})`}
         </p>
       )}
@@ -261,13 +261,7 @@ interface ThumbProps {
 
 function Thumb({ column, shot, score, judged, href }: ThumbProps) {
   const there = shot.status === "generated";
-  const scored = score
-    ? format(score)
-    : there
-      ? judged && judged !== "judged"
-        ? stateWord(judged)
-        : t("not_scored")
-      : "";
+  const scored = score ? format(score) : there ? (judged && judged !== "judged" ? word(judged) : t("not_scored")) : "";
   const share = score && Math.min(1, Math.max(0, score.value / score.scale));
   return (
     <a
@@ -276,12 +270,12 @@ function Thumb({ column, shot, score, judged, href }: ThumbProps) {
       data-column={column.key}
       href={href}
       onClick={opening}
-      aria-label={`${column.key}, ${shot.id}: ${scored || stateWord(shot.status)}`}
+      aria-label={`${column.key}, ${shot.id}: ${scored || word(shot.status)}`}
     >
       {there && shot.preview ? (
         <Picture src={picture(shot.preview)} width={shot.width} height={shot.height} />
       ) : (
-        <Gone kind={shot.status} title={there ? t("no_preview") : stateWord(shot.status)} remark={shot.remark ?? ""} />
+        <Gone kind={shot.status} title={there ? t("no_preview") : word(shot.status)} remark={shot.remark ?? ""} />
       )}
       <span class="g-caption">
         <span class={score ? "g-score" : "g-score g-word"}>{scored}</span>

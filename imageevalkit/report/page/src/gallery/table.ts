@@ -1,6 +1,7 @@
 // The gallery's data: prompts × columns, and which prompts are shown in which order.
 import { useEffect, useReducer, useState } from "preact/hooks";
 import { type Cell, type Index, type Items, type More, type Prompts, part } from "../data";
+import { slug } from "../route";
 import type { View } from "./view";
 
 export type Shot = Items["items"][number];
@@ -8,9 +9,8 @@ export type Input = NonNullable<Prompts["rows"][number]["inputs"]>[number];
 
 /** The images of one cell, with what each judge made of them. */
 export interface Column {
-  /** Names the column in the address. */
+  /** Names the column, in the address too. */
   key: string;
-  model: string;
   /** Numbers of cells: the same images, by judge. The first has the images. */
   cells: number[];
   /** null: not loaded. */
@@ -58,10 +58,10 @@ export function columnsOf(index: Index, benchmark: number): Column[] {
   }
   const seen = new Map<string, number>();
   return [...groups.values()].map((numbers) => {
-    const { model } = cellAt(index, numbers[0] as number);
+    const model = slug(cellAt(index, numbers[0] as number).model);
     const count = (seen.get(model) ?? 0) + 1; // the same model again is of another output folder
     seen.set(model, count);
-    return { key: count > 1 ? `${model} (${count})` : model, model, cells: numbers, judgings: null, problem: "" };
+    return { key: count > 1 ? `${model} (${count})` : model, cells: numbers, judgings: null, problem: "" };
   });
 }
 
@@ -267,7 +267,7 @@ function fits(row: Row, columns: Column[], metric: string, view: View): boolean 
   // a short number is in nearly every id, so only a longer piece of one is taken for an id
   const named = query.length > 3 && row.items.some((id) => id.toLowerCase().includes(query));
   if (!named && !query.split(/\s+/).every((term) => row.text.includes(term))) return false;
-  if (!Object.entries(view.keys).every(([name, value]) => row.keys[name] === value)) return false;
+  if (!Object.entries(view.keys).every(([name, value]) => slug(row.keys[name] ?? "") === value)) return false;
   if (!view.status && !view.low && !view.high) return true;
   const { unit } = unitOf(columns, metric, view);
   const low = view.low ? Number(view.low) : Number.NEGATIVE_INFINITY;

@@ -32,7 +32,7 @@ export const SOURCE = "<source>";
 // eval.sh separates names of models by it, so no name holds one
 const SEPARATOR = ";";
 const KEY = "key.";
-const OF_VIEWER = ["item", "m", "mode", "with", "zoom"];
+const OF_VIEWER = ["item", "model", "mode", "with", "zoom"];
 
 export function viewOf(query: URLSearchParams): View {
   const get = (name: string) => query.get(name) ?? "";
@@ -51,7 +51,7 @@ export function viewOf(query: URLSearchParams): View {
     sort: get("sort") || "order",
     hide: list("hide"),
     item: get("item"),
-    model: get("m"),
+    model: get("model"),
     mode: MODES.find((mode) => mode === get("mode")) ?? "side",
     beside: query.has("with") ? list("with") : null,
     zoom: get("zoom"),
@@ -71,7 +71,7 @@ export function ofList(query: URLSearchParams): string {
 
 /** The link to an image of the list that has this query. */
 export function linkTo(benchmark: string, list: string, item: string, model: string): string {
-  return href(["gallery", benchmark], { ...Object.fromEntries(new URLSearchParams(list)), item, m: model });
+  return href(["gallery", benchmark], { ...Object.fromEntries(new URLSearchParams(list)), item, model });
 }
 
 let opened = false;

@@ -1,10 +1,10 @@
 // One image and what is compared with it.
 import { useEffect, useState } from "preact/hooks";
 import type { Index } from "../data";
-import { change } from "../route";
-import { t, type Word } from "../words";
+import { change, slug } from "../route";
+import { t, type Word, word } from "../words";
 import { Panel } from "./answers";
-import { Copy, copy, Dialog, Said, stateWord } from "./common";
+import { Copy, copy, Dialog, Said } from "./common";
 import { type Frame, moved, STEP, Stage, WHOLE, type Zoom, zoomed, zoomOf, zoomText } from "./stage";
 import { type Column, fileOf, type Row, type Shot, shotsOf, sourceFile, type Table } from "./table";
 import { joined, MODES, type Mode, SOURCE, type View } from "./view";
@@ -18,10 +18,10 @@ export interface Place {
 
 /** The image that the address names, in any row. */
 export function placeOf(table: Table, view: View): Place | null {
-  const row = view.item ? table.rows.find((one) => one.items.includes(view.item)) : undefined;
+  const row = view.item ? table.rows.find((one) => one.items.some((id) => slug(id) === view.item)) : undefined;
   const column = table.columns.find((one) => one.key === view.model) ?? table.columns.find((one) => one.judgings);
   if (!row || !column) return null;
-  const shot = shotsOf(row, column).find((one) => one.id === view.item);
+  const shot = shotsOf(row, column).find((one) => slug(one.id) === view.item);
   return shot ? { row, column, shot } : null;
 }
 
@@ -81,7 +81,7 @@ export function Viewer({ table, rows, columns, view, place, onClose, onHelp }: V
 
   const step = (across: number, down: number) => {
     const next = stepped(rows, columns, place, across, down);
-    if (next) change({ item: next.shot.id, m: next.column.key });
+    if (next) change({ item: next.shot.id, model: next.column.key });
   };
   const compare = (keys: string[]) => change({ with: joined(keys, true) });
   const toggle = (key: string) =>
@@ -153,8 +153,8 @@ export function Viewer({ table, rows, columns, view, place, onClose, onHelp }: V
           <button type="button" class="g-button" onClick={() => copy(location.href)}>
             {t("copy_link")}
           </button>
-          {bar.map(([sign, word, act]) => (
-            <button key={word} type="button" class="g-button" aria-label={t(word)} title={t(word)} onClick={act}>
+          {bar.map(([sign, name, act]) => (
+            <button key={name} type="button" class="g-button" aria-label={t(name)} title={t(name)} onClick={act}>
               {sign}
             </button>
           ))}
@@ -241,7 +241,7 @@ export function shotFrame(index: Index, { row, column, shot }: Place, label: str
     alt: `${column.key}, ${shot.id}: ${row.prompt.slice(0, ALT)}`,
     file: there ? fileOf(index, column, shot) : "",
     preview: (there && shot.preview) || "",
-    gone: { kind: shot.status, title: stateWord(shot.status), remark: shot.remark ?? "" },
+    gone: { kind: shot.status, title: word(shot.status), remark: shot.remark ?? "" },
   };
 }
 
