@@ -71,7 +71,8 @@ export function Score({
 }) {
   if (!cell) return <span class="none">–</span>;
   const figure = cell.figures[metric];
-  if (!figure) return cell.state ? <State text={cell.state} /> : <span class="none">–</span>;
+  if (!figure && !cell.state) return <span class="none">–</span>;
+  if (!figure) return <State text={cell.state} count={cell.coverage} />;
   if (figure.value === null) return <State text={figure.text} />;
   return (
     <>
@@ -100,8 +101,9 @@ export function Score({
 }
 
 /** A word in place of a number, or about it. */
-export function State({ text }: { text: string }) {
-  return <span class="pill warn">{word(text)}</span>;
+export function State({ text, count }: { text: string; count?: Coverage | null }) {
+  const judged = count && count.judged < count.expected ? ` ${count.judged}/${count.expected}` : "";
+  return <span class="pill warn">{word(text) + judged}</span>;
 }
 
 function Whisker({ figure }: { figure: Figure }) {

@@ -1,5 +1,6 @@
 // Every word of the page in English and Chinese. Names, prompts and replies are never translated.
 import { signal } from "@preact/signals";
+import { GALLERY_WORDS } from "./gallery/words";
 
 const WORDS = {
   overview: ["Overview", "总览"],
@@ -182,6 +183,7 @@ const WORDS = {
     "差值为第二个减第一个。主指标是否有差异由排名组判断；其余众多指标中总会有一些因偶然而不同。eval.sh --compare A B 可逐条提示词检验两个结果。",
   ],
   difference: ["Difference", "差值"],
+  ...GALLERY_WORDS,
 } as const satisfies Record<string, readonly [string, string]>;
 
 // Of states, outcomes and relations, as files have them.

@@ -57,7 +57,7 @@ export function CellPage({ index, cells }: { index: Index; cells: [Cell, ...Cell
             <p class="note">{t("treatment", { name: cell.treatment })}</p>
           </>
         )}
-        {cell.outcomes && <Pairs of={numbered(cell.outcomes)} />}
+        {!coverage && cell.outcomes && <Pairs of={numbered(cell.outcomes)} />}
         {metrics.length > 0 && (
           <>
             <h2>{t("metrics")}</h2>

@@ -123,7 +123,7 @@ function Heat({ cell, column, share }: { cell: Cell | undefined; column: Column;
           {figure?.group && <span class="group"> {figure.group}</span>}
         </>
       )}
-      {share !== null && judged < expected && (
+      {judged < expected && (
         <small>
           {judged}/{expected}
         </small>
