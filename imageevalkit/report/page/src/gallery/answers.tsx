@@ -163,10 +163,12 @@ function Answers({ answers }: { answers: Answer[] }) {
     (a, b) => RANK.indexOf(markOf(a)) - RANK.indexOf(markOf(b)) || (a.score ?? 1) - (b.score ?? 1),
   );
   const wrong = answers.filter((one) => markOf(one) === "wrong").length;
+  const several = new Set(answers.map((one) => one.who)).size > 1;
   return (
     <>
       <h3>
         {t("questions")} {wrong > 0 && <span class="g-bad">{t("count_wrong", { wrong, all: answers.length })}</span>}
+        {!several && answers[0]?.who && <span> · {answers[0].who}</span>}
       </h3>
       <ol class="g-answers">
         {sorted.map((answer, n) => {
@@ -180,16 +182,20 @@ function Answers({ answers }: { answers: Answer[] }) {
                 <p class="g-question" dir="auto">
                   {answer.text || word(answer.question)}
                 </p>
-                {answer.text && answer.text !== answer.question && <p class="g-soft">{answer.question}</p>}
                 <p class="g-value" dir="auto">
-                  <b>{answer.status === "ok" ? (answer.value ?? answer.reply) : t(`answer_${answer.status}`)}</b>
-                  {answer.score !== undefined && answer.value !== String(answer.score) && (
-                    <span class="g-soft"> {format({ value: answer.score, scale: 1 })}</span>
-                  )}
+                  <b>{answer.status === "ok" ? (answer.value ?? answer.reply) : t(`answer_${answer.status}`)}</b>{" "}
+                  <span class="g-soft">
+                    {[
+                      answer.score !== undefined && format({ value: answer.score, scale: 1 }),
+                      answer.text && answer.text !== answer.question && answer.question,
+                      several && answer.who,
+                    ]
+                      .filter(Boolean)
+                      .join(" · ")}
+                  </span>
                 </p>
                 {answer.reply && answer.reply !== (answer.value ?? answer.reply) && <Clamp text={answer.reply} />}
                 {answer.status !== "ok" && answer.reply && answer.value === undefined && <Clamp text={answer.reply} />}
-                {answer.who && <p class="g-soft">{answer.who}</p>}
               </div>
             </li>
           );
