@@ -134,13 +134,19 @@ class ServeOrder:
     kind: Literal["serve"] = "serve"
 
 
+REPORT_MB = 40
+"""A page that a laptop's browser opens in a few seconds, and that still goes through a chat."""
+
+
 @dataclass(frozen=True)
 class ReportOrder:
-    """Write the report; print ``cells``. ``relations`` are the metrics to relate by benchmark, with their settings."""
+    """Write the report; print ``cells``. ``relations`` are the metrics to relate by benchmark, with their settings;
+    ``report_mb``: report.html, one file with everything, is made where it takes no more megabytes."""
 
     cells: list[str]
     relations: dict[str, list[str]] = field(default_factory=dict)
     relations_kwargs: dict[str, Any] = field(default_factory=dict)
+    report_mb: float = REPORT_MB
     kind: Literal["report"] = "report"
 
 

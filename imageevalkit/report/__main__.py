@@ -1,4 +1,4 @@
-"""``python -m imageevalkit.report``: write the leaderboard and the gallery of everything in ``output/``, and what
+"""``python -m imageevalkit.report``: write the leaderboard and the site of everything in ``output/``, and what
 benchmarks say of several models at once (``output/comparisons/<benchmark>/<evaluator>/``)."""
 
 from __future__ import annotations
@@ -12,19 +12,29 @@ from pathlib import Path
 from imageevalkit import registry
 from imageevalkit.atomic import write_atomic
 from imageevalkit.benchmark.contract import Benchmark, benchmark_code
-from imageevalkit.cell import COMPARISONS, REPORTS, Cell, output_root
+from imageevalkit.cell import COMPARISONS, Cell, output_root
 from imageevalkit.cell.jsonl import Tell
 from imageevalkit.cell.pictures import THUMBNAILS
 from imageevalkit.cell.results import Result, check_files, folder_name, read_scores, write_files
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, show
-from imageevalkit.jobs import USABLE, BenchmarkSettings, Plan, ReportOrder, cell_of, given_job, read_outcome
+from imageevalkit.jobs import (
+    REPORT_MB,
+    USABLE,
+    BenchmarkSettings,
+    Plan,
+    ReportOrder,
+    cell_of,
+    given_job,
+    read_outcome,
+)
 from imageevalkit.locks import held
 from imageevalkit.machine import garbage_collection
 from imageevalkit.metrics import grouped
 from imageevalkit.report.collect import CellReport, collect
 from imageevalkit.report.leaderboard import Ranks, csv_text, format_table
-from imageevalkit.report.pages import markdown_text, render
+from imageevalkit.report.pages import markdown_text
 from imageevalkit.report.relations import Asked, update_relations
+from imageevalkit.report.site import write_site
 from imageevalkit.text import plain
 
 _WIDTH_OF_A_PIPE = 120
@@ -37,10 +47,11 @@ def main(argv: Sequence[str] | None = None) -> ExitStatus:
         if not words:
             return make_report(Asked())
         plan, _, order = given_job(ReportOrder, words)
-        return make_report(Asked(order.cells, order.relations, order.relations_kwargs), plan)
+        asked = Asked(order.cells, order.relations, order.relations_kwargs)
+        return make_report(asked, plan, order.report_mb)
 
 
-def make_report(asked: Asked, plan: Plan | None = None) -> ExitStatus:
+def make_report(asked: Asked, plan: Plan | None = None, megabytes: float = REPORT_MB) -> ExitStatus:
     """Write every report file and print the table of the cells asked for, else of all; cells that failed in the run of
     ``plan`` show no score. Status 0 says that this is done, of all that can be read, and 1 that relations which the
     run asks for cannot be told.
@@ -49,24 +60,26 @@ def make_report(asked: Asked, plan: Plan | None = None) -> ExitStatus:
 
     Raises:
         CellFailure: a report file cannot be written.
+
+    ``megabytes``: ``report.html``, one file with everything, is made where it takes no more.
     """
     wanted = asked.cells
     try:
         with held(output_root() / ".report.lock"):  # of two runs that end at once one waits
             unreadable: list[str] = []
             found = collect(unreadable.append)
-            failed = _failures(plan, {*wanted, *(cell.cell.key for cell in found)})
+            failed = _failures(plan, {*wanted, *(cell.key for cell in found)})
             # only a run knows why there is no score
             cells = [
-                cell if cell.result else cell._replace(problem=failed.get(cell.cell.key, cell.problem))
+                cell if cell.result else cell._replace(problem=failed.get(cell.key, cell.problem))
                 for cell in found
             ]
             ranks = Ranks()
             _print(cells, unreadable, wanted, failed, ranks)  # first: a full disk must not hide the scores
             # what failed before it had a file is no less a cell without a result; the table of the run has told it
-            there = {cell.cell.key for cell in cells}
+            there = {cell.key for cell in cells}
             cells += [_without_files(key, why) for key, why in failed.items() if key not in there]
-            paths = write_reports(cells, unreadable, asked, ranks)
+            paths = write_reports(cells, unreadable, asked, ranks, megabytes)
             paths += write_comparisons(cells, lambda line: show(plain(line)), plan.settings if plan else {})
     except OSError as error:
         reason = error.strerror or error
@@ -79,14 +92,18 @@ def make_report(asked: Asked, plan: Plan | None = None) -> ExitStatus:
 
 def _without_files(key: str, problem: str) -> CellReport:
     cell = cell_of(key)
-    return CellReport(cell, None, problem, [], cell.result)
+    return CellReport(cell, None, problem, cell.result, output_root(), cell.model)
 
 
 def write_reports(
-    cells: Sequence[CellReport], unreadable: Sequence[str], asked: Asked, ranks: Ranks
+    cells: Sequence[CellReport],
+    unreadable: Sequence[str],
+    asked: Asked,
+    ranks: Ranks,
+    megabytes: float = REPORT_MB,
 ) -> list[Path]:
-    """Write ``report.html``, ``leaderboard.md`` and ``leaderboard.csv``, and relations, and return the paths of the
-    three.
+    """Write ``leaderboard.md`` and ``leaderboard.csv``, relations, the site and ``report.html``, and return the paths
+    of what a reader opens.
 
     ``unreadable`` are the lines about what is not among ``cells``.
 
@@ -96,11 +113,22 @@ def write_reports(
     root = output_root()
     shutil.rmtree(root / THUMBNAILS, ignore_errors=True)  # of versions that kept them all there
     # the numbers first: they must not wait for thousands of thumbnails, nor be lost with them
-    write_atomic(root / "leaderboard.csv", csv_text(cells, ranks))
-    write_atomic(root / "leaderboard.md", markdown_text(cells, unreadable, ranks))
+    tables = write_tables(root, cells, unreadable, ranks)
     relations = update_relations(cells, asked, lambda line: show(plain(line)))
-    write_atomic(root / "report.html", render(cells, unreadable=unreadable, relations=relations, ranks=ranks))
-    return [root / name for name in REPORTS]
+    return [*tables, *write_site(root, cells, relations, unreadable, ranks, megabytes)]
+
+
+def write_tables(
+    place: Path, cells: Sequence[CellReport], unreadable: Sequence[str], ranks: Ranks
+) -> list[Path]:
+    """Write the leaderboards of ``cells`` into ``place``; their paths."""
+    texts = {
+        "leaderboard.csv": csv_text(cells, ranks),
+        "leaderboard.md": markdown_text(cells, unreadable, ranks),
+    }
+    for name, text in texts.items():
+        write_atomic(place / name, text)
+    return [place / name for name in texts]
 
 
 def _failures(plan: Plan | None, keys: Iterable[str]) -> dict[str, str]:
@@ -129,9 +157,9 @@ def _print(
 ) -> None:
     listed = [
         # an older score of a cell that failed now is still in the files, but it is not this run's answer
-        cell._replace(result=None, problem=failed[cell.cell.key]) if cell.cell.key in failed else cell
+        cell._replace(result=None, problem=failed[cell.key]) if cell.key in failed else cell
         for cell in cells
-        if not wanted or cell.cell.key in wanted
+        if not wanted or cell.key in wanted
     ]
     width = shutil.get_terminal_size((_WIDTH_OF_A_PIPE, 24)).columns
     results = [cell.result for cell in listed if cell.result]
@@ -139,11 +167,11 @@ def _print(
         show(format_table(results, width, ranks))
     # a cell with the results of several evaluators is listed once for each
     without = [cell for cell in listed if not cell.result]
-    for line in dict.fromkeys(f"{cell.cell.key}: {cell.problem}" for cell in without):
+    for line in dict.fromkeys(f"{cell.key}: {cell.problem}" for cell in without):
         show(plain(line))
     for key in wanted:
         # of a cell that failed before it had a file the table of the run tells all
-        if key not in failed and all(cell.cell.key != key for cell in cells):
+        if key not in failed and all(cell.key != key for cell in cells):
             show(f"{key}: nothing in {output_root()}")
     told = {cell.problem for cell in without}
     for line in unreadable:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from imageevalkit.cell import Cell, output_root
+from imageevalkit.cell import Cell
 from imageevalkit.cell.results import Coverage, Metric, Result
 from imageevalkit.metrics import grouped
 from imageevalkit.report.collect import STALE, CellReport
@@ -211,8 +211,8 @@ def _best_first(figure: Figure | None) -> tuple[bool, float]:
 def csv_text(cells: Iterable[CellReport], ranks: Ranks) -> str:
     """``leaderboard.csv``: one row per model × benchmark × metric. A withheld result has no values.
 
-    ``group`` are the letters of a headline score as the leaderboard shows them. ``result`` is the file, below the
-    output root, that also says where the numbers come from.
+    ``group`` are the letters of a headline score as the leaderboard shows them. ``result`` is the file that also says
+    where the numbers come from, below the folder of all results where there is one.
     """
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, CSV_COLUMNS, lineterminator="\n")
@@ -223,7 +223,13 @@ def csv_text(cells: Iterable[CellReport], ranks: Ranks) -> str:
 
 def table_rows(cells: Iterable[CellReport], ranks: Ranks) -> Iterator[dict[str, Any]]:
     """The rows of ``leaderboard.csv``: a value that is missing or not known is left out, or None."""
-    found = [(cell.result, cell.source.relative_to(output_root())) for cell in cells if cell.result]
+    cells = list(cells)
+    is_one = len({cell.root for cell in cells}) == 1
+    found = [
+        (cell.result, cell.source.relative_to(cell.root) if is_one else cell.source)
+        for cell in cells
+        if cell.result
+    ]
     groups = dict[tuple[int, str], str]()
     for members in boards([result for result, _ in found]).values():
         for metric in headline_of(members):

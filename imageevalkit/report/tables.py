@@ -80,9 +80,8 @@ def results_table(path: Path) -> pd.DataFrame:
     """:func:`imageevalkit.report.load_results`."""
     import pandas as pd
 
-    root, cells = read_cells(path)
-    with results_in(root):
-        rows = list(table_rows(cells, Ranks()))
+    _, cells = read_cells(path)
+    rows = list(table_rows(cells, Ranks()))
     table = pd.DataFrame(rows, columns=list(CSV_COLUMNS))
     for name in ("official", "headline"):
         table[name] = table[name] == "true"

@@ -9,6 +9,7 @@ import { Cost } from "./pages/cost";
 import { CurvesPage } from "./pages/curves";
 import { Overview } from "./pages/overview";
 import { TradeOffs } from "./pages/tradeoffs";
+import { cut } from "./parts";
 import { byName } from "./results";
 import { href, route, slug } from "./route";
 import { VotesPage } from "./vote/report";
@@ -55,7 +56,7 @@ function useArrival(main: { current: HTMLElement | null }, place: string): void 
   // the heading is in the reader's language
   useEffect(() => {
     const heading = main.current?.querySelector<HTMLElement>("h1");
-    document.title = [heading?.textContent.slice(0, 200), "ImageEvalKit"].filter(Boolean).join(" · ");
+    document.title = [cut(heading?.textContent ?? "", 200), "ImageEvalKit"].filter(Boolean).join(" · ");
     if (last.current !== undefined && last.current !== place) {
       if (heading) heading.tabIndex = -1;
       (heading ?? main.current)?.focus({ preventScroll: true });
@@ -151,7 +152,7 @@ function View({ index }: { index: Index }) {
     <section class="card">
       <h1>{t("not_found")}</h1>
       <p>
-        <bdi class="text">{location.hash.slice(0, 200)}</bdi>
+        <bdi class="text">{cut(location.hash, 200)}</bdi>
       </p>
       <p>
         <a href={href([])}>{t("overview")}</a>

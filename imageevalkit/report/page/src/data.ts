@@ -19,7 +19,7 @@ export interface Index {
   curves: Curve[];
   relations: RelationMap[];
   /** Kinds of relations in the order of the legend (imageevalkit.relations.KINDS): `name` → how it is shown. */
-  kinds: Record<string, { label: string; colour: string; ink: string; mark: string }>;
+  kinds: Record<string, { label: string; colour: string; mark: string }>;
   comparisons: { name: string; href: string }[];
   votes: VoteReport | null;
   /** One line each, of what could not be read. */
@@ -190,6 +190,8 @@ export interface VoteReport {
     high: number;
     n: number;
   }[];
+  /** One line each: a model that won all its votes, models never compared with others … */
+  notes: string[];
 }
 
 /** Part "prompts/<number of benchmark>". */

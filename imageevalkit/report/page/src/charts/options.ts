@@ -1,6 +1,7 @@
 // What ECharts is to draw: bars, radar, scatter and curves of figures with their intervals.
 import type { CustomSeriesOption, CustomSeriesRenderItem, EChartsOption, SeriesOption } from "echarts";
 import type { Figure } from "../data";
+import { cut } from "../parts";
 import type { Style } from "./chart";
 
 /** A model (or another thing) with a figure for each metric. */
@@ -31,18 +32,14 @@ const MARGIN = { left: 12, right: 24, top: 14, bottom: 12, outerBoundsMode: "sam
 function lines(heading: string, all: string[]): HTMLElement {
   const box = document.createElement("div");
   const bold = document.createElement("b");
-  bold.textContent = cut(heading);
+  bold.textContent = cut(heading, 90);
   box.append(bold);
   for (const text of all) {
     const line = document.createElement("div");
-    line.textContent = cut(text);
+    line.textContent = cut(text, 90);
     box.append(line);
   }
   return box;
-}
-
-function cut(text: string): string {
-  return text.length > 90 ? `${text.slice(0, 90)} …` : text;
 }
 
 function said(figure: Figure | undefined): string {
@@ -61,7 +58,7 @@ function tooltip(style: Style) {
 function valueAxis(style: Style, name: string, rest: object = {}) {
   return {
     type: "value" as const,
-    name: name && cut(name),
+    name: name && cut(name, 90),
     nameLocation: "middle" as const,
     nameTruncate: { maxWidth: style.width - 120, ellipsis: " …" },
     nameTextStyle: { color: style.ink },
@@ -159,7 +156,7 @@ export function bars(metrics: string[], rows: Row[], style: Style): EChartsOptio
         const number = (Array.isArray(given) ? given[0] : given)?.dataIndex ?? 0;
         return lines(
           metrics[number] ?? "",
-          rows.map((row) => `${cut(row.name)}: ${said(row.figures[number])}`),
+          rows.map((row) => `${cut(row.name, 90)}: ${said(row.figures[number])}`),
         );
       },
     },
@@ -218,6 +215,9 @@ export function radar(metrics: string[], rows: Row[], style: Style): EChartsOpti
 
 /** `front`: names of points, in the order of x, that a line joins. */
 export function scatter(points: Point[], x: string, y: string, style: Style, front: Point[] = []): EChartsOption {
+  const all = points.map((point) => point.x.value as number);
+  const [least, most] = [Math.min(...all), Math.max(...all)];
+  const isFar = (point: Point) => (point.x.value as number) - least > 0.65 * (most - least);
   const values = (point: Point) => [point.x.value as number, point.y.value as number];
   const upright = points.flatMap(({ x, y }) =>
     y.low === null || y.high === null ? [] : [[x.value as number, y.low, y.high]],
@@ -232,7 +232,7 @@ export function scatter(points: Point[], x: string, y: string, style: Style, fro
       trigger: "item",
       formatter: (given) => {
         const point = points[(Array.isArray(given) ? given[0] : given)?.seriesIndex ?? 0];
-        return point ? lines(point.name, [`${cut(x)}: ${said(point.x)}`, `${cut(y)}: ${said(point.y)}`]) : "";
+        return point ? lines(point.name, [`${cut(x, 90)}: ${said(point.x)}`, `${cut(y, 90)}: ${said(point.y)}`]) : "";
       },
     },
     xAxis: valueAxis(style, x, { scale: true, nameGap: 30 }),
@@ -248,13 +248,15 @@ export function scatter(points: Point[], x: string, y: string, style: Style, fro
           itemStyle: { color: point.colour, borderColor: style.card, borderWidth: 1 },
           label: {
             show: true,
-            position: "right",
+            position: isFar(point) ? "left" : "right",
+            textBorderColor: style.card,
+            textBorderWidth: 2,
             formatter: () => point.name,
             color: style.ink,
             width: style.width < 500 ? 90 : 160,
             overflow: "truncate",
           },
-          labelLayout: { hideOverlap: true, moveOverlap: "shiftY" },
+          labelLayout: { dy: -9, hideOverlap: true }, // above the whisker,
           z: 6,
         }),
       ),
@@ -289,7 +291,9 @@ export function curves(runs: Run[], y: string, style: Style): EChartsOption {
         const first = Array.isArray(given) ? given[0] : given;
         const step = (first?.value as number[] | undefined)?.[0];
         const there = runs.flatMap((run) =>
-          run.points.filter((point) => point.step === step).map((point) => `${cut(run.name)}: ${said(point.figure)}`),
+          run.points
+            .filter((point) => point.step === step)
+            .map((point) => `${cut(run.name, 90)}: ${said(point.figure)}`),
         );
         return lines(`@${step}`, there);
       },

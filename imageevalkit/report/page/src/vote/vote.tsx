@@ -110,10 +110,10 @@ function Setup({ index, votes, set, benchmarks, models }: Shared) {
               onChange={(event) => change({ n: event.currentTarget.value })}
             />
           </label>
-          <button type="submit" class="g-button g-main" disabled={!ready}>
-            {t("start")}
-          </button>
         </div>
+        <button type="submit" class="g-button g-main" disabled={!ready}>
+          {t("start")}
+        </button>
         {!ready && <p class="problem">{t("vote_needs")}</p>}
       </form>
       <Files votes={votes} set={set} />

@@ -1,0 +1,271 @@
+"""The site: ``report/index.html`` with its parts and previews beside it; and ``report.html``, all of it in one file.
+
+The page itself is made of ``page/`` and lies in ``bundle/``. Both open from ``file://``, and load nothing from
+elsewhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+from markupsafe import Markup
+from tqdm import tqdm
+
+from imageevalkit.atomic import write_atomic
+from imageevalkit.cell import COMPARISONS
+from imageevalkit.metrics import grouped
+from imageevalkit.relations import Relations
+from imageevalkit.report import parts
+from imageevalkit.report.cell_parts import PICTURES, SUMMARY, Shown, Summary, build, preview_path, state_of
+from imageevalkit.report.collect import CellReport, natural
+from imageevalkit.report.index import Built, Found, index_of
+from imageevalkit.report.leaderboard import Ranks
+from imageevalkit.report.pages import COMPARISON_PAGE, template
+
+SITE, PAGE, SINGLE = "report", "index.html", "report.html"
+_BUNDLE = Path(__file__).parent / "bundle"
+_STATE = ".state.json"
+# A select with more choices than this is a list, not a filter.
+_MAX_CHOICES = 60
+# of a picture in base64, and its path
+_EACH_PICTURE = 100
+
+
+class _State(msgspec.Struct):
+    """The folder of the parts of each result, by its file, and what these were made of."""
+
+    made: dict[str, tuple[str, str]]
+
+
+def write_site(
+    place: Path,
+    cells: Sequence[CellReport],
+    relations: Mapping[str, Relations],
+    unreadable: Sequence[str],
+    ranks: Ranks,
+    megabytes: float,
+) -> list[Path]:
+    """Write the site of ``cells``, their ``relations`` by key and what is ``unreadable`` into ``place``/report, and
+    ``report.html`` beside it where that takes no more than so many ``megabytes``; else it says where the site is. The
+    paths of both.
+
+    Parts of cells whose files are as they were stay. The index goes last, and only then what it does not need any more:
+    until then there is the old site. Raises OSError, CellFailure: a file cannot be written.
+    """
+    site = place / SITE
+    built, state = _build(site, cells)
+    found = Found(relations, _scatter(site, cells, relations), _comparisons(place), None, unreadable)
+    # one after another: what all items are takes more memory than anything else
+    of_benchmark = grouped(
+        ((n, one) for n, one in enumerate(built) if one.folder), lambda one: one[1].report.cell.benchmark
+    )
+    prompts = dict[str, bytes]()
+    counts = dict[str, int]()
+    for name, of_it in of_benchmark.items():
+        part = _prompts(site, of_it)
+        counts[name], prompts[name] = len(part.rows), parts.to_json(part)
+    index = index_of(built, counts, found, ranks, str(place), "..")
+    for name in ("page.js", "page.css"):
+        _write(site / name, (_BUNDLE / name).read_bytes())
+    for n, benchmark in enumerate(index.benchmarks):
+        if benchmark.name in prompts:
+            part_name = f"prompts/{n}"
+            _write(
+                site / f"data/{part_name}.js",
+                parts.script_of(part_name, msgspec.Raw(prompts[benchmark.name])),
+            )
+    page = template("index.html.j2", autoescape=True).render(
+        index=Markup(parts.script_json(index).decode()), single=None
+    )
+    _write(site / PAGE, page.encode())
+    _write(site / _STATE, parts.to_json(state))
+    pictures = {sha256 for one in built if one.summary for sha256 in one.summary.pictures}
+    pictures |= {Path(path).stem for path in found.scatter.values()}
+    _forget(site, {one.folder for one in built}, len(index.benchmarks), pictures)
+    single = place / SINGLE
+    _write(
+        single,
+        _single(site, index, index_of(built, counts, found, ranks, str(place), "."), pictures, megabytes),
+    )
+    return [site / PAGE, single]
+
+
+def _scatter(site: Path, cells: Sequence[CellReport], relations: Mapping[str, Relations]) -> dict[str, str]:
+    """The previews of the pictures of all pairs, by the key of the relations. Raises OSError: one cannot be read."""
+    found = dict[str, str]()
+    for cell in cells:
+        if cell.is_latest and (one := relations.get(cell.key)):
+            data = (cell.folder / "relations/scatter.webp").read_bytes()
+            found[one.key] = preview_path(hashlib.sha256(data).hexdigest())
+            _write(site / found[one.key], data)
+    return found
+
+
+def _comparisons(place: Path) -> list[tuple[str, str]]:
+    """Names and paths of the pages of --compare that are there."""
+    pages = [*place.glob(COMPARISON_PAGE), *sorted((place / COMPARISONS).glob(f"*/{COMPARISON_PAGE}"))]
+    return [(page.parent.name, page.relative_to(place).as_posix()) for page in pages]
+
+
+def _write(path: Path, data: bytes) -> None:
+    """A file that is the same already keeps its time: who copies a site copies less."""
+    with contextlib.suppress(OSError):
+        if path.read_bytes() == data:
+            return
+    write_atomic(path, data, durably=False)
+
+
+def _build(site: Path, cells: Sequence[CellReport]) -> tuple[list[Built], _State]:
+    """Each cell with its parts, those made anew that are not there."""
+    before, now = _State({}), _State({})
+    with contextlib.suppress(OSError, ValueError):
+        before = parts.of_json((site / _STATE).read_bytes(), _State)
+    there = {path.stem for path in (site / PICTURES).glob("*/*.webp")}
+    built = list[Built]()
+    bar = tqdm(
+        total=sum(cell.recorded for cell in cells), desc="report", unit="item", disable=None, delay=1.0
+    )
+    with bar:
+        for cell in cells:
+            if not cell.recorded:
+                built.append(Built(cell))
+                continue
+            source, state = str(cell.source), state_of(cell)
+            known, folder = before.made.get(source, ("", ""))
+            summary = Summary.read(site / "data/cells" / folder / SUMMARY) if known == state else None
+            if summary is None or not summary.holds(cell.folder) or not there.issuperset(summary.pictures):
+                folder, summary = build(cell, site)
+            now.made[source] = state, folder
+            summary.shown = []
+            built.append(Built(cell, folder, summary))
+            bar.update(cell.recorded)
+    return built, now
+
+
+def _forget(site: Path, folders: set[str], benchmarks: int, pictures: set[str]) -> None:
+    """Remove what no part names any more."""
+    for folder in (site / "data/cells").glob("*"):
+        if folder.name not in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+    for path in (site / "data/prompts").glob("*.js"):
+        if not path.stem.isdecimal() or int(path.stem) >= benchmarks:
+            path.unlink(missing_ok=True)
+    for path in (site / PICTURES).glob("*/*.webp"):
+        if path.stem not in pictures:
+            path.unlink(missing_ok=True)
+
+
+# ---- prompts
+
+
+def _prompts(site: Path, cells: Sequence[tuple[int, Built]]) -> parts.Prompts:
+    """Items of a benchmark's ``cells`` (with their numbers) grouped by what the model was shown; an id means the same
+    prompt for every model."""
+    items = dict[str, Shown]()
+    keys = dict[str, dict[str, str]]()
+    inputs = dict[str, list[parts.Input]]()
+    for n, one in cells:
+        summary = Summary.read(site / "data/cells" / one.folder / SUMMARY)
+        placed = set(summary.pictures) if summary else set()
+        for item in summary.shown if summary else ():
+            if item.id not in items or not items[item.id].prompt:
+                items[item.id] = item
+            keys.setdefault(item.id, {}).update(item.keys)
+            if item.inputs and not any(each.preview for each in inputs.get(item.prompt_sha256, ())):
+                # records of earlier versions name no inputs, but those of another model that was shown the same do
+                inputs[item.prompt_sha256] = [_input(n, one.report, placed, *each) for each in item.inputs]
+
+    def shown(id: str) -> str:
+        item = items[id]
+        # the hash also tells apart edits that share one instruction but start from other images
+        return item.prompt_sha256 or item.prompt or id
+
+    rows = [
+        parts.PromptRow(
+            items[ids[0]].prompt,
+            ids,
+            {name: value for id in ids for name, value in keys[id].items()},
+            inputs.get(items[ids[0]].prompt_sha256, []),
+        )
+        for ids in grouped(sorted(items, key=natural), shown).values()
+    ]
+    return parts.Prompts(rows, _filters(rows))
+
+
+def _input(
+    n: int, report: CellReport, placed: set[str], sha256: str, path: str, copy_sha256: str
+) -> parts.Input:
+    if not path:
+        return parts.Input("")
+    preview = preview_path(copy_sha256) if copy_sha256 in placed else ""
+    return parts.Input(preview, quote(os.fsencode(f"{report.cell.key}/{path}")), n)
+
+
+def _filters(rows: Iterable[parts.PromptRow]) -> dict[str, list[str]]:
+    choices = dict[str, set[str]]()
+    for row in rows:
+        for name, value in row.keys.items():
+            choices.setdefault(name, set()).add(value)
+    shown = {name: values for name, values in choices.items() if 1 < len(values) <= _MAX_CHOICES}
+    return {name: sorted(values, key=natural) for name, values in shown.items()}
+
+
+# ---- all in one file
+
+
+def _single(
+    site: Path, shown: parts.Index, index: parts.Index, pictures: Iterable[str], megabytes: float
+) -> bytes:
+    """``report.html``; where it would be larger, a page that says where the site is."""
+    names = [f"prompts/{n}" for n, one in enumerate(shown.benchmarks) if one.prompts]
+    for cell in shown.cells:
+        if cell.folder:
+            files = sorted((site / "data/cells" / cell.folder).glob("*.js"))
+            names += [f"cells/{cell.folder}/{file.stem}" for file in files]
+    paths = [preview_path(sha256) for sha256 in sorted(pictures)]
+    size = sum((site / f"data/{name}.js").stat().st_size for name in names)
+    # the limit is mostly met early: of a large report not all pictures are looked at
+    room = megabytes * 1e6 - size
+    for path in paths:
+        room -= (site / path).stat().st_size * 4 / 3 + _EACH_PICTURE
+        if room < 0:
+            break
+    if room < 0:
+        return template("moved.html.j2", autoescape=True).render(megabytes=f"{megabytes:g}").encode()
+    script = (_BUNDLE / "page.js").read_text(encoding="utf-8")
+    # in a text or a pattern of JavaScript that is the same, and no end of the element that holds it
+    script = script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    images = {
+        path: f"data:image/webp;base64,{base64.b64encode((site / path).read_bytes()).decode()}"
+        for path in paths
+    }
+    inside = {name: _json_of(site / f"data/{name}.js", name) for name in names}
+    inside["pictures"] = parts.script_json(images)
+    return (
+        template("index.html.j2", autoescape=True)
+        .render(
+            index=Markup(parts.script_json(index).decode()),
+            single={
+                "style": Markup(
+                    (_BUNDLE / "page.css").read_text(encoding="utf-8").replace("</style", "<\\/style")
+                ),
+                "script": Markup(script),
+                "hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+                "parts": {name: Markup(text.decode()) for name, text in inside.items()},
+            },
+        )
+        .encode()
+    )
+
+
+def _json_of(path: Path, name: str) -> bytes:
+    """The JSON of a part's file."""
+    return path.read_bytes()[len(b"reportPart(%s," % parts.script_json(name)) : -len(b")\n")]
