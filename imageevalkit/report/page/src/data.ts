@@ -173,8 +173,6 @@ export interface RelationMap {
 export interface VoteReport {
   votes: number;
   files: string[];
-  /** One line each, of what these votes cannot tell. */
-  notes: string[];
   /** Strengths by Bradley–Terry on Elo's scale, best first; of one benchmark, or of all ("" ). */
   tables: {
     benchmark: string;
