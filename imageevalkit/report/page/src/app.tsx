@@ -12,6 +12,8 @@ import { TradeOffs } from "./pages/tradeoffs";
 import { cut } from "./parts";
 import { byName } from "./results";
 import { href, route, slug } from "./route";
+import { VotesPage } from "./vote/report";
+import { VotePage } from "./vote/vote";
 import { type Language, language, paint, speak, t, theme } from "./words";
 
 export function App({ index }: { index: Index }) {
@@ -83,6 +85,8 @@ function Top({ index }: { index: Index }) {
         {link("", [], t("overview"))}
         {benchmark && link("benchmark", ["benchmark", benchmark.name], t("benchmarks"))}
         {drawn && link("gallery", ["gallery", drawn.name], t("gallery"))}
+        {drawn && index.models.length > 1 && link("vote", ["vote"], t("vote"))}
+        {index.votes && link("votes", ["votes"], t("votes"))}
         {index.boards.length > 0 && link("tradeoffs", ["tradeoffs"], t("tradeoffs"))}
         {index.curves.length > 0 && link("curves", ["curves"], t("curves"))}
         {index.boards.length > 0 && link("cost", ["cost"], t("cost"))}
@@ -134,6 +138,10 @@ function View({ index }: { index: Index }) {
       return <Cost index={index} />;
     case "compare":
       return <Compare index={index} />;
+    case "vote":
+      return <VotePage index={index} />;
+    case "votes":
+      return <VotesPage index={index} />;
     case "gallery": {
       const found = byName(index.benchmarks, name);
       if (found) return <Gallery index={index} benchmark={found.name} />;

@@ -1,6 +1,7 @@
 // Every word of the page in English and Chinese. Names, prompts and replies are never translated.
 import { signal } from "@preact/signals";
 import { GALLERY_WORDS } from "./gallery/words";
+import { VOTE_WORDS } from "./vote/words";
 
 const WORDS = {
   overview: ["Overview", "总览"],
@@ -184,6 +185,7 @@ const WORDS = {
   ],
   difference: ["Difference", "差值"],
   ...GALLERY_WORDS,
+  ...VOTE_WORDS,
 } as const satisfies Record<string, readonly [string, string]>;
 
 // Of states, outcomes and relations, as files have them.

@@ -1,5 +1,5 @@
 // What is known of one image: questions with their answers, scores, how it was made.
-import type { Answer, Index, More } from "../data";
+import type { Answer, Index } from "../data";
 import { t, word } from "../words";
 import { Clamp, Copy, format } from "./common";
 import { type Column, judgedOf, judgingOf, type Row, type Shot, scoresOf, useMore } from "./table";
@@ -18,20 +18,17 @@ interface PanelProps {
 export function Panel({ index, row, column, shot, view, titled }: PanelProps) {
   const judging = judgingOf(column, view);
   const first = column.judgings?.[0];
-  const making = useMore(index, first, shot.id);
-  const judged = useMore(index, judging, shot.id);
-  const more = typeof making === "object" ? making : undefined;
-  const verdict = typeof judged === "object" ? judged : undefined;
-  const failure = [making, judged].find((one) => typeof one === "string");
+  const found = useMore(index, first, shot.id); // of another judge there are scores only
+  const more = typeof found === "object" ? found : undefined;
   return (
     <section class="g-panel" aria-label={`${column.key}, ${shot.id}`}>
       {titled && <h3 class="g-model">{column.key}</h3>}
-      {failure && (
+      {typeof found === "string" && (
         <p class="g-error" role="alert">
-          {failure || t("no_details")}
+          {found || t("no_details")}
         </p>
       )}
-      {!making && <p class="g-soft">{t("loading")}</p>}
+      {found === undefined && <p class="g-soft">{t("loading")}</p>}
       {more?.error && (
         <>
           <h3>{shot.status === "refused" ? t("refused_words") : word(shot.status)}</h3>
@@ -40,9 +37,9 @@ export function Panel({ index, row, column, shot, view, titled }: PanelProps) {
         </>
       )}
       {more?.reason && !more.error && shot.status !== "generated" && <Clamp text={more.reason} kind="g-error" />}
-      {verdict && <Answers answers={verdict.answers} />}
-      <Scores column={column} shot={shot} view={view} verdict={verdict} />
-      {Object.entries(verdict?.detail ?? {}).map(([name, value]) => (
+      {more && <Answers answers={more.answers} />}
+      <Scores column={column} shot={shot} view={view} reason={more?.reason ?? ""} />
+      {Object.entries(more?.detail ?? {}).map(([name, value]) => (
         <div key={name}>
           <h3>{word(name)}</h3>
           <Clamp text={value} />
@@ -113,11 +110,11 @@ interface ScoresProps {
   column: Column;
   shot: Shot;
   view: View;
-  verdict: More["items"][number] | undefined;
+  reason: string;
 }
 
 /** Scores by every judge of the image, that of the answers shown first. */
-function Scores({ column, shot, view, verdict }: ScoresProps) {
+function Scores({ column, shot, view, reason }: ScoresProps) {
   const shown = judgingOf(column, view);
   const judgings = [...(column.judgings ?? [])].sort((a, b) => Number(b === shown) - Number(a === shown));
   const scored = judgings.filter((one) => scoresOf(one, shot.id).length);
@@ -129,7 +126,7 @@ function Scores({ column, shot, view, verdict }: ScoresProps) {
       {!scored.length && (
         <>
           <p>{word(judged)}</p>
-          {verdict?.reason && <Clamp text={verdict.reason} />}
+          {reason && <Clamp text={reason} />}
         </>
       )}
       {scored.map((one) => (
@@ -163,10 +160,12 @@ function Answers({ answers }: { answers: Answer[] }) {
     (a, b) => RANK.indexOf(markOf(a)) - RANK.indexOf(markOf(b)) || (a.score ?? 1) - (b.score ?? 1),
   );
   const wrong = answers.filter((one) => markOf(one) === "wrong").length;
+  const several = new Set(answers.map((one) => one.who)).size > 1;
   return (
     <>
       <h3>
         {t("questions")} {wrong > 0 && <span class="g-bad">{t("count_wrong", { wrong, all: answers.length })}</span>}
+        {!several && answers[0]?.who && <span> · {answers[0].who}</span>}
       </h3>
       <ol class="g-answers">
         {sorted.map((answer, n) => {
@@ -180,16 +179,20 @@ function Answers({ answers }: { answers: Answer[] }) {
                 <p class="g-question" dir="auto">
                   {answer.text || word(answer.question)}
                 </p>
-                {answer.text && answer.text !== answer.question && <p class="g-soft">{answer.question}</p>}
                 <p class="g-value" dir="auto">
-                  <b>{answer.status === "ok" ? (answer.value ?? answer.reply) : t(`answer_${answer.status}`)}</b>
-                  {answer.score !== undefined && answer.value !== String(answer.score) && (
-                    <span class="g-soft"> {format({ value: answer.score, scale: 1 })}</span>
-                  )}
+                  <b>{answer.status === "ok" ? (answer.value ?? answer.reply) : t(`answer_${answer.status}`)}</b>{" "}
+                  <span class="g-soft">
+                    {[
+                      answer.score !== undefined && format({ value: answer.score, scale: 1 }),
+                      answer.text && answer.text !== answer.question && answer.question,
+                      several && answer.who,
+                    ]
+                      .filter(Boolean)
+                      .join(" · ")}
+                  </span>
                 </p>
                 {answer.reply && answer.reply !== (answer.value ?? answer.reply) && <Clamp text={answer.reply} />}
                 {answer.status !== "ok" && answer.reply && answer.value === undefined && <Clamp text={answer.reply} />}
-                {answer.who && <p class="g-soft">{answer.who}</p>}
               </div>
             </li>
           );

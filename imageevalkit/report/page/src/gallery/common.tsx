@@ -77,10 +77,14 @@ interface DialogProps {
 /** A modal dialog that is open as long as it is drawn; Esc and a click beside it close it. */
 export function Dialog({ label, kind, onClose, onKeyDown, children }: DialogProps) {
   const box = useRef<HTMLDialogElement>(null);
-  useEffect(() => box.current?.showModal(), []);
+  useEffect(() => {
+    box.current?.showModal();
+    box.current?.focus(); // not its first button, which a key would press
+  }, []);
   return (
     <dialog
       ref={box}
+      tabIndex={-1}
       class={`g-dialog ${kind}`}
       aria-label={label}
       onClose={onClose}

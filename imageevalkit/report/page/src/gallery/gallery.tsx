@@ -176,14 +176,14 @@ function Tools({ table, columns, metrics, metric, view, benchmark, children }: T
   const benchmarks = index.benchmarks.filter((one) => one.prompts);
   return (
     <header class="g-tools" data-open={open}>
-      <h1>
-        <span class="g-hidden">{t("gallery")}: </span>
-        <bdi>{benchmark}</bdi>
+      <h1 class={benchmarks.length > 1 ? "g-hidden" : ""}>
+        {t("gallery")}: <bdi>{benchmark}</bdi>
       </h1>
       {benchmarks.length > 1 && (
         <label>
           <span class="g-hidden">{t("benchmark")}</span>
           <select
+            class="g-benchmark"
             value={benchmark}
             onChange={(event) => {
               location.hash = href(["gallery", event.currentTarget.value], { hide: joined(view.hide) });

@@ -1,7 +1,8 @@
 // Prompts × columns as a list of which only what is near the screen is drawn.
 import { useVirtualizer } from "@tanstack/react-virtual";
+import type { ComponentChildren } from "preact";
 import { memo } from "preact/compat";
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { type Index, picture } from "../data";
 import { t, word } from "../words";
 import { Clamp, format, Gone } from "./common";
@@ -97,7 +98,7 @@ export function List({ rows, at, ...look }: ListProps) {
       >
         <Head {...look} />
         <ol class="g-rows" style={{ height: `${virtual.getTotalSize()}px` }}>
-          {virtual.getVirtualItems().map(({ index, key, start }) => (
+          {virtual.getVirtualItems().map(({ index, key, start, size }) => (
             <li
               key={key}
               ref={virtual.measureElement}
@@ -107,13 +108,38 @@ export function List({ rows, at, ...look }: ListProps) {
               class="g-row"
               style={{ transform: `translateY(${start}px)` }}
             >
-              <Line row={rows[index] as Row} {...look} />
+              <InTurn still={!virtual.isScrolling} height={size}>
+                <Line row={rows[index] as Row} {...look} />
+              </InTurn>
             </li>
           ))}
         </ol>
       </div>
     </section>
   );
+}
+
+const waiting: (() => void)[] = [];
+
+/** Rows that come into sight while the list scrolls are drawn one a frame, the first to come first: no frame takes long. */
+function InTurn({ still, height, children }: { still: boolean; height: number; children: ComponentChildren }) {
+  const [drawn, setDrawn] = useState(still);
+  useEffect(() => {
+    if (drawn) return;
+    const mine = () => setDrawn(true);
+    if (!waiting.length) requestAnimationFrame(turn);
+    waiting.push(mine);
+    return () => {
+      const place = waiting.indexOf(mine);
+      if (place >= 0) waiting.splice(place, 1);
+    };
+  }, []);
+  return drawn ? children : <div style={{ height: `${height}px` }} />;
+}
+
+function turn(): void {
+  waiting.shift()?.();
+  if (waiting.length) requestAnimationFrame(turn);
 }
 
 function Head({ table, columns, view }: Look) {
