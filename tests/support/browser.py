@@ -55,8 +55,8 @@ class Browser:
         return self.driver.find_element(By.CSS_SELECTOR, css)
 
     def texts(self, css: str) -> list[str]:
-        """What is shown of each element: read at once, as the page may draw anew meanwhile; a lone surrogate is "\ufffd",
-        as no driver takes one."""
+        """What is shown of each element: read at once, as the page may draw anew meanwhile. A lone surrogate, which no
+        driver takes, is another character."""
         script = "return [...document.querySelectorAll(arguments[0])].map((e) => e.innerText.trim().toWellFormed())"
         return list(self.driver.execute_script(script, css))
 

@@ -53,17 +53,29 @@ function useArrival(main: { current: HTMLElement | null }, place: string): void 
     };
   }, []);
   const words = language.value;
-  // the heading is in the reader's language
+  // the heading is in the reader's language, and may come with data that are loaded
   useEffect(() => {
-    const heading = main.current?.querySelector<HTMLElement>("h1");
-    document.title = [cut(heading?.textContent ?? "", 200), "ImageEvalKit"].filter(Boolean).join(" · ");
-    if (last.current !== undefined && last.current !== place) {
-      if (heading) heading.tabIndex = -1;
-      (heading ?? main.current)?.focus({ preventScroll: true });
-      scrollTo(0, followed.current ? 0 : (scrolled.current.get(location.hash) ?? 0));
-    }
+    const view = main.current;
+    if (!view) return;
+    const goes = last.current !== undefined && last.current !== place;
+    const top = followed.current ? 0 : (scrolled.current.get(location.hash) ?? 0);
     followed.current = false;
     last.current = place;
+    const arrive = () => {
+      const heading = view.querySelector<HTMLElement>("h1");
+      document.title = [cut(heading?.textContent ?? "", 200), "ImageEvalKit"].filter(Boolean).join(" · ");
+      if (!heading) return;
+      loading.disconnect();
+      if (!goes) return;
+      heading.tabIndex = -1;
+      heading.focus({ preventScroll: true });
+      scrollTo(0, top);
+    };
+    const loading = new MutationObserver(arrive);
+    loading.observe(view, { childList: true, subtree: true });
+    if (goes) view.focus({ preventScroll: true });
+    arrive();
+    return () => loading.disconnect();
   }, [place, words]);
 }
 

@@ -126,14 +126,7 @@ function BoardCard({ index, board, number, models }: { index: Index; board: Boar
             </p>
           )}
           {board.breakdowns.map(({ name, metrics }) => (
-            <Breakdown
-              key={name}
-              index={index}
-              name={name || t("metrics")}
-              metrics={metrics}
-              cells={cells}
-              board={board}
-            />
+            <Breakdown key={name} index={index} name={name} metrics={metrics} cells={cells} board={board} />
           ))}
           {relations.length > 0 && (
             <>
@@ -149,6 +142,7 @@ function BoardCard({ index, board, number, models }: { index: Index; board: Boar
 
 interface BreakdownProps {
   index: Index;
+  /** Also what metrics start with, before a slash; "" of the benchmark's first. */
   name: string;
   metrics: string[];
   cells: Cell[];
@@ -171,9 +165,11 @@ function Breakdown({ index, name, metrics, cells, board }: BreakdownProps) {
         ),
     [index, metrics, names],
   );
+  const short = (metric: string) => (name && metric.startsWith(`${name}/`) ? metric.slice(name.length + 1) : metric);
+  const shorts = useMemo(() => metrics.map(short), [metrics, name]);
   if (!metrics.length) return null;
   const columns: Column<string>[] = [
-    { key: "metric", head: t("metric"), value: (metric) => metric, cell: (metric) => <Name name={metric} /> },
+    { key: "metric", head: t("metric"), value: (metric) => metric, cell: (metric) => <Name name={short(metric)} /> },
     ...cells.map(
       (cell, n): Column<string> => ({
         key: String(n),
@@ -187,19 +183,19 @@ function Breakdown({ index, name, metrics, cells, board }: BreakdownProps) {
       }),
     ),
   ];
-  const label = `${board.label}: ${name}`;
+  const label = `${board.label}: ${name || t("metrics")}`;
   const asRadar = route.value.query.get("chart") === "radar" && isRadar(metrics.length);
   return (
     <>
       <h3>
-        <Name name={name} />
+        <Name name={name || t("metrics")} />
       </h3>
       <div class="beside">
         {rows.length > 0 &&
           (asRadar ? (
-            <Radar metrics={metrics} rows={rows} label={label} />
+            <Radar metrics={shorts} rows={rows} label={label} />
           ) : (
-            <Bars metrics={metrics} rows={rows} label={label} />
+            <Bars metrics={shorts} rows={rows} label={label} />
           ))}
         <Table label={label} rows={metrics} columns={columns} keyOf={(metric) => metric} class="metrics" />
       </div>
