@@ -244,7 +244,12 @@ export function word(text: string): string {
 /** The word in the reader's language, with `{name}` filled in. */
 export function t(word: Word, values: Record<string, string | number> = {}): string {
   const text = WORDS[word][language.value === "zh" ? 1 : 0];
-  return text.replace(/\{(\w+)\}/g, (whole, name: string) => String(values[name] ?? whole));
+  return text.replace(/\{(\w+)\}/g, (whole, name: string) => isolated(String(values[name] ?? whole)));
+}
+
+/** `text` so that its direction is not that of what follows. */
+function isolated(text: string): string {
+  return /[\u0590-\u08ff\u200f\u202a-\u202e\u2066-\u2069]/.test(text) ? `\u2068${text}\u2069` : text;
 }
 
 export function speak(to: Language): void {

@@ -28,15 +28,18 @@ export function plain(value: number, text: string): Figure {
 
 const MARGIN = { left: 12, right: 24, top: 14, bottom: 12, outerBoundsMode: "same" as const };
 
-/** Lines of a tooltip as text nodes: names are of others. */
-function lines(heading: string, all: string[]): HTMLElement {
+/** Lines of a tooltip, each a name with its value, as text nodes: names are of others. */
+function lines(heading: string, all: [string, string][]): HTMLElement {
   const box = document.createElement("div");
   const bold = document.createElement("b");
-  bold.textContent = cut(heading, 90);
+  bold.dir = "auto";
+  bold.textContent = cut(heading, 60);
   box.append(bold);
-  for (const text of all) {
+  for (const [name, value] of all) {
     const line = document.createElement("div");
-    line.textContent = cut(text, 90);
+    const of = document.createElement("bdi");
+    of.textContent = cut(name, 44);
+    line.append(of, `: ${value}`);
     box.append(line);
   }
   return box;
@@ -156,7 +159,7 @@ export function bars(metrics: string[], rows: Row[], style: Style): EChartsOptio
         const number = (Array.isArray(given) ? given[0] : given)?.dataIndex ?? 0;
         return lines(
           metrics[number] ?? "",
-          rows.map((row) => `${cut(row.name, 90)}: ${said(row.figures[number])}`),
+          rows.map((row) => [row.name, said(row.figures[number])]),
         );
       },
     },
@@ -182,7 +185,7 @@ export function radar(metrics: string[], rows: Row[], style: Style): EChartsOpti
         const row = rows[one?.dataIndex ?? 0];
         return lines(
           row?.name ?? "",
-          metrics.map((metric, n) => `${metric}: ${said(row?.figures[n])}`),
+          metrics.map((metric, n) => [metric, said(row?.figures[n])]),
         );
       },
     },
@@ -232,7 +235,12 @@ export function scatter(points: Point[], x: string, y: string, style: Style, fro
       trigger: "item",
       formatter: (given) => {
         const point = points[(Array.isArray(given) ? given[0] : given)?.seriesIndex ?? 0];
-        return point ? lines(point.name, [`${cut(x, 90)}: ${said(point.x)}`, `${cut(y, 90)}: ${said(point.y)}`]) : "";
+        return point
+          ? lines(point.name, [
+              [x, said(point.x)],
+              [y, said(point.y)],
+            ])
+          : "";
       },
     },
     xAxis: valueAxis(style, x, { scale: true, nameGap: 30 }),
@@ -293,7 +301,7 @@ export function curves(runs: Run[], y: string, style: Style): EChartsOption {
         const there = runs.flatMap((run) =>
           run.points
             .filter((point) => point.step === step)
-            .map((point) => `${cut(run.name, 90)}: ${said(point.figure)}`),
+            .map((point): [string, string] => [run.name, said(point.figure)]),
         );
         return lines(`@${step}`, there);
       },
