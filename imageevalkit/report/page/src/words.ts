@@ -235,11 +235,10 @@ const first = kept("language") ?? (navigator.language.startsWith("zh") ? "zh" : 
 export const language = signal<Language>(first === "zh" ? "zh" : "en");
 export const theme = signal<string>(kept("theme") ?? "system");
 
-/** What files say of an item or a cell in the reader's language, where it is known: "incomplete 40/60", "judge_failed". */
+/** What files say of an item, a cell or a relation in the reader's language, where it is known. */
 export function word(text: string): string {
-  const [, name = text, rest = ""] = Object.hasOwn(DATA, text) ? [] : (/^([a-z_]+)( .*)?$/s.exec(text) ?? []);
-  const known = Object.hasOwn(DATA, name) ? DATA[name] : undefined;
-  return known ? known[language.value === "zh" ? 1 : 0] + rest : text.replaceAll("_", " ");
+  if (!Object.hasOwn(DATA, text)) return text.replaceAll("_", " ");
+  return (DATA[text] as readonly [string, string])[language.value === "zh" ? 1 : 0];
 }
 
 /** The word in the reader's language, with `{name}` filled in. */
