@@ -210,13 +210,8 @@ function Sources({ row, table, columns, benchmark, list }: Look & { row: Row }) 
             </>
           );
           return column && shot ? (
-            <a
-              key={label}
-              class="g-thumb"
-              aria-label={`${label}, ${shot.id}`}
-              href={linkTo(benchmark, list, shot.id, column.key)}
-              onClick={opening}
-            >
+            <a key={label} class="g-thumb" href={linkTo(benchmark, list, shot.id, column.key)} onClick={opening}>
+              <span class="g-hidden">{shot.id} </span>
               {inside}
             </a>
           ) : (
@@ -290,14 +285,10 @@ function Thumb({ column, shot, score, judged, href }: ThumbProps) {
   const scored = score ? format(score) : there ? (judged && judged !== "judged" ? word(judged) : t("not_scored")) : "";
   const share = score && Math.min(1, Math.max(0, score.value / score.scale));
   return (
-    <a
-      class="g-thumb"
-      data-item={shot.id}
-      data-column={column.key}
-      href={href}
-      onClick={opening}
-      aria-label={`${column.key}, ${shot.id}: ${scored || word(shot.status)}`}
-    >
+    <a class="g-thumb" data-item={shot.id} data-column={column.key} href={href} onClick={opening}>
+      <span class="g-hidden">
+        {column.key}, {shot.id}:{" "}
+      </span>
       {there && shot.preview ? (
         <Picture src={picture(shot.preview)} width={shot.width} height={shot.height} />
       ) : (
