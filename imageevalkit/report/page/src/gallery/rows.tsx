@@ -81,10 +81,12 @@ export function List({ rows, at, ...look }: ListProps) {
     if (!down) return links[n + (event.key === "ArrowRight" ? 1 : -1)]?.focus();
     const row = Number(drawn?.dataset["index"]) + down;
     if (!rows[row]) return;
-    const same = ({ dataset }: HTMLElement) => dataset["column"] === link.dataset["column"];
+    const ofColumn = (all: HTMLElement[]) => all.filter((one) => one.dataset["column"] === link.dataset["column"]);
+    const place = ofColumn(links).indexOf(link);
     reach(row, (to) => {
       const found = [...to.querySelectorAll<HTMLElement>("a.g-thumb")];
-      return found.find(same) ?? found[0];
+      const same = ofColumn(found);
+      return same[place] ?? same.at(-1) ?? found[0];
     });
   };
   return (
