@@ -154,6 +154,9 @@ function markOf({ status, score }: Answer): Mark {
 const RANK: Mark[] = ["wrong", "unread", "plain", "right"];
 const SIGNS: Record<Mark, string> = { wrong: "✗", unread: "?", plain: "•", right: "✓" };
 
+/** Of a longer reply the value alone is shown as its answer. */
+const SHORT = 80;
+
 function Answers({ answers }: { answers: Answer[] }) {
   if (!answers.length) return null;
   const sorted = [...answers].sort(
@@ -170,6 +173,8 @@ function Answers({ answers }: { answers: Answer[] }) {
       <ol class="g-answers">
         {sorted.map((answer, n) => {
           const mark = markOf(answer);
+          const value = answer.value || (answer.reply.length <= SHORT ? answer.reply : "");
+          const said = answer.status === "ok" ? value : t(`answer_${answer.status}`);
           return (
             <li key={n} class={`g-${mark}`}>
               <span class="g-sign" role="img" aria-label={t(`answer_${mark}`)}>
@@ -180,7 +185,7 @@ function Answers({ answers }: { answers: Answer[] }) {
                   {answer.text || word(answer.question)}
                 </p>
                 <p class="g-value" dir="auto">
-                  <b>{answer.status === "ok" ? (answer.value ?? answer.reply) : t(`answer_${answer.status}`)}</b>{" "}
+                  <b>{said}</b>{" "}
                   <span class="g-soft">
                     {[
                       answer.score !== undefined && format({ value: answer.score, scale: 1 }),
@@ -191,8 +196,7 @@ function Answers({ answers }: { answers: Answer[] }) {
                       .join(" · ")}
                   </span>
                 </p>
-                {answer.reply && answer.reply !== (answer.value ?? answer.reply) && <Clamp text={answer.reply} />}
-                {answer.status !== "ok" && answer.reply && answer.value === undefined && <Clamp text={answer.reply} />}
+                {answer.reply && answer.reply !== said && <Clamp text={answer.reply} />}
               </div>
             </li>
           );

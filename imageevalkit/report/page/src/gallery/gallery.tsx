@@ -39,6 +39,9 @@ function Benchmark({ index, number, benchmark }: { index: Index; number: number;
   const room = useRoom();
   return (
     <section class="g" ref={room} aria-label={`${t("gallery")}: ${benchmark}`}>
+      <h1 class="g-hidden">
+        {t("gallery")}: <bdi>{benchmark}</bdi>
+      </h1>
       {typeof table === "string" && (
         <p class="g-error" role="alert">
           {table}
@@ -176,10 +179,9 @@ function Tools({ table, columns, metrics, metric, view, benchmark, children }: T
   const benchmarks = index.benchmarks.filter((one) => one.prompts);
   return (
     <header class="g-tools" data-open={open}>
-      <h1 class={benchmarks.length > 1 ? "g-hidden" : ""}>
-        {t("gallery")}: <bdi>{benchmark}</bdi>
-      </h1>
-      {benchmarks.length > 1 && (
+      {benchmarks.length === 1 ? (
+        <bdi class="g-benchmark">{benchmark}</bdi>
+      ) : (
         <label>
           <span class="g-hidden">{t("benchmark")}</span>
           <select

@@ -81,10 +81,12 @@ export function List({ rows, at, ...look }: ListProps) {
     if (!down) return links[n + (event.key === "ArrowRight" ? 1 : -1)]?.focus();
     const row = Number(drawn?.dataset["index"]) + down;
     if (!rows[row]) return;
-    const same = ({ dataset }: HTMLElement) => dataset["column"] === link.dataset["column"];
+    const ofColumn = (all: HTMLElement[]) => all.filter((one) => one.dataset["column"] === link.dataset["column"]);
+    const place = ofColumn(links).indexOf(link);
     reach(row, (to) => {
       const found = [...to.querySelectorAll<HTMLElement>("a.g-thumb")];
-      return found.find(same) ?? found[0];
+      const same = ofColumn(found);
+      return same[place] ?? same.at(-1) ?? found[0];
     });
   };
   return (
@@ -210,13 +212,8 @@ function Sources({ row, table, columns, benchmark, list }: Look & { row: Row }) 
             </>
           );
           return column && shot ? (
-            <a
-              key={label}
-              class="g-thumb"
-              aria-label={`${label}, ${shot.id}`}
-              href={linkTo(benchmark, list, shot.id, column.key)}
-              onClick={opening}
-            >
+            <a key={label} class="g-thumb" href={linkTo(benchmark, list, shot.id, column.key)} onClick={opening}>
+              <span class="g-hidden">{shot.id} </span>
               {inside}
             </a>
           ) : (
@@ -290,14 +287,10 @@ function Thumb({ column, shot, score, judged, href }: ThumbProps) {
   const scored = score ? format(score) : there ? (judged && judged !== "judged" ? word(judged) : t("not_scored")) : "";
   const share = score && Math.min(1, Math.max(0, score.value / score.scale));
   return (
-    <a
-      class="g-thumb"
-      data-item={shot.id}
-      data-column={column.key}
-      href={href}
-      onClick={opening}
-      aria-label={`${column.key}, ${shot.id}: ${scored || word(shot.status)}`}
-    >
+    <a class="g-thumb" data-item={shot.id} data-column={column.key} href={href} onClick={opening}>
+      <span class="g-hidden">
+        {column.key}, {shot.id}:{" "}
+      </span>
       {there && shot.preview ? (
         <Picture src={picture(shot.preview)} width={shot.width} height={shot.height} />
       ) : (

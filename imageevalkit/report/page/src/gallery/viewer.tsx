@@ -154,7 +154,14 @@ export function Viewer({ table, rows, columns, view, place, onClose, onHelp }: V
             {t("copy_link")}
           </button>
           {bar.map(([sign, name, act]) => (
-            <button key={name} type="button" class="g-button" aria-label={t(name)} title={t(name)} onClick={act}>
+            <button
+              key={name}
+              type="button"
+              class={["−", "+", "?"].includes(sign) ? "g-button g-fine" : "g-button"}
+              aria-label={t(name)}
+              title={t(name)}
+              onClick={act}
+            >
               {sign}
             </button>
           ))}
