@@ -341,3 +341,39 @@ export function curves(runs: Run[], y: string, style: Style): EChartsOption {
     }),
   };
 }
+
+/** Figures without a scale of their own, best first, with their intervals; names stand on the upright axis. */
+export function intervals(rows: { name: string; figure: Figure }[], x: string, style: Style): EChartsOption {
+  const ends = rows.flatMap(({ figure: { low, high } }, n) => (low === null || high === null ? [] : [[n, low, high]]));
+  return {
+    grid: { ...MARGIN, bottom: 34 },
+    tooltip: {
+      ...tooltip(style),
+      trigger: "axis",
+      axisPointer: { type: "shadow" },
+      formatter: (given) => {
+        const row = rows[(Array.isArray(given) ? given[0] : given)?.dataIndex ?? 0];
+        return row ? lines(row.name, [[x, said(row.figure)]]) : "";
+      },
+    },
+    xAxis: valueAxis(style, x, { scale: true, nameGap: 30 }),
+    yAxis: {
+      type: "category",
+      data: rows.map((row) => row.name),
+      inverse: true,
+      axisTick: { show: false },
+      axisLine: { lineStyle: { color: style.soft } },
+      axisLabel: { color: style.ink, width: style.width < 500 ? 96 : 200, overflow: "truncate", interval: 0 },
+    },
+    series: [
+      {
+        type: "scatter",
+        data: rows.map((row) => row.figure.value as number),
+        symbolSize: 11,
+        itemStyle: { color: style.ink },
+        z: 6,
+      },
+      whiskers(ends, "x", style),
+    ],
+  };
+}

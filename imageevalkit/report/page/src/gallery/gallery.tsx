@@ -1,5 +1,5 @@
 import "./gallery.css";
-import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { Index } from "../data";
 import { change, href, route } from "../route";
 import { t, type Word, word } from "../words";
@@ -393,14 +393,15 @@ function Help({ onClose }: { onClose: () => void }) {
 }
 
 /** Gives a section what is left of the window below it. */
-function useRoom() {
-  return useCallback((section: HTMLElement | null) => {
-    if (!section) return;
-    const set = () => {
-      const top = section.getBoundingClientRect().top + scrollY;
-      section.style.setProperty("--above", `${top}px`);
-    };
-    set();
-    new ResizeObserver(set).observe(document.querySelector("header") ?? document.body);
+function useRoom(): { current: HTMLElement | null } {
+  const section = useRef<HTMLElement>(null);
+  useEffect(() => {
+    const sized = new ResizeObserver(() => {
+      const top = (section.current?.getBoundingClientRect().top ?? 0) + scrollY;
+      section.current?.style.setProperty("--above", `${top}px`);
+    });
+    sized.observe(document.querySelector("header") ?? document.body);
+    return () => sized.disconnect();
   }, []);
+  return section;
 }

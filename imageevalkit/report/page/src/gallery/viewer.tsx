@@ -226,9 +226,10 @@ function useZoom(text: string, row: Row): [Zoom, (to: (zoom: Zoom) => Zoom) => v
   const [zoom, setZoom] = useState({ row, zoom: zoomOf(text) });
   const now = zoom.row === row ? zoom.zoom : WHOLE;
   useEffect(() => {
+    if (zoomText(now) === text) return;
     const wait = setTimeout(() => change({ zoom: zoomText(now) }), 300); // browsers bound how often an address may change
     return () => clearTimeout(wait);
-  }, [zoomText(now)]);
+  }, [zoomText(now), text]);
   return [now, (to) => setZoom((before) => ({ row, zoom: to(before.row === row ? before.zoom : WHOLE) }))];
 }
 

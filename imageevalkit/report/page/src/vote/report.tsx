@@ -1,5 +1,8 @@
 // What all files of votes say together.
-import type { Index } from "../data";
+import { useMemo } from "preact/hooks";
+import { Intervals } from "../charts/figure";
+import { plain } from "../charts/options";
+import type { Index, VoteReport } from "../data";
 import { href } from "../route";
 import { t } from "../words";
 
@@ -22,53 +25,9 @@ export function VotesPage({ index }: { index: Index }) {
       <h1>{t("votes")}</h1>
       <p>{t("votes_of", { n: votes.votes, files: votes.files.length })}</p>
       <p class="note">{t("rating_note")}</p>
-      {votes.tables.map(({ benchmark, rows }, n) => {
-        const low = Math.min(...rows.map((row) => row.low));
-        const high = Math.max(...rows.map((row) => row.high));
-        const place = (value: number) => `${((100 * (value - low)) / (high - low || 1)).toFixed(1)}%`;
-        return (
-          <div key={n}>
-            <h2>{benchmark || t("all_benchmarks")}</h2>
-            <div class="scroll">
-              <table>
-                <thead>
-                  <tr>
-                    <th scope="col">{t("model")}</th>
-                    <th scope="col">{t("rating")}</th>
-                    <th scope="col">{t("wins")}</th>
-                    <th scope="col">{t("losses")}</th>
-                    <th scope="col">{t("ties")}</th>
-                  </tr>
-                </thead>
-                <tbody>
-                  {rows.map((row) => (
-                    <tr key={row.model}>
-                      <th scope="row">
-                        <bdi>{row.model}</bdi>
-                      </th>
-                      <td>
-                        <b>{row.rating.toFixed(0)}</b>{" "}
-                        <span class="interval">
-                          [{row.low.toFixed(0)}, {row.high.toFixed(0)}]
-                        </span>
-                        <span
-                          class="whisker"
-                          style={{ "--value": place(row.rating), "--low": place(row.low), "--high": place(row.high) }}
-                        >
-                          <i />
-                        </span>
-                      </td>
-                      <td>{row.wins}</td>
-                      <td>{row.losses}</td>
-                      <td>{row.ties}</td>
-                    </tr>
-                  ))}
-                </tbody>
-              </table>
-            </div>
-          </div>
-        );
-      })}
+      {votes.tables.map((table, n) => (
+        <Ratings key={n} {...table} />
+      ))}
       {votes.notes.map((note) => (
         <p class="problem" key={note}>
           {note}
@@ -130,5 +89,54 @@ export function VotesPage({ index }: { index: Index }) {
         ))}
       </ul>
     </section>
+  );
+}
+
+function Ratings({ benchmark, rows }: VoteReport["tables"][number]) {
+  const name = benchmark || t("all_benchmarks");
+  const interval = (row: { low: number; high: number }) => `[${row.low.toFixed(0)}, ${row.high.toFixed(0)}]`;
+  const figures = useMemo(
+    () =>
+      rows.map((row) => ({
+        name: row.model,
+        figure: { ...plain(row.rating, row.rating.toFixed(0)), low: row.low, high: row.high, interval: interval(row) },
+      })),
+    [rows],
+  );
+  return (
+    <>
+      <h2>
+        <bdi>{name}</bdi>
+      </h2>
+      <Intervals rows={figures} x={t("rating")} label={t("ratings_label", { name, n: rows.length })} />
+      <div class="scroll">
+        <table>
+          <thead>
+            <tr>
+              <th scope="col">{t("model")}</th>
+              <th scope="col">{t("rating")}</th>
+              <th scope="col">{t("wins")}</th>
+              <th scope="col">{t("losses")}</th>
+              <th scope="col">{t("ties")}</th>
+            </tr>
+          </thead>
+          <tbody>
+            {rows.map((row) => (
+              <tr key={row.model}>
+                <th scope="row">
+                  <bdi>{row.model}</bdi>
+                </th>
+                <td>
+                  <b>{row.rating.toFixed(0)}</b> <span class="interval">{interval(row)}</span>
+                </td>
+                <td>{row.wins}</td>
+                <td>{row.losses}</td>
+                <td>{row.ties}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </>
   );
 }

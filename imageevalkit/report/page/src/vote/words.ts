@@ -63,6 +63,10 @@ export const VOTE_WORDS = {
     "Strength by Bradley–Terry on Elo's scale with 95 % intervals: 400 points more win ten times as often.",
     "Bradley–Terry 强度（Elo 尺度），附 95% 区间：高 400 分表示获胜几率为十倍。",
   ],
+  ratings_label: [
+    "Ratings of {n} models with 95 % intervals, {name}; the same numbers are in the table below.",
+    "{n} 个模型的评分与 95% 区间，{name}；数字见下表。",
+  ],
   all_benchmarks: ["All benchmarks", "所有基准"],
   judge_agreement: ["Agreement of judges with votes", "评判者与投票的一致程度"],
   agreement: ["Agreement", "一致率"],
