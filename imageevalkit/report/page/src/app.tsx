@@ -9,8 +9,11 @@ import { Cost } from "./pages/cost";
 import { CurvesPage } from "./pages/curves";
 import { Overview } from "./pages/overview";
 import { TradeOffs } from "./pages/tradeoffs";
+import { cut } from "./parts";
 import { byName } from "./results";
 import { href, route, slug } from "./route";
+import { VotesPage } from "./vote/report";
+import { VotePage } from "./vote/vote";
 import { type Language, language, paint, speak, t, theme } from "./words";
 
 export function App({ index }: { index: Index }) {
@@ -50,17 +53,29 @@ function useArrival(main: { current: HTMLElement | null }, place: string): void 
     };
   }, []);
   const words = language.value;
-  // the heading is in the reader's language
+  // the heading is in the reader's language, and may come with data that are loaded
   useEffect(() => {
-    const heading = main.current?.querySelector<HTMLElement>("h1");
-    document.title = [heading?.textContent.slice(0, 200), "ImageEvalKit"].filter(Boolean).join(" · ");
-    if (last.current !== undefined && last.current !== place) {
-      if (heading) heading.tabIndex = -1;
-      (heading ?? main.current)?.focus({ preventScroll: true });
-      scrollTo(0, followed.current ? 0 : (scrolled.current.get(location.hash) ?? 0));
-    }
+    const view = main.current;
+    if (!view) return;
+    const goes = last.current !== undefined && last.current !== place;
+    const top = followed.current ? 0 : (scrolled.current.get(location.hash) ?? 0);
     followed.current = false;
     last.current = place;
+    const arrive = () => {
+      const heading = view.querySelector<HTMLElement>("h1");
+      document.title = [cut(heading?.textContent ?? "", 200), "ImageEvalKit"].filter(Boolean).join(" · ");
+      if (!heading) return;
+      loading.disconnect();
+      if (!goes) return;
+      heading.tabIndex = -1;
+      heading.focus({ preventScroll: true });
+      scrollTo(0, top);
+    };
+    const loading = new MutationObserver(arrive);
+    loading.observe(view, { childList: true, subtree: true });
+    if (goes) view.focus({ preventScroll: true });
+    arrive();
+    return () => loading.disconnect();
   }, [place, words]);
 }
 
@@ -82,6 +97,8 @@ function Top({ index }: { index: Index }) {
         {link("", [], t("overview"))}
         {benchmark && link("benchmark", ["benchmark", benchmark.name], t("benchmarks"))}
         {drawn && link("gallery", ["gallery", drawn.name], t("gallery"))}
+        {drawn && index.models.length > 1 && link("vote", ["vote"], t("vote"))}
+        {index.votes && link("votes", ["votes"], t("votes"))}
         {index.boards.length > 0 && link("tradeoffs", ["tradeoffs"], t("tradeoffs"))}
         {index.curves.length > 0 && link("curves", ["curves"], t("curves"))}
         {index.boards.length > 0 && link("cost", ["cost"], t("cost"))}
@@ -133,6 +150,10 @@ function View({ index }: { index: Index }) {
       return <Cost index={index} />;
     case "compare":
       return <Compare index={index} />;
+    case "vote":
+      return <VotePage index={index} />;
+    case "votes":
+      return <VotesPage index={index} />;
     case "gallery": {
       const found = byName(index.benchmarks, name);
       if (found) return <Gallery index={index} benchmark={found.name} />;
@@ -143,7 +164,7 @@ function View({ index }: { index: Index }) {
     <section class="card">
       <h1>{t("not_found")}</h1>
       <p>
-        <bdi class="text">{location.hash.slice(0, 200)}</bdi>
+        <bdi class="text">{cut(location.hash, 200)}</bdi>
       </p>
       <p>
         <a href={href([])}>{t("overview")}</a>

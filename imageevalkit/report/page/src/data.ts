@@ -19,7 +19,7 @@ export interface Index {
   curves: Curve[];
   relations: RelationMap[];
   /** Kinds of relations in the order of the legend (imageevalkit.relations.KINDS): `name` → how it is shown. */
-  kinds: Record<string, { label: string; colour: string; ink: string; mark: string }>;
+  kinds: Record<string, { label: string; colour: string; mark: string }>;
   comparisons: { name: string; href: string }[];
   votes: VoteReport | null;
   /** One line each, of what could not be read. */
@@ -188,6 +188,8 @@ export interface VoteReport {
     high: number;
     n: number;
   }[];
+  /** One line each: a model that won all its votes, models never compared with others … */
+  notes: string[];
 }
 
 /** Part "prompts/<number of benchmark>". */
@@ -207,6 +209,8 @@ export interface Prompts {
 
 /** Part "cells/<folder>/items": what the gallery needs to filter, sort and draw. Arrays go by number. */
 export interface Items {
+  /** Who gave `values`; "" or absent: nobody. */
+  evaluator?: string;
   /** Metrics of `values`, with the top of each scale. */
   metrics: string[];
   scales: number[];
@@ -219,6 +223,10 @@ export interface Items {
     /** judged, unparsed, judge_failed, stale, "" */
     judged?: string;
     values?: (number | null)[];
+    /** Why there is no picture: the error's text, else its class; at most 200 characters. */
+    remark?: string;
+    seed?: number;
+    seedIgnored?: boolean;
     /** URL-quoted path of the preview (WebP) from the page; "" or absent: none. */
     preview?: string;
     /** URL-quoted path of the whole image below the cell's folder. */
@@ -231,8 +239,6 @@ export interface Items {
 /** Part "cells/<folder>/more-<k>": of items k·size … in the same order. */
 export interface More {
   items: {
-    seed?: number;
-    seedIgnored?: boolean;
     error?: [string, string];
     reason?: string;
     /** Who wrote the prompt anew, and what the model was shown. */
@@ -292,11 +298,18 @@ export function part<N extends keyof Parts & string>(name: N): Promise<Parts[N]>
 
 async function load(name: string): Promise<unknown> {
   const inside = document.querySelector(`script[data-part="${CSS.escape(name)}"]`);
-  if (inside) return JSON.parse(inside.textContent ?? "");
+  if (inside) {
+    const data: unknown = JSON.parse(inside.textContent ?? "");
+    inside.remove(); // its megabytes of text are not needed any more
+    return data;
+  }
   await new Promise<void>((done, fail) => {
     const script = document.createElement("script");
     script.src = `data/${name.split("/").map(encodeURIComponent).join("/")}.js`;
-    script.onload = () => done();
+    script.onload = () => {
+      script.remove(); // its name may tell a model to who votes blind
+      done();
+    };
     script.onerror = () => fail(new Error(`data/${name}.js cannot be loaded`));
     document.head.append(script);
   });

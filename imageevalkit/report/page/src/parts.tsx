@@ -5,20 +5,38 @@ import type { Board, Cell, Coverage, Figure } from "./data";
 import { href } from "./route";
 import { t, word } from "./words";
 
-const LONG = 160;
-
-/** Text of others, in its own direction; a long one is cut until it is asked for. */
-export function Text({ text }: { text: string }) {
+/** Text of others, in its own direction; of a long one the start, until it is asked for. */
+export function Text({ text, most = 160 }: { text: string; most?: number }) {
   const [open, setOpen] = useState(false);
-  if (text.length <= LONG) return <bdi class="text">{text}</bdi>;
+  if (text.length <= most) return <bdi class="text">{text}</bdi>;
   return (
     <>
-      <bdi class="text">{open ? text : `${text.slice(0, LONG)} …`}</bdi>{" "}
+      <bdi class="text">{open ? text : cut(text, most)}</bdi>{" "}
       <button type="button" class="more" aria-expanded={open} onClick={() => setOpen(!open)}>
         {open ? t("less") : t("more")}
       </button>
     </>
   );
+}
+
+/** The name of a model, benchmark or metric. */
+export function Name({ name }: { name: string }) {
+  return <Text text={name} most={64} />;
+}
+
+/** A name in a link, a heading or a label, which hold no button: the start of a long one. */
+export function Short({ name }: { name: string }) {
+  const shown = cut(name, 64);
+  return (
+    <bdi class="text" title={shown === name ? undefined : name}>
+      {shown}
+    </bdi>
+  );
+}
+
+/** The first `most` characters, where there are more. */
+export function cut(text: string, most: number): string {
+  return text.length > most ? `${text.slice(0, most).replace(/\p{Surrogate}$/u, "")} …` : text;
 }
 
 /** A table or another wide thing that scrolls in itself. */
@@ -34,7 +52,7 @@ export function Scroll({ label, children }: { label: string; children: Component
 export function CellLink({ cell, board }: { cell: Cell; board: Board | undefined }) {
   return (
     <a href={href(["cell", cell.model, cell.benchmark], { board: board?.label ?? "" })}>
-      <Text text={cell.model} />
+      <Short name={cell.model} />
     </a>
   );
 }
@@ -53,7 +71,8 @@ export function Score({
 }) {
   if (!cell) return <span class="none">–</span>;
   const figure = cell.figures[metric];
-  if (!figure) return cell.state ? <State text={cell.state} /> : <span class="none">–</span>;
+  if (!figure && !cell.state) return <span class="none">–</span>;
+  if (!figure) return <State text={cell.state} count={cell.coverage} />;
   if (figure.value === null) return <State text={figure.text} />;
   return (
     <>
@@ -70,15 +89,21 @@ export function Score({
         )}
         {count && <span class="count"> n = {figure.n}</span>}
       </span>
-      {figure.remark && <State text={figure.remark} />}
+      {figure.remark && (
+        <>
+          {" "}
+          <State text={figure.remark} />
+        </>
+      )}
       {detail && <Whisker figure={figure} />}
     </>
   );
 }
 
 /** A word in place of a number, or about it. */
-export function State({ text }: { text: string }) {
-  return <span class="pill warn">{word(text)}</span>;
+export function State({ text, count }: { text: string; count?: Coverage | null }) {
+  const judged = count && count.judged < count.expected ? ` ${count.judged}/${count.expected}` : "";
+  return <span class="pill warn">{word(text) + judged}</span>;
 }
 
 function Whisker({ figure }: { figure: Figure }) {
@@ -191,7 +216,7 @@ export function Choice({
   const options = (all: [string, string][]) =>
     all.map(([name, text]) => (
       <option key={name} value={name}>
-        {text.length > LONG ? `${text.slice(0, LONG)} …` : text}
+        {cut(text, 90)}
       </option>
     ));
   return (

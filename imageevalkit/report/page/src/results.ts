@@ -60,16 +60,18 @@ const COLOURS = [
   "#97bbf5",
   "#9498a0",
 ];
-const SYMBOLS = ["circle", "rect", "triangle", "diamond", "roundRect", "pin", "arrow"];
+const SYMBOLS = ["circle", "rect", "triangle", "diamond", "roundRect"];
 
 /** How a model is drawn, the same on every page. */
 export function lookOf(index: Index, model: string): { colour: string; symbol: string } {
-  const number = Math.max(
-    0,
-    index.models.findIndex((one) => one.name === model),
-  );
+  return look(index.models.findIndex((one) => one.name === model));
+}
+
+/** How the thing of that number is drawn. */
+export function look(number: number): { colour: string; symbol: string } {
+  const n = Math.max(0, number);
   return {
-    colour: COLOURS[number % COLOURS.length] as string,
-    symbol: SYMBOLS[(number + Math.floor(number / COLOURS.length)) % SYMBOLS.length] as string,
+    colour: COLOURS[n % COLOURS.length] as string,
+    symbol: SYMBOLS[(n + Math.floor(n / COLOURS.length)) % SYMBOLS.length] as string,
   };
 }

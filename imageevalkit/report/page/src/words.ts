@@ -1,5 +1,7 @@
 // Every word of the page in English and Chinese. Names, prompts and replies are never translated.
 import { signal } from "@preact/signals";
+import { GALLERY_WORDS } from "./gallery/words";
+import { VOTE_WORDS } from "./vote/words";
 
 const WORDS = {
   overview: ["Overview", "总览"],
@@ -62,9 +64,9 @@ const WORDS = {
   without_result: ["Cells without a result", "没有结果的单元"],
   no_items: ["no items recorded", "没有条目记录"],
   unreadable: ["What could not be read", "无法读取的内容"],
-  version: ["version", "版本"],
+  version: ["Version", "版本"],
   not_stated: ["not stated", "未注明"],
-  evaluator: ["evaluator", "评判者"],
+  evaluator: ["Evaluator", "评判者"],
   official: ["official evaluator", "官方评判者"],
   not_official: ["not the official evaluator", "非官方评判者"],
   rewritten_by: ["prompts rewritten by {name}", "提示词由 {name} 改写"],
@@ -78,7 +80,7 @@ const WORDS = {
   metrics: ["Metrics", "指标"],
   score: ["Score", "得分"],
   scale: ["Scale", "量程"],
-  headline: ["headline", "主指标"],
+  headline: ["Headline", "主指标"],
   side_by_side: ["Models side by side", "并列显示的模型"],
   chart: ["Charts", "图表"],
   bars: ["bars", "柱状图"],
@@ -182,6 +184,8 @@ const WORDS = {
     "差值为第二个减第一个。主指标是否有差异由排名组判断；其余众多指标中总会有一些因偶然而不同。eval.sh --compare A B 可逐条提示词检验两个结果。",
   ],
   difference: ["Difference", "差值"],
+  ...GALLERY_WORDS,
+  ...VOTE_WORDS,
 } as const satisfies Record<string, readonly [string, string]>;
 
 // Of states, outcomes and relations, as files have them.
@@ -231,17 +235,21 @@ const first = kept("language") ?? (navigator.language.startsWith("zh") ? "zh" : 
 export const language = signal<Language>(first === "zh" ? "zh" : "en");
 export const theme = signal<string>(kept("theme") ?? "system");
 
-/** What files say of an item or a cell in the reader's language, where it is known: "incomplete 40/60", "judge_failed". */
+/** What files say of an item, a cell or a relation in the reader's language, where it is known. */
 export function word(text: string): string {
-  const [, name = text, rest = ""] = Object.hasOwn(DATA, text) ? [] : (/^([a-z_]+)( .*)?$/s.exec(text) ?? []);
-  const known = Object.hasOwn(DATA, name) ? DATA[name] : undefined;
-  return known ? known[language.value === "zh" ? 1 : 0] + rest : text.replaceAll("_", " ");
+  if (!Object.hasOwn(DATA, text)) return text.replaceAll("_", " ");
+  return (DATA[text] as readonly [string, string])[language.value === "zh" ? 1 : 0];
 }
 
 /** The word in the reader's language, with `{name}` filled in. */
 export function t(word: Word, values: Record<string, string | number> = {}): string {
   const text = WORDS[word][language.value === "zh" ? 1 : 0];
-  return text.replace(/\{(\w+)\}/g, (whole, name: string) => String(values[name] ?? whole));
+  return text.replace(/\{(\w+)\}/g, (whole, name: string) => isolated(String(values[name] ?? whole)));
+}
+
+/** `text` so that its direction is not that of what follows. */
+function isolated(text: string): string {
+  return /[\u0590-\u08ff\u200f\u202a-\u202e\u2066-\u2069]/.test(text) ? `\u2068${text}\u2069` : text;
 }
 
 export function speak(to: Language): void {

@@ -1,8 +1,20 @@
 // Charts of the page with what they say in words.
 import { useMemo } from "preact/hooks";
+import type { Figure } from "../data";
 import { t } from "../words";
 import { Chart } from "./chart";
-import { bars, barsHeight, curves, type Point, type Row, type Run, radar, scaleOf, scatter } from "./options";
+import {
+  bars,
+  barsHeight,
+  curves,
+  intervals,
+  type Point,
+  type Row,
+  type Run,
+  radar,
+  scaleOf,
+  scatter,
+} from "./options";
 
 /** A radar has room for so many metrics, and needs so many. */
 export function isRadar(metrics: number): boolean {
@@ -53,6 +65,15 @@ export function Curves({ runs, y }: { runs: Run[]; y: string }) {
   return (
     <figure>
       <Chart option={option} height={400} label={t("curves_label", { y, n: runs.length })} />
+    </figure>
+  );
+}
+
+export function Intervals({ rows, x, label }: { rows: { name: string; figure: Figure }[]; x: string; label: string }) {
+  const option = useMemo(() => (style: Parameters<typeof intervals>[2]) => intervals(rows, x, style), [rows, x]);
+  return (
+    <figure>
+      <Chart option={option} height={70 + 26 * rows.length} label={label} />
     </figure>
   );
 }

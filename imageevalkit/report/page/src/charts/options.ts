@@ -1,6 +1,7 @@
 // What ECharts is to draw: bars, radar, scatter and curves of figures with their intervals.
 import type { CustomSeriesOption, CustomSeriesRenderItem, EChartsOption, SeriesOption } from "echarts";
 import type { Figure } from "../data";
+import { cut } from "../parts";
 import type { Style } from "./chart";
 
 /** A model (or another thing) with a figure for each metric. */
@@ -27,22 +28,21 @@ export function plain(value: number, text: string): Figure {
 
 const MARGIN = { left: 12, right: 24, top: 14, bottom: 12, outerBoundsMode: "same" as const };
 
-/** Lines of a tooltip as text nodes: names are of others. */
-function lines(heading: string, all: string[]): HTMLElement {
+/** Lines of a tooltip, each a name with its value, as text nodes: names are of others. */
+function lines(heading: string, all: [string, string][]): HTMLElement {
   const box = document.createElement("div");
   const bold = document.createElement("b");
-  bold.textContent = cut(heading);
+  bold.dir = "auto";
+  bold.textContent = cut(heading, 60);
   box.append(bold);
-  for (const text of all) {
+  for (const [name, value] of all) {
     const line = document.createElement("div");
-    line.textContent = cut(text);
+    const of = document.createElement("bdi");
+    of.textContent = cut(name, 44);
+    line.append(of, `: ${value}`);
     box.append(line);
   }
   return box;
-}
-
-function cut(text: string): string {
-  return text.length > 90 ? `${text.slice(0, 90)} …` : text;
 }
 
 function said(figure: Figure | undefined): string {
@@ -61,7 +61,7 @@ function tooltip(style: Style) {
 function valueAxis(style: Style, name: string, rest: object = {}) {
   return {
     type: "value" as const,
-    name: name && cut(name),
+    name: name && cut(name, 90),
     nameLocation: "middle" as const,
     nameTruncate: { maxWidth: style.width - 120, ellipsis: " …" },
     nameTextStyle: { color: style.ink },
@@ -159,7 +159,7 @@ export function bars(metrics: string[], rows: Row[], style: Style): EChartsOptio
         const number = (Array.isArray(given) ? given[0] : given)?.dataIndex ?? 0;
         return lines(
           metrics[number] ?? "",
-          rows.map((row) => `${cut(row.name)}: ${said(row.figures[number])}`),
+          rows.map((row) => [row.name, said(row.figures[number])]),
         );
       },
     },
@@ -185,7 +185,7 @@ export function radar(metrics: string[], rows: Row[], style: Style): EChartsOpti
         const row = rows[one?.dataIndex ?? 0];
         return lines(
           row?.name ?? "",
-          metrics.map((metric, n) => `${metric}: ${said(row?.figures[n])}`),
+          metrics.map((metric, n) => [metric, said(row?.figures[n])]),
         );
       },
     },
@@ -218,6 +218,9 @@ export function radar(metrics: string[], rows: Row[], style: Style): EChartsOpti
 
 /** `front`: names of points, in the order of x, that a line joins. */
 export function scatter(points: Point[], x: string, y: string, style: Style, front: Point[] = []): EChartsOption {
+  const all = points.map((point) => point.x.value as number);
+  const [least, most] = [Math.min(...all), Math.max(...all)];
+  const isFar = (point: Point) => (point.x.value as number) - least > 0.65 * (most - least);
   const values = (point: Point) => [point.x.value as number, point.y.value as number];
   const upright = points.flatMap(({ x, y }) =>
     y.low === null || y.high === null ? [] : [[x.value as number, y.low, y.high]],
@@ -232,7 +235,12 @@ export function scatter(points: Point[], x: string, y: string, style: Style, fro
       trigger: "item",
       formatter: (given) => {
         const point = points[(Array.isArray(given) ? given[0] : given)?.seriesIndex ?? 0];
-        return point ? lines(point.name, [`${cut(x)}: ${said(point.x)}`, `${cut(y)}: ${said(point.y)}`]) : "";
+        return point
+          ? lines(point.name, [
+              [x, said(point.x)],
+              [y, said(point.y)],
+            ])
+          : "";
       },
     },
     xAxis: valueAxis(style, x, { scale: true, nameGap: 30 }),
@@ -248,13 +256,15 @@ export function scatter(points: Point[], x: string, y: string, style: Style, fro
           itemStyle: { color: point.colour, borderColor: style.card, borderWidth: 1 },
           label: {
             show: true,
-            position: "right",
+            position: isFar(point) ? "left" : "right",
+            textBorderColor: style.card,
+            textBorderWidth: 2,
             formatter: () => point.name,
             color: style.ink,
             width: style.width < 500 ? 90 : 160,
             overflow: "truncate",
           },
-          labelLayout: { hideOverlap: true, moveOverlap: "shiftY" },
+          labelLayout: { dy: -9, hideOverlap: true }, // above the whisker,
           z: 6,
         }),
       ),
@@ -289,7 +299,9 @@ export function curves(runs: Run[], y: string, style: Style): EChartsOption {
         const first = Array.isArray(given) ? given[0] : given;
         const step = (first?.value as number[] | undefined)?.[0];
         const there = runs.flatMap((run) =>
-          run.points.filter((point) => point.step === step).map((point) => `${cut(run.name)}: ${said(point.figure)}`),
+          run.points
+            .filter((point) => point.step === step)
+            .map((point): [string, string] => [run.name, said(point.figure)]),
         );
         return lines(`@${step}`, there);
       },
@@ -327,5 +339,41 @@ export function curves(runs: Run[], y: string, style: Style): EChartsOption {
         },
       ];
     }),
+  };
+}
+
+/** Figures without a scale of their own, best first, with their intervals; names stand on the upright axis. */
+export function intervals(rows: { name: string; figure: Figure }[], x: string, style: Style): EChartsOption {
+  const ends = rows.flatMap(({ figure: { low, high } }, n) => (low === null || high === null ? [] : [[n, low, high]]));
+  return {
+    grid: { ...MARGIN, bottom: 34 },
+    tooltip: {
+      ...tooltip(style),
+      trigger: "axis",
+      axisPointer: { type: "shadow" },
+      formatter: (given) => {
+        const row = rows[(Array.isArray(given) ? given[0] : given)?.dataIndex ?? 0];
+        return row ? lines(row.name, [[x, said(row.figure)]]) : "";
+      },
+    },
+    xAxis: valueAxis(style, x, { scale: true, nameGap: 30 }),
+    yAxis: {
+      type: "category",
+      data: rows.map((row) => row.name),
+      inverse: true,
+      axisTick: { show: false },
+      axisLine: { lineStyle: { color: style.soft } },
+      axisLabel: { color: style.ink, width: style.width < 500 ? 96 : 200, overflow: "truncate", interval: 0 },
+    },
+    series: [
+      {
+        type: "scatter",
+        data: rows.map((row) => row.figure.value as number),
+        symbolSize: 11,
+        itemStyle: { color: style.ink },
+        z: 6,
+      },
+      whiskers(ends, "x", style),
+    ],
   };
 }

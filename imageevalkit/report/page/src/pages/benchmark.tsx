@@ -2,7 +2,7 @@ import { useMemo } from "preact/hooks";
 import { Bars, isRadar, Radar } from "../charts/figure";
 import type { Row } from "../charts/options";
 import type { Board, Cell, Index } from "../data";
-import { BoardFacts, CellLink, Choice, CoverageBar, Score, State, Text } from "../parts";
+import { BoardFacts, CellLink, Choice, CoverageBar, Name, Score, Short, State, Text } from "../parts";
 import { cellsOf, lookOf } from "../results";
 import { change, choose, chosen, href, route } from "../route";
 import { type Column, Table } from "../table";
@@ -11,6 +11,8 @@ import { Relations } from "./relations";
 
 /** So many models are chosen at first: of more, charts are hard to read. */
 const FIRST = 6;
+
+const CHARTS = ["bars", "radar"] as const;
 
 export function BenchmarkPage({ index, name }: { index: Index; name: string }) {
   const models = index.models
@@ -24,7 +26,7 @@ export function BenchmarkPage({ index, name }: { index: Index; name: string }) {
     <>
       <section class="card">
         <h1>
-          <Text text={name} />
+          <Name name={name} />
         </h1>
         <nav class="others" aria-label={t("benchmarks")}>
           {index.benchmarks.map((one) => (
@@ -33,7 +35,7 @@ export function BenchmarkPage({ index, name }: { index: Index; name: string }) {
               href={href(["benchmark", one.name])}
               aria-current={one.name === name ? "page" : undefined}
             >
-              <Text text={one.name} />
+              <Short name={one.name} />
             </a>
           ))}
         </nav>
@@ -62,26 +64,18 @@ export function BenchmarkPage({ index, name }: { index: Index; name: string }) {
                 }
               />
               <i class="swatch" style={{ background: lookOf(index, model).colour }} />
-              <Text text={model} />
+              <Short name={model} />
             </label>
           ))}
         </fieldset>
-        <Choice
-          label={t("chart")}
-          value={route.value.query.get("chart") ?? ""}
-          groups={
-            new Map([
-              [
-                "",
-                [
-                  ["", t("bars")],
-                  ["radar", t("radar")],
-                ],
-              ],
-            ])
-          }
-          onChange={(chart) => change({ chart })}
-        />
+        {boards.some(({ board }) => board.breakdowns.some(({ metrics }) => isRadar(metrics.length))) && (
+          <Choice
+            label={t("chart")}
+            value={route.value.query.get("chart") ?? ""}
+            groups={new Map([["", CHARTS.map((chart) => [chart === "bars" ? "" : chart, t(chart)])]])}
+            onChange={(chart) => change({ chart })}
+          />
+        )}
       </section>
       {boards.map(({ board, number }) => (
         <BoardCard key={board.label} index={index} board={board} number={number} models={picked} />
@@ -97,7 +91,7 @@ function BoardCard({ index, board, number, models }: { index: Index; board: Boar
   return (
     <section class="card">
       <h2>
-        <Text text={board.label} />
+        <Name name={board.label} />
       </h2>
       <BoardFacts board={board} />
       {cells.length === 0 && <p class="note">{t("none_chosen")}</p>}
@@ -132,16 +126,14 @@ function BoardCard({ index, board, number, models }: { index: Index; board: Boar
             </p>
           )}
           {board.breakdowns.map(({ name, metrics }) => (
-            <Breakdown
-              key={name}
-              index={index}
-              name={name || t("metrics")}
-              metrics={metrics}
-              cells={cells}
-              board={board}
-            />
+            <Breakdown key={name} index={index} name={name} metrics={metrics} cells={cells} board={board} />
           ))}
-          {relations.length > 0 && <Relations index={index} maps={relations} />}
+          {relations.length > 0 && (
+            <>
+              <h3>{t("relations")}</h3>
+              <Relations index={index} maps={relations} />
+            </>
+          )}
         </>
       )}
     </section>
@@ -150,6 +142,7 @@ function BoardCard({ index, board, number, models }: { index: Index; board: Boar
 
 interface BreakdownProps {
   index: Index;
+  /** Also what metrics start with, before a slash; "" of the benchmark's first. */
   name: string;
   metrics: string[];
   cells: Cell[];
@@ -172,15 +165,17 @@ function Breakdown({ index, name, metrics, cells, board }: BreakdownProps) {
         ),
     [index, metrics, names],
   );
+  const short = (metric: string) => (name && metric.startsWith(`${name}/`) ? metric.slice(name.length + 1) : metric);
+  const shorts = useMemo(() => metrics.map(short), [metrics, name]);
   if (!metrics.length) return null;
   const columns: Column<string>[] = [
-    { key: "metric", head: t("metric"), value: (metric) => metric, cell: (metric) => <Text text={metric} /> },
+    { key: "metric", head: t("metric"), value: (metric) => metric, cell: (metric) => <Name name={short(metric)} /> },
     ...cells.map(
       (cell, n): Column<string> => ({
         key: String(n),
         head: (
           <>
-            <i class="swatch" style={{ background: lookOf(index, cell.model).colour }} /> <bdi>{cell.model}</bdi>
+            <i class="swatch" style={{ background: lookOf(index, cell.model).colour }} /> <Short name={cell.model} />
           </>
         ),
         value: (metric) => cell.figures[metric]?.value,
@@ -188,19 +183,19 @@ function Breakdown({ index, name, metrics, cells, board }: BreakdownProps) {
       }),
     ),
   ];
-  const label = `${board.label}: ${name}`;
+  const label = `${board.label}: ${name || t("metrics")}`;
   const asRadar = route.value.query.get("chart") === "radar" && isRadar(metrics.length);
   return (
     <>
       <h3>
-        <Text text={name} />
+        <Name name={name || t("metrics")} />
       </h3>
       <div class="beside">
         {rows.length > 0 &&
           (asRadar ? (
-            <Radar metrics={metrics} rows={rows} label={label} />
+            <Radar metrics={shorts} rows={rows} label={label} />
           ) : (
-            <Bars metrics={metrics} rows={rows} label={label} />
+            <Bars metrics={shorts} rows={rows} label={label} />
           ))}
         <Table label={label} rows={metrics} columns={columns} keyOf={(metric) => metric} class="metrics" />
       </div>

@@ -1,5 +1,5 @@
 import type { Cell, Index } from "../data";
-import { BoardFacts, CoverageBar, dollars, Pairs, Score, State, seconds, Text } from "../parts";
+import { BoardFacts, CoverageBar, dollars, Name, Pairs, Score, Short, State, seconds, Text } from "../parts";
 import { metricsOf } from "../results";
 import { href, route, slug } from "../route";
 import { type Column, Table } from "../table";
@@ -19,7 +19,7 @@ export function CellPage({ index, cells }: { index: Index; cells: [Cell, ...Cell
     <>
       <section class="card">
         <h1>
-          <Text text={model} /> · <Text text={benchmark} />
+          <Name name={model} /> · <Name name={benchmark} />
         </h1>
         {cells.length > 1 && (
           <nav class="others" aria-label={t("evaluator")}>
@@ -29,7 +29,7 @@ export function CellPage({ index, cells }: { index: Index; cells: [Cell, ...Cell
                 href={href(["cell", model, benchmark], { board: boardOf(one)?.label ?? "" })}
                 aria-current={one === cell ? "page" : undefined}
               >
-                <Text text={boardOf(one)?.label ?? t("without_result")} />
+                <Short name={boardOf(one)?.label ?? t("without_result")} />
               </a>
             ))}
           </nav>
@@ -57,7 +57,7 @@ export function CellPage({ index, cells }: { index: Index; cells: [Cell, ...Cell
             <p class="note">{t("treatment", { name: cell.treatment })}</p>
           </>
         )}
-        {cell.outcomes && <Pairs of={numbered(cell.outcomes)} />}
+        {!coverage && cell.outcomes && <Pairs of={numbered(cell.outcomes)} />}
         {metrics.length > 0 && (
           <>
             <h2>{t("metrics")}</h2>
@@ -75,6 +75,7 @@ export function CellPage({ index, cells }: { index: Index; cells: [Cell, ...Cell
       </section>
       {maps.length > 0 && (
         <section class="card">
+          <h2>{t("relations")}</h2>
           <Relations index={index} maps={maps} />
         </section>
       )}
@@ -95,7 +96,7 @@ function numbered(counts: Record<string, number>): Record<string, string> {
 
 function Metrics({ cell, metrics }: { cell: Cell; metrics: string[] }) {
   const columns: Column<string>[] = [
-    { key: "metric", head: t("metric"), value: (metric) => metric, cell: (metric) => <Text text={metric} /> },
+    { key: "metric", head: t("metric"), value: (metric) => metric, cell: (metric) => <Name name={metric} /> },
     {
       key: "value",
       head: t("score"),
@@ -120,7 +121,7 @@ function Failures({ cell }: { cell: Cell }) {
       cell: ({ items }) =>
         items.map((item) => (
           <a key={item} class="item" href={href(["gallery", cell.benchmark], { item, model: cell.model })}>
-            <Text text={item} />
+            <Short name={item} />
           </a>
         )),
     },

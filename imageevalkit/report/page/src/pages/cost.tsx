@@ -65,6 +65,7 @@ function CostOf({ index, column, columns }: { index: Index; column: Headline; co
       cell: (cell: Cell) => (
         <>
           {text(cell.cost[key]) || <span class="none">–</span>}
+          {isOn(front, cell) && " "}
           {isOn(front, cell) && <span class="pill good">{t("on_front")}</span>}
         </>
       ),

@@ -2,8 +2,8 @@ import { useMemo } from "preact/hooks";
 import { Curves } from "../charts/figure";
 import type { Run } from "../charts/options";
 import type { Curve, Index } from "../data";
-import { CellLink, Choice, Score, Text } from "../parts";
-import { lookOf, named } from "../results";
+import { CellLink, Choice, Score, Short } from "../parts";
+import { look, named } from "../results";
 import { change, route, slug } from "../route";
 import { type Column, Table } from "../table";
 import { t } from "../words";
@@ -46,9 +46,9 @@ function CurvesOf({ index, label, curves }: { index: Index; label: string; curve
   const runs = useMemo(
     () =>
       curves.map(
-        ({ run, points, metric }): Run => ({
+        ({ run, points, metric }, n): Run => ({
           name: run,
-          colour: lookOf(index, index.cells[points[0]?.cell ?? 0]?.model ?? "").colour,
+          colour: look(n).colour,
           points: points.flatMap(({ step, cell, told }) => {
             const figure = index.cells[cell]?.figures[metric];
             return figure && figure.value !== null ? [{ step, figure, told }] : [];
@@ -71,7 +71,7 @@ function CurvesOf({ index, label, curves }: { index: Index; label: string; curve
     { key: "step", head: t("step"), value: ({ step }) => step, cell: ({ step }) => step },
     {
       key: "score",
-      head: <Text text={label} />,
+      head: <Short name={label} />,
       value: ({ cell, metric }) => index.cells[cell]?.figures[metric]?.value,
       cell: ({ cell, metric }) => <Score cell={index.cells[cell]} metric={metric} />,
     },

@@ -1,5 +1,5 @@
 import type { Cell, Index } from "../data";
-import { BoardFacts, CellLink, Score, State, Text } from "../parts";
+import { BoardFacts, CellLink, Name, Score, Short, State, Text } from "../parts";
 import { type Column, cellsOf, columnsOf, shareOf } from "../results";
 import { href } from "../route";
 import { type Column as Head, Table } from "../table";
@@ -79,7 +79,7 @@ function HeatMap({ rows, columns }: { rows: Row[]; columns: Column[] }) {
   const share = (row: Row, column: Column) => shareOf(row.cells.get(column.number)?.figures[column.metric]);
   const percent = (value: number) => (100 * value).toFixed(1);
   const all: Head<Row>[] = [
-    { key: "model", head: t("model"), value: (row) => row.model, cell: (row) => <Text text={row.model} /> },
+    { key: "model", head: t("model"), value: (row) => row.model, cell: (row) => <Name name={row.model} /> },
     {
       key: "mean",
       head: t("mean"),
@@ -135,7 +135,7 @@ function Heat({ cell, column, share }: { cell: Cell | undefined; column: Column;
 function Leaderboard({ rows, columns }: { rows: Row[]; columns: Column[] }) {
   const value = (row: Row, column: Column) => row.cells.get(column.number)?.figures[column.metric]?.value;
   const all: Head<Row>[] = [
-    { key: "model", head: t("model"), value: (row) => row.model, cell: (row) => <Text text={row.model} /> },
+    { key: "model", head: t("model"), value: (row) => row.model, cell: (row) => <Name name={row.model} /> },
     ...heads(columns, value).map((head, n) => {
       const column = columns[n] as Column;
       return {
@@ -158,7 +158,7 @@ function Leaderboard({ rows, columns }: { rows: Row[]; columns: Column[] }) {
           .map(({ board, number }) => (
             <li key={number}>
               <a href={href(["benchmark", board.benchmark])}>
-                <Text text={board.label} />
+                <Short name={board.label} />
               </a>
               <BoardFacts board={board} />
             </li>
@@ -176,7 +176,7 @@ function Problems({ index }: { index: Index }) {
   const line = (cell: Cell) => (
     <>
       <CellLink cell={cell} board={cell.board === null ? undefined : index.boards[cell.board]} /> ·{" "}
-      <Text text={cell.benchmark} />: <Text text={cell.problem} />
+      <Name name={cell.benchmark} />: <Text text={cell.problem} />
     </>
   );
   return (
@@ -188,7 +188,7 @@ function Problems({ index }: { index: Index }) {
             {comparisons.map(({ name, href }) => (
               <li key={href}>
                 <a href={href}>
-                  <Text text={name} />
+                  <Short name={name} />
                 </a>
               </li>
             ))}

@@ -1,7 +1,7 @@
 // How the scores of the same images relate: a map of all pairs of metrics, the scatter, the numbers.
 import type { Index, RelationMap } from "../data";
 import { picture } from "../data";
-import { Scroll, Text } from "../parts";
+import { Name, Scroll, Text } from "../parts";
 import { type Column, Table } from "../table";
 import { t, word } from "../words";
 
@@ -10,11 +10,10 @@ type Pair = RelationMap["pairs"][number];
 export function Relations({ index, maps }: { index: Index; maps: RelationMap[] }) {
   return (
     <>
-      <h3>{t("relations")}</h3>
       <ul class="legend">
         {Object.entries(index.kinds).map(([name, kind]) => (
           <li key={name}>
-            <i class={`field kind-${name}`} style={{ "--kind": kind.colour, "--on": kind.ink }}>
+            <i class={`field kind-${name}`} style={{ "--kind": kind.colour }}>
               {kind.mark}
             </i>
             {word(kind.label)}
@@ -42,7 +41,7 @@ function MapOf({ index, map }: { index: Index; map: RelationMap }) {
   return (
     <figure class="map">
       <figcaption>
-        <Text text={model} />
+        <Name name={model} />
       </figcaption>
       <Scroll label={t("relations_of", { model })}>
         <table class="dtm">
@@ -134,12 +133,10 @@ function Field({ index, map, row, column, below, pair }: FieldProps) {
   const name = pair.first === row ? pair.kind : reversed(pair.kind);
   const kind = index.kinds[name];
   const sure = pair.certainty;
-  // on a faded colour the ink of the page is read best: on a dark page sooner
-  const faded = sure === null || sure < 0.55 ? " pale" : sure < 0.75 ? " paler" : "";
-  const style = { "--kind": kind?.colour, "--on": kind?.ink, "--sure": `${(30 + 70 * (sure ?? 0)).toFixed(0)}%` };
+  const style = { "--kind": kind?.colour, "--sure": `${(10 + 38 * (sure ?? 0)).toFixed(0)}%` };
   const title = `${row} × ${column}: ${pair.label}, ${certainty(pair)}, n = ${pair.n}${pair.onLine ? `; ${t("on_line")}` : ""}`;
   return (
-    <td class={`field kind-${name}${faded}`} style={style} title={title}>
+    <td class={`field kind-${name}`} style={style} title={title}>
       <b>{kind?.mark}</b>
       {sure === null ? `n ${pair.n}` : `${(100 * sure).toFixed(0)}%`}
     </td>

@@ -2,7 +2,7 @@ import { useMemo } from "preact/hooks";
 import { Scatter } from "../charts/figure";
 import type { Point } from "../charts/options";
 import type { Index } from "../data";
-import { Choice, Score, Text } from "../parts";
+import { Choice, Name, Score, Short } from "../parts";
 import { cellsOf, columnsOf, lookOf, metricsOf, named } from "../results";
 import { change, route, slug } from "../route";
 import { type Column, Table } from "../table";
@@ -32,7 +32,7 @@ function choices(index: Index, axes: Axis[]): Map<string, [string, string][]> {
   return new Map(
     index.boards.map((board, number) => [
       board.label,
-      axes.filter((one) => one.number === number).map((one) => [slug(one.label), one.metric]),
+      axes.filter((one) => one.number === number).map((one) => [slug(one.label), one.label]),
     ]),
   );
 }
@@ -57,7 +57,7 @@ export function TradeOffs({ index }: { index: Index }) {
               maps.length > 0 && (
                 <div key={board.label}>
                   <h3>
-                    <Text text={board.label} />
+                    <Name name={board.label} />
                   </h3>
                   <Relations index={index} maps={maps} />
                 </div>
@@ -84,13 +84,13 @@ function Chosen({ index, axes, x, y }: { index: Index; axes: Axis[]; x: Axis; y:
     [index, x.label, y.label],
   );
   const columns: Column<string>[] = [
-    { key: "model", head: t("model"), value: (name) => name, cell: (name) => <Text text={name} /> },
+    { key: "model", head: t("model"), value: (name) => name, cell: (name) => <Name name={name} /> },
     ...[
       { key: "x", of: xs, one: x },
       { key: "y", of: ys, one: y },
     ].map(({ key, of, one }) => ({
       key,
-      head: <Text text={one.label} />,
+      head: <Short name={one.label} />,
       value: (name: string) => of.get(name)?.figures[one.metric]?.value,
       cell: (name: string) => <Score cell={of.get(name)} metric={one.metric} />,
     })),
