@@ -604,3 +604,36 @@ def _forget_and_load(page: Browser, file: Path, folder: Path) -> None:
     page.wait(lambda: page.texts(".g-files h2") == ["20 votes are kept in this browser."])
     page.one("input[type=file]").send_keys(str(file))
     page.wait(lambda: "0 new votes" in page.one(".g-files").text)
+
+
+def test_what_votes_say_of_models_and_judges(page: Browser, tmp_path: Path) -> None:
+    row = {"wins": 8, "losses": 2, "ties": 1}
+    rows = [
+        {"model": HOSTILE, "rating": 1612.4, "low": 1550.0, "high": 1700.0, **row},
+        {"model": OTHER, "rating": 1388.0, "low": 1300.0, "high": 1450.0, **row},
+    ]
+    judge = {"evaluator": "ppocr-v4", "benchmark": "text", "metric": "accuracy"}
+    votes = {
+        "votes": 11,
+        "files": ["anna.json"],
+        "notes": ["a note"],
+        "tables": [{"benchmark": "", "rows": rows}],
+        "judges": [judge | {"agreement": 0.81, "low": 0.6, "high": 0.9, "n": 11}],
+    }
+    before, _, rest = page.file.read_text().partition('data-part="index">')
+    index, _, after = rest.partition("</script>")
+    data = json.dumps(json.loads(index) | {"votes": votes}).replace("<", "\\u003c")
+    for name in ("page.js", "page.css"):
+        shutil.copyfile(page.file.parent / name, tmp_path / name)
+    (tmp_path / "index.html").write_text(f'{before}data-part="index">{data}</script>{after}')
+    said = Browser(page.driver, tmp_path / "index.html")
+    said.console()
+    said.open()
+    said.one("nav a[href='#/votes']").click()
+    said.wait(lambda: said.all(".chart svg"))
+    assert said.texts("tbody th") == [HOSTILE, OTHER, "ppocr-v4"]
+    assert said.texts("tbody td")[:4] == ["1612 [1550, 1700]", "8", "2", "1"]
+    assert said.texts("tbody tr:last-child td")[-4:] == ["text", "accuracy", "81 % [60, 90]", "11"]
+    assert "a note" in said.one("main").text
+    assert said.driver.execute_script("return window.hacked") is None
+    assert said.console() == []

@@ -6,6 +6,7 @@ import { Clamp, Keys } from "../gallery/common";
 import { STEP, Stage, WHOLE, type Zoom, zoomed } from "../gallery/stage";
 import { columnsOf } from "../gallery/table";
 import { shotFrame, sourceFrame } from "../gallery/viewer";
+import { Scroll } from "../parts";
 import { change, choose, chosen, href, route } from "../route";
 import { t } from "../words";
 import {
@@ -412,7 +413,7 @@ function Summary({ index, votes, set }: Shared) {
     <div class="card">
       <h1>{t("your_votes")}</h1>
       {rows.length > 0 && (
-        <div class="scroll">
+        <Scroll label={t("your_votes")}>
           <table>
             <thead>
               <tr>
@@ -437,7 +438,7 @@ function Summary({ index, votes, set }: Shared) {
               ))}
             </tbody>
           </table>
-        </div>
+        </Scroll>
       )}
       <Files votes={votes} set={set} />
       <p>
