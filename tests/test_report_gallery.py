@@ -522,15 +522,20 @@ PLACES = (
 )
 
 
+NARROW = (TEXT, COMPARED, f"{EDITS}?item=images/1&model=good", "#/vote?stage=vote")
+
+
 @needs_axe
-@pytest.mark.parametrize(("theme", "language", "width"), [("dark", "zh", 1280), ("light", "en", 390)])
+@pytest.mark.parametrize(
+    ("theme", "language", "width", "places"), [("dark", "zh", 1280, PLACES), ("light", "en", 390, NARROW)]
+)
 def test_readable_in_both_themes_and_languages_wide_and_narrow(
-    page: Browser, theme: str, language: str, width: int
+    page: Browser, theme: str, language: str, width: int, places: Sequence[str]
 ) -> None:
     page.driver.execute_script(f"localStorage.theme = '{theme}'; localStorage.language = '{language}'")
     page.width(width)
     try:
-        for place in PLACES:
+        for place in places:
             page.open(place)
             page.wait(lambda: not page.all(".g-wait") and "Loading" not in page.one("main").text)
             assert page.faults() == [], place

@@ -5,8 +5,8 @@ export const VOTE_WORDS = {
     "同一提示词由两个模型生成的两张图像，不显示模型名称：请选出更好的一张。结束后才显示名称。投票保存在本浏览器中，直到您将其存为文件。",
   ],
   vote_file_about: [
-    "Put saved files into output/votes, or name them with eval.sh --report --votes: the report then ranks the models by all votes.",
-    "将保存的文件放入 output/votes，或用 eval.sh --report --votes 指定：报告将根据所有投票为模型排名。",
+    "The report ranks models by all files in output/votes; bash eval.sh --votes FILE puts one there and makes the report anew.",
+    "报告根据 output/votes 中的所有文件为模型排名；bash eval.sh --votes 文件 会放入一个并重新生成报告。",
   ],
   voter: ["Your name, or any other word", "您的名字或任意代号"],
   how_many: ["Pairs to compare", "比较的对数"],
