@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+import msgspec
+from msgspec import Struct
+
 from imageevalkit.cell import Cell
-from imageevalkit.cell.jsonl import Shape, read_if_there
+from imageevalkit.cell.jsonl import Shape, kept_lines, parse
 from imageevalkit.cell.results import Result
 from imageevalkit.errors import CellFailure
 from imageevalkit.report.collect import ItemView, natural, text_of
 from imageevalkit.report.parts import Answer
 
-_REPLY = Shape[dict[str, Any]](
-    must={"item": str, "question": str, "status": Literal["ok", "unparsed", "failed"]},
-    may={"evaluator": str, "raw": str | None, "error": str | None},
-)
+_REPLY = Shape[dict[str, Any]](must={"item": str, "question": str})
+
+
+class _Reply(Struct):
+    """What is shown of a line of judgements.jsonl."""
+
+    item: str
+    question: str
+    status: Literal["ok", "unparsed", "failed"]
+    evaluator: str = ""
+    raw: str | None = None
+    parsed: Any = None
+    error: str | None = None
+
+
+_READER = msgspec.json.Decoder(_Reply)
 
 
 class Said(NamedTuple):
     """The last replies to the questions about an item, by question: all of them, and those that hold a value."""
 
-    last: dict[str, Mapping[str, Any]]
-    read: dict[str, Mapping[str, Any]]
+    last: dict[str, _Reply]
+    read: dict[str, _Reply]
 
 
 def replies(cell: Cell, result: Result | None) -> dict[str, Said]:
@@ -31,14 +46,30 @@ def replies(cell: Cell, result: Result | None) -> dict[str, Said]:
     cannot be read."""
     who = _evaluators(result)
     found = dict[str, Said]()
-    with contextlib.suppress(CellFailure):
-        for record in read_if_there(cell.judgements, _REPLY):
-            if not who or record.get("evaluator", "") in who:
-                said = found.setdefault(record["item"], Said({}, {}))
-                said.last[record["question"]] = record
-                if record["status"] == "ok":
-                    said.read[record["question"]] = record
+    for reply in _read(cell):
+        if not who or reply.evaluator in who:
+            said = found.get(reply.item)
+            if said is None:
+                said = found[reply.item] = Said({}, {})
+            said.last[reply.question] = reply
+            if reply.status == "ok":
+                said.read[reply.question] = reply
     return found
+
+
+def _read(cell: Cell) -> Iterator[_Reply]:
+    try:
+        lines = kept_lines(cell.judgements, _REPLY)
+    except CellFailure:  # whoever evaluates is told
+        return
+    for line in lines:
+        try:
+            yield _READER.decode(line)
+        except ValueError:
+            if line.strip():
+                # half an emoji; or no record
+                with contextlib.suppress(ValueError):
+                    yield msgspec.convert(parse(line), _Reply)
 
 
 def _evaluators(result: Result | None) -> set[str]:
@@ -67,20 +98,18 @@ def _wrong_first(answer: Answer) -> int:
     return 2 if not isinstance(answer.score, float) else 0 if answer.score < 0.5 else 3
 
 
-def _answers(
-    item: ItemView, records: Sequence[Mapping[str, Any]], scales: Mapping[str, float]
-) -> list[Answer]:
+def _answers(item: ItemView, records: Sequence[_Reply], scales: Mapping[str, float]) -> list[Answer]:
     """With scores where it is certain whose they are: of as many points as there are questions, or values in the one
     answer; or of one value of one answer."""
     points = [one for one in item.points if one is not None and 0 <= one <= 1]
     is_told = item.judged == "judged" and len(points) == len(item.points)
     answers = [
         Answer(
-            record["question"],
-            text_of(record.get("raw")) or text_of(record.get("error")),
-            record["status"],
-            record.get("evaluator", ""),
-            value="" if record.get("parsed") in (None, record.get("raw")) else text_of(record["parsed"]),
+            record.question,
+            text_of(record.raw or record.error),
+            record.status,
+            record.evaluator,
+            value="" if record.parsed in (None, record.raw) else text_of(record.parsed),
         )
         for record in records
     ]
@@ -90,7 +119,7 @@ def _answers(
         for answer, score in zip(answers, points, strict=True):
             answer.score = score
     elif len(answers) == 1 and points:
-        answers = [*_lines(item, answers[0], records[0].get("parsed"), points), *answers]
+        answers = [*_lines(item, answers[0], records[0].parsed, points), *answers]
     elif len(answers) == 1 and len(item.values) == 1:
         [(name, value)] = item.values.items()
         if 0 <= value <= scales.get(name, -1):

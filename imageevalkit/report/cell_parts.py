@@ -1,5 +1,7 @@
-"""The files of one cell: its items for the gallery, and more of each for who looks closer. They are made anew only where
-files of the cell are others than before."""
+"""The files of one cell: its items for the gallery, and more of each for who looks closer.
+
+They are made anew only where files of the cell are others than before.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ import msgspec
 from imageevalkit.atomic import part_path, write_atomic
 from imageevalkit.cell import results_in
 from imageevalkit.cell.jsonl import copy_of
-from imageevalkit.cell.pictures import is_unchanged, keep_thumbnail, read_thumbnail, thumbnail_path
+from imageevalkit.cell.pictures import keep_thumbnail, read_thumbnail, thumbnail_path
 from imageevalkit.cell.records import CORRUPT, GENERATED
 from imageevalkit.cell.shards import parts_of
 from imageevalkit.images import CorruptImage, map_threads, thumbnail_of
@@ -67,16 +69,13 @@ class Summary(msgspec.Struct):
             return parts.of_json(path.read_bytes(), cls)
         return None
 
+    def without_shown(self) -> Summary:
+        """The same, small: what all items are is read again where it is needed."""
+        return msgspec.structs.replace(self, shown=[])
+
     def holds(self, folder: Path) -> bool:
         """Whether the images of the cell in ``folder`` are those that were seen."""
-        return all(_modified(folder / path) == then for path, then in self.seen.items())
-
-
-def _modified(path: Path) -> int:
-    try:
-        return os.stat(path).st_mtime_ns  # noqa: PTH116 - half the time, for each of 100,000
-    except (OSError, ValueError):
-        return 0
+        return all(_modified(f"{folder}/{path}") == then for path, then in self.seen.items())
 
 
 def state_of(report: CellReport) -> str:
@@ -94,16 +93,20 @@ def state_of(report: CellReport) -> str:
     return hashlib.sha256(os.fsencode("\n".join(lines))).hexdigest()[:32]
 
 
-def build(report: CellReport, site: Path) -> tuple[str, Summary]:
-    """Write the files of a cell below ``site``, and the previews of its images; the name of their folder, and what the
-    rest needs. Other files get another folder: what an older page reads stays whole. Raises OSError, CellFailure: one
-    cannot be written."""
+def build(report: CellReport, site: Path) -> tuple[str, str, Summary]:
+    """Write the files of a cell below ``site``, and the previews of its images; what they were made of, the name of
+    their folder, and what the rest needs.
+
+    Other files get another folder: what an older page reads stays whole. Raises OSError, CellFailure: one cannot be
+    written.
+    """
+    state = state_of(report)  # before they are read: what changes meanwhile is made again next time
     items = report.items()
     previews = _Previews(report, site / PICTURES)
     previews.make(items)
     shown = [_shown(item) for item in items]
-    seen = {path: _modified(report.folder / path) for _, path in previews.places(items)}
-    digest = hashlib.sha256(f"{state_of(report)} {sorted(seen.items())}".encode("utf-8", "backslashreplace"))
+    seen = {path: _modified(f"{report.folder}/{path}") for _, path in places(items)}
+    digest = hashlib.sha256(f"{state} {sorted(seen.items())}".encode("utf-8", "backslashreplace"))
     folder = digest.hexdigest()[:16]
     data = site / "data" / "cells" / folder
     scales = _scales(report, items)
@@ -125,7 +128,7 @@ def build(report: CellReport, site: Path) -> tuple[str, Summary]:
         seen, sorted(previews.placed), shown, _failures(items, statuses), _cost(report, items), size
     )
     write_atomic(data / SUMMARY, parts.to_json(summary), durably=False)
-    return folder, summary
+    return state, folder, summary.without_shown()
 
 
 def _shown(item: ItemView) -> Shown:
@@ -149,20 +152,17 @@ class _Previews:
         self.placed = set[str]()
         self._there = set[tuple[str, str]]()
 
-    def places(self, items: Iterable[ItemView]) -> list[tuple[str, str]]:
-        """The hash and the path of each image that records tell of, and of each copy of an input."""
-        found = dict[tuple[str, str], None]()
-        for item in items:
-            if item.outcome == GENERATED:
-                found[item.image_sha256, item.path] = None
-            for one in item.inputs:
-                found[one["copy_sha256"], one["path"]] = None
-        return [(sha256, path) for sha256, path in found if sha256 and path]
-
     def make(self, items: Sequence[ItemView]) -> None:
         """Most thumbnails were kept when the image was stored, others are made now."""
         with results_in(self._root):
-            slow = [one for one in self.places(items) if not self._take(*one)]
+            folder, kept = str(self._cell.folder), str(thumbnail_path(self._cell, ""))
+        ending = kept.rpartition("/")[2]
+        kept = kept.removesuffix(ending)
+        slow = [
+            (sha256, path)
+            for sha256, path in places(items)
+            if not self._take(sha256, path, f"{kept}{sha256}{ending}", f"{folder}/{path}")
+        ]
         for _ in map_threads(lambda one: self._look_at(*one), slow, available_cores()):
             pass
 
@@ -172,15 +172,21 @@ class _Previews:
             return CORRUPT
         return item.outcome
 
-    def has(self, sha256: str) -> bool:
-        return sha256 in self.placed
-
-    def _take(self, sha256: str, path: str) -> bool:
-        kept = read_thumbnail(self._cell, sha256)
-        if not kept or not is_unchanged(self._cell, sha256, self._cell.folder / path):
+    def _take(self, sha256: str, path: str, kept: str, image: str) -> bool:
+        """Whether the thumbnail ``kept`` is there, and of this ``image``: then it is linked. Paths are texts here and
+        there are no other objects: each of 100,000 images comes this way."""
+        about = _about(kept)
+        if about is None or about.st_mtime_ns != _modified(image):
             return False
+        target = _about(self._target(sha256))
+        if target is None or target.st_size != about.st_size:
+            with results_in(self._root):
+                data = read_thumbnail(self._cell, sha256)
+            if not data:
+                return False
+            self._place(sha256, data)
+        self.placed.add(sha256)
         self._there.add((sha256, path))
-        self._place(sha256, kept)
         return True
 
     def _look_at(self, sha256: str, path: str) -> None:
@@ -195,23 +201,46 @@ class _Previews:
                     self._there.add((sha256, path))
             if kept:
                 self._place(sha256, kept)
+                self.placed.add(sha256)
+
+    def _target(self, sha256: str) -> str:
+        return f"{self._folder}/{sha256[:2]}/{sha256}.webp"
 
     def _place(self, sha256: str, data: bytes) -> None:
-        self.placed.add(sha256)
-        target = self._folder / sha256[:2] / f"{sha256}.webp"
-        with contextlib.suppress(OSError):
-            if os.stat(target).st_size == len(data):  # noqa: PTH116 - for each of 100,000
-                return
+        target = Path(self._target(sha256))
         part = part_path(target)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             part.unlink(missing_ok=True)
-            os.link(thumbnail_path(self._cell, sha256), part)
+            part.hardlink_to(thumbnail_path(self._cell, sha256))
             part.replace(target)
         except OSError:  # another file system, or a folder that is not ours to keep thumbnails in
             write_atomic(target, data, durably=False)
         finally:
             part.unlink(missing_ok=True)  # of two links to one file it is left
+
+
+def places(items: Iterable[ItemView]) -> list[tuple[str, str]]:
+    """The hash and the path of each image that records tell of, and of each copy of an input."""
+    found = dict[tuple[str, str], None]()
+    for item in items:
+        if item.outcome == GENERATED:
+            found[item.image_sha256, item.path] = None
+        for one in item.inputs:
+            found[one["copy_sha256"], one["path"]] = None
+    return [(sha256, path) for sha256, path in found if sha256 and path]
+
+
+def _about(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)  # noqa: PTH116 - a Path takes longer than its stat
+    except (OSError, ValueError):
+        return None
+
+
+def _modified(path: str) -> int:
+    about = _about(path)
+    return about.st_mtime_ns if about else 0
 
 
 def _scales(report: CellReport, items: Sequence[ItemView]) -> dict[str, float]:

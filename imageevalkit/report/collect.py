@@ -113,6 +113,14 @@ class CellReport(NamedTuple):
         """The same of a ``model`` by that name."""
         return self._replace(model=model, result=self.result and replace(self.result, model=model))
 
+    def without_parts(self) -> CellReport:
+        """The same, small: what is not of its items, or can be read anew."""
+        result = self.result
+        metrics = (
+            {name: replace(metric, parts=()) for name, metric in result.metrics.items()} if result else {}
+        )
+        return self._replace(result=result and replace(result, metrics=metrics), outcomes={})
+
     def items(self) -> list[ItemView]:
         """Its items, by id, read anew: thousands of them take as much memory as all results. Nothing where they
         cannot be read."""
@@ -395,6 +403,8 @@ def _list(value: Any) -> list[Any]:
 
 def text_of(value: Any) -> str:
     """``value`` as text for a reader; a list of texts is one line each, anything else is JSON."""
+    if isinstance(value, str) and len(value) <= MAX_TEXT:  # nearly all are
+        return value
     if value is None:
         return ""
     if isinstance(value, list) and all(isinstance(v, str) for v in value):

@@ -6,8 +6,11 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
+
+from msgspec.structs import replace
 
 from imageevalkit import __version__, registry
 from imageevalkit.cell import Cell
@@ -29,6 +32,7 @@ from imageevalkit.report.leaderboard import (
     shown,
 )
 from imageevalkit.statistics.comparison import Measured
+from imageevalkit.statistics.power import smallest_difference
 
 _MISSING = ("unparsed", "judge_failed", "refused", "failed", "blank", "corrupt")
 """In the order of a bar: from the judge's faults to the model's."""
@@ -55,10 +59,9 @@ class Found(NamedTuple):
 
 
 def index_of(
-    built: Sequence[Built], prompts: Mapping[str, int], found: Found, ranks: Ranks, place: str, above: str
+    built: Sequence[Built], prompts: Mapping[str, int], found: Found, ranks: Ranks, place: Path
 ) -> parts.Index:
-    """The part of a page below ``above`` (".." or "."), the folder ``place``; ``prompts``: how many there are, by
-    benchmark."""
+    """The part of a page in a folder of ``place``; ``prompts``: how many there are, by benchmark."""
     cells = [one.report for one in built]
     results = [cell.result for cell in cells if cell.result]
     by_board = boards(results)
@@ -70,7 +73,7 @@ def index_of(
     roots = list(dict.fromkeys(cell.root for cell in cells))
     names = sorted(dict.fromkeys(cell.cell.benchmark for cell in cells), key=natural)
     made = [_cell(one, numbers, figures, roots.index(one.report.root)) for one in built]
-    hrefs = [_joined(above, quote(os.fsencode(os.path.relpath(root, place)))) for root in roots]
+    hrefs = [quote(os.fsencode(os.path.relpath(root, place / "page"))) for root in roots]
     return parts.Index(
         made=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         version=__version__,
@@ -96,16 +99,27 @@ def index_of(
         kinds={
             kind.name: parts.Kind(kind.label, kind.colour, kind.ink, kind.mark) for kind in KINDS.values()
         },
-        comparisons=[
-            parts.Link(name, _joined(above, quote(os.fsencode(path)))) for name, path in found.comparisons
-        ],
+        comparisons=[parts.Link(name, f"../{quote(os.fsencode(path))}") for name, path in found.comparisons],
         votes=found.votes,
         unreadable=list(found.unreadable),
     )
 
 
-def _joined(above: str, path: str) -> str:
-    return above if path == "." else path if above == "." else f"{above}/{path}"
+def one_up(index: parts.Index) -> parts.Index:
+    """The same for a page in the folder above."""
+
+    def href(path: str) -> str:
+        return path.removeprefix("../") if path != ".." else "."
+
+    def links(those: Sequence[parts.Link]) -> list[parts.Link]:
+        return [parts.Link(one.name, href(one.href)) for one in those]
+
+    return replace(
+        index,
+        roots=[href(root) for root in index.roots],
+        relations=[replace(one, files=links(one.files)) for one in index.relations],
+        comparisons=links(index.comparisons),
+    )
 
 
 def _figures(members: Sequence[Result], ranks: Ranks) -> list[tuple[Result, dict[str, parts.Figure]]]:
@@ -168,11 +182,8 @@ def _smallest(members: Sequence[Result], name: str) -> float | None:
     measured = [one for one in measured if one.metric.value is not None and one.metric.parts]
     if len(measured) < 2:
         return None
-    from imageevalkit.statistics.power import power_of
-
     best = sorted(measured, key=lambda one: -(one.metric.value or 0.0))[:2]
-    power = power_of(*best)
-    return power.smallest if power and power.paired else None
+    return smallest_difference(*best)
 
 
 def _cell(

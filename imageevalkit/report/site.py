@@ -9,9 +9,11 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import multiprocessing
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from urllib.parse import quote
 
@@ -21,12 +23,13 @@ from tqdm import tqdm
 
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import COMPARISONS
+from imageevalkit.machine import available_cores
 from imageevalkit.metrics import grouped
 from imageevalkit.relations import Relations
 from imageevalkit.report import parts
 from imageevalkit.report.cell_parts import PICTURES, SUMMARY, Shown, Summary, build, preview_path, state_of
 from imageevalkit.report.collect import CellReport, natural
-from imageevalkit.report.index import Built, Found, index_of
+from imageevalkit.report.index import Built, Found, index_of, one_up
 from imageevalkit.report.leaderboard import Ranks
 from imageevalkit.report.pages import COMPARISON_PAGE, template
 
@@ -35,6 +38,8 @@ _BUNDLE = Path(__file__).parent / "bundle"
 _STATE = ".state.json"
 # A select with more choices than this is a list, not a filter.
 _MAX_CHOICES = 60
+# items that are worth the start of processes, each of which takes 100 MB
+_MANY, _MOST_PROCESSES = 5_000, 4
 # of a picture in base64, and its path
 _EACH_PICTURE = 100
 
@@ -72,7 +77,7 @@ def write_site(
     for name, of_it in of_benchmark.items():
         part = _prompts(site, of_it)
         counts[name], prompts[name] = len(part.rows), parts.to_json(part)
-    index = index_of(built, counts, found, ranks, str(place), "..")
+    index = index_of(built, counts, found, ranks, place)
     for name in ("page.js", "page.css"):
         _write(site / name, (_BUNDLE / name).read_bytes())
     for n, benchmark in enumerate(index.benchmarks):
@@ -91,10 +96,7 @@ def write_site(
     pictures |= {Path(path).stem for path in found.scatter.values()}
     _forget(site, {one.folder for one in built}, len(index.benchmarks), pictures)
     single = place / SINGLE
-    _write(
-        single,
-        _single(site, index, index_of(built, counts, found, ranks, str(place), "."), pictures, megabytes),
-    )
+    _write(single, _single(site, index, pictures, megabytes))
     return [site / PAGE, single]
 
 
@@ -129,25 +131,39 @@ def _build(site: Path, cells: Sequence[CellReport]) -> tuple[list[Built], _State
     with contextlib.suppress(OSError, ValueError):
         before = parts.of_json((site / _STATE).read_bytes(), _State)
     there = {path.stem for path in (site / PICTURES).glob("*/*.webp")}
-    built = list[Built]()
-    bar = tqdm(
-        total=sum(cell.recorded for cell in cells), desc="report", unit="item", disable=None, delay=1.0
-    )
-    with bar:
-        for cell in cells:
-            if not cell.recorded:
-                built.append(Built(cell))
-                continue
-            source, state = str(cell.source), state_of(cell)
-            known, folder = before.made.get(source, ("", ""))
-            summary = Summary.read(site / "data/cells" / folder / SUMMARY) if known == state else None
-            if summary is None or not summary.holds(cell.folder) or not there.issuperset(summary.pictures):
-                folder, summary = build(cell, site)
-            now.made[source] = state, folder
-            summary.shown = []
-            built.append(Built(cell, folder, summary))
-            bar.update(cell.recorded)
+    built, changed = [Built(cell) for cell in cells], list[int]()
+    for n, cell in enumerate(cells):
+        if cell.recorded:
+            state, folder = before.made.get(str(cell.source), ("", ""))
+            summary = (
+                Summary.read(site / "data/cells" / folder / SUMMARY) if state == state_of(cell) else None
+            )
+            if summary and summary.holds(cell.folder) and there.issuperset(summary.pictures):
+                now.made[str(cell.source)] = state, folder
+                built[n] = Built(cell, folder, summary.without_shown())
+            else:
+                changed.append(n)
+    for n, (state, folder, summary) in zip(changed, _made(site, [cells[n] for n in changed]), strict=True):
+        now.made[str(cells[n].source)] = state, folder
+        built[n] = Built(cells[n], folder, summary)
     return built, now
+
+
+def _made(site: Path, cells: Sequence[CellReport]) -> Iterator[tuple[str, str, Summary]]:
+    """What :func:`build` gives of each, by one process for each core where there is much to do."""
+    count = sum(cell.recorded for cell in cells)
+    cores = min(available_cores(), len(cells), _MOST_PROCESSES)
+    # on a terminal alone, and where it takes its time
+    bar = tqdm(total=count, desc="report", unit="item", disable=None, delay=1.0)
+    with bar, contextlib.ExitStack() as stack:
+        mapped: Callable[..., Iterator[tuple[str, str, Summary]]] = map
+        if count >= _MANY and cores > 1:
+            context = multiprocessing.get_context("spawn")  # not a copy of all results
+            mapped = stack.enter_context(ProcessPoolExecutor(cores, context)).map
+        small = [cell.without_parts() for cell in cells]
+        for cell, made in zip(cells, mapped(build, small, [site] * len(small)), strict=True):
+            bar.update(cell.recorded)
+            yield made
 
 
 def _forget(site: Path, folders: set[str], benchmarks: int, pictures: set[str]) -> None:
@@ -221,12 +237,10 @@ def _filters(rows: Iterable[parts.PromptRow]) -> dict[str, list[str]]:
 # ---- all in one file
 
 
-def _single(
-    site: Path, shown: parts.Index, index: parts.Index, pictures: Iterable[str], megabytes: float
-) -> bytes:
+def _single(site: Path, index: parts.Index, pictures: Iterable[str], megabytes: float) -> bytes:
     """``report.html``; where it would be larger, a page that says where the site is."""
-    names = [f"prompts/{n}" for n, one in enumerate(shown.benchmarks) if one.prompts]
-    for cell in shown.cells:
+    names = [f"prompts/{n}" for n, one in enumerate(index.benchmarks) if one.prompts]
+    for cell in index.cells:
         if cell.folder:
             files = sorted((site / "data/cells" / cell.folder).glob("*.js"))
             names += [f"cells/{cell.folder}/{file.stem}" for file in files]
@@ -252,7 +266,7 @@ def _single(
     return (
         template("index.html.j2", autoescape=True)
         .render(
-            index=Markup(parts.script_json(index).decode()),
+            index=Markup(parts.script_json(one_up(index)).decode()),
             single={
                 "style": Markup(
                     (_BUNDLE / "page.css").read_text(encoding="utf-8").replace("</style", "<\\/style")

@@ -91,16 +91,17 @@ class Browser:
         sent = (e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent")
         return [url for url in sent if not url.startswith(("data:", "chrome:", "about:"))]
 
-    def faults(self) -> list[str]:
-        """What axe-core finds serious or critical of the page as it is."""
+    def faults(self, *rules: str) -> list[str]:
+        """What axe-core finds serious or critical of the page as it is, by those rules or all."""
         self.driver.execute_script(AXE.read_text(encoding="utf-8"))
         # its preload would fetch style sheets, which a page from a file may not
         script = (
-            "const done = arguments[0]; axe.run({preload: false}).then((r) => done(r.violations"
+            "const [rules, done] = arguments; const only = rules.length ? {runOnly: rules} : {};"
+            "axe.run({preload: false, ...only}).then((r) => done(r.violations"
             ".filter((v) => ['serious', 'critical'].includes(v.impact))"
             ".map((v) => `${v.id}: ${v.nodes[0].html.slice(0, 200)} ${v.nodes[0].failureSummary}`)))"
         )
-        return list(self.driver.execute_async_script(script))
+        return list(self.driver.execute_async_script(script, rules))
 
 
 @contextmanager
