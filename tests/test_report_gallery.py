@@ -351,7 +351,7 @@ def test_a_link_brings_back_the_whole_view_and_back_leads_out_of_it(page: Browse
     page.open(link)
     page.wait(lambda: page.all(".g-split") and page.all(".g-zoom img"))
     assert page.texts(".g-stage figcaption span") == ["good", OTHER]
-    assert "scale(1.4)" in page.one(".g-zoom").get_attribute("style")
+    assert "scale(1.4)" in str(page.one(".g-zoom").get_attribute("style"))
     page.press(Keys.ESCAPE)
     page.wait(lambda: not page.all("dialog"))
     _first(page, "prompt 51")
