@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from imageevalkit import logs
 from imageevalkit.atomic import write_atomic
-from imageevalkit.cell import Cell, short_path
+from imageevalkit.cell import REPORT_MB, Cell, short_path
 from imageevalkit.cell.jsonl import Shape, parse
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, said_of
 from imageevalkit.guest_code import guest_code
@@ -132,10 +132,6 @@ class ServeOrder:
     address_file: str
     parts: list[str] = field(default_factory=list)
     kind: Literal["serve"] = "serve"
-
-
-REPORT_MB = 40
-"""A page that a laptop's browser opens in a few seconds, and that still goes through a chat."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from imageevalkit.launch.planner import make_plan
 from imageevalkit.launch.process import LOG_HEADER
 from imageevalkit.launch.slurm import Slurm
 from imageevalkit.launch.workload import describe, listing, with_gpus_of_work
-from imageevalkit.machine import require
+from imageevalkit.machine import garbage_collection, require
 from imageevalkit.secrets import one_line
 from imageevalkit.text import counted
 
@@ -61,6 +61,8 @@ def main() -> ExitStatus:
         return ExitStatus.COMPLETE
     if "--compare" in given:
         return _compare(given, config, here)
+    if "--report" in given:
+        return _report(given, config, here)
     if given.keys() & {"--gate", "--save_baseline"} and not given.keys() & _RUNS:
         return _gate(options_over(given, config)).close()
     options = resolve(given, config)
@@ -123,6 +125,30 @@ def _compare(given: Mapping[str, Any], config: Config, here: Path) -> ExitStatus
 
     assert options.compare
     return compare_words(options.compare, here)
+
+
+def _report(given: Mapping[str, Any], config: Config, here: Path) -> ExitStatus:
+    """``--report``, which runs nothing. Raises UserError."""
+    options = options_over(given, config)
+    if in_vain := [name for name in given if name in {*_RUNS, "--gate", "--save_baseline"}]:
+        raise UserError(f"--report runs nothing: leave out {in_vain[0]}")
+    from imageevalkit.comparing.telling import compare_words
+    from imageevalkit.report.__main__ import make_report, report_of
+    from imageevalkit.report.relations import Asked
+
+    folders = list(dict.fromkeys((here / folder).resolve() for folder in options.report or ()))
+    for folder in folders:
+        if not folder.is_dir():
+            raise UserError(f"--report takes folders of results; {folder} is none")
+    with garbage_collection(False):
+        if not folders:
+            return make_report(Asked(), None, options.report_mb)
+        if len(folders) == 2:  # the report has a link to what differs
+            try:
+                compare_words([str(folder) for folder in folders], here)
+            except UserError as error:
+                show(f"note: {error}")
+        return report_of(folders, options.report_mb)
 
 
 def _gate(options: Options) -> Gate:

@@ -12,13 +12,12 @@ from pathlib import Path
 from imageevalkit import registry
 from imageevalkit.atomic import write_atomic
 from imageevalkit.benchmark.contract import Benchmark, benchmark_code
-from imageevalkit.cell import COMPARISONS, Cell, output_root
+from imageevalkit.cell import COMPARISONS, REPORT_MB, Cell, output_root, results_in
 from imageevalkit.cell.jsonl import Tell
 from imageevalkit.cell.pictures import THUMBNAILS
 from imageevalkit.cell.results import Result, check_files, folder_name, read_scores, write_files
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, show
 from imageevalkit.jobs import (
-    REPORT_MB,
     USABLE,
     BenchmarkSettings,
     Plan,
@@ -33,8 +32,9 @@ from imageevalkit.metrics import grouped
 from imageevalkit.report.collect import CellReport, collect
 from imageevalkit.report.leaderboard import Ranks, csv_text, format_table
 from imageevalkit.report.pages import markdown_text
-from imageevalkit.report.relations import Asked, update_relations
+from imageevalkit.report.relations import Asked, recorded_relations, update_relations
 from imageevalkit.report.site import write_site
+from imageevalkit.report.tables import read_folders
 from imageevalkit.text import plain
 
 _WIDTH_OF_A_PIPE = 120
@@ -82,12 +82,49 @@ def make_report(asked: Asked, plan: Plan | None = None, megabytes: float = REPOR
             paths = write_reports(cells, unreadable, asked, ranks, megabytes)
             paths += write_comparisons(cells, lambda line: show(plain(line)), plan.settings if plan else {})
     except OSError as error:
-        reason = error.strerror or error
-        where = error.filename2 or error.filename or output_root()
-        raise CellFailure(f"the report cannot be written: {where}: {reason}") from error
+        raise _not_written(error, output_root()) from error
     # what failed is the last word
     show("\n".join([*(f"report: {path}" for path in paths), *map(plain, asked.refused)]))
     return ExitStatus.FAILED if asked.refused else ExitStatus.COMPLETE
+
+
+def report_of(folders: Sequence[Path], megabytes: float = REPORT_MB) -> ExitStatus:
+    """:func:`make_report` of the results in ``folders``, without what only a run finds out.
+
+    It goes into the folder, of several into one below that of comparisons; there a model that is in more than one of
+    them has its folder behind its name.
+
+    Raises:
+        UserError: one holds no results.
+        CellFailure: a file cannot be written.
+    """
+    unreadable = list[str]()
+    cells = read_folders(folders, unreadable.append)
+    place = folders[0] if len(folders) == 1 else place_of(folders)
+    if {cell.root for cell in cells} == {place}:
+        with results_in(place):
+            return make_report(Asked(), None, megabytes)
+    ranks = Ranks()
+    try:
+        with held(place / ".report.lock"):
+            _print(cells, unreadable, (), {}, ranks)
+            paths = write_tables(place, cells, unreadable, ranks)
+            relations = recorded_relations(cells)
+            paths += write_site(place, cells, relations, unreadable, ranks, megabytes)
+    except OSError as error:
+        raise _not_written(error, place) from error
+    show("\n".join(f"report: {path}" for path in paths))
+    return ExitStatus.COMPLETE
+
+
+def place_of(folders: Sequence[Path]) -> Path:
+    """Where the report of several folders goes, of two beside what --compare says of them."""
+    return output_root() / COMPARISONS / folder_name(" vs ".join(map(str, folders)))
+
+
+def _not_written(error: OSError, place: Path) -> CellFailure:
+    where = error.filename2 or error.filename or place
+    return CellFailure(f"the report cannot be written: {where}: {error.strerror or error}")
 
 
 def _without_files(key: str, problem: str) -> CellReport:

@@ -97,7 +97,7 @@ def index_of(
             if _has_relations(one.report, found.relations)
         ],
         kinds={
-            kind.name: parts.Kind(kind.label, kind.colour, kind.ink, kind.mark) for kind in KINDS.values()
+            kind.name: parts.Kind(kind.label, kind.colour, kind.mark) for kind in KINDS.values()
         },
         comparisons=[parts.Link(name, f"../{quote(os.fsencode(path))}") for name, path in found.comparisons],
         votes=found.votes,

@@ -120,7 +120,6 @@ class Curve(Struct):
 class Kind(Struct):
     label: str
     colour: str
-    ink: str
     mark: str
 
 

@@ -53,6 +53,12 @@ def update_relations(cells: Sequence[CellReport], asked: Asked, tell: Tell) -> d
     return found
 
 
+def recorded_relations(cells: Sequence[CellReport]) -> dict[str, Relations]:
+    """Those on record, by the key of the cell."""
+    found = ((cell, files.read(cell.folder / cell.cell.relations.name)) for cell in cells if cell.is_latest)
+    return {cell.key: relations for cell, relations in found if relations}
+
+
 def _relations(report: CellReport, asked: Asked) -> Relations | None:
     """Those of a cell; None where it has none. Raises UserError: they cannot be told."""
     cell, result = report.cell, report.result

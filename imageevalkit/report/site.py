@@ -22,7 +22,8 @@ from markupsafe import Markup
 from tqdm import tqdm
 
 from imageevalkit.atomic import write_atomic
-from imageevalkit.cell import COMPARISONS
+from imageevalkit.cell import COMPARISONS, SITE
+from imageevalkit.errors import CellFailure
 from imageevalkit.machine import available_cores
 from imageevalkit.metrics import grouped
 from imageevalkit.relations import Relations
@@ -33,7 +34,7 @@ from imageevalkit.report.index import Built, Found, index_of, one_up
 from imageevalkit.report.leaderboard import Ranks
 from imageevalkit.report.pages import COMPARISON_PAGE, template
 
-SITE, PAGE, SINGLE = "report", "index.html", "report.html"
+PAGE, SINGLE = "index.html", "report.html"
 _BUNDLE = Path(__file__).parent / "bundle"
 _STATE = ".state.json"
 # A select with more choices than this is a list, not a filter.
@@ -66,6 +67,10 @@ def write_site(
     until then there is the old site. Raises OSError, CellFailure: a file cannot be written.
     """
     site = place / SITE
+    if inside := [cell.key for cell in cells if cell.folder.is_relative_to(site)]:
+        raise CellFailure(
+            f"the report goes into {site}, where the results of {inside[0]} are: rename their folder"
+        )
     built, state = _build(site, cells)
     found = Found(relations, _scatter(site, cells, relations), _comparisons(place), None, unreadable)
     # one after another: what all items are takes more memory than anything else
