@@ -149,7 +149,7 @@ interface StageProps {
 
 export function Stage({ frames, mode, turn, zoom, onZoom, blind = false }: StageProps) {
   const [split, setSplit] = useState(0.5);
-  const [best, setBest] = useState<Record<string, Best>>({});
+  const [best, setBest] = useState<Record<string, Best | undefined>>({});
   const together = frames.length > 1 && mode !== "side";
   const hand = useHand(zoom, onZoom, mode === "slider" && together ? setSplit : undefined);
   const seen = mode === "flicker" ? turn % frames.length : 0;
@@ -160,7 +160,10 @@ export function Stage({ frames, mode, turn, zoom, onZoom, blind = false }: Stage
       frame={frame}
       zoom={zoom}
       blind={blind}
-      onBest={(found) => setBest((now) => ({ ...now, [frame.key]: found }))}
+      onBest={(found) =>
+        // of those seen before nothing is held: whole images are large
+        setBest((now) => Object.fromEntries(frames.map(({ key }) => [key, key === frame.key ? found : now[key]])))
+      }
     />
   );
   if (!together) {

@@ -227,9 +227,13 @@ function Voting({ index, votes, set, benchmarks, models }: Shared) {
   const box = useRef<HTMLElement>(null);
   const done = votes.votes.length - begun.current;
   const goal = goalOf();
+  const turn = useRef(0);
   const draw = (all: Vote[]) => {
+    turn.current += 1;
+    const mine = turn.current;
     chooser.next(all).then(
       (next) => {
+        if (mine !== turn.current) return; // a vote or an undo came after
         setPair(next);
         setZoom(WHOLE);
         since.current = performance.now();
