@@ -26,6 +26,7 @@ from tests.support.generation import generate
 pytestmark = needs_browser
 
 HOSTILE = "</script><img src=x onerror='window.hacked=true'><b>bold</b> prompt 3"
+LONG = f"prompt 4 \u202egnp\u202c \x1b[2J {'y' * 10_000}"
 OTHER = "org/模型 #2"
 TEXT, JUDGES, EDITS = "#/gallery/text", "#/gallery/two%20judges", "#/gallery/x%20edits"
 OTHER_CELL = "a[data-column='org/模型 #2']"
@@ -80,7 +81,7 @@ class Upside:
 
 
 def _item(p: int, k: int, step: float) -> Made:
-    prompt = HOSTILE if p == 3 else f"prompt {p}"
+    prompt = {3: HOSTILE, 4: LONG}.get(p, f"prompt {p}")
     # the other model falls behind by one hundredth more with every prompt
     value = round(1 - p / 100 - step * p / 2, 4)
     keys = {"language": "zh" if p % 2 else "en"}
@@ -93,7 +94,7 @@ def _answer(cell: Cell) -> None:
     replies = []
     for score in scores:
         score["points"] = [{"values": {"accuracy": point}, "keys": {}} for point in (1.0, 0.0, 1.0)]
-        for n, raw in enumerate(("yes, a cat", f"no {HOSTILE}", "yes")):
+        for n, raw in enumerate(("yes, a cat", f"no {HOSTILE} \ud83d", "yes")):
             record = {"item": score["item"], "question": f"question {n}", "status": "ok", "raw": raw}
             replies.append(record | {"parsed": raw.split(",")[0].split()[0], "evaluator": PPOCR.id})
     cell.scores.write_text("".join(f"{json.dumps(score)}\n" for score in scores))
@@ -274,9 +275,9 @@ def test_where_judges_of_the_same_images_disagree(page: Browser) -> None:
     page.wait(lambda: page.texts(f".g-row:first-of-type {OTHER_CELL} .g-score") == ["5"])
     page.one(OTHER_CELL).click()
     page.wait(lambda: page.all(".g-panel dl"))
-    scores = page.one(".g-panel").text
-    assert "other judge\naccuracy\n5" in scores
-    assert "qwen2.5-vl-7b\naccuracy\n75" in scores
+    scores = page.texts(".g-panel")[0]
+    assert "other judge\n\naccuracy\n5" in scores
+    assert "qwen2.5-vl-7b\n\naccuracy\n75" in scores
 
 
 def test_models_can_be_hidden(page: Browser) -> None:
@@ -293,11 +294,11 @@ def test_enlarging_shows_the_original_and_the_details(page: Browser) -> None:
     page.all(".g-row")[0].find_elements("css selector", ".g-thumb")[2].click()
     [source] = _enlarged(page)
     assert source.startswith("file:") and source.endswith(".png")
-    panel = page.one(".g-panel").text
+    panel = page.texts(".g-panel")[0]
     assert "read 59" in panel
     assert "seed\n43" in panel
     page.press(Keys.ARROW_DOWN)
-    page.wait(lambda: "read 58" in page.one(".g-panel").text)
+    page.wait(lambda: "read 58" in page.texts(".g-panel")[0])
     page.press(Keys.ESCAPE)
     page.wait(lambda: not page.all("dialog"))
     page.wait(lambda: page.focused().startswith(f"{OTHER}, images/p/0058_1"))
@@ -309,7 +310,7 @@ def test_wrong_answers_come_first_and_replies_are_text(page: Browser) -> None:
     assert page.texts(".g-answers .g-question") == ["question 1", "question 0", "question 2"]
     assert page.texts(".g-answers .g-sign") == ["✗", "✓", "✓"]
     assert HOSTILE in page.texts(".g-answers li")[0]
-    assert "1 of 3 wrong" in page.one(".g-panel").text
+    assert "1 of 3 wrong" in page.texts(".g-panel")[0]
     assert page.driver.execute_script("return window.hacked") is None
 
 
@@ -511,8 +512,19 @@ def test_hostile_prompts_are_shown_and_not_run(page: Browser) -> None:
     _first(page, HOSTILE)
     page.one(".g-thumb").click()
     page.wait(lambda: page.all(".g-panel dl"))
-    assert HOSTILE in page.one(".g-panel").text
+    assert HOSTILE in page.texts(".g-panel")[0]
     assert page.driver.execute_script("return window.hacked") is None
+
+
+def test_a_prompt_of_ten_thousand_characters_is_cut_until_it_is_asked_for(page: Browser) -> None:
+    _open(page, f"{TEXT}?q=gnp")
+    row = page.one(".g-row")
+    page.wait(lambda: 0 < row.rect["height"] < 700)
+    more = row.find_element("css selector", ".g-prompt .more")
+    more.click()
+    page.wait(lambda: row.rect["height"] > 2000)
+    assert _prompts(page) == [LONG]
+    assert page.driver.execute_script("return document.documentElement.scrollWidth - innerWidth") <= 0
 
 
 def test_a_link_to_what_is_not_there_says_so(page: Browser) -> None:
@@ -542,7 +554,7 @@ location.hash = place;
 
 
 def _loads(page: Browser) -> bool:
-    text = page.one("main").text
+    text = page.texts("main")[0]
     return "Loading" in text or "加载中" in text
 
 

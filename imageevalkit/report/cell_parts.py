@@ -45,7 +45,7 @@ class Shown(msgspec.Struct):
     prompt_sha256: str
     keys: dict[str, str]
     inputs: list[tuple[str, str, str]]
-    """SHA-256 of what the model was shown, path of the copy below the cell, SHA-256 of the copy."""
+    """SHA-256 of what the model was shown, path of the copy below the cell (empty: it is not there), its SHA-256."""
 
 
 class Summary(msgspec.Struct):
@@ -104,7 +104,7 @@ def build(report: CellReport, site: Path) -> tuple[str, str, Summary]:
     items = report.items()
     previews = _Previews(report, site / PICTURES)
     previews.make(items)
-    shown = [_shown(item) for item in items]
+    shown = [_shown(item, previews) for item in items]
     seen = {path: _modified(f"{report.folder}/{path}") for _, path in places(items)}
     digest = hashlib.sha256(f"{state} {sorted(seen.items())}".encode("utf-8", "backslashreplace"))
     folder = digest.hexdigest()[:16]
@@ -131,8 +131,11 @@ def build(report: CellReport, site: Path) -> tuple[str, str, Summary]:
     return state, folder, summary.without_shown()
 
 
-def _shown(item: ItemView) -> Shown:
-    inputs = [(one["sha256"], one["path"], one["copy_sha256"]) for one in item.inputs]
+def _shown(item: ItemView, previews: _Previews) -> Shown:
+    inputs = [
+        (one["sha256"], one["path"] * previews.is_there(one["copy_sha256"], one["path"]), one["copy_sha256"])
+        for one in item.inputs
+    ]
     return Shown(item.id, item.prompt, item.prompt_sha256, item.keys, inputs)
 
 
@@ -166,9 +169,13 @@ class _Previews:
         for _ in map_threads(lambda one: self._look_at(*one), slow, available_cores()):
             pass
 
+    def is_there(self, sha256: str, path: str) -> bool:
+        """Whether the file at ``path`` is the image with this hash."""
+        return (sha256, path) in self._there
+
     def status(self, item: ItemView) -> str:
         """What became of ``item``: where its image is gone, does not decode or is another now, it is corrupt."""
-        if item.outcome == GENERATED and (item.image_sha256, item.path) not in self._there:
+        if item.outcome == GENERATED and not self.is_there(item.image_sha256, item.path):
             return CORRUPT
         return item.outcome
 

@@ -96,9 +96,7 @@ def index_of(
             for n, (one, cell) in enumerate(zip(built, made, strict=True))
             if _has_relations(one.report, found.relations)
         ],
-        kinds={
-            kind.name: parts.Kind(kind.label, kind.colour, kind.mark) for kind in KINDS.values()
-        },
+        kinds={kind.name: parts.Kind(kind.label, kind.colour, kind.mark) for kind in KINDS.values()},
         comparisons=[parts.Link(name, f"../{quote(os.fsencode(path))}") for name, path in found.comparisons],
         votes=found.votes,
         unreadable=list(found.unreadable),

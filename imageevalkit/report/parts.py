@@ -176,6 +176,7 @@ class Input(Struct, omit_defaults=True):
     preview: str
     path: str = ""
     cell: int | UnsetType = UNSET
+    of: str = ""
 
 
 class PromptRow(Struct, omit_defaults=True):

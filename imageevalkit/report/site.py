@@ -190,9 +190,7 @@ def _forget(site: Path, folders: set[str], benchmarks: int, pictures: set[str]) 
 def _prompts(site: Path, cells: Sequence[tuple[int, Built]]) -> parts.Prompts:
     """Items of a benchmark's ``cells`` (with their numbers) grouped by what the model was shown; an id means the same
     prompt for every model."""
-    items = dict[str, Shown]()
-    keys = dict[str, dict[str, str]]()
-    inputs = dict[str, list[parts.Input]]()
+    items, keys, sources = dict[str, Shown](), dict[str, dict[str, str]](), dict[str, _Sources]()
     for n, one in cells:
         summary = Summary.read(site / "data/cells" / one.folder / SUMMARY)
         placed = set(summary.pictures) if summary else set()
@@ -200,9 +198,14 @@ def _prompts(site: Path, cells: Sequence[tuple[int, Built]]) -> parts.Prompts:
             if item.id not in items or not items[item.id].prompt:
                 items[item.id] = item
             keys.setdefault(item.id, {}).update(item.keys)
-            if item.inputs and not any(each.preview for each in inputs.get(item.prompt_sha256, ())):
+            if item.inputs:
+                found = [_input(n, one.report, placed, path, copy) for _, path, copy in item.inputs]
                 # records of earlier versions name no inputs, but those of another model that was shown the same do
-                inputs[item.prompt_sha256] = [_input(n, one.report, placed, *each) for each in item.inputs]
+                for known in (item.id, item.prompt_sha256):
+                    of_model = sources.setdefault(known, {})
+                    what = tuple(sha256 for sha256, _, _ in item.inputs)
+                    if what not in of_model or not all(each.preview for each in of_model[what][1]):
+                        of_model[what] = one.report.model, found
 
     def shown(id: str) -> str:
         item = items[id]
@@ -214,19 +217,35 @@ def _prompts(site: Path, cells: Sequence[tuple[int, Built]]) -> parts.Prompts:
             items[ids[0]].prompt,
             ids,
             {name: value for id in ids for name, value in keys[id].items()},
-            inputs.get(items[ids[0]].prompt_sha256, []),
+            _inputs([sources.get(id, {}) for id in ids] + [sources.get(items[ids[0]].prompt_sha256, {})]),
         )
         for ids in grouped(sorted(items, key=natural), shown).values()
     ]
     return parts.Prompts(rows, _filters(rows))
 
 
-def _input(
-    n: int, report: CellReport, placed: set[str], sha256: str, path: str, copy_sha256: str
-) -> parts.Input:
-    if not path:
-        return parts.Input("")
+_Sources = dict[tuple[str, ...], tuple[str, list[parts.Input]]]
+"""By the hashes of images that a model was shown together: its name, and what there is of them."""
+
+
+def _inputs(known: Sequence[_Sources]) -> list[parts.Input]:
+    """Those of a row: the same for all models, unless the benchmark's images have changed between their runs."""
+    found: _Sources = {}
+    for sources in known:
+        found = {**sources, **found}
+    several = len(found) > 1
+    return [
+        msgspec.structs.replace(one, of=model) if several else one
+        for model, inputs in found.values()
+        for one in inputs
+    ]
+
+
+def _input(n: int, report: CellReport, placed: set[str], path: str, copy_sha256: str) -> parts.Input:
+    """``path`` is empty where the copy is not there; its preview may be."""
     preview = preview_path(copy_sha256) if copy_sha256 in placed else ""
+    if not path:
+        return parts.Input(preview)
     return parts.Input(preview, quote(os.fsencode(f"{report.cell.key}/{path}")), n)
 
 

@@ -200,8 +200,9 @@ export interface Prompts {
     /** Ids of its items (repetitions). */
     items: string[];
     keys: Record<string, string>;
-    /** Input images of an edit: path of the preview, and of the copy below the root of `cell`. */
-    inputs?: { preview: string; path?: string; cell?: number }[];
+    /** Input images of an edit: path of the preview ("": none), and of the copy below the root of `cell`. `of`: a model
+     * that was shown it, where not all were shown the same. */
+    inputs?: { preview: string; path?: string; cell?: number; of?: string }[];
   }[];
   /** Filters: key → its values in order. */
   filters: Record<string, string[]>;

@@ -253,7 +253,10 @@ export function shotFrame(index: Index, { row, column, shot }: Place, label: str
   };
 }
 
-export const sourceLabel = (row: Row, n: number) => (row.inputs.length > 1 ? `${t("source")} ${n + 1}` : t("source"));
+export function sourceLabel(row: Row, n: number): string {
+  const of = row.inputs[n]?.of;
+  return (row.inputs.length > 1 ? `${t("source")} ${n + 1}` : t("source")) + (of ? ` · ${of}` : "");
+}
 
 export function sourceFrame(index: Index, row: Row, n: number): Frame {
   const input = row.inputs[n];

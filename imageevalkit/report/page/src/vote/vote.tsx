@@ -302,7 +302,10 @@ function Voting({ index, votes, set, benchmarks, models }: Shared) {
   // names are nowhere in the page until the end: pictures are drawn, since their paths have names
   const frames = pair
     ? [
-        ...pair.row.inputs.map((_, n) => sourceFrame(index, pair.row, n)),
+        ...pair.row.inputs.map((_, n, all) => {
+          const label = all.length > 1 ? `${t("source")} ${n + 1}` : t("source");
+          return { ...sourceFrame(index, pair.row, n), label, alt: label }; // its own may name a model
+        }),
         ...([pair.left, pair.right] as const).map((side, n) => {
           const label = t(n ? "right" : "left");
           const frame = shotFrame(index, { row: pair.row, ...side }, label);
