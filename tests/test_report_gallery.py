@@ -503,6 +503,8 @@ def test_an_edit_is_shown_beside_its_source(page: Browser) -> None:
     page.wait(lambda: page.texts(".g-stage figcaption") == ["source 1", "source 2", "result"])
     page.press("f")
     page.wait(lambda: page.texts(".g-stage figcaption") == ["source 1 (1/3)"])
+    page.press("l")
+    page.wait(lambda: page.texts(".g-stage figcaption span") == ["source 1", "result"])
     page.press(Keys.ESCAPE)
     assert page.console() == []
 

@@ -153,7 +153,6 @@ export function Stage({ frames, mode, turn, zoom, onZoom, blind = false }: Stage
   const together = frames.length > 1 && mode !== "side";
   const hand = useHand(zoom, onZoom, mode === "slider" && together ? setSplit : undefined);
   const seen = mode === "flicker" ? turn % frames.length : 0;
-  const layers = mode === "slider" ? frames.slice(0, 2) : frames;
   const inside = (frame: Frame) => (
     <Picture
       key={frame.key}
@@ -190,11 +189,11 @@ export function Stage({ frames, mode, turn, zoom, onZoom, blind = false }: Stage
               {frames[seen]?.label} ({seen + 1}/{frames.length})
             </span>
           ) : (
-            layers.map((frame) => <span key={frame.key}>{frame.label}</span>)
+            frames.map((frame) => <span key={frame.key}>{frame.label}</span>)
           )}
         </figcaption>
         <div class="g-frame" {...hand}>
-          {layers.map((frame, n) => (
+          {frames.map((frame, n) => (
             <div
               key={frame.key}
               class="g-layer"
@@ -219,7 +218,7 @@ export function Stage({ frames, mode, turn, zoom, onZoom, blind = false }: Stage
         )}
         {!blind && (
           <div class="g-notes">
-            {layers.map((frame) => (
+            {frames.map((frame) => (
               <Note key={frame.key} frame={frame} best={best[frame.key]} />
             ))}
           </div>
