@@ -26,6 +26,7 @@ from tests.support.generation import generate
 pytestmark = needs_browser
 
 HOSTILE = "</script><img src=x onerror='window.hacked=true'><b>bold</b> prompt 3"
+LONG = f"prompt 4 \u202egnp\u202c \x1b[2J {'y' * 10_000}"
 OTHER = "org/模型 #2"
 TEXT, JUDGES, EDITS = "#/gallery/text", "#/gallery/two%20judges", "#/gallery/x%20edits"
 OTHER_CELL = "a[data-column='org/模型 #2']"
@@ -80,7 +81,7 @@ class Upside:
 
 
 def _item(p: int, k: int, step: float) -> Made:
-    prompt = HOSTILE if p == 3 else f"prompt {p}"
+    prompt = {3: HOSTILE, 4: LONG}.get(p, f"prompt {p}")
     # the other model falls behind by one hundredth more with every prompt
     value = round(1 - p / 100 - step * p / 2, 4)
     keys = {"language": "zh" if p % 2 else "en"}
@@ -93,7 +94,7 @@ def _answer(cell: Cell) -> None:
     replies = []
     for score in scores:
         score["points"] = [{"values": {"accuracy": point}, "keys": {}} for point in (1.0, 0.0, 1.0)]
-        for n, raw in enumerate(("yes, a cat", f"no {HOSTILE}", "yes")):
+        for n, raw in enumerate(("yes, a cat", f"no {HOSTILE} \ud83d", "yes")):
             record = {"item": score["item"], "question": f"question {n}", "status": "ok", "raw": raw}
             replies.append(record | {"parsed": raw.split(",")[0].split()[0], "evaluator": PPOCR.id})
     cell.scores.write_text("".join(f"{json.dumps(score)}\n" for score in scores))
@@ -113,8 +114,17 @@ def _judge_again(cell: Cell) -> None:
     (other / "scores.jsonl").write_text("".join(f"{json.dumps(score)}\n" for score in scores))
 
 
+def _go(page: Browser, place: str) -> None:
+    """As a link goes there; the page is loaded where it is not, and draws ``place`` anew."""
+    if not str(page.driver.current_url).startswith(f"{page.file.as_uri()}#"):
+        page.open("#/no/such")
+    for part in ("#/no/such", place):
+        page.driver.execute_script("location.hash = arguments[0]", part)
+        page.wait(lambda part=part: (page.texts("h1") == ["There is no such page."]) == (part == "#/no/such"))
+
+
 def _open(page: Browser, place: str) -> None:
-    page.open(place)
+    _go(page, place)
     page.wait(lambda: page.all(".g-row .g-caption, .g-empty"))
 
 
@@ -165,7 +175,7 @@ def _enlarged(page: Browser) -> list[str]:
 
 
 def _view(page: Browser, item: str, model: str = "good", more: str = "", place: str = TEXT) -> None:
-    page.open(f"{place}?item={item}&model={model}{more}")
+    _go(page, f"{place}?item={item}&model={model}{more}")
     page.wait(lambda: page.all(".g-panel dl"))
 
 
@@ -265,9 +275,9 @@ def test_where_judges_of_the_same_images_disagree(page: Browser) -> None:
     page.wait(lambda: page.texts(f".g-row:first-of-type {OTHER_CELL} .g-score") == ["5"])
     page.one(OTHER_CELL).click()
     page.wait(lambda: page.all(".g-panel dl"))
-    scores = page.one(".g-panel").text
-    assert "other judge\naccuracy\n5" in scores
-    assert "qwen2.5-vl-7b\naccuracy\n75" in scores
+    scores = page.texts(".g-panel")[0]
+    assert "other judge\n\naccuracy\n5" in scores
+    assert "qwen2.5-vl-7b\n\naccuracy\n75" in scores
 
 
 def test_models_can_be_hidden(page: Browser) -> None:
@@ -284,11 +294,11 @@ def test_enlarging_shows_the_original_and_the_details(page: Browser) -> None:
     page.all(".g-row")[0].find_elements("css selector", ".g-thumb")[2].click()
     [source] = _enlarged(page)
     assert source.startswith("file:") and source.endswith(".png")
-    panel = page.one(".g-panel").text
+    panel = page.texts(".g-panel")[0]
     assert "read 59" in panel
     assert "seed\n43" in panel
     page.press(Keys.ARROW_DOWN)
-    page.wait(lambda: "read 58" in page.one(".g-panel").text)
+    page.wait(lambda: "read 58" in page.texts(".g-panel")[0])
     page.press(Keys.ESCAPE)
     page.wait(lambda: not page.all("dialog"))
     page.wait(lambda: page.focused().startswith(f"{OTHER}, images/p/0058_1"))
@@ -300,7 +310,7 @@ def test_wrong_answers_come_first_and_replies_are_text(page: Browser) -> None:
     assert page.texts(".g-answers .g-question") == ["question 1", "question 0", "question 2"]
     assert page.texts(".g-answers .g-sign") == ["✗", "✓", "✓"]
     assert HOSTILE in page.texts(".g-answers li")[0]
-    assert "1 of 3 wrong" in page.one(".g-panel").text
+    assert "1 of 3 wrong" in page.texts(".g-panel")[0]
     assert page.driver.execute_script("return window.hacked") is None
 
 
@@ -351,7 +361,7 @@ def test_a_link_brings_back_the_whole_view_and_back_leads_out_of_it(page: Browse
     page.open(link)
     page.wait(lambda: page.all(".g-split") and page.all(".g-zoom img"))
     assert page.texts(".g-stage figcaption span") == ["good", OTHER]
-    assert "scale(1.4)" in page.one(".g-zoom").get_attribute("style")
+    assert "scale(1.4)" in str(page.one(".g-zoom").get_attribute("style"))
     page.press(Keys.ESCAPE)
     page.wait(lambda: not page.all("dialog"))
     _first(page, "prompt 51")
@@ -493,6 +503,8 @@ def test_an_edit_is_shown_beside_its_source(page: Browser) -> None:
     page.wait(lambda: page.texts(".g-stage figcaption") == ["source 1", "source 2", "result"])
     page.press("f")
     page.wait(lambda: page.texts(".g-stage figcaption") == ["source 1 (1/3)"])
+    page.press("l")
+    page.wait(lambda: page.texts(".g-stage figcaption span") == ["source 1", "result"])
     page.press(Keys.ESCAPE)
     assert page.console() == []
 
@@ -502,8 +514,19 @@ def test_hostile_prompts_are_shown_and_not_run(page: Browser) -> None:
     _first(page, HOSTILE)
     page.one(".g-thumb").click()
     page.wait(lambda: page.all(".g-panel dl"))
-    assert HOSTILE in page.one(".g-panel").text
+    assert HOSTILE in page.texts(".g-panel")[0]
     assert page.driver.execute_script("return window.hacked") is None
+
+
+def test_a_prompt_of_ten_thousand_characters_is_cut_until_it_is_asked_for(page: Browser) -> None:
+    _open(page, f"{TEXT}?q=gnp")
+    row = page.one(".g-row")
+    page.wait(lambda: 0 < row.rect["height"] < 700)
+    more = row.find_element("css selector", ".g-prompt .more")
+    more.click()
+    page.wait(lambda: row.rect["height"] > 2000)
+    assert _prompts(page) == [LONG]
+    assert page.driver.execute_script("return document.documentElement.scrollWidth - innerWidth") <= 0
 
 
 def test_a_link_to_what_is_not_there_says_so(page: Browser) -> None:
@@ -522,23 +545,47 @@ PLACES = (
 )
 
 
+NARROW = (TEXT, COMPARED, f"{EDITS}?item=images/1&model=good", "#/vote?stage=vote")
+
+
+_SHOW = """
+const [place, done] = arguments;
+addEventListener("hashchange", () => requestAnimationFrame(() => requestAnimationFrame(done)), {once: true});
+location.hash = place;
+"""
+
+
+def _loads(page: Browser) -> bool:
+    text = page.texts("main")[0]
+    return "Loading" in text or "加载中" in text
+
+
 @needs_axe
-@pytest.mark.parametrize(("theme", "language", "width"), [("dark", "zh", 1280), ("light", "en", 390)])
+@pytest.mark.parametrize(
+    ("theme", "language", "width", "places", "rules"),
+    [
+        ("dark", "zh", 1280, PLACES, ()),
+        # what is another in another theme, and where things lie in another way
+        ("light", "en", 390, NARROW, ("color-contrast", "scrollable-region-focusable")),
+    ],
+)
 def test_readable_in_both_themes_and_languages_wide_and_narrow(
-    page: Browser, theme: str, language: str, width: int
+    page: Browser, theme: str, language: str, width: int, places: Sequence[str], rules: Sequence[str]
 ) -> None:
     page.driver.execute_script(f"localStorage.theme = '{theme}'; localStorage.language = '{language}'")
     page.width(width)
     try:
-        for place in PLACES:
-            page.open(place)
-            page.wait(lambda: not page.all(".g-wait") and "Loading" not in page.one("main").text)
-            assert page.faults() == [], place
+        page.open()
+        for place in places:
+            page.driver.execute_async_script(_SHOW, place)
+            page.wait(lambda: page.all("main h1") and not page.all(".g-wait") and not _loads(page))
+            assert page.faults(*rules) == [], place
             wide = page.driver.execute_script("return document.documentElement.scrollWidth - innerWidth")
             assert wide <= 0, place
     finally:
         page.driver.execute_script("localStorage.theme = 'system'; localStorage.language = 'en'")
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        page.open()
 
 
 def test_twenty_blind_votes_by_keys(page: Browser, tmp_path: Path) -> None:
@@ -604,3 +651,36 @@ def _forget_and_load(page: Browser, file: Path, folder: Path) -> None:
     page.wait(lambda: page.texts(".g-files h2") == ["20 votes are kept in this browser."])
     page.one("input[type=file]").send_keys(str(file))
     page.wait(lambda: "0 new votes" in page.one(".g-files").text)
+
+
+def test_what_votes_say_of_models_and_judges(page: Browser, tmp_path: Path) -> None:
+    row = {"wins": 8, "losses": 2, "ties": 1}
+    rows = [
+        {"model": HOSTILE, "rating": 1612.4, "low": 1550.0, "high": 1700.0, **row},
+        {"model": OTHER, "rating": 1388.0, "low": 1300.0, "high": 1450.0, **row},
+    ]
+    judge = {"evaluator": "ppocr-v4", "benchmark": "text", "metric": "accuracy"}
+    votes = {
+        "votes": 11,
+        "files": ["anna.json"],
+        "notes": ["a note"],
+        "tables": [{"benchmark": "", "rows": rows}],
+        "judges": [judge | {"agreement": 0.81, "low": 0.6, "high": 0.9, "n": 11}],
+    }
+    before, _, rest = page.file.read_text().partition('data-part="index">')
+    index, _, after = rest.partition("</script>")
+    data = json.dumps(json.loads(index) | {"votes": votes}).replace("<", "\\u003c")
+    for name in ("page.js", "page.css"):
+        shutil.copyfile(page.file.parent / name, tmp_path / name)
+    (tmp_path / "index.html").write_text(f'{before}data-part="index">{data}</script>{after}')
+    said = Browser(page.driver, tmp_path / "index.html")
+    said.console()
+    said.open()
+    said.one("nav a[href='#/votes']").click()
+    said.wait(lambda: said.all(".chart svg"))
+    assert said.texts("tbody th") == [HOSTILE, OTHER, "ppocr-v4"]
+    assert said.texts("tbody td")[:4] == ["1612 [1550, 1700]", "8", "2", "1"]
+    assert said.texts("tbody tr:last-child td")[-4:] == ["text", "accuracy", "81 % [60, 90]", "11"]
+    assert "a note" in said.one("main").text
+    assert said.driver.execute_script("return window.hacked") is None
+    assert said.console() == []

@@ -62,7 +62,7 @@ export function Panel({ index, row, column, shot, view, titled }: PanelProps) {
       <h3>{t("about")}</h3>
       <dl>
         <Fact name={t("item")} value={shot.id} />
-        <Fact name={t("status")} value={word(shot.status)} />
+        <Fact name={t("status").toLowerCase()} value={word(shot.status)} />
         {shot.seed !== undefined && (
           <Fact name={t("seed")} value={`${shot.seed}${shot.seedIgnored ? ` (${t("no_seed")})` : ""}`} />
         )}
@@ -72,7 +72,7 @@ export function Panel({ index, row, column, shot, view, titled }: PanelProps) {
         {Object.entries(row.keys).map(([name, value]) => (
           <Fact key={name} name={word(name)} value={value} />
         ))}
-        {judging?.evaluator && <Fact name={t("judge")} value={judging.evaluator} />}
+        {judging?.evaluator && <Fact name={t("judge").toLowerCase()} value={judging.evaluator} />}
         {shot.file && <Fact name={t("file")} value={unquoted(shot.file)} />}
       </dl>
       <p class="g-buttons">

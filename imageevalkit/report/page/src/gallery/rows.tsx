@@ -110,7 +110,7 @@ export function List({ rows, at, ...look }: ListProps) {
               class="g-row"
               style={{ transform: `translateY(${start}px)` }}
             >
-              <InTurn still={!virtual.isScrolling} height={size}>
+              <InTurn still={!virtual.isScrolling} height={size} prompt={rows[index]?.prompt ?? ""}>
                 <Line row={rows[index] as Row} {...look} />
               </InTurn>
             </li>
@@ -122,21 +122,42 @@ export function List({ rows, at, ...look }: ListProps) {
 }
 
 const waiting: (() => void)[] = [];
+const PASSING = 200;
+// a row that a drag of the bar passes is gone by then
+const PASSING_MS = 80;
+
+interface InTurnProps {
+  still: boolean;
+  height: number;
+  /** Shown until then, cut. */
+  prompt: string;
+  children: ComponentChildren;
+}
 
 /** Rows that come into sight while the list scrolls are drawn one a frame, the first to come first: no frame takes long. */
-function InTurn({ still, height, children }: { still: boolean; height: number; children: ComponentChildren }) {
+function InTurn({ still, height, prompt, children }: InTurnProps) {
   const [drawn, setDrawn] = useState(still);
   useEffect(() => {
     if (drawn) return;
     const mine = () => setDrawn(true);
-    if (!waiting.length) requestAnimationFrame(turn);
-    waiting.push(mine);
+    const stays = setTimeout(() => {
+      if (!waiting.length) requestAnimationFrame(turn);
+      waiting.push(mine);
+    }, PASSING_MS);
     return () => {
+      clearTimeout(stays);
       const place = waiting.indexOf(mine);
       if (place >= 0) waiting.splice(place, 1);
     };
   }, []);
-  return drawn ? children : <div style={{ height: `${height}px` }} />;
+  if (drawn) return children;
+  return (
+    <div class="g-prompt" style={{ height: `${height}px` }}>
+      <p class="g-text g-cut" dir="auto">
+        {prompt.slice(0, PASSING)}
+      </p>
+    </div>
+  );
 }
 
 function turn(): void {

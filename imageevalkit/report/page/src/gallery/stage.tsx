@@ -149,18 +149,20 @@ interface StageProps {
 
 export function Stage({ frames, mode, turn, zoom, onZoom, blind = false }: StageProps) {
   const [split, setSplit] = useState(0.5);
-  const [best, setBest] = useState<Record<string, Best>>({});
+  const [best, setBest] = useState<Record<string, Best | undefined>>({});
   const together = frames.length > 1 && mode !== "side";
   const hand = useHand(zoom, onZoom, mode === "slider" && together ? setSplit : undefined);
   const seen = mode === "flicker" ? turn % frames.length : 0;
-  const layers = mode === "slider" ? frames.slice(0, 2) : frames;
   const inside = (frame: Frame) => (
     <Picture
       key={frame.key}
       frame={frame}
       zoom={zoom}
       blind={blind}
-      onBest={(found) => setBest((now) => ({ ...now, [frame.key]: found }))}
+      onBest={(found) =>
+        // of those seen before nothing is held: whole images are large
+        setBest((now) => Object.fromEntries(frames.map(({ key }) => [key, key === frame.key ? found : now[key]])))
+      }
     />
   );
   if (!together) {
@@ -187,11 +189,11 @@ export function Stage({ frames, mode, turn, zoom, onZoom, blind = false }: Stage
               {frames[seen]?.label} ({seen + 1}/{frames.length})
             </span>
           ) : (
-            layers.map((frame) => <span key={frame.key}>{frame.label}</span>)
+            frames.map((frame) => <span key={frame.key}>{frame.label}</span>)
           )}
         </figcaption>
         <div class="g-frame" {...hand}>
-          {layers.map((frame, n) => (
+          {frames.map((frame, n) => (
             <div
               key={frame.key}
               class="g-layer"
@@ -216,7 +218,7 @@ export function Stage({ frames, mode, turn, zoom, onZoom, blind = false }: Stage
         )}
         {!blind && (
           <div class="g-notes">
-            {layers.map((frame) => (
+            {frames.map((frame) => (
               <Note key={frame.key} frame={frame} best={best[frame.key]} />
             ))}
           </div>

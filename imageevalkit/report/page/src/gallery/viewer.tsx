@@ -77,7 +77,9 @@ export function Viewer({ table, rows, columns, view, place, onClose, onHelp }: V
     if (shots.length > 1) return one.column.key;
     return sources.length ? t("result") : "";
   };
-  const frames = [...sources, ...shots.map((one) => shotFrame(index, one, label(one)))];
+  const all = [...sources, ...shots.map((one) => shotFrame(index, one, label(one)))];
+  // a slider has two sides: a source, or the image looked at, and what comes after
+  const frames = view.mode === "slider" ? all.filter((_, n) => n === 0 || n === (sources.length || 1)) : all;
 
   const step = (across: number, down: number) => {
     const next = stepped(rows, columns, place, across, down);

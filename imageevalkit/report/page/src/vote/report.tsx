@@ -3,6 +3,7 @@ import { useMemo } from "preact/hooks";
 import { Intervals } from "../charts/figure";
 import { plain } from "../charts/options";
 import type { Index, VoteReport } from "../data";
+import { Scroll } from "../parts";
 import { href } from "../route";
 import { t } from "../words";
 
@@ -37,7 +38,7 @@ export function VotesPage({ index }: { index: Index }) {
         <>
           <h2>{t("judge_agreement")}</h2>
           <p class="note">{t("agreement_note")}</p>
-          <div class="scroll">
+          <Scroll label={t("judge_agreement")}>
             <table>
               <thead>
                 <tr>
@@ -45,7 +46,7 @@ export function VotesPage({ index }: { index: Index }) {
                   <th scope="col">{t("benchmark")}</th>
                   <th scope="col">{t("metric")}</th>
                   <th scope="col">{t("agreement")}</th>
-                  <th scope="col">{t("votes")}</th>
+                  <th scope="col">{t("votes_counted")}</th>
                 </tr>
               </thead>
               <tbody>
@@ -77,7 +78,7 @@ export function VotesPage({ index }: { index: Index }) {
                 ))}
               </tbody>
             </table>
-          </div>
+          </Scroll>
         </>
       )}
       <h2>{t("files_of_votes")}</h2>
@@ -109,7 +110,7 @@ function Ratings({ benchmark, rows }: VoteReport["tables"][number]) {
         <bdi>{name}</bdi>
       </h2>
       <Intervals rows={figures} x={t("rating")} label={t("ratings_label", { name, n: rows.length })} />
-      <div class="scroll">
+      <Scroll label={name}>
         <table>
           <thead>
             <tr>
@@ -136,7 +137,7 @@ function Ratings({ benchmark, rows }: VoteReport["tables"][number]) {
             ))}
           </tbody>
         </table>
-      </div>
+      </Scroll>
     </>
   );
 }

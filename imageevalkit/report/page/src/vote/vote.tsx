@@ -6,6 +6,7 @@ import { Clamp, Keys } from "../gallery/common";
 import { STEP, Stage, WHOLE, type Zoom, zoomed } from "../gallery/stage";
 import { columnsOf } from "../gallery/table";
 import { shotFrame, sourceFrame } from "../gallery/viewer";
+import { Scroll } from "../parts";
 import { change, choose, chosen, href, route } from "../route";
 import { t } from "../words";
 import {
@@ -226,9 +227,13 @@ function Voting({ index, votes, set, benchmarks, models }: Shared) {
   const box = useRef<HTMLElement>(null);
   const done = votes.votes.length - begun.current;
   const goal = goalOf();
+  const turn = useRef(0);
   const draw = (all: Vote[]) => {
+    turn.current += 1;
+    const mine = turn.current;
     chooser.next(all).then(
       (next) => {
+        if (mine !== turn.current) return; // a vote or an undo came after
         setPair(next);
         setZoom(WHOLE);
         since.current = performance.now();
@@ -297,7 +302,10 @@ function Voting({ index, votes, set, benchmarks, models }: Shared) {
   // names are nowhere in the page until the end: pictures are drawn, since their paths have names
   const frames = pair
     ? [
-        ...pair.row.inputs.map((_, n) => sourceFrame(index, pair.row, n)),
+        ...pair.row.inputs.map((_, n, all) => {
+          const label = all.length > 1 ? `${t("source")} ${n + 1}` : t("source");
+          return { ...sourceFrame(index, pair.row, n), label, alt: label }; // its own may name a model
+        }),
         ...([pair.left, pair.right] as const).map((side, n) => {
           const label = t(n ? "right" : "left");
           const frame = shotFrame(index, { row: pair.row, ...side }, label);
@@ -412,7 +420,7 @@ function Summary({ index, votes, set }: Shared) {
     <div class="card">
       <h1>{t("your_votes")}</h1>
       {rows.length > 0 && (
-        <div class="scroll">
+        <Scroll label={t("your_votes")}>
           <table>
             <thead>
               <tr>
@@ -437,7 +445,7 @@ function Summary({ index, votes, set }: Shared) {
               ))}
             </tbody>
           </table>
-        </div>
+        </Scroll>
       )}
       <Files votes={votes} set={set} />
       <p>
