@@ -81,20 +81,7 @@ def run_main(main: Callable[[], ExitStatus]) -> None:
     """
     let_streams_take_any_text()
     notice_ctrl_c()
-    try:
-        status = main()
-    except UserError as error:
-        complain(str(error))
-        status = ExitStatus.USAGE
-    except CellFailure as error:
-        complain(str(error))
-        status = ExitStatus.FAILED
-    except KeyboardInterrupt:
-        status = ExitStatus.INTERRUPTED
-    except BrokenPipeError:
-        status = ExitStatus.COMPLETE  # the reader of a listing (head, less) went away: not an error of ours
-    except OSError as error:
-        status = _os_failure(error)
+    status = status_of(main)
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -104,6 +91,24 @@ def run_main(main: Callable[[], ExitStatus]) -> None:
     # what a broken stream still holds would make the interpreter complain, and its status 120, at exit
     sys.stdout = sys.stderr = None
     sys.exit(int(status))
+
+
+def status_of(main: Callable[[], ExitStatus]) -> ExitStatus:
+    """What ``main`` returns; where it raises what a user can mend or should know, that is one line on stderr."""
+    try:
+        return main()
+    except UserError as error:
+        complain(str(error))
+        return ExitStatus.USAGE
+    except CellFailure as error:
+        complain(str(error))
+        return ExitStatus.FAILED
+    except KeyboardInterrupt:
+        return ExitStatus.INTERRUPTED
+    except BrokenPipeError:
+        return ExitStatus.COMPLETE  # the reader of a listing (head, less) went away: not an error of ours
+    except OSError as error:
+        return _os_failure(error)
 
 
 def _os_failure(error: OSError) -> ExitStatus:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from imageevalkit.cell import Cell
-from imageevalkit.cell.items import MODEL_NAME_MARK, Item, as_shown, entries_of, placed
+from imageevalkit.cell.items import MODEL_NAME_MARK, Item, as_shown, drawn, entries_of, placed
 from imageevalkit.cell.shards import Shard
 from imageevalkit.cell.states import Survey, survey
 from imageevalkit.errors import CellFailure, ExitStatus, said_of, show
@@ -32,25 +32,31 @@ class Datasets:
         self.settings = settings or {}
         self._loaded = functools.cache(lambda name: load_dataset(name, self.settings.get(name, {})))
         self._entries = functools.cache(lambda benchmark: entries_of(self[benchmark], benchmark))
-        self._untouched = functools.cache(lambda cell, limit: survey(cell, self.items(cell, limit)))
+        self._untouched = functools.cache(lambda cell, *chosen: survey(cell, self.items(cell, *chosen)))
 
     def __getitem__(self, benchmark: str) -> Any:
         return self._loaded(benchmark)
 
-    def items(self, cell: Cell, limit: int | None) -> list[Item]:
-        """The first ``limit`` items of ``cell``."""
-        return placed(self._entries(cell.benchmark)[:limit], cell)
+    def items(self, cell: Cell, limit: int | None, asked: int | None = None) -> list[Item]:
+        """The first ``limit`` items of ``cell``, and of these those that are drawn first."""
+        entries = self._entries(cell.benchmark)[:limit]
+        return placed(entries if asked is None else drawn(entries, cell.benchmark, asked), cell)
 
     def survey(
-        self, cell: Cell, limit: int | None, settings: Mapping[str, Any], shard: Shard | None = None
+        self,
+        cell: Cell,
+        limit: int | None,
+        settings: Mapping[str, Any],
+        shard: Shard | None = None,
+        asked: int | None = None,
     ) -> Survey:
         """What is there of the images of ``cell`` against ``settings``, as a ``shard`` looks at it.
 
         Of all cells without a folder it is the same.
         """
         if cell.folder.exists():
-            return survey(cell, as_shown(cell, self.items(cell, limit)), settings, shard=shard)
-        return self._untouched(Cell(MODEL_NAME_MARK, cell.benchmark), limit)
+            return survey(cell, as_shown(cell, self.items(cell, limit, asked)), settings, shard=shard)
+        return self._untouched(Cell(MODEL_NAME_MARK, cell.benchmark), limit, asked)
 
 
 Forecast = Callable[[Cell], str | int]

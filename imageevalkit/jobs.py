@@ -14,6 +14,7 @@ from imageevalkit import logs
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import REPORT_MB, Cell, short_path
 from imageevalkit.cell.jsonl import Shape, parse
+from imageevalkit.cell.results import Until
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, said_of
 from imageevalkit.guest_code import guest_code
 from imageevalkit.judges.choice import JudgeOptions
@@ -57,12 +58,14 @@ class GenerateOrder:
 
     ``settings`` are by model, as results call it. ``replica_gpus`` is what a copy of a local model takes, ``replicas``
     how many there are at most (None: as many as there are GPUs for), ``item_timeout`` how many seconds it may take for
-    an image. ``max_cost`` is in USD. ``batch``: requests go as batches of the provider's.
+    an image. ``max_cost`` is in USD. ``batch``: requests go as batches of the provider's. ``asked`` is how many items
+    of a benchmark are made, in the order in which they are drawn; all of one that it does not name.
     """
 
     api: bool
     settings: dict[str, ModelSettings]
     limit: int | None = None
+    asked: dict[str, int] = field(default_factory=dict)
     overwrite: bool = False
     retry_refused: bool = False
     blank_on_error: bool = False
@@ -98,7 +101,9 @@ class EvaluateOrder:
     what config.sh calls the one it runs in. ``official``: missing items count as the official evaluator has them.
     ``ask`` False: only what is on record counts. ``retry_unparsed``: answers without a value are asked anew.
     ``judge_repeats``: so many questions are asked of the judge again, and its probes once in the ``run`` of that name
-    (empty: there is no plan); 0: neither.
+    (empty: there is no plan); 0: neither. ``keeper`` is the socket of a process that has the judge in memory, and does
+    this in the place of its own (:mod:`imageevalkit.evaluation.keeper`; empty: none does). ``asked`` is how many items
+    are judged, in the order in which they are drawn (None: all), in a run ``until`` two models are told apart.
     """
 
     judge: str = ""
@@ -106,17 +111,21 @@ class EvaluateOrder:
     environment: str = ""
     uses_encoders: bool = False
     limit: int | None = None
+    asked: int | None = None
+    until: Until | None = None
     official: bool = False
     ask: bool = True
     retry_unparsed: bool = False
     judge_repeats: int = 0
     run: str = ""
+    keeper: str = ""
     kind: Literal["evaluate"] = "evaluate"
 
 
 @dataclass(frozen=True)
 class ServeOrder:
-    """Serve a judge by ``command`` (the port comes last), and run the jobs of the plan that ask it, ``parts``, in turn.
+    """Serve a judge by ``command`` (the port comes last), and run the jobs of the plan that ask it, ``parts``, in turn;
+    without parts, serve it until this job is ended.
 
     ``judge`` is its full name, ``model`` the name under which it is served; ``secrets`` are the variables with the keys
     that the server takes, ``gpus`` its GPUs; ``start_timeout`` is in seconds.

@@ -13,6 +13,7 @@ from imageevalkit.assets.check import check_asset, disagreement, name_of
 from imageevalkit.assets.data import fetch, fetch_asset
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, show, suggest
 from imageevalkit.launch.benchmarks import choose_benchmark
+from imageevalkit.launch.checkpoints import with_checkpoints
 from imageevalkit.launch.config import Config, read_config
 from imageevalkit.launch.models import model_needs
 from imageevalkit.launch.options import PREFETCH, Options, options_over, parse
@@ -62,7 +63,7 @@ def read_request(given: Mapping[str, str], config: Config) -> Request:
     if options.makes_images:
         # without benchmarks, all tasks of a model
         tasks = list(dict.fromkeys(known[name] for name in benchmarks if name in known)) or None
-        for model, kwargs in options.models.items():
+        for model, kwargs in with_checkpoints(options).items():
             request.add(f"model {model}", partial(model_needs, model, options.use_api, kwargs, tasks))
     if not benchmarks and not names_given:
         benchmarks = [name for name in _benchmarks(list(known)) if registry.benchmark_files(name).assets]

@@ -22,7 +22,7 @@ for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 # The files that take longest, first: the workers of pytest-xdist then end together.
 _LONGEST = """
 interruptions requeues slurm controller machines accounting
-every_benchmark eval_sh oneig_runs batches api_runs following_runs judged_runs perf
+every_benchmark watch eval_sh oneig_runs batches api_runs following_runs judged_runs perf
 prompt_rewriters gate benchmark_discovery
 replicas env_scripts served_judge llm2clip measurers transformers_judge foreign_benchmarks
 offline native_models guest_code local_launcher kill_resume perceptual_encoder local_judge_runs power_cut keys

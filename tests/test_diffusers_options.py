@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,29 @@ def image_of(result: Generated | Refused) -> Image.Image:
 
 def flux(pipelines: Path, **settings: Any) -> Image.Image:
     return t2i(pipelines / "flux", width=32, height=32, **settings)
+
+
+def test_the_denoiser_of_a_trainers_checkpoint_takes_the_place_of_the_pipelines(
+    pipelines: Path, tmp_path: Path
+) -> None:
+    from diffusers import UNet2DConditionModel
+
+    shutil.copytree(pipelines / "sd/unet", tmp_path / "checkpoint-0/unet")
+    bare = t2i(pipelines / "sd")
+    assert t2i(pipelines / "sd", denoiser=str(tmp_path / "checkpoint-0")).tobytes() == bare.tobytes()
+    unet = UNet2DConditionModel.from_pretrained(pipelines / "sd/unet")
+    unet.conv_out.weight.data.neg_()
+    unet.save_pretrained(tmp_path / "checkpoint-500/unet")
+    (tmp_path / "checkpoint-500/optimizer.bin").write_bytes(b"momentum")
+    trained = t2i(pipelines / "sd", denoiser=str(tmp_path / "checkpoint-500"))
+    assert trained.tobytes() != bare.tobytes()
+    with pytest.raises(
+        ModelUnusable, match="is no absolute path of a folder with unet/ for StableDiffusionPipeline"
+    ):
+        t2i(pipelines / "sd", denoiser=str(tmp_path))
+    (tmp_path / "checkpoint-500/unet/diffusion_pytorch_model.safetensors").write_bytes(b"half")
+    with pytest.raises(ModelUnusable, match="checkpoint-500/unet does not load"):
+        t2i(pipelines / "sd", denoiser=str(tmp_path / "checkpoint-500"))
 
 
 def test_every_image_of_a_batch_has_its_own_prompt_and_seed(pipelines: Path) -> None:

@@ -282,10 +282,10 @@ def test_who_cannot_be_asked_any_more_does_not_wait_for_the_images(tmp_path: Pat
 def test_a_job_that_cannot_begin_ends_at_once_and_fails_when_all_images_are_there(tmp_path: Path) -> None:
     job = Job("evaluate:m/fake", "evaluate", [], [CELL.key], [], follows=True)
     plan = Plan(str(tmp_path), True, [job])
-    assert evaluate_job._evaluated(CELL, EvaluateOrder(), plan, job) is ExitStatus.LATER, "no such benchmark"
+    assert evaluate_job.evaluated(CELL, EvaluateOrder(), plan, job) is ExitStatus.LATER, "no such benchmark"
     assert read_outcome(tmp_path, CELL, "evaluate") is None
     write_outcome(tmp_path, CELL, "generate", Outcome(COMPLETE))
-    assert evaluate_job._evaluated(CELL, EvaluateOrder(), plan, job) is ExitStatus.FAILED
+    assert evaluate_job.evaluated(CELL, EvaluateOrder(), plan, job) is ExitStatus.FAILED
     left = read_outcome(tmp_path, CELL, "evaluate")
     assert left and left.state == FAILED and "'fake' has no scoring rules" in left.message
 

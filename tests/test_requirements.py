@@ -15,6 +15,7 @@ import pytest
 
 from custom_models.load_model import MODEL_SETTINGS
 from imageevalkit.cell import REPO
+from imageevalkit.publishing.trackers import PACKAGES
 from imageevalkit.registry import benchmark_tasks
 from tests.support.imports import canonical, distributions_of, modules_below, third_party
 
@@ -56,6 +57,9 @@ AUTHORS = {
     "show-o": ("models", "training"),
     "vila-u": ("vila_u",),
 }
+
+# Of --export: whoever has such a tracker has its package.
+TRACKERS = {*PACKAGES.values()}
 
 # Only the replies of an API are images of strangers, and only there and in prefetch requests are sent.
 NO_API = (
@@ -169,8 +173,8 @@ def test_the_drivers_list_is_complete() -> None:
         *evaluation(list(benchmark_tasks()), ("eval_models/ocr", "imageevalkit/judges/client")),
     ]
     needed = third_party(modules, idle=(*NO_WEIGHTS, *PARQUET))
-    assert {"PIL", "httpx2", "jinja2", "cv2"} <= set(needed)
-    assert not missing("driver.txt", needed)
+    assert {"PIL", "httpx2", "jinja2", "cv2", *TRACKERS} <= set(needed)
+    assert set(missing("driver.txt", needed)) == TRACKERS
 
 
 def test_what_reads_parquet_has_a_list_of_its_own() -> None:
@@ -219,7 +223,11 @@ def test_the_list_of_the_tests_is_complete() -> None:
     apart = listed("test_dreamsim.txt") | listed("test_mplug.txt") | listed("test_nudenet.txt")
     lacking = {m for m in missing("test.txt", needed) if apart.isdisjoint(distributions_of(m))}
     # what the tests of adapters have stand-ins for
-    assert lacking <= {"flash_attn", *(module for modules in AUTHORS.values() for module in modules)}
+    assert lacking <= {
+        "flash_attn",
+        *TRACKERS,
+        *(module for modules in AUTHORS.values() for module in modules),
+    }
 
 
 def test_every_environment_of_config_has_a_list() -> None:

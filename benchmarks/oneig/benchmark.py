@@ -130,6 +130,7 @@ class OneIG(Benchmark):
     """The English edition. Only prompts that a chosen task looks at are made, ``images_per_prompt`` images of each."""
 
     name = "oneig"
+    hub_dataset = "OneIG-Bench/OneIG-Bench"
     # data, prompts and rules are those of OneIG-Bench/OneIG-Benchmark at this commit
     version = "oneig-41b4983"
     assets = asset_list(Path(__file__).with_name("assets.txt"))

@@ -178,6 +178,7 @@ class TrigT2I(Benchmark):
     """Text to image, 42 pairs: the judge is asked about each of an item's two dimensions."""
 
     name = "trig-t2i"
+    hub_dataset = "TRIG-bench/TRIG"
     version = "trig-e43923c"  # prompts and rules are those of fesvhtr/TRIG at this commit
     judge = "vllm:Qwen/Qwen2.5-VL-7B-Instruct"
     # of the paper, and of the configurations beside it

@@ -73,6 +73,7 @@ class UniGenBench(Benchmark):
     """4,800 images; the languages alternate, so that any first N of them cover both."""
 
     name = "unigenbench"
+    hub_dataset = "CodeGoat24/UniGenBench"
     version = "unigenbench-85b5e15"  # data and prompts are those of the kit at this commit
     assets = asset_list(Path(__file__).with_name("assets.txt"))
     judge = "openai:gemini-2.5-pro"

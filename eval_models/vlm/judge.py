@@ -191,7 +191,13 @@ class TransformersJudge(Judge):
 
     @functools.cached_property
     def _local(self) -> LocalModel:
-        return load_model(self._source, self._settings)
+        if not self.options.keeps:
+            return load_model(self._source, self._settings)
+        key = repr((self._source, self._settings))
+        if key not in _kept:
+            _kept.clear()  # before the next is in memory too
+            _kept[key] = load_model(self._source, self._settings)
+        return _kept[key]
 
 
 def _beginning(question: Question) -> Hashable:
@@ -201,8 +207,13 @@ def _beginning(question: Question) -> Hashable:
     return tuple(parts[:end]), json.dumps(question.sampling.extra.get("chat_template_kwargs"), sort_keys=True)
 
 
+_kept: dict[str, LocalModel] = {}
+"""The one that this process keeps for the next cell, by what it is."""
+
+
 def load_model(source: WeightsSource, settings: TransformersSettings) -> LocalModel:
     """Load the weights and the processor. Raises CellFailure: one line why that is not possible here."""
+    say(f"judge: loading {source.model_path}")
     path, commit = source.model_path, source.commit
     with loading(source, WEIGHTS_USER):
         import torch

@@ -85,7 +85,7 @@ def _local_problems(place: str) -> list[str]:
         # of other folders nothing is known
         if not any((path / name).is_file() for name in ("model_index.json", "config.json")):
             return []
-        return [f"{place}: {problem}" for problem in _checkpoint_problems(path)]
+        return [f"{place}: {problem}" for problem in checkpoint_problems(path)]
     except (OSError, RuntimeError) as error:  # no permission, no such user
         return [f"{place} cannot be looked at ({error}): correct the path"]
 
@@ -201,7 +201,7 @@ def check_hub(asset: HubAsset, hashes: bool) -> Finding:
     here = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if not path.is_dir()]
     problems = compared(name, folder, {path: listed.get(path) for path in here}, hashes)
     if asset.type == "model":
-        problems += [f"{name}: {lack}" for lack in _checkpoint_problems(folder, asset.patterns, listed)]
+        problems += [f"{name}: {lack}" for lack in checkpoint_problems(folder, asset.patterns, listed)]
     known = len(listed.keys() & set(here))
     checked = f"{'sizes and contents' if hashes else 'sizes'} of {known} files, and " * bool(known)
     note = f"{name} was not fetched by prefetch: checked {checked}that its parts have weights; others may be missing"
@@ -211,7 +211,8 @@ def check_hub(asset: HubAsset, hashes: bool) -> Finding:
 # --- what a checkpoint tells of itself ---
 
 _LONGEST_HEADER = 100_000_000  # bytes, as the format's own library has it
-_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".onnx", ".msgpack", ".h5")
+WEIGHTS_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".onnx", ".msgpack", ".h5")
+"""What files of weights end with."""
 # a pattern of any files, those of weights too
 _ANY = ("*", "/")
 # parts of a pipeline that may have a config.json and have no weights
@@ -235,7 +236,7 @@ def _may_choose_below(pattern: str, folder: str) -> bool:
     return fixed.startswith(below) or (below.startswith(fixed) and fixed != pattern)
 
 
-def _checkpoint_problems(
+def checkpoint_problems(
     folder: Path, patterns: Sequence[str] = (), listed: Collection[str] = ()
 ) -> Iterator[str]:
     """A sentence for what the checkpoint in ``folder`` says to be there and is not, or is cut short; for each file that
@@ -260,7 +261,7 @@ def _checkpoint_problems(
             if chosen([path], patterns) and not is_there(folder / path):
                 yield f"{index.relative_to(folder).as_posix()} names {name}, which is missing"
     for file in filter(is_there, sorted(folder.rglob("*.safetensors"))):
-        if problem := _cut_short(file):
+        if problem := cut_short(file):
             yield f"{file.relative_to(folder).as_posix()} {problem}"
     for path in patterns:
         is_file = not path.endswith(_ANY) and not set("*?[") & set(path)
@@ -275,7 +276,8 @@ def _checkpoint_problems(
         yield "there are no weights"
 
 
-def _cut_short(path: Path) -> str:
+def cut_short(path: Path) -> str:
+    """What is wrong with the length of the safetensors file ``path``, as its header has it; empty: nothing."""
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
@@ -291,10 +293,10 @@ def _is_bare(folder: Path, part: str, patterns: Sequence[str], listed: Collectio
     """Whether ``part`` needs weights and has none."""
     if listed:
         start = f"{part}/" if part else ""
-        needs = any(p.endswith(_SUFFIXES) and p.startswith(start) for p in chosen(listed, patterns))
+        needs = any(p.endswith(WEIGHTS_SUFFIXES) and p.startswith(start) for p in chosen(listed, patterns))
     elif PurePosixPath(part).name.startswith(_WITHOUT):
         needs = False
     else:
-        ends = (*_ANY, *_SUFFIXES)
+        ends = (*_ANY, *WEIGHTS_SUFFIXES)
         needs = any(p.endswith(ends) and _may_choose_below(p, part) for p in patterns or ["*"])
-    return needs and not any(p.suffix in _SUFFIXES and is_there(p) for p in (folder / part).rglob("*"))
+    return needs and not any(p.suffix in WEIGHTS_SUFFIXES and is_there(p) for p in (folder / part).rglob("*"))

@@ -169,6 +169,7 @@ class Benchmark(ABC):
       first: the report says how every two of them relate (:mod:`imageevalkit.relations`).
     * ``unbounded`` are the metrics, by name or shell pattern, whose values may lie beyond their scale. Any other such
       value is an error.
+    * ``hub_dataset`` is its dataset on the Hugging Face Hub, under which ``--publish`` states scores of models there.
     * ``settings_class`` are its :class:`Settings`; ``has_corrected_rules``: it knows the rules "corrected" too.
 
     An instance has the user's ``settings``, the chosen ``judge`` (a full name, the name of a reader, or empty) and the
@@ -188,6 +189,7 @@ class Benchmark(ABC):
     official_judges: ClassVar[Sequence[str]] = ()
     takes: str = ""
     program: str = "script"
+    hub_dataset: ClassVar[str] = ""
     pixels: PixelRule | None = None
     tries: int = 1
     scores_blank: ClassVar[bool] = True

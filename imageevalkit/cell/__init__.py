@@ -17,7 +17,7 @@ from imageevalkit.locks import open_lock, take_lock
 REPO = Path(__file__).resolve().parents[2]
 SITE = "report"
 """The folder of the site about all results, in the folder of all results."""
-REPORTS = (SITE, "report.html", "leaderboard.md", "leaderboard.csv")
+REPORTS = (SITE, "report.html", "leaderboard.md", "leaderboard.csv", "leaderboard.xlsx", "leaderboard.tex")
 """What there is of all results, in the folder of all results."""
 REPORT_MB = 40
 """Of ``report.html`` at most: what a laptop's browser opens in a few seconds, and still goes through a chat."""
@@ -27,10 +27,13 @@ REWRITES = "rewrites"
 """The folder there of what rewriters of prompts replied, which models share."""
 JUDGES = "judges"
 """The folder there of what each judge said to its probes."""
+VOTES = "votes"
+"""The folder there of what people prefer, as the report's voting page saves it."""
 _LONGEST_NAME = 200  # bytes; file systems take 255, and names of logs and outcomes have more in them
 REWRITER_NAME = r"[a-z]\w*"
 """What a rewriter's name is like: by it the folders of rewritten prompts are told from others."""
 _REWRITTEN = re.compile(rf"(.+)\+({REWRITER_NAME}-[0-9a-f]{{8}})")
+_OF_A_STEP = re.compile(r"(.+)@(0|[1-9][0-9]{0,17})", re.ASCII)
 
 
 def split_names(text: str) -> list[str]:
@@ -50,8 +53,12 @@ def check_name(name: str) -> str:
         )
     if any(len(part.encode()) > _LONGEST_NAME for part in parts):
         raise UserError(f"'{name[:40]}…' cannot be a name: a part of it has more than {_LONGEST_NAME} bytes")
-    if parts[0] in (*REPORTS, COMPARISONS, REWRITES, JUDGES):
-        holds = {REWRITES: "holds rewritten prompts", JUDGES: "holds what judges said to their probes"}
+    if parts[0] in (*REPORTS, COMPARISONS, REWRITES, JUDGES, VOTES):
+        holds = {
+            REWRITES: "holds rewritten prompts",
+            JUDGES: "holds what judges said to their probes",
+            VOTES: "holds votes",
+        }
         what = holds.get(parts[0], "is a report of the run")
         raise UserError(f"'{name}' cannot be a name: output/{parts[0]} {what}")
     return name
@@ -142,6 +149,11 @@ class Cell(_Names):
         return Cell(_parts_of(self.model)[0], self.benchmark)
 
     @property
+    def checkpoint(self) -> Checkpoint | None:
+        """What its model is a checkpoint of, whoever rewrote its prompts; None: its name has no step."""
+        return checkpoint_of(self.raw.model)
+
+    @property
     def rewriter(self) -> str:
         """Who rewrote its prompts: ``dtm-1a2b3c4d``, a name with a hash of all that decides; empty: nobody did."""
         return _parts_of(self.model)[1]
@@ -151,6 +163,30 @@ def _parts_of(model: str) -> tuple[str, str]:
     """What results are called by (``qwen-image+dtm-1a2b3c4d``): the model itself, and the rewriter of its prompts."""
     found = _REWRITTEN.fullmatch(model)
     return (found[1], found[2]) if found else (model, "")
+
+
+class Checkpoint(NamedTuple):
+    """The state of ``run`` after ``step`` steps of its training."""
+
+    run: str
+    step: int
+
+    @property
+    def name(self) -> str:
+        """What the model is called: ``run@1000``."""
+        return f"{self.run}@{self.step}"
+
+
+def checkpoint_of(model: str) -> Checkpoint | None:
+    """What a model called ``run@1000`` is; None: its name has no step."""
+    found = _OF_A_STEP.fullmatch(model)
+    return Checkpoint(found[1], int(found[2])) if found else None
+
+
+def by_name(model: str) -> tuple[str, int]:
+    """What models are sorted by: their names, checkpoints of one run by step."""
+    checkpoint = Cell(model, "").checkpoint
+    return (checkpoint.run, checkpoint.step) if checkpoint else (model, -1)
 
 
 LAUNCHERS_LOCK = ".launcher.lock"

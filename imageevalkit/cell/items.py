@@ -124,6 +124,18 @@ def items_of(dataset: Any, cell: Cell, limit: int | None = None) -> list[Item]:
     return placed(entries_of(dataset, cell.benchmark)[:limit], cell)
 
 
+def drawn(items: Sequence[Item], benchmark: str, asked: int | None) -> list[Item]:
+    """The first ``asked`` of ``items`` in a random order, the same for every model and in every run; all, in the order
+    of the benchmark, when None. Images of one prompt stay together: they are no independent draws."""
+    if asked is None:
+        return list(items)
+
+    def place(item: Item) -> bytes:
+        return hashlib.sha256(f"{benchmark}/{item.prompt_sha256}".encode()).digest()
+
+    return sorted(items, key=place)[:asked]
+
+
 def placed(entries: Sequence[Item], cell: Cell) -> list[Item]:
     """The items of the model of ``cell`` that stand for ``entries``, which are of none."""
     folder, ids = cell.folder, [entry.id.replace(MODEL_NAME_MARK, cell.model) for entry in entries]

@@ -97,10 +97,12 @@ def read_scores(path: Path) -> list[Score]:
 class Coverage:
     """What became of every item.
 
-    expected = generated + refused + failed + blank + corrupt; generated = judged + unparsed + judge_failed.
+    expected = generated + refused + failed + blank + corrupt + unasked;
+    generated = judged + unparsed + judge_failed.
 
-    ``failed`` includes items never attempted. ``blank`` counts the placeholders that
-    ``GENERATE_BLANK_IMAGE_ON_ERROR`` wrote. ``flat`` of the generated images are one flat colour, and scored.
+    ``unasked`` are those that a run with ``--until`` did not ask for. ``failed`` includes items never attempted.
+    ``blank`` counts the placeholders that ``GENERATE_BLANK_IMAGE_ON_ERROR`` wrote. ``flat`` of the generated images are
+    one flat colour, and scored.
     """
 
     expected: int
@@ -113,13 +115,24 @@ class Coverage:
     unparsed: int
     judge_failed: int
     flat: int = 0
+    unasked: int = 0
 
     @property
     def complete(self) -> bool:
         return self.judged == self.expected
 
+    @property
+    def asked(self) -> int:
+        """How many items a run asked for: all, unless it stopped early."""
+        return self.expected - self.unasked
+
+    @property
+    def lacks_nothing(self) -> bool:
+        """Whether every item that was asked for was judged."""
+        return self.judged == self.asked
+
     def problems(self) -> str:
-        """``"3 refused, 1 corrupt"``; empty when everything was judged."""
+        """``"3 refused, 1 corrupt"``; empty when everything that was asked for was judged."""
         names = ("refused", "failed", "blank", "corrupt", "unparsed", "judge_failed")
         return ", ".join(f"{getattr(self, n)} {n.replace('_', ' ')}" for n in names if getattr(self, n))
 
@@ -152,6 +165,15 @@ class Evaluator:
     def as_json(self) -> str:
         """Its fields, written once: tens of thousands of request hashes have them."""
         return json.dumps(asdict(self), sort_keys=True, ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class Until:
+    """What ``--until`` asked for, a verdict on the two models of ``pair``; ``better`` is the model of each headline
+    metric for which it is settled, with how many items it took."""
+
+    pair: list[str]
+    better: dict[str, tuple[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -206,7 +228,8 @@ class Result:
     evaluator's own way with missing items). ``limit`` is N when only the first N items were run: such a
     result is never compared with full ones. ``provenance["environment"]`` is the evaluating environment's
     :func:`~imageevalkit.hashes.environment_hash`; those of ``provenance["model_packages"]`` are the model's.
-    ``provenance["run"]`` is when the asking began. ``noise`` is there where the judge was asked again.
+    ``provenance["run"]`` is when the asking began. ``noise`` is there where the judge was asked again, ``until`` where
+    the run was one that stops early: where items are unasked, it is never compared with one of other items either.
     """
 
     model: str
@@ -222,10 +245,13 @@ class Result:
     withheld: str = ""
     notes: list[str] = field(default_factory=list)
     noise: Noise | None = None
+    until: Until | None = None
 
     @property
     def state(self) -> str:
-        return "complete" if self.coverage.complete else "incomplete"
+        if self.coverage.complete:
+            return "complete"
+        return "partial" if self.coverage.lacks_nothing else "incomplete"
 
     def score_name(self, metric: str) -> str:
         """The full name of a score: benchmark, metric and evaluator, e.g. ``longtext/en@ppocr-v4``; and who rewrote the
@@ -245,8 +271,8 @@ def validate(raw: Any) -> Result:
     c = result.coverage
     if min(vars(c).values()) < 0:
         raise ValueError("coverage holds a negative count")
-    if c.expected != c.generated + c.refused + c.failed + c.blank + c.corrupt:
-        raise ValueError("coverage: expected ≠ generated + refused + failed + blank + corrupt")
+    if c.expected != c.generated + c.refused + c.failed + c.blank + c.corrupt + c.unasked:
+        raise ValueError("coverage: expected ≠ generated + refused + failed + blank + corrupt + unasked")
     if c.generated != c.judged + c.unparsed + c.judge_failed:
         raise ValueError("coverage: generated ≠ judged + unparsed + judge_failed")
     if unknown := [name for name in result.headline if name not in result.metrics]:
@@ -326,10 +352,10 @@ def leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str | 
 
 
 def _covers_more(one: Coverage, other: Coverage) -> bool:
-    if one.expected == other.expected:
+    if one.asked == other.asked:
         # both lack the images that could not be had; what counts is who has said something of all others
         return one.judged == one.generated and other.judged < other.generated
-    return one.expected > other.expected
+    return one.asked > other.asked
 
 
 def check_files(files: Mapping[str, Any], where: str) -> None:

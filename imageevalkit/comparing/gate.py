@@ -246,7 +246,9 @@ class Gate:
                 self.check_cells([one.cell.key for one in now])
             status = self._check(now, run)
         if self.save:
-            scored = [one for one in now if one.result.headline and (run is None or one.cell.key in run)]
+            # what stopped early is of a part of the items, which is other ones in the next run
+            whole = (one for one in now if one.result.headline and not one.result.coverage.unasked)
+            scored = [one for one in whole if run is None or one.cell.key in run]
             status = worst([status, self._save(scored, status, run or {})])
         return status
 

@@ -130,6 +130,10 @@ def _of_pair(pair: Pair, names: tuple[str, str], tell: Tell) -> list[Move]:
             tell(
                 f"{cell}: '{name}' has no whole score ({scored.result.withheld}): compared on what both have"
             )
+    if before.result.coverage.unasked:
+        tell(
+            f"{cell}: --until stopped when it saw enough, so that p is too small: the verdict in result.json counts"
+        )
     headline = headline_of(before.result, after.result)
     found = []
     for metric in dict.fromkeys([*headline, *before.result.metrics]):

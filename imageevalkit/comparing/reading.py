@@ -125,7 +125,10 @@ def _scored(reports: Iterable[CellReport], tell: Tell) -> Iterator[Scored]:
 
 
 def may_compare(one: Result, other: Result) -> bool:
-    """Whether they measured the same: with one benchmark's version and by one evaluator."""
+    """Whether they measured the same: with one benchmark's version, by one evaluator, and one did not stop early on
+    other items than the other."""
+    if one.coverage.unasked != other.coverage.unasked:
+        return False
     return (one.benchmark_version, one.evaluator.id) == (other.benchmark_version, other.evaluator.id)
 
 
@@ -133,6 +136,12 @@ def why_not(one: Result, other: Result) -> str:
     """Why :func:`may_compare` says no."""
     if one.evaluator.id != other.evaluator.id:
         return f"measured by different evaluators ({one.evaluator.id}, {other.evaluator.id})"
+    if one.benchmark_version == other.benchmark_version:
+        counts = (
+            f"{each.asked:,} of {each.expected:,}" if each.unasked else f"all {each.expected:,}"
+            for each in (one.coverage, other.coverage)
+        )
+        return f"of other items ({', '.join(counts)}): run without --until to make the rest"
     return f"other versions of the benchmark ({one.benchmark_version}, {other.benchmark_version})"
 
 

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import socket
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from imageevalkit import jobs, registry
 from imageevalkit.cell import Cell, lock_cell
-from imageevalkit.cell.items import items_of
-from imageevalkit.errors import ExitStatus, UserError, run_main, say
+from imageevalkit.cell.items import drawn, items_of
+from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, say
 from imageevalkit.evaluation.engine import evaluate_cell, judged_items, leave_outcome
 from imageevalkit.evaluation.following import Generation, follow
 from imageevalkit.machine import garbage_collection
 from imageevalkit.progress import ProgressWriter
+
+_KEEPER_STARTS_WITHIN = 120.0  # seconds
+_TICK = 0.1
 
 
 def main() -> ExitStatus:
@@ -30,15 +37,46 @@ def main() -> ExitStatus:
             if not cell.folder.is_dir():
                 raise UserError(f"there are no images of {cell.key}: {cell.folder} does not exist")
             lock_cell(cell)  # a launcher holds it for the jobs it starts
-            return _evaluated(cell, jobs.EvaluateOrder())
+            return evaluated(cell, jobs.EvaluateOrder())
         words = jobs.job_words(path, os.environ.get(jobs.JOB_ENV, ""))
     plan, job, order = jobs.given_job(jobs.EvaluateOrder, words)
-    return _evaluated(cell or jobs.cell_of(job.cells[0]), order, plan, job)
+    if order.keeper:
+        return _hand_over(Path(order.keeper), words)
+    return evaluated(cell or jobs.cell_of(job.cells[0]), order, plan, job)
 
 
-def _evaluated(
+def _hand_over(address: Path, words: Sequence[str]) -> ExitStatus:
+    """Have the process that listens at ``address`` do the job that ``words`` name, with this one's output; its status.
+
+    Raises CellFailure: there is no such process, or it ended meanwhile.
+    """
+    gone = CellFailure("the process that keeps the judge has ended")
+    until = time.monotonic() + _KEEPER_STARTS_WITHIN
+    with socket.socket(socket.AF_UNIX) as connection:
+        while True:
+            try:
+                connection.connect(str(address))
+                break
+            except FileNotFoundError:  # it is just starting
+                if time.monotonic() > until:
+                    raise gone from None
+                time.sleep(_TICK)
+            except OSError:
+                raise gone from None
+        try:
+            socket.send_fds(connection, [json.dumps(list(words)).encode()], [1, 2])
+            status = connection.recv(1)
+        except OSError:
+            raise gone from None
+    if not status:
+        raise gone
+    return ExitStatus(status[0])
+
+
+def evaluated(
     cell: Cell, order: jobs.EvaluateOrder, plan: jobs.Plan | None = None, job: jobs.Job | None = None
 ) -> ExitStatus:
+    """Evaluate ``cell`` as its ``order`` says, that of the ``job`` of a ``plan`` or of a script's."""
     settings = plan.settings.get(cell.benchmark, {}) if plan else {}
     progress = ProgressWriter(plan.progress_path(job) if plan and job else None)
 
@@ -50,14 +88,16 @@ def _evaluated(
         nonlocal is_made
         interview = None
         benchmark = registry.make_benchmark(cell.benchmark, settings, order.judge)
-        items = items_of(registry.BenchmarkDataset(benchmark), cell, order.limit)
+        whole = items_of(registry.BenchmarkDataset(benchmark), cell, order.limit)
+        items = drawn(whole, cell.benchmark, order.asked)
         if generation and not is_made:
             with garbage_collection(True):
                 interview = follow(cell, benchmark, items, progress, order, generation)
             is_made = generation.is_made
             if not is_made:
                 return jobs.Outcome(jobs.FAILED, "images are missing")
-        return evaluate_cell(cell, benchmark, judged_items(cell, items), progress, order, interview)
+        judged, unasked = judged_items(cell, items), len(whole) - len(items)
+        return evaluate_cell(cell, benchmark, judged, progress, order, interview, unasked)
 
     with garbage_collection(False):
         outcome = jobs.outcome_of(evaluate, say)

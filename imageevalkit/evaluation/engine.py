@@ -48,8 +48,11 @@ def evaluate_cell(
     progress: ProgressWriter,
     options: jobs.EvaluateOrder = jobs.EvaluateOrder(),  # noqa: B008 - it cannot change
     interview: Interview | None = None,
+    unasked: int = 0,
 ) -> jobs.Outcome:
     """Score ``items`` of ``cell`` and leave scores.jsonl, result.json and the benchmark's official files.
+
+    So many others are ``unasked``.
 
     An ``interview`` that was begun while the images were made goes on.
 
@@ -83,14 +86,14 @@ def evaluate_cell(
             f"--rescore: {interview.evaluator.id} has said nothing about these images, with these settings and "
             "versions of packages; leave --rescore out to ask it"
         )
-    unasked = interview.problem if options.ask else "not asked: --rescore takes what is on record"
+    unanswered = interview.problem if options.ask else "not asked: --rescore takes what is on record"
     scores = Scores(
         [
-            interview.scored_item(state, unasked) if item in images else item_without_answers(state)
+            interview.scored_item(state, unanswered) if item in images else item_without_answers(state)
             for item, state in states.items()
         ]
     )
-    coverage, why = coverage_of(states, scores), _why(scores, options.ask)
+    coverage, why = coverage_of(states, scores, unasked), _why(scores, options.ask)
     judged = f"{coverage.judged} of {coverage.expected} judged"
     stopped = f"{interview.problem} ({judged}; the next run goes on)" if interview.problem else ""
     if interview.on_hold and not scores:
@@ -123,8 +126,15 @@ def evaluate_cell(
         evaluator=interview.evaluator,
         metrics=metrics,
         provenance=origin,
-        notes=[*drifted, *_notes(states, interview.repeated, origin), *filter(None, [corrupt]), *own_notes],
+        notes=[
+            *stopped_early(coverage, options.until),
+            *drifted,
+            *_notes(states, interview.repeated, origin),
+            *filter(None, [corrupt]),
+            *own_notes,
+        ],
         noise=noise,
+        until=options.until,
     )
     try:
         results.validate(results.as_object(result))
@@ -132,7 +142,7 @@ def evaluate_cell(
     except ValueError as error:
         raise CellFailure(f"benchmark {cell.benchmark}: {error}") from None
     if kept := _better(result, options.ask):
-        if coverage.complete:
+        if coverage.lacks_nothing:
             message = f"{_headline(result)}; the result of {kept.coverage.expected} items stands"
             return jobs.Outcome(jobs.COMPLETE, message)
         stands = f"the result of {kept.coverage.judged} judged items stands"
@@ -164,7 +174,7 @@ def result_of(
     cell: Cell, coverage: Coverage, headline: Sequence[str], options: jobs.EvaluateOrder, **known: Any
 ) -> Result:
     """The result with what else is ``known`` of it; its ``headline`` is withheld where the coverage demands it."""
-    withheld = "" if coverage.complete or options.official else f"incomplete: {coverage.problems()}"
+    withheld = "" if coverage.lacks_nothing or options.official else f"incomplete: {coverage.problems()}"
     return Result(
         model=cell.model,
         benchmark=cell.benchmark,
@@ -204,23 +214,36 @@ def _better(result: Result, asked: bool) -> Result | None:
     for other in results.standing(Cell(result.model, result.benchmark)):
         is_alike = other.evaluator.id == result.evaluator.id and other.treatment == result.treatment
         one, this = other.coverage, result.coverage
-        is_part = result.limit or result.metrics.keys() < other.metrics.keys()
-        covers_more = is_part and one.complete and one.expected > this.expected
+        is_part = result.limit or this.unasked or result.metrics.keys() < other.metrics.keys()
+        covers_more = is_part and one.complete and one.expected > this.asked
         knows_more = not asked and other.limit == result.limit and one.judged > this.judged
         if is_alike and (covers_more or knows_more):
             return other
     return None
 
 
-def coverage_of(states: Mapping[str, ImageState], scores: Scores) -> Coverage:
-    """What became of every item, by the states of images and items."""
+def stopped_early(coverage: Coverage, until: results.Until | None) -> list[str]:
+    """What a user must know of a result that lacks items which nobody asked for; nothing of any other."""
+    if until is None or not coverage.unasked:
+        return []
+    counts = f"{coverage.asked:,} of {coverage.expected:,} items were asked for (--until)"
+    told = [
+        f"{name}: {better} > {next(one for one in until.pair if one != better)}, settled after {items:,}"
+        for name, (better, items) in until.better.items()
+    ]
+    return [f"{counts}; {'; '.join(told) or 'nothing is settled yet'}"]
+
+
+def coverage_of(states: Mapping[str, ImageState], scores: Scores, unasked: int = 0) -> Coverage:
+    """What became of every item, by the states of images and items; so many others are ``unasked``."""
     images = list(states.values())
     # a placeholder may be scored under the official treatment, but it was never generated
     items = (one for one in scores.items if states[one.item.id].status == GENERATED)
     counts = Counter([*(image.status for image in images), *(item.status for item in items)])
     flat = sum(image.flat for image in images if image.status == GENERATED)
-    statuses = {each.name for each in fields(Coverage)} - {"expected", "flat"}
-    return Coverage(expected=len(images), flat=flat, **{status: counts[status] for status in statuses})
+    statuses = {each.name for each in fields(Coverage)} - {"expected", "flat", "unasked"}
+    known = {status: counts[status] for status in statuses}
+    return Coverage(expected=len(images) + unasked, flat=flat, unasked=unasked, **known)
 
 
 def scores_text(
@@ -304,9 +327,10 @@ def outcome_of_result(result: Result, why: str = "", *more: str) -> jobs.Outcome
     coverage = result.coverage
     lost = f"{coverage.problems()}{why}" if coverage.problems() else ""
     counts = f"{coverage.judged} of {coverage.expected} judged"
+    counts += f", {coverage.unasked} unasked" * bool(coverage.unasked)
     parts = (_headline(result), counts, lost, *more)
     return jobs.Outcome(
-        jobs.COMPLETE if coverage.complete else jobs.INCOMPLETE, "; ".join(filter(None, parts))
+        jobs.COMPLETE if coverage.lacks_nothing else jobs.INCOMPLETE, "; ".join(filter(None, parts))
     )
 
 

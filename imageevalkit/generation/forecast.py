@@ -74,7 +74,8 @@ def _survey(
     order, task = GenerateOrder(**request["order"]), datasets[cell.benchmark].dataset_task
     setting = order.settings[cell.model][task]
     shard = Shard.of(request["shard"])
-    whole = datasets.survey(cell, order.limit, fp.settings_of(task, setting), shard)
+    asked = order.asked.get(cell.benchmark)
+    whole = datasets.survey(cell, order.limit, fp.settings_of(task, setting), shard, asked)
     return setting, whole, whole.of_shard(shard) if shard else whole
 
 

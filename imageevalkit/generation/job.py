@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from imageevalkit import logs, registry
 from imageevalkit.cell import Cell
-from imageevalkit.cell.items import all_shown, items_of
+from imageevalkit.cell.items import all_shown, drawn, items_of
 from imageevalkit.cell.records import spent_since
 from imageevalkit.cell.shards import Shard
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, complain, run_main, worst
@@ -195,7 +195,12 @@ class _Generation:
             dataset, shard = registry.load_dataset(cell.benchmark, settings), Shard.of(self.job.shard)
             run = CellRun(
                 cell,
-                all_shown(cell, items_of(dataset, cell, order.limit)),
+                all_shown(
+                    cell,
+                    drawn(
+                        items_of(dataset, cell, order.limit), cell.benchmark, order.asked.get(cell.benchmark)
+                    ),
+                ),
                 dataset.dataset_task,
                 order.settings[cell.model][dataset.dataset_task],
                 GenerateOptions(order.overwrite, order.retry_refused, order.blank_on_error, in_flight),

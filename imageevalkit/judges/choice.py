@@ -57,7 +57,8 @@ class JudgeOptions:
     ``kwargs`` are the user's. ``workers`` and ``requests_per_minute`` bound requests to an API, ``max_cost`` (USD) what
     they cost, with all processes that are given the same folder ``shared`` (empty: this one alone). ``address_file``
     is that of ``server.py`` (empty: no job serves the judge), ``served`` what decides the answers of such a server.
-    ``batch``: requests go as batches, on record in the file ``batches`` (empty: nowhere, and none can).
+    ``batch``: requests go as batches, on record in the file ``batches`` (empty: nowhere, and none can). ``keeps``: a
+    judge that runs in the process itself stays in memory for the next cell.
     """
 
     kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -69,6 +70,7 @@ class JudgeOptions:
     shared: str = ""
     batch: bool = False
     batches: str = ""
+    keeps: bool = False
 
 
 _NOT_PARAMETERS = {

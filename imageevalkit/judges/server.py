@@ -123,7 +123,7 @@ class ServerAddress:
         while not (text := self._text()):
             if not self._wanted.exists():
                 write_atomic(self._wanted, "")
-            if not self._is_kept():
+            if not self.is_kept:
                 raise JudgeUnusable("the job that serves the judge has ended; run the same command again")
             time.sleep(_TICK)
         if text.startswith(_ERROR):
@@ -139,9 +139,15 @@ class ServerAddress:
         return text.removeprefix(_ERROR) if text.startswith(_ERROR) else moved
 
     @property
+    def given_up(self) -> str:
+        """Why the judge will not answer, in one line; empty: it may."""
+        text = self._text()
+        return text.removeprefix(_ERROR) if text.startswith(_ERROR) else ""
+
+    @property
     def is_away(self) -> bool:
         """Whether the judge's server is being started again."""
-        return not self._text() and self._is_kept()
+        return not self._text() and self.is_kept
 
     @property
     def edition(self) -> int:
@@ -155,7 +161,9 @@ class ServerAddress:
             return self.path.read_text(encoding="utf-8").strip()
         return ""
 
-    def _is_kept(self) -> bool:
+    @property
+    def is_kept(self) -> bool:
+        """Whether there is a job that serves the judge, or will once somebody asks."""
         with contextlib.suppress(FileNotFoundError), self._keeper.open("rb") as keeper:
             try:
                 fcntl.flock(keeper, fcntl.LOCK_SH | fcntl.LOCK_NB)

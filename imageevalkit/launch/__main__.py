@@ -10,17 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from imageevalkit import logs
-from imageevalkit.cell import LAUNCHERS_LOCK, REPO, lock_cell, note_owner
-from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, say, show, worst
+from imageevalkit.cell import LAUNCHERS_LOCK, REPO, lock_cell, note_owner, split_names
+from imageevalkit.errors import CellFailure, ExitStatus, UserError, complain, run_main, say, show, worst
 from imageevalkit.jobs import USABLE, GenerateOrder, cell_of
 from imageevalkit.launch import cluster, export, runs
 from imageevalkit.launch.config import Config, read_config
+from imageevalkit.launch.display import print_report
 from imageevalkit.launch.local import run_plan
 from imageevalkit.launch.models import makers
 from imageevalkit.launch.options import EXPORT, Options, is_set, options_over, parse, resolve
 from imageevalkit.launch.planner import make_plan
-from imageevalkit.launch.process import LOG_HEADER
+from imageevalkit.launch.rounds import run_rounds, told_of_rounds
 from imageevalkit.launch.slurm import Slurm
+from imageevalkit.launch.watch import watch
 from imageevalkit.launch.workload import describe, listing, with_gpus_of_work
 from imageevalkit.machine import garbage_collection, require
 from imageevalkit.secrets import one_line
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 # an option of these on the command line says that something shall run
 _RUNS = {"--model_names", "--ds_names", "--quickstart"}
+# these are about results, of a run or of those that are there
+_OF_RESULTS = {"--gate", "--save_baseline", "--votes", "--publish", "--export", "--report"}
 # open at a time in the launcher, beside two locks and the log of each cell
 _FILES = 64
 _FILES_OF_CELL = 3
@@ -43,10 +47,16 @@ def main() -> ExitStatus:
         raise UserError("start this through eval.sh: bash eval.sh --help")
     given = parse(words[2:])
     here = Path.cwd()
-    for name in ("--images", "--gate", "--save_baseline"):
+    # relative to where the user is, which the next lines leave
+    for name in ("--images", "--gate", "--save_baseline", "--watch", "--publish"):
         if given.get(name):
-            # relative to where the user is, which the next line leaves
             given[name] = str(Path(given[name]).expanduser().absolute())
+    if given.get("--votes"):
+        files = (Path(name).expanduser().absolute() for name in split_names(given["--votes"]))
+        given["--votes"] = ";".join(map(str, files))
+    tracker, colon, folder = given.get("--export", "").partition(":")
+    if tracker == "tensorboard" and folder:
+        given["--export"] = f"{tracker}{colon}{Path(folder).expanduser().absolute()}"
     os.chdir(REPO)
     config = read_config(int(words[1]))
     if is_set(given, "--list"):
@@ -61,24 +71,28 @@ def main() -> ExitStatus:
         return ExitStatus.COMPLETE
     if "--compare" in given:
         return _compare(given, config, here)
+    if given.keys() & _OF_RESULTS and not given.keys() & _RUNS:
+        return _of_results(options_over(given, config), here)
     if "--report" in given:
-        return _report(given, config, here)
-    if given.keys() & {"--gate", "--save_baseline"} and not given.keys() & _RUNS:
-        return _gate(options_over(given, config)).close()
+        raise UserError(f"--report runs nothing: leave out {next(name for name in given if name in _RUNS)}")
     options = resolve(given, config)
+    if options.watch:
+        return watch(options, config)
     plan = make_plan(options, config)
     require(_FILES + _FILES_OF_CELL * len(plan.cells))
     if options.dry_run:
         text, status = describe(with_gpus_of_work(plan))
         show(text)
+        if options.until:
+            show(told_of_rounds(options.until))
         return status
+    if options.launcher == EXPORT and (early := [name for name in given if name in _OF_RESULTS]):
+        raise UserError(f"--launcher export runs nothing: give {early[0]} when its jobs have ended")
     gate = _gate(options) if options.gate or options.save_baseline else None
     if gate:
-        if options.launcher == EXPORT:
-            raise UserError(
-                "--launcher export runs nothing: give --gate and --save_baseline when its jobs have ended"
-            )
         gate.check_cells(plan.cells)
+    _check_handing_on(options)
+    _take_votes(options)
     slurm = Slurm()
     try:
         # every cell is locked before anything starts: a second run on any of them ends here
@@ -105,21 +119,24 @@ def main() -> ExitStatus:
             note_owner(lock)
     runs.note_launcher(Path(plan.run_folder))
     logs.print_without_fear()
-    summary = cluster.run_plan(plan, found, slurm) if found else run_plan(plan, locks)
-    report = Path(plan.jobs[-1].logs[0])
-    if report.is_file():
-        lines = report.read_text(encoding="utf-8", errors="replace").splitlines()
-        say("\n".join(line for line in lines if not line.startswith(LOG_HEADER)))
-    if gate is None or summary.status in (ExitStatus.INTERRUPTED, ExitStatus.TERMINATED):
+    if options.until:
+        summary = run_rounds(options, config, plan, locks)
+    else:
+        summary = cluster.run_plan(plan, found, slurm) if found else run_plan(plan, locks)
+    print_report(plan)
+    if summary.status in (ExitStatus.INTERRUPTED, ExitStatus.TERMINATED):
         return summary.status
+    status = worst([summary.status, _hand_on_after_run(options)])
+    if gate is None:
+        return status
     failed = {one.cell: one.message or one.state for one in summary.cells if one.state not in USABLE}
-    return worst([summary.status, gate.close({key: failed.get(key, "") for key in plan.cells})])
+    return worst([status, gate.close({key: failed.get(key, "") for key in plan.cells})])
 
 
 def _compare(given: Mapping[str, Any], config: Config, here: Path) -> ExitStatus:
     """``--compare``, which runs nothing. Raises UserError."""
     options = options_over(given, config)
-    if in_vain := [name for name in given if name in {*_RUNS, "--gate", "--save_baseline"}]:
+    if in_vain := [name for name in given if name in _RUNS | _OF_RESULTS]:
         raise UserError(f"--compare runs nothing: leave out {in_vain[0]}")
     from imageevalkit.comparing.telling import compare_words  # a run does without
 
@@ -127,11 +144,66 @@ def _compare(given: Mapping[str, Any], config: Config, here: Path) -> ExitStatus
     return compare_words(options.compare, here)
 
 
-def _report(given: Mapping[str, Any], config: Config, here: Path) -> ExitStatus:
-    """``--report``, which runs nothing. Raises UserError."""
-    options = options_over(given, config)
-    if in_vain := [name for name in given if name in {*_RUNS, "--gate", "--save_baseline"}]:
-        raise UserError(f"--report runs nothing: leave out {in_vain[0]}")
+def _of_results(options: Options, here: Path) -> ExitStatus:
+    """What is asked of the results there are, by a user whose folder is ``here``. Raises UserError, CellFailure."""
+    _check_handing_on(options)
+    statuses = []
+    if _take_votes(options) or options.report is not None:
+        statuses.append(_report(options, here))
+    if options.gate or options.save_baseline:
+        statuses.append(_gate(options).close())
+    _hand_on(options)
+    return worst(statuses)
+
+
+def _take_votes(options: Options) -> bool:
+    """Whether there were any. Raises UserError: a file holds none, or cannot be copied."""
+    if options.votes:
+        from imageevalkit.report.votes import take_votes
+
+        try:
+            take_votes(options.votes)
+        except OSError as error:
+            raise UserError(f"--votes: {error.filename} cannot be written: {error.strerror}") from None
+    return bool(options.votes)
+
+
+def _check_handing_on(options: Options) -> None:
+    """Raises UserError: results cannot be published, or exported, as the user says."""
+    if options.publish:
+        from imageevalkit.publishing.folder import check_folder
+
+        check_folder(options.publish)
+    if options.export:
+        from imageevalkit.publishing.trackers import check_tracker
+
+        check_tracker(options.export[0])
+
+
+def _hand_on(options: Options) -> None:
+    """Publish and export. Raises UserError, CellFailure."""
+    if options.publish:
+        from imageevalkit.publishing.folder import publish
+
+        publish(options.publish, show)
+    if options.export:
+        from imageevalkit.publishing.trackers import send
+
+        send(*options.export, show)
+
+
+def _hand_on_after_run(options: Options) -> ExitStatus:
+    """A run has its status, which no mistake of the user takes back."""
+    try:
+        _hand_on(options)
+    except (UserError, CellFailure) as error:
+        complain(str(error))
+        return ExitStatus.FAILED
+    return ExitStatus.COMPLETE
+
+
+def _report(options: Options, here: Path) -> ExitStatus:
+    """That of the results there are, or of those in the folders of ``--report``. Raises UserError, CellFailure."""
     from imageevalkit.comparing.telling import compare_words
     from imageevalkit.report.__main__ import make_report, report_of
     from imageevalkit.report.relations import Asked

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from rich.cells import cell_len
@@ -18,8 +19,10 @@ from rich.table import Table
 from rich.text import Text
 
 from imageevalkit.cell import short_path
-from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STALE, Job
+from imageevalkit.errors import say
+from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STALE, Job, Plan
 from imageevalkit.launch.ledger import BLOCKED, INTERRUPTED, SKIPPED, JobSummary, RunSummary, StageSummary
+from imageevalkit.launch.process import LOG_HEADER
 from imageevalkit.progress import Pace
 from imageevalkit.text import counted, dollars, plain
 
@@ -250,6 +253,14 @@ def _parts(running: RunningJob, pace: Pace) -> list[str]:
     if progress.note:
         parts.append(plain(progress.note))
     return parts
+
+
+def print_report(plan: Plan) -> None:
+    """What the report of a run, its last job, has printed."""
+    log = Path(plan.jobs[-1].logs[0])
+    if log.is_file():
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        say("\n".join(line for line in lines if not line.startswith(LOG_HEADER)))
 
 
 def print_table(summary: RunSummary, stream: TextIO) -> None:

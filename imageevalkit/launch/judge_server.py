@@ -10,7 +10,9 @@ import re
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NoReturn
 
 from imageevalkit import logs
 from imageevalkit.cell import REPO, short_path
@@ -43,6 +45,7 @@ from imageevalkit.progress import Progress, ProgressReader, ProgressWriter
 from imageevalkit.secrets import environ_with
 
 _HOST = "127.0.0.1"
+_PROXY = ("NO_PROXY", "no_proxy")  # which of them counts is up to the library
 _ANSWERS_WITHIN = 2.0  # seconds
 _LOOK_EVERY = 0.5  # seconds between two looks at a server that loads, at least
 _MOST_READ = 1 << 20  # bytes of a reply: a stranger's may not end
@@ -170,6 +173,11 @@ class JudgeServer:
         return shorten(causes[-1]) if causes else last_line(str(self._log))
 
 
+def past_proxies(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables by which a job with that ``environ`` reaches the server whatever proxy the user has."""
+    return {name: ",".join(filter(None, [environ.get(name), _HOST])) for name in _PROXY}
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind((_HOST, 0))
@@ -205,8 +213,20 @@ _ATTEMPTS = 2  # of one cell: a crash may pass
 
 
 def main() -> ExitStatus:
-    """Evaluate every cell of the job; the exit status is that of the worst."""
-    return _SharedEvaluation(*given_job(ServeOrder)).run()
+    """Evaluate every cell of the job; the exit status is that of the worst. Without cells, keep the server."""
+    plan, job, order = given_job(ServeOrder)
+    if not order.parts:
+        _keep(order)
+    return _SharedEvaluation(plan, job, order).run()
+
+
+def _keep(order: ServeOrder) -> NoReturn:
+    """Until this process is ended: who asks is no part of it, and may come at any time."""
+    lifeline, _end = os.pipe()
+    server = JudgeServer(order, _server_environ(order), lifeline)
+    while True:
+        server.tend()
+        time.sleep(_TICK)
 
 
 class _SharedEvaluation:
@@ -242,8 +262,7 @@ class _SharedEvaluation:
     def _evaluate(self, part: Job, cell: str, log: Path) -> str:
         """How the process that evaluates the cell ended."""
         environ = environ_with(part.secrets) | part.environ
-        for name in ("NO_PROXY", "no_proxy"):  # which of them counts is up to the library
-            environ[name] = ",".join(filter(None, [environ.get(name), _HOST]))
+        environ |= past_proxies(environ)
         self._server.next_cell(makes_room=isinstance(part.order, EvaluateOrder) and part.order.uses_encoders)
         for attempt in range(1, _ATTEMPTS + 1):
             title = f"{self._job.stage}:{cell} attempt {attempt}"

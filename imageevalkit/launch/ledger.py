@@ -149,6 +149,7 @@ class Ledger:
         for job in self._plan.jobs:
             for cell in job.cells:
                 outcome_path(self._folder, cell_of(cell), job.step).unlink(missing_ok=True)
+                opened_path(self._folder, cell_of(cell)).unlink(missing_ok=True)
             self._plan.progress_path(job).unlink(missing_ok=True)
 
     def verdict(self, job: Job) -> Verdict:

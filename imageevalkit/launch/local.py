@@ -37,8 +37,8 @@ _STOP_LIMIT = 9.0
 _SECOND_SIGNAL_AFTER = 0.5
 
 
-def run_plan(plan: Plan, lock_fds: dict[str, int]) -> RunSummary:
-    """Run ``plan`` to its end, show it, print the table of all cells and write ``summary.json``.
+def run_plan(plan: Plan, lock_fds: dict[str, int], with_table: bool = True) -> RunSummary:
+    """Run ``plan`` to its end, show it, print the table of all cells (``with_table``) and write ``summary.json``.
 
     ``lock_fds`` are open lock files by cell key (see :func:`imageevalkit.cell.lock_cell`); the guard of every
     job holds those of its cells, so that a lock lives until the last process of the cell is gone, even when
@@ -47,7 +47,10 @@ def run_plan(plan: Plan, lock_fds: dict[str, int]) -> RunSummary:
 
     Raises UserError: nvidia-smi fails. Nothing was started.
     """
-    return asyncio.run(_Run(plan, lock_fds).run())
+    summary = asyncio.run(_Run(plan, lock_fds).run())
+    if with_table:
+        print_table(summary, sys.stdout)
+    return summary
 
 
 @dataclass
@@ -342,5 +345,4 @@ class _Run:
         except (CellFailure, OSError) as error:
             complain(str(error))
             summary = replace(summary, status=worst([summary.status, ExitStatus.FAILED]))
-        print_table(summary, sys.stdout)
         return summary

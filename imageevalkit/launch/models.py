@@ -15,7 +15,7 @@ from imageevalkit import registry
 from imageevalkit.assets import Needed, Needs, UrlAsset, parse_entries
 from imageevalkit.assets.check import weights_at, why_missing
 from imageevalkit.assets.weights import may_be_hub_id
-from imageevalkit.cell import REPO
+from imageevalkit.cell import REPO, checkpoint_of
 from imageevalkit.cell.fingerprint import maker_of, module_now
 from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.requests.endpoint import Endpoint
@@ -60,6 +60,12 @@ def model_tasks() -> dict[str, list[str]]:
     return tasks
 
 
+def entry_name(model: str) -> str:
+    """The name by which MODEL_SETTINGS and the maps of config.sh have ``model``: of a checkpoint that of its run."""
+    known, checkpoint = model_tasks(), checkpoint_of(model)
+    return checkpoint.run if checkpoint and model not in known and checkpoint.run in known else model
+
+
 def resolve_model(name: str, task: str, use_api: bool, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The setting of model ``name`` for ``task`` with the user's ``kwargs`` merged in.
 
@@ -70,7 +76,8 @@ def resolve_model(name: str, task: str, use_api: bool, kwargs: Mapping[str, Any]
         CellFailure: what its entry says cannot be loaded; :class:`WrongTask`: it has none for ``task``.
     """
     models = registry.models()
-    entry = _entry(name, task)
+    # what is served elsewhere is known there by any name
+    entry = _entry(name if use_api else entry_name(name), task)
     if use_api and (entry is None or entry.get("api") is None or name in models.API_MODELS):
         # servers of open models (vLLM-Omni, SGLang) give a registered one the id of its weights
         weights = str(entry["model_path"]) if entry else ""
@@ -78,8 +85,8 @@ def resolve_model(name: str, task: str, use_api: bool, kwargs: Mapping[str, Any]
         entry = models.api_setting(served_as, task, name)
     if entry is None:
         known = model_tasks()
-        if name in known:
-            raise WrongTask(f"model '{name}' does {' and '.join(known[name])}, not {task}")
+        if (registered := entry_name(name)) in known:
+            raise WrongTask(f"model '{name}' does {' and '.join(known[registered])}, not {task}")
         raise UserError(
             f"unknown model '{name}'{suggest(name, known)}; bash eval.sh --list shows the names, "
             "--use_api true sends any name to an API"
@@ -145,8 +152,8 @@ def model_needs(
     """
     found: dict[Needed, None] = {}
     runs_here, does_some, lacks = False, False, None
-    for task in tasks or model_tasks().get(name, ["t2i"]):
-        entry = _entry(name, task)
+    for task in tasks or model_tasks().get(entry_name(name), ["t2i"]):
+        entry = _entry(entry_name(name), task)
         by_api = use_api or bool(entry and entry.get("api"))
         try:
             setting = resolve_model(name, task, by_api, kwargs)
@@ -194,7 +201,7 @@ def missing_of_model(model: str, task: str, use_api: bool, kwargs: Mapping[str, 
 
 
 def _place(name: str, task: str) -> str:
-    return f"model '{name}': MODEL_SETTINGS['{task}']['{name}']"
+    return f"model '{name}': MODEL_SETTINGS['{task}']['{entry_name(name)}']"
 
 
 def _entry(name: str, task: str) -> Mapping[str, Any] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 # ruff: noqa: RUF009 - an entry of the table is a call
 import argparse
 import re
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -39,8 +40,9 @@ a UserError."""
 
 
 class Option(NamedTuple):
-    """An entry of the table: ``metavar`` stands for the value in the help (empty: it is a flag; two words: it takes two
-    values; "…" at its end: any number), ``config`` is what config.sh calls it (empty: it does not), ``name`` how it is
+    """An entry of the table: ``metavar`` stands for the value in the help (empty: it is a flag; two words that are not
+    in quotes: it takes two values; "…" at its end: any number), ``config`` is what config.sh calls it (empty: it does
+    not), ``name`` how it is
     typed.
 
     ``prefetch`` also takes it, and tells of it in its help where it is "decisive" for what is fetched, or its "own".
@@ -93,6 +95,17 @@ def _folders(texts: Sequence[str], where: str) -> list[Path]:
     return [_folder(text, where) for text in texts]
 
 
+def _files(text: str, where: str) -> list[Path]:
+    return [Path(name).expanduser() for name in split_names(text)]
+
+
+def _tracker(text: str, where: str) -> tuple[str, str]:
+    name, _, place = (word.strip() for word in text.partition(":"))
+    if not name:
+        raise UserError(f"{where} is empty: use {' or '.join(TRACKERS)}")
+    return parse_choice(name, where, TRACKERS), place
+
+
 def _pair(texts: Sequence[str], where: str) -> tuple[str, str]:
     one, other = (text.strip() for text in texts)
     if not one or not other:
@@ -100,6 +113,15 @@ def _pair(texts: Sequence[str], where: str) -> tuple[str, str]:
     if one == other:
         raise UserError(f"{where} names '{one}' twice: name two")
     return one, other
+
+
+def _rivals(text: str, where: str) -> tuple[str, str]:
+    names = [name.strip() for name in re.split(r"\s+vs\s+", f" {text} ")]
+    if len(names) != 2 or not all(names):
+        raise UserError(f"{where}: '{text.strip()}' names no two models: use {where} \"a vs b\"")
+    if names[0] == names[1]:
+        raise UserError(f"{where} names '{names[0]}' twice: name two models")
+    return names[0], names[1]
 
 
 def parse_judges(text: str, where: str = "--judges") -> dict[str, str]:
@@ -135,6 +157,7 @@ def parse_relations(text: str, where: str = "--relations") -> dict[str, list[str
 _TRUTH = "true|false"
 LOCAL, SLURM, EXPORT = "local", "slurm", "export"
 """The launchers."""
+TRACKERS = ("wandb", "trackio", "tensorboard")
 _decisive = partial(option, prefetch="decisive")
 _switch = partial(_decisive, _TRUTH, parse=parse_boolean)
 _flag = partial(option, "", parse=parse_boolean, default=False)
@@ -205,6 +228,9 @@ class Options:
     images: Path | None = _decisive(
         "DIR", "score images made elsewhere, in the official layout, in place of making them", _folder
     )
+    watch: Path | None = option(
+        "DIR", "evaluate each checkpoint of the model that appears in DIR, until stopped", _folder
+    )
     judges: dict[str, str] = _decisive(
         '"x=ppocr"', "evaluator per benchmark, over JUDGE_MAP", parse_judges, {}
     )
@@ -245,6 +271,30 @@ class Options:
         _folder,
     )
     save_baseline: Path | None = option("FILE", "save the results to a file for --gate", _folder)
+    votes: list[Path] = option(
+        '"a.json;b.json"',
+        "votes that the report's voting page saved: for this report and all later ones",
+        _files,
+        [],
+        prefetch="",
+    )
+    publish: Path | None = option(
+        "DIR",
+        "write the results for others: Every Eval Ever, Hugging Face; uploads nothing",
+        _folder,
+        prefetch="",
+    )
+    export: tuple[str, str] | None = option(
+        "TRACKER",
+        "send metrics and samples to wandb, trackio or tensorboard (TRACKER:PROJECT)",
+        _tracker,
+        prefetch="",
+    )
+    until: tuple[str, str] | None = option(
+        '"a vs b"',
+        "stop asking for images of a benchmark once it is settled which of the two models is better",
+        _rivals,
+    )
     limit: int | None = option("N", "only the first N items of each benchmark, for trying", parse_count)
     overwrite: bool = _flag("replace images that were made with other settings")
     # these do not run anything, so that nobody would have files fetched for them
@@ -294,6 +344,11 @@ class Options:
     """Those of the run, by name, with the settings that the user gave each."""
     benchmarks: list[str] = field(default_factory=list)
     """Those of the run, by their own names."""
+    asked: dict[str, int] = field(default_factory=dict)
+    """How many items are asked for, by benchmark; all of those that it does not name."""
+    better: dict[str, dict[str, tuple[str, int]]] = field(default_factory=dict)
+    """By benchmark, for which metrics it is settled which model is better, as in
+    :class:`imageevalkit.cell.results.Until`."""
 
     def cell(self, model: str, benchmark: str) -> Cell:
         """That of this run: results of rewritten prompts have the rewriter in their model's name."""
@@ -380,7 +435,7 @@ class _Parser(argparse.ArgumentParser):
             metavar: Any = entry.metavar or _TRUTH
             if entry.metavar.endswith("…"):
                 flag, metavar = {"nargs": "*"}, entry.metavar.removesuffix("…")
-            elif len(several := entry.metavar.split()) > 1:
+            elif len(several := shlex.split(entry.metavar)) > 1:
                 flag, metavar = {"nargs": len(several)}, tuple(several)
             help = entry.help if entry.prefetch in groups else argparse.SUPPRESS
             group = groups.get(entry.prefetch, self)
@@ -493,9 +548,45 @@ def resolve(given: Mapping[str, Any], config: Config) -> Options:
         raise UserError("--rescore computes scores, but --eval is false: leave one out")
     # what is on record is about the images there are
     options.infer &= not options.rescore
+    if options.until:
+        _check_until(options, options.until)
     if not options.infer and not options.eval and options.rewriter is None:
         raise UserError("nothing to do: both --infer and --eval are false")
     return options
+
+
+def _check_until(options: Options, rivals: tuple[str, str]) -> None:
+    """Raises UserError: the run does not make and judge images of these two models, and no others, on this machine."""
+    for name in rivals:
+        if name not in options.models:
+            near = suggest(name, options.models)
+            raise UserError(f"--until names '{name}', which is no model of this run{near}")
+    if others := [name for name in options.models if name not in rivals]:
+        raise UserError(
+            f"--until is about two models, and this run has '{others[0]}' too: run them alone first "
+            f'(--model_names "{";".join(rivals)}"), then all without --until'
+        )
+    in_vain = {
+        "--images": options.images is not None,
+        "--rescore": options.rescore,
+        "--infer false": not options.infer,
+        "--eval false": not options.eval,
+    }
+    for name in filter(in_vain.get, in_vain):
+        raise UserError(f"--until is for runs that make images and judge them: leave out {name}")
+    unfit = {
+        f"--launcher {options.launcher}": (options.launcher != LOCAL, "its rounds run on this machine"),
+        "--batch": (options.batch, "it looks at the scores after each round, and a batch may take 24 hours"),
+        "--missing_items official": (
+            options.missing_items == "official",
+            "official scores with missing items are of all images",
+        ),
+        "--gate": (options.gate is not None, "a score of a part of the items is never held against others"),
+        "--save_baseline": (options.save_baseline is not None, "a baseline is of all items"),
+    }
+    for name, (is_given, why) in unfit.items():
+        if is_given:
+            raise UserError(f"--until does not go with {name}: {why}")
 
 
 def main() -> ExitStatus:

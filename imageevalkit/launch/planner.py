@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from imageevalkit import registry
 from imageevalkit.cell import Cell, log_root, output_root
@@ -15,6 +16,7 @@ from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.jobs import Cluster, Job, Plan
 from imageevalkit.launch import slurm
 from imageevalkit.launch.benchmarks import BenchmarkChoice, choose_benchmark
+from imageevalkit.launch.checkpoints import lacks_of, with_checkpoints
 from imageevalkit.launch.config import ALL, Config, checked
 from imageevalkit.launch.gpus import Supply
 from imageevalkit.launch.models import missing_of_model, model_tasks
@@ -34,18 +36,19 @@ from imageevalkit.relations import Settings as RelationSettings
 _ANY = 1 << 10
 
 
-def make_plan(options: Options, config: Config) -> Plan:
-    """The jobs of this run. Touches no file and starts nothing.
+def make_plan(options: Options, config: Config, stamp: str = "") -> Plan:
+    """The jobs of this run, which has the name ``stamp`` (a new one by default). Touches no file and starts nothing.
 
     Raises UserError: an unknown name, a missing environment, a GPU that is not there.
     """
+    options = replace(options, models=with_checkpoints(options))
     benchmarks, blocked = _benchmarks(options, config)
     _check_names(options)
     _check_folders(options)
     _check_maps(options, config)
     checked(RelationSettings, options.relations_kwargs, "--relations_kwargs")
     _block(options, benchmarks, blocked)
-    stamp = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    stamp = stamp or f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     on_cluster = options.launcher == SLURM
     if on_cluster:
         supply = Supply(slurm.gpus_per_node(config))
@@ -217,7 +220,10 @@ def _block(options: Options, benchmarks: Mapping[str, BenchmarkChoice], blocked:
     for model, kwargs in options.models.items():
         lacks = {}
         if options.makes_images:
-            lacks = {task: missing_of_model(model, task, options.use_api, kwargs) for task in tasks}
+            lacks = {
+                task: missing_of_model(model, task, options.use_api, kwargs) or lacks_of(model, kwargs)
+                for task in tasks
+            }
         for name, benchmark in benchmarks.items():
             cell = options.cell(model, name)
             reason = of_benchmarks[name] or _why_not_rewritten(options, cell)

@@ -48,12 +48,16 @@ def _lock(folder: Path) -> Path:
     return folder / "launcher.lock"
 
 
-def note_launcher(folder: Path) -> None:
-    """This process watches the run in ``folder``. Raises CellFailure: the disk is full."""
+def note_launcher(folder: Path) -> int | None:
+    """This process watches the run in ``folder``, until it ends or the descriptor is closed (None: there are no locks,
+    and other machines see its jobs alone). Raises CellFailure: the disk is full."""
     launcher = Launcher(socket.gethostname(), os.getpid(), start_of(os.getpid()))
     write_atomic(_file(folder), json.dumps(asdict(launcher)))
-    with contextlib.suppress(UserError, OSError):  # no locks there: other machines see its jobs alone
-        take_lock(open_lock(_lock(folder)), _lock(folder), wait=True)  # until this process ends
+    with contextlib.suppress(UserError, OSError):
+        fd = open_lock(_lock(folder))
+        take_lock(fd, _lock(folder), wait=True)
+        return fd
+    return None
 
 
 def detach(folder: Path) -> None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from imageevalkit.errors import UserError
 from imageevalkit.jobs import Job, cell_of
 from imageevalkit.launch.config import ALL, Config, parse_count
+from imageevalkit.launch.models import entry_name
 from imageevalkit.secrets import one_line
 
 _MAPS = {
@@ -178,7 +179,7 @@ def words_for(config: Config, job: Job) -> list[str]:
     Raises UserError: a map of config.sh is none, its words cannot be split, or are the launcher's own.
     """
     cells = [cell_of(key) for key in job.cells]
-    names = {cell.benchmark if job.stage == "evaluate" else cell.raw.model for cell in cells}
+    names = {cell.benchmark if job.stage == "evaluate" else entry_name(cell.raw.model) for cell in cells}
     keys = [*(names if len(names) == 1 else ()), *([API] if job.light else ()), job.stage, ALL]
 
     def found(variable: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from imageevalkit.assets.check import hub_secrets
 from imageevalkit.cell import Cell, log_root, output_root
+from imageevalkit.cell.results import Until
 from imageevalkit.cell.shards import Shard
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.jobs import (
@@ -33,7 +34,7 @@ from imageevalkit.judges.server import ServerSettings, split_kwargs
 from imageevalkit.launch.benchmarks import BenchmarkChoice, ConfiguredJudge
 from imageevalkit.launch.config import ALL, Config, checked, parse_count
 from imageevalkit.launch.gpus import Supply
-from imageevalkit.launch.models import check_kwargs, model_needs, resolve_model
+from imageevalkit.launch.models import check_kwargs, entry_name, model_needs, resolve_model
 from imageevalkit.launch.options import LOCAL, Options
 from imageevalkit.launch.process import DRIVER_PYTHON, program_of, python_of
 from imageevalkit.locks import why_of_one_machine
@@ -95,6 +96,13 @@ class Run:
         """What follows the program in the command of ``job``."""
         return job_words(self.plan, job)
 
+    def until(self, benchmark: str) -> Until | None:
+        """What results of ``benchmark`` say of a run that stops early; None: all of its items are asked for."""
+        if self.options.until is None or benchmark not in self.options.asked:
+            return None
+        models = [self.options.cell(name, benchmark).model for name in self.options.until]
+        return Until(models, self.options.better.get(benchmark, {}))
+
     def order(self, kind: type[OrderT], **own: Any) -> OrderT:
         """An order with what the user chose, where an option has the name of a field, and with its ``own``."""
         names = {each.name for each in fields(kind)} & {each.name for each in fields(Options)}
@@ -113,7 +121,7 @@ class Run:
         if self.options.launcher == LOCAL:
             return 1
         given = self.config.map(SHARDS)
-        key = model if model in given else ALL
+        key = entry_name(model) if entry_name(model) in given else ALL
         where = f"{SHARDS}['{key}'] in config.sh"
         shards = parse_count(given.get(key, "1").strip() or "1", where)
         if shards > 1 and (why := why_of_one_machine(output_root())):
@@ -189,7 +197,7 @@ def generate_jobs(run: Run, after: Sequence[str] = ()) -> list[Job]:
                     settings[task]["rewriting"] = told
         for setting in settings.values():
             check_kwargs(model, setting, run.options)
-        environment = run.config.map("INFER_ENV_MAP").get(model, "")
+        environment = run.config.map("INFER_ENV_MAP").get(entry_name(model), "")
         python = python_of(environment, f"model {model}", f"--model {model}")
         if not run.open_cells(model):
             continue
@@ -267,7 +275,7 @@ def _model_gpus(run: Run, model: str, setting: Mapping[str, Any]) -> int:
     """GPUs of one replica: what INFER_GPU_MAP or the entry says, else one (a small model runs on the CPU too)."""
     if setting.get("api"):
         return 0
-    mapped = run.supply.mapped(run.config, "INFER_GPU_MAP", model, "one replica of the model")
+    mapped = run.supply.mapped(run.config, "INFER_GPU_MAP", entry_name(model), "one replica of the model")
     return run.supply.wanted(setting.get("gpus"), f"model '{model}' needs") if mapped is None else mapped
 
 
@@ -393,6 +401,8 @@ def _evaluate_job(run: Run, cell: Cell, needs: JudgeNeeds, after: Mapping[str, S
             uses_encoders=benchmark.uses_encoders,
             official=options.missing_items == "official",
             ask=not options.rescore,
+            asked=options.asked.get(cell.benchmark),
+            until=run.until(cell.benchmark),
             run=run.stamp,
         ),
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 from imageevalkit import registry
 from imageevalkit.atomic import write_atomic
 from imageevalkit.benchmark.contract import Benchmark, benchmark_code
-from imageevalkit.cell import COMPARISONS, REPORT_MB, Cell, output_root, results_in
+from imageevalkit.cell import COMPARISONS, REPORT_MB, Cell, by_name, output_root, results_in
 from imageevalkit.cell.jsonl import Tell
 from imageevalkit.cell.pictures import THUMBNAILS
 from imageevalkit.cell.results import Result, check_files, folder_name, read_scores, write_files
@@ -30,11 +30,15 @@ from imageevalkit.locks import held
 from imageevalkit.machine import garbage_collection
 from imageevalkit.metrics import grouped
 from imageevalkit.report.collect import CellReport, collect
-from imageevalkit.report.leaderboard import Ranks, csv_text, format_table
+from imageevalkit.report.curves import Curve, curve_tables, curves
+from imageevalkit.report.documents import tex_text, workbook
+from imageevalkit.report.index import Found
+from imageevalkit.report.leaderboard import Ranks, board_of, csv_text, format_table
 from imageevalkit.report.pages import markdown_text
 from imageevalkit.report.relations import Asked, recorded_relations, update_relations
 from imageevalkit.report.site import write_site
 from imageevalkit.report.tables import read_folders
+from imageevalkit.report.votes import vote_report
 from imageevalkit.text import plain
 
 _WIDTH_OF_A_PIPE = 120
@@ -75,11 +79,14 @@ def make_report(asked: Asked, plan: Plan | None = None, megabytes: float = REPOR
                 for cell in found
             ]
             ranks = Ranks()
-            _print(cells, unreadable, wanted, failed, ranks)  # first: a full disk must not hide the scores
+            over_steps = curves([cell.result for cell in cells if cell.result])
+            _print(
+                cells, unreadable, wanted, failed, ranks, over_steps
+            )  # first: a full disk must not hide the scores
             # what failed before it had a file is no less a cell without a result; the table of the run has told it
             there = {cell.key for cell in cells}
             cells += [_without_files(key, why) for key, why in failed.items() if key not in there]
-            paths = write_reports(cells, unreadable, asked, ranks, megabytes)
+            paths = write_reports(cells, unreadable, asked, ranks, over_steps, megabytes)
             paths += write_comparisons(cells, lambda line: show(plain(line)), plan.settings if plan else {})
     except OSError as error:
         raise _not_written(error, output_root()) from error
@@ -107,10 +114,11 @@ def report_of(folders: Sequence[Path], megabytes: float = REPORT_MB) -> ExitStat
     ranks = Ranks()
     try:
         with held(place / ".report.lock"):
-            _print(cells, unreadable, (), {}, ranks)
-            paths = write_tables(place, cells, unreadable, ranks)
-            relations = recorded_relations(cells)
-            paths += write_site(place, cells, relations, unreadable, ranks, megabytes)
+            over_steps = curves([cell.result for cell in cells if cell.result])
+            _print(cells, unreadable, (), {}, ranks, over_steps)
+            paths = write_tables(place, cells, unreadable, ranks, over_steps)
+            found = Found(recorded_relations(cells), over_steps, None, unreadable)
+            paths += write_site(place, cells, found, ranks, megabytes)
     except OSError as error:
         raise _not_written(error, place) from error
     show("\n".join(f"report: {path}" for path in paths))
@@ -137,10 +145,11 @@ def write_reports(
     unreadable: Sequence[str],
     asked: Asked,
     ranks: Ranks,
+    over_steps: Sequence[Curve],
     megabytes: float = REPORT_MB,
 ) -> list[Path]:
-    """Write ``leaderboard.md`` and ``leaderboard.csv``, relations, the site and ``report.html``, and return the paths
-    of what a reader opens.
+    """Write the leaderboard in all its formats, relations, the site and ``report.html``, and return the paths of what a
+    reader opens.
 
     ``unreadable`` are the lines about what is not among ``cells``.
 
@@ -150,18 +159,29 @@ def write_reports(
     root = output_root()
     shutil.rmtree(root / THUMBNAILS, ignore_errors=True)  # of versions that kept them all there
     # the numbers first: they must not wait for thousands of thumbnails, nor be lost with them
-    tables = write_tables(root, cells, unreadable, ranks)
+    tables = write_tables(root, cells, unreadable, ranks, over_steps)
     relations = update_relations(cells, asked, lambda line: show(plain(line)))
-    return [*tables, *write_site(root, cells, relations, unreadable, ranks, megabytes)]
+    told = list(unreadable)
+    votes = vote_report(cells, told.append)
+    for line in told[len(unreadable) :]:
+        show(plain(line))
+    found = Found(relations, over_steps, votes, told)
+    return [*tables, *write_site(root, cells, found, ranks, megabytes)]
 
 
 def write_tables(
-    place: Path, cells: Sequence[CellReport], unreadable: Sequence[str], ranks: Ranks
+    place: Path,
+    cells: Sequence[CellReport],
+    unreadable: Sequence[str],
+    ranks: Ranks,
+    over_steps: Sequence[Curve],
 ) -> list[Path]:
-    """Write the leaderboards of ``cells`` into ``place``; their paths."""
-    texts = {
+    """Write the leaderboard of ``cells`` into ``place`` in all its formats; their paths."""
+    texts: dict[str, bytes | str] = {
         "leaderboard.csv": csv_text(cells, ranks),
-        "leaderboard.md": markdown_text(cells, unreadable, ranks),
+        "leaderboard.md": markdown_text(cells, unreadable, ranks, over_steps),
+        "leaderboard.xlsx": workbook(cells, ranks),
+        "leaderboard.tex": tex_text(cells, ranks),
     }
     for name, text in texts.items():
         write_atomic(place / name, text)
@@ -191,6 +211,7 @@ def _print(
     wanted: Sequence[str],
     failed: Mapping[str, str],
     ranks: Ranks,
+    over_steps: Sequence[Curve],
 ) -> None:
     listed = [
         # an older score of a cell that failed now is still in the files, but it is not this run's answer
@@ -202,6 +223,10 @@ def _print(
     results = [cell.result for cell in listed if cell.result]
     if results or not listed:
         show(format_table(results, width, ranks))
+    boards_here = {(*by_name(one.model)[:1], board_of(one)) for one in results}
+    # each among all steps of its training that there are
+    if text := curve_tables([curve for curve in over_steps if (curve.run, curve.board) in boards_here]):
+        show(text)
     # a cell with the results of several evaluators is listed once for each
     without = [cell for cell in listed if not cell.result]
     for line in dict.fromkeys(f"{cell.key}: {cell.problem}" for cell in without):
@@ -277,6 +302,7 @@ def _compared(
 def _how(result: Result) -> str:
     """How ``result`` was measured, in words."""
     limit = f" limit {result.limit}" if result.limit else ""
+    limit += f" asked {result.coverage.asked}" if result.coverage.unasked else ""
     rewriter = Cell(result.model, result.benchmark).rewriter
     prompts = f" prompts {rewriter}" if rewriter else ""
     return f"{result.evaluator.id} version {result.benchmark_version} {result.treatment}{limit}{prompts}"

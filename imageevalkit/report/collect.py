@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from imageevalkit import registry
-from imageevalkit.cell import Cell, output_root, results_in, short_path
+from imageevalkit.cell import Cell, by_name, output_root, results_in, short_path
 from imageevalkit.cell.jsonl import Tell, is_number, read_jsonl, tell_nobody
 from imageevalkit.cell.pictures import Input
 from imageevalkit.cell.records import CORRUPT, FAILED, GENERATED, OF_IMAGES, OK, Record, Status, last_records
@@ -173,7 +173,7 @@ def _judge_of(result: Result) -> str:
 
 def cells_there(tell: Tell = tell_nobody) -> list[Cell]:
     """All cells below the output root, by model and benchmark; a folder that cannot be read is told."""
-    return sorted(_cells(output_root(), tell))
+    return sorted(_cells(output_root(), tell), key=lambda cell: (by_name(cell.model), cell))
 
 
 def _cells(root: Path, tell: Tell) -> Iterator[Cell]:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from imageevalkit import __version__, registry
-from imageevalkit.cell import Cell
+from imageevalkit.cell import Cell, by_name
 from imageevalkit.cell.results import Metric, Result
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.metrics import grouped
@@ -21,6 +21,7 @@ from imageevalkit.relations import KINDS, Pair, Relations
 from imageevalkit.report import parts
 from imageevalkit.report.cell_parts import Summary
 from imageevalkit.report.collect import CellReport, natural, text_of
+from imageevalkit.report.curves import Curve
 from imageevalkit.report.leaderboard import (
     Board,
     Figure,
@@ -34,7 +35,7 @@ from imageevalkit.report.leaderboard import (
 from imageevalkit.statistics.comparison import Measured
 from imageevalkit.statistics.power import smallest_difference
 
-_MISSING = ("unparsed", "judge_failed", "refused", "failed", "blank", "corrupt")
+_MISSING = ("unparsed", "judge_failed", "refused", "failed", "blank", "corrupt", "unasked")
 """In the order of a bar: from the judge's faults to the model's."""
 
 
@@ -48,18 +49,30 @@ class Built(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What else there is to show: ``relations`` by the key of the cell, ``scatter`` their pictures' paths from the
-    page; ``comparisons`` are names with paths from the folder of the report, ``votes`` what they say."""
+    """What else there is to show: ``relations`` by the key of the cell, curves ``over_steps``, what ``votes`` say
+    (None: there are none), and what is ``unreadable``, a line each."""
 
     relations: Mapping[str, Relations]
-    scatter: Mapping[str, str]
-    comparisons: Sequence[tuple[str, str]]
+    over_steps: Sequence[Curve]
     votes: Any
     unreadable: Sequence[str]
 
 
+class Beside(NamedTuple):
+    """Files that the page leads to: ``scatter`` are paths of pictures from the page, by the key of relations;
+    ``comparisons`` names of pages with paths from the folder above."""
+
+    scatter: Mapping[str, str]
+    comparisons: Sequence[tuple[str, str]]
+
+
 def index_of(
-    built: Sequence[Built], prompts: Mapping[str, int], found: Found, ranks: Ranks, place: Path
+    built: Sequence[Built],
+    prompts: Mapping[str, int],
+    found: Found,
+    beside: Beside,
+    ranks: Ranks,
+    place: Path,
 ) -> parts.Index:
     """The part of a page in a folder of ``place``; ``prompts``: how many there are, by benchmark."""
     cells = [one.report for one in built]
@@ -90,17 +103,28 @@ def index_of(
             for name in names
         ],
         models=_models(cells, ranks),
-        curves=[],
+        curves=[_curve(curve, numbers, built) for curve in found.over_steps],
         relations=[
-            _map(n, found.relations[one.report.key], found.scatter, f"{hrefs[cell.root]}/{cell.path}")
+            _map(n, found.relations[one.report.key], beside.scatter, f"{hrefs[cell.root]}/{cell.path}")
             for n, (one, cell) in enumerate(zip(built, made, strict=True))
             if _has_relations(one.report, found.relations)
         ],
         kinds={kind.name: parts.Kind(kind.label, kind.colour, kind.mark) for kind in KINDS.values()},
-        comparisons=[parts.Link(name, f"../{quote(os.fsencode(path))}") for name, path in found.comparisons],
+        comparisons=[parts.Link(name, f"../{quote(os.fsencode(path))}") for name, path in beside.comparisons],
         votes=found.votes,
         unreadable=list(found.unreadable),
     )
+
+
+def _curve(curve: Curve, numbers: Mapping[Board, int], built: Sequence[Built]) -> parts.Curve:
+    places = {id(one.report.result): n for n, one in enumerate(built) if one.report.result}
+    points = [
+        parts.Point(
+            point.step, places[id(point.result)], point.to_previous.told if point.to_previous else None
+        )
+        for point in curve.points
+    ]
+    return parts.Curve(curve.run, numbers[curve.board], curve.metric, points)
 
 
 def one_up(index: parts.Index) -> parts.Index:
@@ -214,7 +238,7 @@ def _cell(
 def _state(result: Result) -> str:
     if not result.headline:
         return shown(result, "").text.partition(" ")[0]
-    return "" if result.coverage.complete else "partial"
+    return "" if result.coverage.complete else "partial" if result.coverage.lacks_nothing else "incomplete"
 
 
 def _coverage(result: Result) -> parts.Coverage:
@@ -245,11 +269,18 @@ def _models(cells: Sequence[CellReport], ranks: Ranks) -> list[parts.Model]:
     order = {model: n for n, model in enumerate(grid(results, ranks).models)}
     names = dict.fromkeys(cell.model for cell in cells)
 
-    def place(name: str) -> tuple[int, str, str]:
+    def place(name: str) -> tuple[int, tuple[str, int], str]:
         raw = Cell(name, "").raw.model
-        return order.get(raw, len(order)), raw, name
+        return order.get(raw, len(order)), by_name(raw), name
 
-    return [parts.Model(name, _overall(name, cells)) for name in sorted(names, key=place)]
+    return [_model(name, cells) for name in sorted(names, key=place)]
+
+
+def _model(name: str, cells: Sequence[CellReport]) -> parts.Model:
+    checkpoint = Cell(name, "").checkpoint
+    if checkpoint is None:
+        return parts.Model(name, _overall(name, cells))
+    return parts.Model(name, _overall(name, cells), checkpoint.run, checkpoint.step)
 
 
 def _overall(model: str, cells: Sequence[CellReport]) -> float | None:

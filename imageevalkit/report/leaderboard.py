@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from imageevalkit.cell import Cell
+from imageevalkit.cell import Cell, by_name
 from imageevalkit.cell.results import Coverage, Metric, Result
 from imageevalkit.metrics import grouped
 from imageevalkit.report.collect import STALE, CellReport
@@ -22,7 +22,8 @@ CSV_COLUMNS = (
 )  # fmt: skip
 
 ORDER_NOTE = (
-    "Models are in the order of the first column, best first; models without a number there follow by name."
+    "Models are in the order of the first column, best first; models without a number there follow by name. "
+    "Checkpoints of a run stand together, by step, where the best of them would."
 )
 GROUP_NOTE = (
     "Models of a column with a letter in common cannot be told apart: no test of two of them, prompt by prompt where "
@@ -31,14 +32,15 @@ GROUP_NOTE = (
 
 
 class Board(NamedTuple):
-    """Results that may be compared: same benchmark, version, evaluator, items (``limit`` 0 = all) and ``rewriter`` of
-    their prompts (empty: the benchmark's own)."""
+    """Results that may be compared: same benchmark, version, evaluator, items (``limit`` 0 = all, of which a run that
+    stopped early ``asked`` for so many, 0 = all) and ``rewriter`` of their prompts (empty: the benchmark's own)."""
 
     benchmark: str
     version: str
     evaluator: str
     limit: int
     rewriter: str = ""
+    asked: int = 0
 
     def label(self, metric: str, with_version: bool) -> str:
         """``longtext/en@ppocr-v4 x-omni-2b8237b (first 8 items)``, without a limit where there is none; ``metric`` is
@@ -47,6 +49,7 @@ class Board(NamedTuple):
         named = f"/{metric}" if metric else ""
         version = f" {self.version}" if with_version else ""
         limit = f" (first {self.limit} items)" if self.limit else ""
+        limit += f" (stopped after {self.asked} items)" if self.asked else ""
         return f"{self.benchmark}{rewriter}{named}@{self.evaluator}{version}{limit}"
 
 
@@ -78,15 +81,21 @@ class Figure(NamedTuple):
 def board_of(result: Result) -> Board:
     """The board that ``result`` belongs to."""
     rewriter = Cell(result.model, result.benchmark).rewriter
-    return Board(result.benchmark, result.benchmark_version, result.evaluator.id, result.limit or 0, rewriter)
+    coverage, version = result.coverage, result.benchmark_version
+    asked = coverage.asked if coverage.unasked else 0
+    return Board(result.benchmark, version, result.evaluator.id, result.limit or 0, rewriter, asked)
 
 
 def boards(results: Iterable[Result]) -> dict[Board, list[Result]]:
-    """Results by board; full boards by benchmark, then the limited ones."""
+    """Results by board; full boards by benchmark, then the limited ones and those of runs that stopped early."""
     by_board = grouped(results, board_of)
     # a trial on a few items comes last: it must not decide the order of the models
     order = sorted(
-        by_board, key=lambda b: (b.limit > 0, b.benchmark, b.limit, b.rewriter, b.version, b.evaluator)
+        by_board,
+        key=lambda b: (
+            b.limit > 0 or b.asked > 0,
+            *(b.benchmark, b.limit, b.asked, b.rewriter, b.version, b.evaluator),
+        ),
     )
     return {board: by_board[board] for board in order}
 
@@ -123,11 +132,12 @@ def shown(result: Result, metric: str) -> Figure:
     if not result.headline:
         if result.withheld.startswith(STALE):
             return Figure(result, STALE)
-        is_short = not coverage.complete
+        is_short = not coverage.lacks_nothing
         return Figure(result, f"incomplete {coverage.judged}/{coverage.expected}" if is_short else "withheld")
     if found is None or found.value is None:
         return Figure(result, "no score" if found else "–")
-    remark = "" if coverage.complete else f"{coverage.judged}/{coverage.expected}, {result.treatment} way"
+    way = f"{result.treatment} way" if not coverage.lacks_nothing else "stopped early"
+    remark = "" if coverage.complete else f"{coverage.judged}/{coverage.expected}, {way}"
     return Figure(result, format_value(found.value, found.scale), found, remark)
 
 
@@ -195,12 +205,21 @@ def grid(results: Sequence[Result], ranks: Ranks) -> Grid:
             by_model = {_row_of(figure.result): figure for figure in marked}
             for model, row in table.items():
                 row.append(by_model.get(model))
-    models = sorted(table, key=lambda model: _best_first(table[model][0]))
+    models = _in_order({model: row[0] for model, row in table.items()})
     return Grid(labels, models, [table[model] for model in models])
 
 
 def _row_of(result: Result) -> str:
     return Cell(result.model, result.benchmark).raw.model
+
+
+def _in_order(column: Mapping[str, Figure | None]) -> list[str]:
+    """The models of ``column`` in the order of :data:`ORDER_NOTE`."""
+    best = dict[str, tuple[bool, float]]()
+    for model, figure in column.items():
+        run, _ = by_name(model)
+        best[run] = min(best.get(run, (True, 0.0)), _best_first(figure))
+    return sorted(column, key=lambda model: (*best[by_name(model)[0]], *by_name(model), model))
 
 
 def _best_first(figure: Figure | None) -> tuple[bool, float]:
@@ -237,7 +256,7 @@ def table_rows(cells: Iterable[CellReport], ranks: Ranks) -> Iterator[dict[str, 
             alone = {_row_of(result): result for result in members}
             figures = ranks.mark([shown(alone[model], metric) for model in sorted(alone)])
             groups |= {(id(figure.result), metric): figure.group for figure in figures}
-    for result, source in sorted(found, key=lambda r: (r[0].benchmark, r[0].model)):
+    for result, source in sorted(found, key=lambda r: (r[0].benchmark, by_name(r[0].model), r[0].model)):
         for name in result.metrics:
             row = {**_csv_row(result, name), "group": groups.get((id(result), name))}
             yield {**row, "result": source.as_posix()}
@@ -266,7 +285,8 @@ def _csv_row(result: Result, name: str) -> dict[str, Any]:
 def coverage_text(coverage: Coverage) -> str:
     """``1276/1280 judged: 3 refused, 1 failed, 2 flat images``."""
     flat = f"{coverage.flat} flat" if coverage.flat else ""
-    remarks = ", ".join(filter(None, (coverage.problems(), flat)))
+    unasked = f"{coverage.unasked} unasked" if coverage.unasked else ""
+    remarks = ", ".join(filter(None, (unasked, coverage.problems(), flat)))
     return f"{coverage.judged}/{coverage.expected}" + (f" ({remarks})" if remarks else "")
 
 
@@ -290,9 +310,8 @@ def format_table(results: Sequence[Result], width: int, ranks: Ranks | None = No
     board = grid(results, ranks or Ranks())
     blocks = []
     for label, column in zip(board.labels, zip(*board.rows, strict=True), strict=True):
-        figures = [figure for figure in column if figure]
-        figures.sort(key=lambda one: (*_best_first(one), one.result.model))
-        blocks.append((label, [_row(figure) for figure in figures]))
+        of_model = {figure.result.model: figure for figure in column if figure}
+        blocks.append((label, [_row(of_model[model]) for model in _in_order(of_model)]))
     # never cut: the end of a reason says what to do
     reasons = [f"withheld: {_named(r)}: {' '.join(r.withheld.split())}" for r in results if not r.headline]
     noted = [(" ".join(note.split()), _named(result)) for result in results for note in result.notes]
@@ -312,7 +331,7 @@ def _row(figure: Figure) -> list[str]:
     result = figure.result
     word = "incomplete" if figure.text.startswith("incomplete") else figure.text  # counts: last column
     coverage = coverage_text(result.coverage)
-    if result.headline and not result.coverage.complete:
+    if result.headline and not result.coverage.lacks_nothing:
         coverage += f", {result.treatment} way"
     n = str(figure.metric.n) if figure.metric else ""
     return [f"{'*' if figure.best else ' '} {result.model}", word, figure.interval, figure.group, n, coverage]

@@ -10,6 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from imageevalkit.report.collect import CellReport
+from imageevalkit.report.curves import COLUMNS, CURVE_NOTE, Curve, curves
 from imageevalkit.report.leaderboard import COVERAGE_COLUMNS, GROUP_NOTE, ORDER_NOTE, Ranks, grid
 from imageevalkit.text import plain
 
@@ -20,13 +21,19 @@ _MD_SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_|<>[]#~"})
 
 
 def markdown_text(
-    cells: Sequence[CellReport], unreadable: Sequence[str] = (), ranks: Ranks | None = None
+    cells: Sequence[CellReport],
+    unreadable: Sequence[str] = (),
+    ranks: Ranks | None = None,
+    over_steps: Sequence[Curve] | None = None,
 ) -> str:
-    """``leaderboard.md``: headline scores, notes and coverage of every cell, cells without a result, and what is
-    ``unreadable``."""
+    """``leaderboard.md``: headline scores, notes and coverage of every cell, their curves ``over_steps`` (None: found
+    here), cells without a result, and what is ``unreadable``."""
     results = [cell.result for cell in cells if cell.result]
     page = template("leaderboard.md.j2", finalize=_markdown, keep_trailing_newline=True)
     return page.render(
+        curves=curves(results) if over_steps is None else over_steps,
+        curve_note=CURVE_NOTE,
+        curve_columns=COLUMNS,
         board=grid(results, ranks or Ranks()),
         order_note=ORDER_NOTE,
         group_note=GROUP_NOTE,

@@ -30,7 +30,7 @@ from imageevalkit.relations import Relations
 from imageevalkit.report import parts
 from imageevalkit.report.cell_parts import PICTURES, SUMMARY, Shown, Summary, build, preview_path, state_of
 from imageevalkit.report.collect import CellReport, natural
-from imageevalkit.report.index import Built, Found, index_of, one_up
+from imageevalkit.report.index import Beside, Built, Found, index_of, one_up
 from imageevalkit.report.leaderboard import Ranks
 from imageevalkit.report.pages import COMPARISON_PAGE, template
 
@@ -54,14 +54,12 @@ class _State(msgspec.Struct):
 def write_site(
     place: Path,
     cells: Sequence[CellReport],
-    relations: Mapping[str, Relations],
-    unreadable: Sequence[str],
+    found: Found,
     ranks: Ranks,
     megabytes: float,
 ) -> list[Path]:
-    """Write the site of ``cells``, their ``relations`` by key and what is ``unreadable`` into ``place``/report, and
-    ``report.html`` beside it where that takes no more than so many ``megabytes``; else it says where the site is. The
-    paths of both.
+    """Write the site of ``cells`` and what else is ``found`` into ``place``/report, and ``report.html`` beside it where
+    that takes no more than so many ``megabytes``; else it says where the site is. The paths of both.
 
     Parts of cells whose files are as they were stay. The index goes last, and only then what it does not need any more:
     until then there is the old site. Raises OSError, CellFailure: a file cannot be written.
@@ -72,7 +70,7 @@ def write_site(
             f"the report goes into {site}, where the results of {inside[0]} are: rename their folder"
         )
     built, state = _build(site, cells)
-    found = Found(relations, _scatter(site, cells, relations), _comparisons(place), None, unreadable)
+    beside = Beside(_scatter(site, cells, found.relations), _comparisons(place))
     # one after another: what all items are takes more memory than anything else
     of_benchmark = grouped(
         ((n, one) for n, one in enumerate(built) if one.folder), lambda one: one[1].report.cell.benchmark
@@ -82,7 +80,7 @@ def write_site(
     for name, of_it in of_benchmark.items():
         part = _prompts(site, of_it)
         counts[name], prompts[name] = len(part.rows), parts.to_json(part)
-    index = index_of(built, counts, found, ranks, place)
+    index = index_of(built, counts, found, beside, ranks, place)
     for name in ("page.js", "page.css"):
         _write(site / name, (_BUNDLE / name).read_bytes())
     for n, benchmark in enumerate(index.benchmarks):
@@ -98,7 +96,7 @@ def write_site(
     _write(site / PAGE, page.encode())
     _write(site / _STATE, parts.to_json(state))
     pictures = {sha256 for one in built if one.summary for sha256 in one.summary.pictures}
-    pictures |= {Path(path).stem for path in found.scatter.values()}
+    pictures |= {Path(path).stem for path in beside.scatter.values()}
     _forget(site, {one.folder for one in built}, len(index.benchmarks), pictures)
     single = place / SINGLE
     _write(single, _single(site, index, pictures, megabytes))

@@ -27,6 +27,7 @@ _NOT_IN_BATCHES = {
     "CogView4Pipeline": "it pads prompts to the longest one and attends to the padding",
     "OmniGenPipeline": "it gives all prompts the positions of the first one",
 }
+_DENOISERS = ("transformer", "unet")
 _OFFLOADS = {"model": "enable_model_cpu_offload", "sequential": "enable_sequential_cpu_offload"}
 
 
@@ -40,6 +41,8 @@ class LoadOptions:
         variant: weight variant such as ``fp16``.
         scheduler: a scheduler class of diffusers in place of the folder's, with that one's configuration.
         lora: absolute path of a file of LoRA weights, or of a folder with one, as trainers save them; added in full.
+        denoiser: absolute path of a folder whose ``transformer`` or ``unet`` takes the place of the pipeline's, as
+            trainers of all weights leave it in their checkpoints (``unet_ema`` is not taken).
         safety_checker: False leaves out the one that a pipeline of Stable Diffusion has.
         device_map: ``balanced`` spreads the parts of the pipeline over all GPUs of the replica.
         offload: ``model`` keeps only the part at work on the GPU, ``sequential`` only the layer at work; it takes
@@ -54,6 +57,7 @@ class LoadOptions:
     variant: str | None = None
     scheduler: str | None = None
     lora: str | None = None
+    denoiser: str | None = None
     safety_checker: bool = True
     device_map: str | None = None
     offload: str | None = None
@@ -157,6 +161,8 @@ class DiffusersModel(ImageModel):
         arguments[_dtype_argument()] = torch_dtype(options.dtype)
         if not options.safety_checker:
             arguments |= {"safety_checker": None, "requires_safety_checker": False}
+        if options.denoiser:
+            arguments |= _denoiser_from(options.denoiser, cls, options.dtype)
         with loading(self._model_path):
             pipeline = cls.from_pretrained(self._model_path, **arguments, **self._load_parts())
             if options.scheduler:
@@ -385,6 +391,24 @@ def _check_options(cls: Any, options: LoadOptions, device: str) -> None:
     check_environment("peft")
 
 
+def _denoiser_from(folder: str, cls: Any, dtype: str | Mapping[str, str]) -> dict[str, Any]:
+    """The part in ``folder`` that a pipeline ``cls`` denoises with, by its name."""
+    import diffusers
+
+    names = [name for name in _DENOISERS if name in inspect.signature(cls.__init__).parameters]
+    part = next((name for name in names if (Path(folder) / name).is_dir()), None)
+    if not Path(folder).is_absolute() or part is None:
+        wanted = " or ".join(f"{name}/" for name in names) or "transformer/ or unet/"
+        raise ModelUnusable(
+            f"denoiser '{folder}' is no absolute path of a folder with {wanted} for {cls.__name__}"
+        )
+    path = str(Path(folder) / part)
+    with loading(path):
+        return {
+            part: diffusers.AutoModel.from_pretrained(path, **{_dtype_argument(): part_dtype(dtype, part)})
+        }
+
+
 def _add_lora(pipeline: Any, lora: str) -> None:
     try:
         pipeline.load_lora_weights(lora)
@@ -416,7 +440,7 @@ def _tune(pipeline: Any, options: LoadOptions) -> None:
 
 
 def _denoiser(pipeline: Any, option: str) -> Any:
-    for part in ("transformer", "unet"):
+    for part in _DENOISERS:
         if (denoiser := pipeline.components.get(part)) is not None:
             return denoiser
     raise ModelUnusable(

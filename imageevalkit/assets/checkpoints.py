@@ -1,0 +1,138 @@
+"""The checkpoints of a training run: where those of its steps are, and whether one is written to the end."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from imageevalkit.assets import read_json
+from imageevalkit.assets.check import WEIGHTS_SUFFIXES, checkpoint_problems, cut_short
+from imageevalkit.errors import UserError
+
+# checkpoint-1000, step_0001000, epoch=3-step=4000, 1000
+_STEP = re.compile(r"(?:.*[^0-9])?([0-9]{1,18})", re.ASCII)
+_SHARD = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})(\.\w+)", re.ASCII)
+# what writers call a thing that is not finished
+_UNFINISHED = re.compile(r"\.|tmp\b|tmp[-_]|.*\.(?:tmp|temp|part|partial|incomplete|lock)$", re.IGNORECASE)
+# torch.save has written a zip archive since 1.6, whose list of contents is at its end
+_ZIPPED = (".bin", ".pt", ".pth", ".ckpt")
+_ZIP_MAGIC = b"PK\x03\x04"
+_DESCRIBED = ("model_index.json", "config.json", "adapter_config.json")
+_LORA = "pytorch_lora_weights.safetensors"  # as diffusers' trainers save it
+
+
+def step_of(path: Path) -> int | None:
+    """The step that the name of the folder or file ``path`` ends in; None: in none."""
+    number = _STEP.fullmatch(path.stem if path.suffix in WEIGHTS_SUFFIXES else path.name)
+    return int(number[1]) if number else None
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Whether ``folder`` itself holds weights, or says which belong to it."""
+    files = [path for path in folder.iterdir() if not path.is_dir()]
+    return any(path.name in _DESCRIBED or path.suffix in WEIGHTS_SUFFIXES for path in files)
+
+
+def steps_in(folder: Path, files: bool = False) -> dict[int, Path]:
+    """The checkpoints in ``folder`` by step, in their order, finished or not: folders whose name ends in a number
+    (``checkpoint-1000``, ``step_2000``, ``3000``); or, where there is none, ``files`` of weights
+    (``lora-4000.safetensors``).
+
+    Names of unfinished things (``tmp-checkpoint-1000``, ``….tmp``), hidden ones, and shards of one file are left out.
+    Raises UserError: two are of one step; OSError: it cannot be read.
+    """
+    found = dict[int, Path]()
+    listed = [path for path in sorted(folder.iterdir()) if not _UNFINISHED.match(path.name)]
+    numbered = [(_STEP.fullmatch(path.name), path) for path in listed if path.is_dir()]
+    if files and not any(number for number, _ in numbered):
+        weights = (path for path in listed if path.suffix in WEIGHTS_SUFFIXES and not path.is_dir())
+        numbered = [(_STEP.fullmatch(path.stem), path) for path in weights if not _SHARD.fullmatch(path.name)]
+    for number, path in numbered:
+        if number and (other := found.setdefault(int(number[1]), path)) != path:
+            raise UserError(
+                f"{folder}: {other.name} and {path.name} are both of step {int(number[1])}: move one of them away"
+            )
+    return dict(sorted(found.items()))
+
+
+def holds_checkpoints(folder: Path, files: bool = False) -> bool:
+    """Whether ``folder`` is one of checkpoints: none itself, and all of it that has weights is of some step.
+
+    Raises UserError, OSError as :func:`steps_in`.
+    """
+    steps = [*steps_in(folder, files).values()]
+    if not steps or not steps[0].is_dir():
+        # one file is what the folder is for
+        of_weights = [path for path in folder.iterdir() if path.suffix in WEIGHTS_SUFFIXES]
+        return 1 < len(steps) == len(of_weights)
+    others = (path for path in folder.iterdir() if path.is_dir() and path not in steps)
+    finished = (path for path in others if not _UNFINISHED.match(path.name))
+    return not is_checkpoint(folder) and not any(map(is_checkpoint, finished))
+
+
+def files_of(path: Path) -> dict[str, tuple[int, int]]:
+    """Size and time of change (ns) of each file of the checkpoint at ``path``. Raises OSError: it is gone, or goes."""
+    return {
+        _name(each, path): (about.st_size, about.st_mtime_ns)
+        for each, about in ((each, each.stat()) for each in _files(path))
+    }
+
+
+def tells_all(path: Path) -> bool:
+    """Whether the files of the checkpoint at ``path`` say what belongs to it, so that nothing can be missing unseen."""
+    if not path.is_dir():
+        return path.suffix == ".safetensors"
+    return any((path / name).is_file() for name in (*_DESCRIBED, _LORA))
+
+
+def what_lacks(path: Path) -> str:
+    """One line on what of the checkpoint at ``path`` is missing or cut short; empty: nothing is seen to be.
+
+    Raises OSError as :func:`files_of`.
+    """
+    return next(_lacks(path, _files(path)), "")
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    if files := sorted(each for each in path.rglob("*") if not each.is_dir()):
+        return files
+    path.stat()  # it may be gone
+    return []
+
+
+def _name(file: Path, path: Path) -> str:
+    return file.relative_to(path).as_posix() if path != file else file.name
+
+
+def _lacks(path: Path, files: list[Path]) -> Iterator[str]:
+    for file in files:
+        name = _name(file, path)
+        if file.suffix in WEIGHTS_SUFFIXES and not file.stat().st_size:
+            yield f"{name} is empty"
+        elif _UNFINISHED.match(file.name) and not file.name.startswith("."):
+            yield f"{name} is being written"
+        elif file.suffix in _ZIPPED and _is_cut_zip(file):
+            yield f"{name} is cut short"
+        elif (file.name in _DESCRIBED or ".index." in file.name) and read_json(file) is None:
+            yield f"{name} is no whole JSON"
+        elif (shard := _SHARD.fullmatch(file.name)) and _count(files, shard) < int(shard[2]):
+            yield f"{name} is one of {int(shard[2])} shards, of which {_count(files, shard)} are there"
+    if path.is_dir():
+        yield from checkpoint_problems(path)
+    elif path.suffix == ".safetensors" and (problem := cut_short(path)):
+        yield f"{path.name} {problem}"
+
+
+def _count(files: list[Path], shard: re.Match[str]) -> int:
+    """How many shards of the same file there are."""
+    alike = (_SHARD.fullmatch(file.name) for file in files)
+    return sum(1 for found in alike if found and found.group(1, 2, 3) == shard.group(1, 2, 3))
+
+
+def _is_cut_zip(file: Path) -> bool:
+    with file.open("rb") as opened:
+        return opened.read(len(_ZIP_MAGIC)) == _ZIP_MAGIC and not zipfile.is_zipfile(opened)

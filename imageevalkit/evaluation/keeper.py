@@ -1,0 +1,58 @@
+"""``python -m imageevalkit.evaluation.keeper SOCKET``: a process that evaluates one cell after another, each of them
+handed over by the process of its job, so that a judge in memory is loaded once for all."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from functools import partial
+
+from imageevalkit import jobs
+from imageevalkit.errors import ExitStatus, run_main, status_of
+from imageevalkit.evaluation.__main__ import evaluated
+
+_MOST_WORDS = 1 << 16  # bytes
+
+
+def main() -> ExitStatus:
+    """Do what is handed over, until this process is ended."""
+
+    def one(words: list[str]) -> ExitStatus:
+        plan, job, order = jobs.given_job(jobs.EvaluateOrder, words)
+        return evaluated(jobs.cell_of(job.cells[0]), order, plan, job)
+
+    own = [os.dup(1), os.dup(2)]
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(sys.argv[1])
+        listening.listen()
+        while True:
+            connection, _ = listening.accept()
+            with connection:
+                told, streams, *_ = socket.recv_fds(connection, _MOST_WORDS, len(own))
+                if not told or len(streams) != len(own):
+                    continue  # whoever came has ended
+                _point_to(streams)
+                try:
+                    status = status_of(partial(one, json.loads(told)))
+                finally:
+                    _point_to(own, keep=True)
+                try:
+                    connection.send(bytes([status]))
+                except OSError:
+                    continue
+
+
+def _point_to(streams: Sequence[int], keep: bool = False) -> None:
+    """Let what this process prints go to ``streams``, which are closed unless they are to ``keep``."""
+    for stream, number, fd in zip((sys.stdout, sys.stderr), (1, 2), streams, strict=True):
+        stream.flush()
+        os.dup2(fd, number)
+        if not keep:
+            os.close(fd)
+
+
+if __name__ == "__main__":
+    run_main(main)

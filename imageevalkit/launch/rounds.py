@@ -1,0 +1,160 @@
+"""``--until "a vs b"``: images are made and judged in rounds, until it is settled which of two models is better.
+
+A round asks both models for the first items of a random order, a tenth of the benchmark and then a quarter more each
+time, in a plan of its own over the cells that are not settled. Each benchmark settles by itself. The last plan is that
+of all cells, with the report: of the items of the rounds where it is settled, of all items where it is not.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from imageevalkit.cell import Cell
+from imageevalkit.comparing.settling import Look, look
+from imageevalkit.errors import CellFailure, ExitStatus, say, worst
+from imageevalkit.jobs import Plan
+from imageevalkit.launch.benchmarks import choose_benchmark
+from imageevalkit.launch.config import Config
+from imageevalkit.launch.display import print_table
+from imageevalkit.launch.ledger import RunSummary
+from imageevalkit.launch.local import run_plan
+from imageevalkit.launch.options import Options
+from imageevalkit.launch.planner import make_plan
+from imageevalkit.launch.workload import with_gpus_of_work
+
+_FIRST, _FEWEST, _MORE = 0.1, 30, 1.25
+
+
+def first_round(total: int) -> int:
+    """How many items of so many are asked for first."""
+    return min(total, max(_FEWEST, math.ceil(_FIRST * total)))
+
+
+def next_round(asked: int, total: int) -> int:
+    """How many are asked for after so many."""
+    more = math.ceil(_MORE * asked)
+    return more if _MORE * more < total else total
+
+
+def told_of_rounds(rivals: tuple[str, str]) -> str:
+    """What a dry run says beside the plan of all items."""
+    return (
+        f"that is the most: --until asks for {_FIRST:.0%} of the items of a benchmark ({_FEWEST} at least), then for "
+        f'{_MORE - 1:.0%} more each time, and stops once it is settled which of "{" vs ".join(rivals)}" is better'
+    )
+
+
+def run_rounds(options: Options, config: Config, plan: Plan, locks: dict[str, int]) -> RunSummary:
+    """Run ``plan``, that of all items, in rounds. Its cells are locked, and their locks are ``locks``.
+
+    Raises UserError: as :func:`imageevalkit.launch.planner.make_plan`, and :func:`~imageevalkit.launch.local.run_plan`.
+    """
+    return _Rounds(options, config, plan, locks).run()
+
+
+class _Rounds:
+    def __init__(self, options: Options, config: Config, plan: Plan, locks: dict[str, int]) -> None:
+        self._options, self._config, self._plan, self._locks = options, config, plan, locks
+        assert options.until
+        self._rivals = [options.cell(model, "").model for model in options.until]
+        self._asked = dict[str, int]()
+        self._better = dict[str, dict[str, tuple[str, int]]]()
+        self._both = dict[str, int]()
+        self._settled = set[str]()
+
+    def _look(self, benchmark: str) -> Look | None:
+        first, second = (Cell(model, benchmark) for model in self._rivals)
+        # what cannot be read is told by the report
+        return look(first, second, lambda line: None)
+
+    def run(self) -> RunSummary:
+        """All rounds, and what comes after them."""
+        going_on = [name for name in self._options.benchmarks if self._can_stop_early(name)]
+        in_rounds = [*going_on]
+        options = replace(self._options, judge_repeats=0)
+        while going_on:
+            for name in going_on:
+                say(f"round: {name}, {self._asked[name]:,} items of both models")
+            asked = {name: self._asked[name] for name in going_on}
+            plan = self._planned(replace(options, benchmarks=going_on, asked=asked))
+            summary = run_plan(replace(plan, jobs=plan.jobs[:-1]), self._locks, with_table=False)
+            if summary.status in (ExitStatus.INTERRUPTED, ExitStatus.TERMINATED):
+                print_table(summary, sys.stdout)
+                return summary
+            going_on = [name for name in going_on if self._goes_on(name)]
+            # what was refused, or not understood, is asked anew once
+            options = replace(options, retry_refused=False, retry_unparsed=False)
+        last = replace(
+            self._options,
+            asked=self._asked,
+            better=self._better,
+            retry_refused=options.retry_refused,
+            retry_unparsed=options.retry_unparsed,
+        )
+        summary = run_plan(self._planned(last), self._locks)
+        for name in in_rounds:
+            if name not in self._settled:
+                what = "the same command goes on" if name in self._asked else "all items were asked for"
+                say(f"{name}: it is not settled which of the two is better; {what}")
+        stopped = self._asked.keys() - self._settled
+        return replace(summary, status=worst([summary.status, *[ExitStatus.INCOMPLETE] * bool(stopped)]))
+
+    def _planned(self, options: Options) -> Plan:
+        plan = make_plan(options, self._config, Path(self._plan.run_folder).name)
+        plan = with_gpus_of_work(plan)
+        plan.save()
+        return plan
+
+    def _can_stop_early(self, benchmark: str) -> bool:
+        """Whether there is a first round, whose size is then known."""
+        options, cells = self._options, [Cell(model, benchmark).key for model in self._rivals]
+        if any(cell in self._plan.blocked for cell in cells):
+            return False
+        judge = options.judges.get(benchmark, "")
+        choice = choose_benchmark(self._config, benchmark, judge, options.judge_kwargs, options.ds_kwargs)
+        if choice.benchmark is None:
+            say(f"{benchmark}: it is measured by a script of its own, so that all items are needed")
+            return False
+        try:
+            total = choice.check_dataset()
+        except CellFailure:  # its jobs tell it
+            return False
+        total = min(total, options.limit or total)
+        found = self._look(benchmark)
+        asked = first_round(total)
+        if found and found.total == total:  # this goes on
+            asked = max(asked, found.asked)
+        if asked < total:
+            self._asked[benchmark] = asked
+        return asked < total
+
+    def _goes_on(self, benchmark: str) -> bool:
+        """Look at what a round has brought, and say how many items the next asks for; whether there is one."""
+        found, asked = self._look(benchmark), self._asked[benchmark]
+        if found is None or found.asked < asked:
+            say(f"{benchmark}: stopped after {asked:,} items, which lack a score")
+            return False
+        say(f"{benchmark}: {found.told(self._rivals)}")
+        if found.unfit:
+            del self._asked[benchmark]
+            return False
+        self._better[benchmark] = found.better(self._rivals)
+        if found.is_settled:
+            self._settled.add(benchmark)
+            return False
+        if found.verdicts and found.both <= self._both.get(benchmark, 0):
+            say(
+                f"{benchmark}: stopped after {asked:,} items: the last round has brought no score of both models"
+            )
+            return False
+        self._both[benchmark] = found.both
+        more = next_round(asked, found.total)
+        if more < found.total:
+            self._asked[benchmark] = more
+            return True
+        del self._asked[benchmark], self._better[benchmark]
+        say(f"{benchmark}: all {found.total:,} items are asked for")
+        return False

@@ -1,0 +1,264 @@
+"""Results in the format of Every Eval Ever (schema 0.3.0, github.com/evaleval/every_eval_ever), with their samples.
+
+A file for each result, ``data/<collection>/<developer>/<model>/<uuid>.json``; beside it a line for each item and
+headline metric. Fields are as its contributors' guide says; what nobody told us (who publishes, how they relate to the
+maker of the model) is "unknown" or "other".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from imageevalkit import registry
+from imageevalkit.assets import FileAsset
+from imageevalkit.assets.weights import may_be_hub_id
+from imageevalkit.cell.results import ItemPart, Metric, Result
+from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.metrics import grouped
+from imageevalkit.publishing import caveats, public, without_folders
+from imageevalkit.report.collect import CellReport, ItemView
+from imageevalkit.text import to_bytes
+
+VERSION = "0.3.0"
+_LIBRARY = "ImageEvalKit"
+_UNKNOWN = "unknown"
+_UNITS = {1.0: "proportion", 100.0: "percent"}
+
+
+def model_id(result: Result) -> str:
+    """``developer/model`` of the Hugging Face Hub, where the weights came from there; else ``unknown/<name>``."""
+    paths = {str(one.get("model_path", "")) for one in _settings(result)}
+    hub = paths.pop() if len(paths) == 1 else ""
+    if may_be_hub_id(hub) and not any("weights" in one for one in _settings(result)):
+        return hub
+    name = re.sub(r"[^\w.@+-]+", "_", result.model).strip(".")
+    return f"{_UNKNOWN}/{name}"
+
+
+def files_of(report: CellReport, items: Sequence[ItemView]) -> dict[str, bytes]:
+    """The content of each file, by its path, of a result with scores; ``items`` are those of its cell."""
+    assert report.result
+    result = report.result
+    model = model_id(result)
+    what = result.score_name("").replace("/@", "@")
+    about = f"{_LIBRARY}/{what}/{result.model}/{result.provenance.get('time', '')}/{result.limit or 'all'}"
+    # a version 4 by its bits, as the format wants it, and the same for the same result
+    name = str(uuid.UUID(bytes=hashlib.sha256(to_bytes(about)).digest()[:16], version=4))
+    folder = f"data/imageevalkit-{_portable(result.benchmark)}/{'/'.join(map(_portable, model.split('/')))}"
+    valued = {metric: found for metric, found in result.metrics.items() if found.value is not None}
+    rows = list(_samples(result, {n: valued[n] for n in result.headline if n in valued}, items, about, model))
+    samples = to_bytes(public("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)))
+    log = {
+        "schema_version": VERSION,
+        "evaluation_id": about,
+        "evaluation_timestamp": str(result.provenance.get("time", "")),
+        "retrieved_timestamp": _epoch(result.provenance.get("time")),
+        "source_metadata": {
+            "source_name": _LIBRARY,
+            "source_type": "evaluation_run",
+            "source_organization_name": _UNKNOWN,
+            "evaluator_relationship": "other",
+        },
+        "eval_library": {
+            "name": _LIBRARY,
+            "version": str(result.provenance.get("imageevalkit", _UNKNOWN)),
+            "additional_details": _texts({"git_commit": result.provenance.get("git_commit") or _UNKNOWN}),
+        },
+        "model_info": _model_info(result, model),
+        "evaluation_results": [_result(result, name, found) for name, found in valued.items()],
+    }
+    if not rows:
+        return {f"{folder}/{name}.json": _json(log)}
+    log["detailed_evaluation_results"] = {
+        "format": "jsonl",
+        "file_path": f"{folder}/{name}_samples.jsonl",
+        "hash_algorithm": "sha256",
+        "checksum": hashlib.sha256(samples).hexdigest(),
+        "total_rows": len(rows),
+    }
+    # the samples first: what names them is there when they are
+    return {f"{folder}/{name}_samples.jsonl": samples, f"{folder}/{name}.json": _json(log)}
+
+
+def _json(value: Any) -> bytes:
+    return to_bytes(public(json.dumps(value, indent=1, ensure_ascii=False)) + "\n")
+
+
+def _settings(result: Result) -> list[Mapping[str, Any]]:
+    found = result.provenance.get("model_settings")
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def _portable(name: str) -> str:
+    """``name`` as that of a folder, which every system takes."""
+    safe = re.sub(r'[<>:"/\\|?*\x00-\x1f]+', "_", name).rstrip(". ")
+    return f"{safe}_" if safe in ("", "data") else safe
+
+
+def _epoch(time: Any) -> str:
+    try:
+        return str(datetime.fromisoformat(time).timestamp())
+    except (TypeError, ValueError):
+        return "0"
+
+
+def _texts(details: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        name: value if isinstance(value, str) else json.dumps(without_folders(value), sort_keys=True)
+        for name, value in details.items()
+        if value not in (None, "", [], {})
+    }
+
+
+def _model_info(result: Result, model: str) -> dict[str, Any]:
+    settings = _settings(result)
+    by_api = any("host" in one for one in settings)
+    on_hub = not model.startswith(f"{_UNKNOWN}/")
+    details = {
+        "deployment_type": "externally_managed" if by_api else "self_deployed" if settings else _UNKNOWN,
+        "model_availability": "open_weights" if on_hub and not by_api else _UNKNOWN,
+        "settings": settings,
+        "packages": result.provenance.get("model_packages"),
+    }
+    hosts = sorted({str(one["host"]) for one in settings if one.get("host")})
+    found = {"name": result.model, "id": model, "additional_details": _texts(details)}
+    if on_hub:
+        found["developer"] = model.split("/")[0]
+    if hosts:
+        found["inference_platform"] = ", ".join(hosts)
+    return found
+
+
+def _result(result: Result, name: str, metric: Metric) -> dict[str, Any]:
+    value = metric.value or 0.0
+    low, high = -metric.scale if value < 0 else 0.0, metric.scale
+    coverage = vars(result.coverage)
+    return {
+        "evaluation_result_id": name,
+        "evaluation_name": _evaluation(result, name),
+        "source_data": _source(result),
+        "metric_config": {
+            "evaluation_description": f"{name} of {result.benchmark}, version {result.benchmark_version}, measured by "
+            f"{result.evaluator.id}",
+            "metric_id": f"{result.benchmark}.{name}",
+            "metric_name": name,
+            "metric_unit": _UNITS.get(float(metric.scale), "points"),
+            "lower_is_better": False,
+            "score_type": "continuous",
+            "min_score": low if low <= value else "-Infinity",
+            "max_score": high if value <= high else "Infinity",
+            "additional_details": _texts(
+                {
+                    "evaluator": result.evaluator.id,
+                    "official_evaluator": result.evaluator.official,
+                    "evaluator_details": result.evaluator.details,
+                    "headline": name in result.headline,
+                }
+            ),
+        },
+        "score_details": {
+            "score": value,
+            "details": _texts(
+                {
+                    "state": result.state,
+                    "caveats": "; ".join(caveats(result)),
+                    "missing_items": result.treatment,
+                    "limit": result.limit,
+                    **coverage,
+                }
+            ),
+            "uncertainty": {"num_samples": metric.n} | _interval(metric),
+        },
+    }
+
+
+def _evaluation(result: Result, metric: str) -> str:
+    """``imageevalkit.wise.overall``; other prompts, or fewer, make another evaluation."""
+    what = result.score_name("").partition("/")[0]
+    return f"imageevalkit.{what}.{metric}{f'.first-{result.limit}' if result.limit else ''}"
+
+
+def _interval(metric: Metric) -> dict[str, Any]:
+    if metric.interval is None:
+        return {}
+    low, high = metric.interval
+    how = "score interval over prompts (imageevalkit.metrics)"
+    return {"confidence_interval": {"lower": low, "upper": high, "confidence_level": 0.95, "method": how}}
+
+
+def _source(result: Result) -> dict[str, Any]:
+    name = result.benchmark
+    hashes = _texts(
+        {"data_sha256": result.provenance.get("data_sha256"), "version": result.benchmark_version}
+    )
+    found: dict[str, Any] = {"dataset_name": name, "source_type": "other", "additional_details": hashes}
+    try:
+        cls = registry.benchmark_class(name)
+        assets = registry.benchmark_files(name).assets
+    except (CellFailure, UserError):  # a benchmark that is here no more
+        return found
+    if cls and cls.hub_dataset:
+        return {**found, "source_type": "hf_dataset", "hf_repo": cls.hub_dataset}
+    urls = dict.fromkeys(
+        f"https://github.com/{one.repo}/tree/{one.commit}" for one in assets if isinstance(one, FileAsset)
+    )
+    return {**found, "source_type": "url", "url": list(urls)} if urls else found
+
+
+def _samples(
+    result: Result, metrics: Mapping[str, Metric], items: Sequence[ItemView], about: str, model: str
+) -> Iterator[dict[str, Any]]:
+    """A line for each item with a score, and metric: ``score`` is on the scale of the metric."""
+    by_id = {item.id: item for item in items}
+    for name, metric in metrics.items():
+        for id, parts in grouped(metric.parts, lambda part: part.item).items():
+            if (weight := sum(part.weight for part in parts)) and id in by_id:
+                score = sum(part.total for part in parts) / weight
+                row = _sample(by_id[id], score, metric.scale, parts)
+                yield {
+                    "schema_version": VERSION,
+                    "evaluation_id": about,
+                    "model_id": model,
+                    "evaluation_name": _evaluation(result, name),
+                    "evaluation_result_id": name,
+                    "sample_id": id,
+                    "interaction_type": "single_turn",
+                    **row,
+                    "answer_attribution": [
+                        {
+                            "turn_idx": 0,
+                            "source": "output.raw",
+                            "extracted_value": f"{score:g}",
+                            "extraction_method": result.evaluator.id,
+                            "is_terminal": True,
+                        }
+                    ],
+                }
+
+
+def _sample(item: ItemView, score: float, scale: float, parts: Sequence[ItemPart]) -> dict[str, Any]:
+    given = {"raw": item.prompt, "reference": list[str]()}
+    # the hash of what a model was given, as the format's guide has it
+    joined = json.dumps(given, sort_keys=True, separators=(",", ":"))
+    facts = {
+        "image_sha256": item.image_sha256,
+        "seed": item.seed,
+        "cluster": parts[0].cluster,
+        "group": parts[0].group,
+        "weight": sum(part.weight for part in parts),
+        **{f"key.{name}": value for name, value in item.keys.items()},
+    }
+    return {
+        "sample_hash": hashlib.sha256(to_bytes(joined)).hexdigest(),
+        "input": {**given, "formatted": item.rewritten[1] if item.rewritten else None},
+        "output": {"raw": [item.path]},
+        # the format wants a word: the whole score
+        "evaluation": {"score": score, "is_correct": score >= scale},
+        "metadata": _texts(facts),
+    }

@@ -1,0 +1,217 @@
+"""``--publish DIR``: a folder that can be a dataset of the Hugging Face Hub, and holds what goes to other places."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from imageevalkit import registry
+from imageevalkit.atomic import write_atomic
+from imageevalkit.cell import short_path
+from imageevalkit.cell.jsonl import Tell
+from imageevalkit.cell.results import Result
+from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.metrics import grouped
+from imageevalkit.publishing import caveats, every_eval_ever, public
+from imageevalkit.report.collect import STALE, CellReport, ItemView, collect
+from imageevalkit.report.leaderboard import Ranks, csv_text
+from imageevalkit.report.pages import markdown_text
+from imageevalkit.text import counted, to_bytes
+
+EVALS, MODELS = "every_eval_ever", "models"
+_MARK = "imageevalkit"
+_SIZES = {1_000: "n<1K", 10_000: "1K<n<10K", 100_000: "10K<n<100K", 1_000_000: "100K<n<1M"}
+
+
+def check_folder(folder: Path) -> None:
+    """Raises UserError: others' files are in it."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"--publish: {folder} is no folder")
+    if folder.is_dir() and any(folder.iterdir()) and not _is_ours(folder):
+        raise UserError(
+            f"--publish: {folder} holds other files: give a new folder, or that of an earlier --publish"
+        )
+
+
+def _is_ours(folder: Path) -> bool:
+    try:
+        return f"- {_MARK}\n" in (folder / "README.md").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+
+
+def publish(folder: Path, tell: Tell) -> None:
+    """Write what there is in the output folder into ``folder``, which then holds nothing of an earlier call; each file
+    that cannot be read, and what is not published, is told in one line.
+
+    Raises:
+        UserError: there is no result, or ``folder`` holds others' files.
+        CellFailure: a file cannot be written.
+    """
+    check_folder(folder)
+    cells = collect(tell)
+    if not any(cell.result for cell in cells):
+        raise UserError("--publish: there is no result to publish")
+    items = {cell.cell: cell.items() for cell in cells if cell.is_latest}
+    try:
+        for name in (EVALS, MODELS):
+            shutil.rmtree(folder / name, ignore_errors=True)
+        # first: it marks the folder as ours
+        write_atomic(folder / "README.md", to_bytes(public(_card(cells))))
+        write_atomic(folder / "leaderboard.csv", to_bytes(public(csv_text(cells, Ranks()))))
+        texts = (_lines(cell.result, items.get(cell.cell, [])) for cell in cells if cell.result)
+        write_atomic(folder / "scores.jsonl", b"".join(texts))
+        for cell in cells:
+            if cell.result and cell.result.headline:
+                for name, content in every_eval_ever.files_of(cell, items.get(cell.cell, [])).items():
+                    write_atomic(folder / EVALS / name, content)
+        models = _eval_results([cell.result for cell in cells if cell.result])
+        for name, text in models.items():
+            write_atomic(folder / MODELS / name, text)
+    except OSError as error:
+        raise CellFailure(f"{error.filename or folder} cannot be written: {error.strerror}") from error
+    _say(folder, cells, models, tell)
+
+
+def _say(folder: Path, cells: Sequence[CellReport], models: Iterable[str], tell: Tell) -> None:
+    results = [cell.result for cell in cells if cell.result]
+    withheld = sum(not one.headline for one in results)
+    without = f", {withheld} of them withheld and without scores" if withheld else ""
+    place = shlex.quote(short_path(folder))
+    tell(f"published in {short_path(folder)}: {counted(len(results), 'result')}{without}")
+    repos = dict.fromkeys(Path(name).parent.parent.as_posix() for name in models)
+    if not repos:
+        tell(
+            "no .eval_results: no result is a whole, official measurement of a model on the Hub, by a benchmark whose "
+            "dataset is there"
+        )
+    tell(f"nothing was uploaded; to do so: hf upload <you>/<name> {place} . --repo-type dataset")
+    for repo in map(shlex.quote, repos):
+        tell(
+            f"to propose its .eval_results to a model: hf upload {repo} {place}/{MODELS}/{repo} . --create-pr"
+        )
+
+
+# ---- the dataset
+
+
+def _lines(result: Result, items: Sequence[ItemView]) -> bytes:
+    if result.withheld.startswith(STALE):  # of other images
+        return b""
+    return to_bytes(
+        public("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in _scores(result, items)))
+    )
+
+
+def _scores(result: Result, items: Sequence[ItemView]) -> Iterator[dict[str, Any]]:
+    """A row for each item of each metric of its own, all with the same columns."""
+    prompts = {item.id: item for item in items}
+    for name, metric in result.metrics.items():
+        for part in metric.parts:
+            item = prompts.get(part.item)
+            yield {
+                "model": result.model,
+                "benchmark": result.benchmark,
+                "benchmark_version": result.benchmark_version,
+                "evaluator": result.evaluator.id,
+                "metric": name,
+                "headline": name in result.headline,
+                "item": part.item,
+                "prompt": item.prompt if item else "",
+                "image_sha256": item.image_sha256 if item else "",
+                "score": part.total / part.weight if part.weight else None,
+                "total": part.total,
+                "weight": part.weight,
+                "group": part.group,
+                "cluster": part.unit,
+                "scale": metric.scale,
+                "limit": result.limit,
+                "caveats": "; ".join(caveats(result)),
+            }
+
+
+def _card(cells: Sequence[CellReport]) -> str:
+    from huggingface_hub import DatasetCardData
+
+    results = [cell.result for cell in cells if cell.result]
+    lines = sum(len(metric.parts) for result in results for metric in result.metrics.values())
+    data = DatasetCardData(
+        pretty_name="Scores of image generation models",
+        task_categories=["text-to-image"],
+        size_categories=next((size for most, size in _SIZES.items() if lines < most), "n>1M"),
+        tags=[_MARK, "evaluation", "leaderboard"],
+        configs=[
+            {"config_name": "leaderboard", "data_files": "leaderboard.csv", "default": True},
+            {"config_name": "scores", "data_files": "scores.jsonl"},
+        ],
+    )
+    said = grouped(((why, one) for one in results for why in caveats(one)), lambda each: each[0])
+    licences = dict.fromkeys(line for one in results for line in _licences(one.benchmark))
+    named = [
+        f"- {why}: {', '.join(f'{one.model} / {one.benchmark}' for _, one in of)}" for why, of in said.items()
+    ]
+    parts = [
+        f"---\n{data.to_yaml()}\n---\n",
+        "Scores of image generation models, measured with ImageEvalKit. `leaderboard.csv` has a row for each metric of "
+        "each model and benchmark, `scores.jsonl` one for each item of each metric; "
+        f"`{EVALS}/` the same in the format of [Every Eval Ever](https://github.com/evaleval/every_eval_ever) "
+        f"(schema {every_eval_ever.VERSION}).\n",
+        "Prompts and questions are the benchmarks' own: their licences hold for them.\n",
+        *[f"{line}\n" for line in licences],
+        markdown_text([cell for cell in cells if cell.result]).rstrip() + "\n",
+        *(["## What is no whole, official measurement\n", "\n".join(named) + "\n"] if named else []),
+    ]
+    return "\n".join(parts)
+
+
+def _licences(benchmark: str) -> list[str]:
+    try:
+        assets = registry.benchmark_files(benchmark).local
+    except (CellFailure, UserError):  # a benchmark that is here no more
+        return []
+    return [f"- {benchmark}: {licence}" for licence in dict.fromkeys(one.licence for one in assets)]
+
+
+# ---- the models
+
+
+def _eval_results(results: Sequence[Result]) -> dict[str, str]:
+    """``.eval_results/<benchmark>.yaml`` by path below the id of the model: whole, official measurements alone."""
+    from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
+    from huggingface_hub.utils import yaml_dump
+
+    found = dict[str, str]()
+    for result in results:
+        model = every_eval_ever.model_id(result)
+        dataset = _dataset(result.benchmark)
+        if caveats(result) or not dataset or model.startswith("unknown/"):
+            continue
+        entries = [
+            EvalResultEntry(
+                dataset_id=dataset,
+                task_id=result.benchmark
+                if len(result.headline) == 1
+                else f"{result.benchmark}_{name}".replace("/", "_"),
+                value=metric.value,
+                date=str(result.provenance.get("time", "")) or None,
+                notes=public(f"ImageEvalKit, {result.score_name(name)}, version {result.benchmark_version}"),
+            )
+            for name in result.headline
+            if (metric := result.metrics[name]).value is not None
+        ]
+        # of several official evaluators the latest
+        path = f"{model}/.eval_results/{result.benchmark}.yaml"
+        found.setdefault(path, yaml_dump(eval_result_entries_to_yaml(entries)))
+    return found
+
+
+def _dataset(benchmark: str) -> str:
+    try:
+        cls = registry.benchmark_class(benchmark)
+    except CellFailure:
+        return ""
+    return cls.hub_dataset if cls else ""

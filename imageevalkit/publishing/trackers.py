@@ -1,0 +1,190 @@
+"""``--export NAME[:TARGET]``: metrics and a sample table with images, sent to the user's experiment tracker.
+
+Each model is a run; of a checkpoint, ``name@1000``, it is the run ``name`` at that step. A withheld result has no
+metrics.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from PIL import Image
+
+from imageevalkit.cell import output_root
+from imageevalkit.cell.jsonl import Tell
+from imageevalkit.cell.results import Result
+from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.images import CorruptImage, decode
+from imageevalkit.publishing import public
+from imageevalkit.report.collect import CellReport, collect
+from imageevalkit.report.leaderboard import board_of
+from imageevalkit.secrets import one_line
+from imageevalkit.text import counted, plain
+
+PACKAGES = {"wandb": "wandb", "trackio": "trackio", "tensorboard": "tensorboardX"}
+"""What each tracker needs, by the name of the import, which is that of the package."""
+SAMPLES = 16
+"""Of each cell, in equal distances over its items."""
+_SIDE = 512  # pixels
+_PROJECT = "imageevalkit"
+_STEP = re.compile(r"(.+)@(\d+)")
+
+
+def check_tracker(tracker: str) -> None:
+    """Raises UserError: its package is not installed."""
+    package = PACKAGES[tracker]
+    if importlib.util.find_spec(package) is None:
+        raise UserError(f"--export {tracker} needs a package: .venv/bin/pip install {package}")
+
+
+class Sample(NamedTuple):
+    """An item of a cell for the table."""
+
+    item: str
+    prompt: str
+    image: Image.Image
+    values: str
+
+
+@dataclass
+class Run:
+    """What is sent of one model: by step, the metrics by name, and the samples by board."""
+
+    name: str
+    metrics: dict[int, dict[str, float]] = field(default_factory=dict)
+    samples: dict[int, dict[str, list[Sample]]] = field(default_factory=dict)
+
+
+def send(tracker: str, place: str, tell: Tell) -> None:
+    """Send all there is in the output folder to the project ``place``; of TensorBoard it is a folder; empty: a default.
+
+    Raises UserError: there is no result, or the package is not there; CellFailure: the tracker says no.
+    """
+    check_tracker(tracker)
+    cells = [cell for cell in collect(tell) if cell.result]
+    if not cells:
+        raise UserError("--export: there is no result to send")
+    runs = _runs(cells)
+    try:
+        where = _SENDERS[tracker](runs, place)
+    except Exception as error:  # a package of the user's own choice: any network, any disk
+        raise CellFailure(f"--export {tracker}: {one_line(error)}") from error
+    withheld = sum(not cell.result.headline for cell in cells if cell.result)
+    without = f"; {counted(withheld, 'withheld result')} not sent" if withheld else ""
+    tell(f"sent to {tracker}: {counted(len(runs), 'run')} ({where}){without}")
+
+
+# ---- what is sent
+
+
+def _runs(cells: Sequence[CellReport]) -> list[Run]:
+    runs: dict[str, Run] = {}
+    for cell in cells:
+        assert cell.result
+        if not cell.result.headline:
+            continue
+        found = _STEP.fullmatch(cell.result.model)
+        name, step = (found[1], int(found[2])) if found else (cell.result.model, 0)
+        run = runs.setdefault(name, Run(name))
+        run.metrics.setdefault(step, {}).update(_metrics(cell.result))
+        if samples := list(_samples(cell)):
+            run.samples.setdefault(step, {})[_label(cell.result)] = samples
+    return list(runs.values())
+
+
+def _label(result: Result) -> str:
+    return public(plain(board_of(result).label("", with_version=False)))
+
+
+def _metrics(result: Result) -> Iterator[tuple[str, float]]:
+    """With the ends of its interval, of a headline metric."""
+    board = board_of(result)
+    for name, metric in result.metrics.items():
+        if metric.value is not None:
+            label = public(plain(board.label(name, with_version=False)))
+            yield label, metric.value
+            if metric.interval and name in result.headline:
+                yield f"{label} low", metric.interval[0]
+                yield f"{label} high", metric.interval[1]
+
+
+def _samples(cell: CellReport) -> Iterator[Sample]:
+    there = [item for item in cell.items() if item.outcome == "generated" and item.path]
+    for item in there[:: max(1, -(-len(there) // SAMPLES))]:
+        try:
+            image = decode((cell.cell.folder / item.path).read_bytes()).convert("RGB")
+        except (OSError, CorruptImage):  # the report tells of it
+            continue
+        image.thumbnail((_SIDE, _SIDE))
+        values = ", ".join(f"{name} {value:g}" for name, value in item.values.items())
+        yield Sample(item.id, public(plain(item.prompt)), image, values)
+
+
+# ---- who it is sent to
+
+
+def _to_wandb(runs: Sequence[Run], place: str) -> str:
+    import wandb
+
+    for run in runs:
+        with wandb.init(project=place or _PROJECT, name=run.name, reinit="finish_previous") as there:
+            for step, metrics in sorted(run.metrics.items()):
+                tables = {
+                    f"samples {label}": wandb.Table(
+                        ["item", "prompt", "image", "scores"],
+                        [[one.item, one.prompt, wandb.Image(one.image), one.values] for one in samples],
+                    )
+                    for label, samples in run.samples.get(step, {}).items()
+                }
+                there.log({**metrics, **tables}, step=step)
+    return f"project {place or _PROJECT}"
+
+
+def _to_trackio(runs: Sequence[Run], place: str) -> str:
+    import pandas as pd
+    import trackio
+
+    for run in runs:
+        trackio.init(project=place or _PROJECT, name=run.name, embed=False)
+        for step, metrics in sorted(run.metrics.items()):
+            tables = {}
+            for label, samples in run.samples.get(step, {}).items():
+                rows = [(one.item, one.prompt, trackio.Image(one.image), one.values) for one in samples]
+                frame = pd.DataFrame(rows, columns=["item", "prompt", "image", "scores"])
+                tables[f"samples {label}"] = trackio.Table(dataframe=frame)
+            trackio.log({**metrics, **tables}, step=step)
+        trackio.finish()
+    return f"project {place or _PROJECT}; to look at it: trackio show --project {place or _PROJECT}"
+
+
+def _to_tensorboard(runs: Sequence[Run], place: str) -> str:
+    import numpy as np
+    from tensorboardX import SummaryWriter
+
+    folder = Path(place).expanduser() if place else output_root() / "tensorboard"
+    for run in runs:
+        with SummaryWriter(str(folder / run.name)) as writer:
+            for step, metrics in sorted(run.metrics.items()):
+                for name, value in metrics.items():
+                    writer.add_scalar(name, value, step)
+                for label, samples in run.samples.get(step, {}).items():
+                    writer.add_text(f"samples {label}", _markdown(samples), step)
+                    for one in samples:
+                        pixels = np.asarray(one.image)
+                        writer.add_image(f"{label}/{one.item}", pixels, step, dataformats="HWC")
+    return f"to look at it: tensorboard --logdir {folder}"
+
+
+def _markdown(samples: Sequence[Sample]) -> str:
+    escaped = str.maketrans({char: f"\\{char}" for char in "\\`*_|<>[]#~"})
+    rows = ([one.item, one.prompt, one.values] for one in samples)
+    lines = (f"| {' | '.join(text.translate(escaped) for text in row)} |" for row in rows)
+    return "\n".join(["| item | prompt | scores |", "| --- | --- | --- |", *lines])
+
+
+_SENDERS: Mapping[str, Any] = {"wandb": _to_wandb, "trackio": _to_trackio, "tensorboard": _to_tensorboard}

@@ -1,0 +1,150 @@
+"""Scores over the steps of a training run: what each checkpoint scored, and whether a step made a difference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from imageevalkit.cell import Cell
+from imageevalkit.cell.results import Metric, Result
+from imageevalkit.metrics import grouped
+from imageevalkit.report.leaderboard import Board, boards, format_interval, format_value, headline_of, shown
+from imageevalkit.statistics.comparison import Comparison, Measured, adjust, compare
+from imageevalkit.text import columns_of
+
+CURVE_NOTE = (
+    "Each step is compared with the one before and with the best one, prompt by prompt where the files say what each "
+    "item gives; p is by Holm's method over the steps of a curve. The best step is the luckiest, too: by its own "
+    "score it looks better than it is."
+)
+COLUMNS = ("step", "score", "95 % interval", "n", "to the step before", "to the best")
+
+
+class Point(NamedTuple):
+    """What the checkpoint of ``step`` scored.
+
+    ``to_previous`` is its difference to the step before (None: it is the first), ``to_best`` that to the step with the
+    highest score (None: it is that one); each has ``adjusted`` by Holm's method over the steps of the curve.
+    """
+
+    step: int
+    result: Result
+    metric: Metric
+    to_previous: Comparison | None
+    to_best: Comparison | None
+
+    @property
+    def value(self) -> float:
+        assert self.metric.value is not None
+        return self.metric.value
+
+
+class Curve(NamedTuple):
+    """A headline ``metric`` of the checkpoints of one ``run`` by step, at least two; all of one board and on all items,
+    or on as many of them, so that they may be compared."""
+
+    run: str
+    board: Board
+    metric: str
+    points: Sequence[Point]
+    label: str
+    """``run on longtext/en@ppocr-v4``."""
+
+    @property
+    def best(self) -> Point:
+        """The first of the highest."""
+        return max(self.points, key=lambda point: point.value)
+
+    @property
+    def scale(self) -> float:
+        """The top of the range of its values."""
+        return max(point.metric.scale for point in self.points)
+
+    def rows(self) -> list[list[str]]:
+        """The texts of :data:`COLUMNS` for each step."""
+        return [
+            [
+                f"{point.step}{' *' * (point is self.best)}",
+                format_value(point.value, point.metric.scale),
+                format_interval(point.metric),
+                str(point.metric.n),
+                _told(point.to_previous, point.metric.scale),
+                _told(point.to_best, point.metric.scale),
+            ]
+            for point in self.points
+        ]
+
+
+def curves(results: Iterable[Result]) -> list[Curve]:
+    """The curves in ``results``, by board, run and metric; a score that is withheld or has no number is no point."""
+    found, by_board = list[Curve](), boards(results)
+    versions = {(board.benchmark, board.version) for board in by_board}
+    for board, members in by_board.items():
+        several = sum(benchmark == board.benchmark for benchmark, _ in versions) > 1
+        for metric in headline_of(members):
+            points = list[tuple[int, Result, Metric]]()
+            for result in members:
+                checkpoint = Cell(result.model, result.benchmark).checkpoint
+                scored = shown(result, metric).metric
+                if checkpoint and scored:
+                    points.append((checkpoint.step, result, scored))
+            for (run, *_), of_run in grouped(points, lambda one: _joins(one[1])).items():
+                # of several results of one model the last counts, as on the board
+                alone = {step: (result, scored) for step, result, scored in of_run}
+                if len(alone) > 1:
+                    label = f"{run} on {board.label(metric, with_version=several)}"
+                    found.append(Curve(run, board, metric, _points(alone), label))
+    return found
+
+
+def _joins(result: Result) -> tuple[str, bool, int, int, str]:
+    """What the points of one curve have in common, on one board: the run, and how much of the benchmark they cover."""
+    checkpoint, coverage = Cell(result.model, result.benchmark).checkpoint, result.coverage
+    treatment = "" if coverage.complete else result.treatment
+    return (
+        checkpoint.run if checkpoint else "",
+        coverage.complete,
+        coverage.judged,
+        coverage.expected,
+        treatment,
+    )
+
+
+def _points(scored: dict[int, tuple[Result, Metric]]) -> list[Point]:
+    steps = sorted(scored)
+    measured = {step: Measured(str(step), scored[step][1]) for step in steps}
+    best = max(steps, key=lambda step: measured[step].metric.value or 0.0)
+    others = [step for step in steps if step != best]
+    before = adjust([compare(measured[step], measured[last]) for last, step in pairwise(steps)])
+    to_best = adjust([compare(measured[step], measured[best]) for step in others])
+    previous, of_best = dict(zip(steps[1:], before, strict=True)), dict(zip(others, to_best, strict=True))
+    return [Point(step, *scored[step], previous.get(step), of_best.get(step)) for step in steps]
+
+
+def _told(found: Comparison | None, scale: float) -> str:
+    """``+0.0120 [0.0030, 0.0210] p 0.003``; with "same" where chance would do as much; empty: there is none."""
+    if found is None:
+        return ""
+    sign = "" if found.difference < 0 else "+"
+    text = f"{sign}{format_value(found.difference, scale)}"
+    if found.interval:
+        low, high = (format_value(end, scale) for end in found.interval)
+        text += f" [{low}, {high}]"
+    p = found.p if found.adjusted is None else found.adjusted
+    if p is None:
+        return f"{text} not tested"
+    return f"{text} p {'< 0.001' if p < 0.001 else f'{p:.3f}'}" + ("" if found.told else ", not told apart")
+
+
+def curve_tables(found: Sequence[Curve]) -> str:
+    """The curves as tables for a terminal, ``*`` at the highest score; empty: there are none."""
+    lines = list[str]()
+    for curve in found:
+        rows = [[curve.label, *COLUMNS[1:]], *([f"  step {row[0]}", *row[1:]] for row in curve.rows())]
+        widths = [max(columns_of(row[i]) for row in rows) for i in range(len(COLUMNS))]
+        for row in rows:
+            cells = (text + " " * (width - columns_of(text)) for text, width in zip(row, widths, strict=True))
+            lines.append("  ".join(cells).rstrip())
+        lines.append("")
+    return "\n".join([*lines, CURVE_NOTE]) if lines else ""

@@ -1,0 +1,140 @@
+"""The leaderboard for spreadsheets and papers: ``leaderboard.xlsx`` and ``leaderboard.tex``."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from imageevalkit.cell.results import Result
+from imageevalkit.report.collect import CellReport
+from imageevalkit.report.leaderboard import (
+    CSV_COLUMNS,
+    GROUP_NOTE,
+    ORDER_NOTE,
+    Figure,
+    Ranks,
+    grid,
+    table_rows,
+)
+from imageevalkit.text import plain
+
+SHEETS = ("leaderboard", "metrics")
+"""The sheets of ``leaderboard.xlsx``: as shown, and the rows of ``leaderboard.csv``."""
+_ALWAYS = datetime(2000, 1, 1)
+_LONGEST = 32_767  # characters of a cell, of Excel
+_WIDEST = 60  # columns of text that a column shows
+_NOTE = (
+    "Bold is the best of a column, and all that cannot be told from it; higher is better; intervals are 95 %. "
+    "Scores of different evaluators, versions or item counts are never in one column."
+)
+_TEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "±": r"\ensuremath{\pm}",
+    "–": "--",
+    **{char: f"\\{char}" for char in "&%$#_{}"},
+}
+# what a font turns into another sign: ?` and !`, -- and ---, quotes
+_LIGATURE = re.compile(r"(?<=[?!])`|(?<=-)-|(?<=[`'])[`']")
+
+
+def workbook(cells: Iterable[CellReport], ranks: Ranks) -> bytes:
+    """``leaderboard.xlsx``. Numbers are numbers; a text stays one whatever it begins with, and is cut where Excel takes
+    no more of it. A withheld result has no values."""
+    import xlsxwriter  # a tenth of a second for those who have no report
+
+    cells = list(cells)
+    results = [cell.result for cell in cells if cell.result]
+    buffer = io.BytesIO()
+    with xlsxwriter.Workbook(buffer, {"in_memory": True}) as book:
+        book.set_properties({"created": _ALWAYS})  # the same results, the same bytes
+        formats = {
+            (scale, bold): book.add_format({"num_format": "0.0000" if scale else "0.00", "bold": bold})
+            for scale in (True, False)
+            for bold in (True, False)
+        }
+        head = book.add_format({"bold": True, "text_wrap": True, "valign": "top", "bottom": 1})
+        board, metrics = (book.add_worksheet(name) for name in SHEETS)
+        _fill(board, _as_shown(results, ranks, formats), head)
+        rows = [[row.get(name) for name in CSV_COLUMNS] for row in table_rows(cells, ranks)]
+        _fill(metrics, [list(CSV_COLUMNS), *rows], head)
+    return buffer.getvalue()
+
+
+def _as_shown(
+    results: Sequence[Result], ranks: Ranks, formats: Mapping[tuple[bool, bool], Any]
+) -> list[list[Any]]:
+    """Rows of values, each with its format where it has one."""
+    board = grid(results, ranks)
+    of_label = ("95 % low", "95 % high", "group", "remark")
+    table: list[list[Any]] = [["model", *(name for label in board.labels for name in (label, *of_label))]]
+    for model, figures in zip(board.models, board.rows, strict=True):
+        row: list[Any] = [model]
+        for figure in figures:
+            row += _figure(figure, formats) if figure else [None] * (1 + len(of_label))
+        table.append(row)
+    return [*table, [], [f"{ORDER_NOTE} {_NOTE} {GROUP_NOTE}"]]
+
+
+def _figure(figure: Figure, formats: Mapping[tuple[bool, bool], Any]) -> list[Any]:
+    metric = figure.metric
+    if metric is None or metric.value is None:
+        return [figure.text, None, None, None, None]
+    shown = formats[metric.scale <= 1, figure.best]
+    low, high = metric.interval or (None, None)
+    plainly = formats[metric.scale <= 1, False]
+    return [(metric.value, shown), (low, plainly), (high, plainly), figure.group, figure.remark]
+
+
+def _fill(sheet: Any, table: Sequence[Sequence[Any]], head: Any) -> None:
+    widths = dict[int, int]()
+    for y, row in enumerate(table):
+        for x, cell in enumerate(row):
+            value, shown = cell if isinstance(cell, tuple) else (cell, None)
+            if isinstance(value, int | float):
+                sheet.write_number(y, x, value, shown)
+            elif value:
+                # never sheet.write(), which takes "=1+1" for a formula and an address for a link
+                sheet.write_string(y, x, plain(str(value))[:_LONGEST], head if y == 0 else shown)
+                if len(row) > 1:
+                    widths[x] = max(widths.get(x, 0), len(str(value)))
+    for x, width in widths.items():
+        sheet.set_column(x, x, min(width, _WIDEST) + 1)
+    sheet.freeze_panes(1, 1)
+    if table and len(table[0]) > 1:
+        sheet.autofilter(0, 0, len(table) - 1 if all(table) else len(table) - 3, len(table[0]) - 1)
+
+
+def tex_text(cells: Iterable[CellReport], ranks: Ranks) -> str:
+    """``leaderboard.tex``: a table of booktabs as the leaderboard shows it, to be read with ``\\input``."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=lambda value: tex(str(value)),
+        variable_start_string="<<",
+        variable_end_string=">>",
+        comment_start_string="<#",
+        comment_end_string="#>",
+    )
+    board = grid([cell.result for cell in cells if cell.result], ranks)
+    return environment.get_template("leaderboard.tex.j2").render(board=board, note=f"{ORDER_NOTE} {_NOTE}")
+
+
+def tex(text: str) -> str:
+    """``text`` as LaTeX that shows exactly it, on one line."""
+    broken = _LIGATURE.sub(lambda found: f"\0{found[0]}", plain(text))
+    return "".join(_TEX.get(char, char) for char in broken).replace("\0", "{}")

@@ -1,0 +1,183 @@
+"""Files of votes that the report's voting page saves: ratings of models by them, and how far judges agree."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from imageevalkit.atomic import write_atomic
+from imageevalkit.cell import VOTES, output_root, short_path
+from imageevalkit.cell.jsonl import Shape, Tell, Time, read_json
+from imageevalkit.cell.results import ItemPart, folder_name
+from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.metrics import Stratum, grouped, interval_of_sum
+from imageevalkit.report.collect import STALE, CellReport
+from imageevalkit.report.leaderboard import boards, headline_of
+from imageevalkit.secrets import one_line
+from imageevalkit.statistics.votes import TIE, Table, Vote, rate
+
+FORMAT = "imageevalkit-votes/1"
+_VOTE = Shape[dict[str, Any]](
+    must={
+        **dict.fromkeys(("benchmark", "item", "left", "right"), str),
+        "winner": Literal["left", "right", "tie"],
+    },
+    may={"time": Time, "seconds": float},
+)
+_FILE = Shape[dict[str, Any]](must={"format": str, "votes": list[Any]}, may={"voter": str})
+_MOST_NAMED = 4
+
+
+def read_votes(path: Path) -> list[Vote]:
+    """The votes in a file. Raises CellFailure: it cannot be read, or one of them is none; nothing of it counts."""
+    where = short_path(path)
+    value = read_json(path)
+    try:
+        if isinstance(value, dict) and value.get("format") != FORMAT:
+            raise ValueError(f"its format is {value.get('format')!r}, expected {FORMAT!r}")
+        file = _FILE.read(value)
+    except ValueError as error:
+        raise CellFailure(f"{where} is no file of votes: {one_line(error, 200)}") from None
+    votes = []
+    for number, record in enumerate(file["votes"], 1):
+        try:
+            given = _VOTE.read(record)
+            if given["left"] == given["right"]:
+                raise ValueError(f"'{given['left']}' is on both sides")
+        except ValueError as error:
+            raise CellFailure(f"{where}: vote {number} is none: {one_line(error, 200)}") from None
+        names = {name: given[name] for name in ("benchmark", "item", "left", "right", "winner")}
+        votes.append(Vote(voter=file.get("voter", ""), time=given.get("time", ""), **names))
+    return votes
+
+
+def take_votes(paths: Iterable[Path]) -> list[Path]:
+    """Copy files of votes to where every report finds them, each once; the copies.
+
+    Raises:
+        UserError: one cannot be read; none was copied.
+        OSError: one cannot be written.
+    """
+    copies = {}
+    for path in paths:
+        try:
+            votes, content = read_votes(path), path.read_bytes()
+        except CellFailure as error:
+            raise UserError(f"--votes: {error}") from None
+        voter = votes[0].voter if votes else ""
+        name = folder_name(f"{voter or 'votes'} {hashlib.sha256(content).hexdigest()[:8]}")
+        copies[output_root() / VOTES / f"{name}.json"] = content
+    for copy, content in copies.items():
+        write_atomic(copy, content)
+    return list(copies)
+
+
+def vote_report(cells: Sequence[CellReport], tell: Tell) -> dict[str, Any] | None:
+    """What ``output/votes/*.json`` say of models, and how often judges of ``cells`` agree: a ``VoteReport`` of
+    ``page/src/data.ts``. None where there is no vote.
+
+    A file that is none is told and left out. Of two votes of one voter on the same two images the later counts.
+    """
+    files, votes = list[str](), list[Vote]()
+    for path in sorted((output_root() / VOTES).glob("*.json")):
+        try:
+            votes += read_votes(path)
+            files.append(path.name)
+        except CellFailure as error:
+            tell(f"votes are left out: {error}")
+    votes = _last_words(votes)
+    if not votes:
+        return None
+    by_benchmark = dict(sorted(grouped(votes, lambda vote: vote.benchmark).items()))
+    asked = {"": votes, **by_benchmark} if len(by_benchmark) > 1 else by_benchmark
+    tables, notes = list[dict[str, Any]](), list[str]()
+    for benchmark, own in asked.items():
+        found = rate(own)
+        tables += [{"benchmark": benchmark, "rows": [row._asdict() for row in one.rows]} for one in found]
+        notes += _notes(benchmark or "all benchmarks", found)
+    return {
+        "votes": len(votes),
+        "files": files,
+        "tables": tables,
+        "judges": list(_judges(cells, by_benchmark)),
+        "notes": notes,
+    }
+
+
+def _last_words(votes: Iterable[Vote]) -> list[Vote]:
+    """A file that was saved again has the votes of the first; who did not say a name is known by the time."""
+    last = dict[tuple[Any, ...], Vote]()
+    for number, vote in enumerate(votes):
+        who = (vote.voter,) if vote.voter else (vote.time or number, vote.winner)
+        key = (*who, vote.benchmark, vote.item, frozenset((vote.left, vote.right)))
+        if key not in last or last[key].time <= vote.time:
+            last[key] = vote
+    return list(last.values())
+
+
+def _notes(where: str, tables: Sequence[Table]) -> Iterator[str]:
+    if len(tables) > 1:
+        groups = "; ".join(_few([row.model for row in one.rows]) for one in tables)
+        yield (
+            f"{where}: no vote connects a model of one group with one of another ({groups}): "
+            "ratings of two groups do not compare"
+        )
+    for held in filter(None, (one.held for one in tables)):
+        has = "have" if len(held) > 1 else "has"
+        yield (
+            f"{where}: {_few(held)} {has} won or lost all votes against the others: "
+            "only a prior of one tie keeps such ratings finite"
+        )
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"{', '.join(names[:_MOST_NAMED])}{more}"
+
+
+# ---- judges
+
+
+def _judges(cells: Iterable[CellReport], votes: Mapping[str, Sequence[Vote]]) -> Iterator[dict[str, Any]]:
+    """How often the scores of each board's headline metrics prefer whom a voter prefers. A tie of a voter says nothing;
+    scores that are equal agree by half."""
+    results = [one.result for one in cells if one.result and not one.result.withheld.startswith(STALE)]
+    for board, members in boards(results).items():
+        # of rewritten prompts the images are others
+        for name in filter(None, headline_of(members)):
+            scores = {one.model: _scores(one.metrics[name].parts) for one in members if name in one.metrics}
+            agreed = dict[str, list[float]]()
+            for vote in votes.get(board.benchmark, ()):
+                pair = [scores.get(model, {}).get(vote.item) for model in (vote.left, vote.right)]
+                if vote.winner != TIE and pair[0] and pair[1]:
+                    (left, prompt), (right, _) = pair[0], pair[1]
+                    prefers = 0.5 if left == right else float((left > right) == (vote.winner == "left"))
+                    agreed.setdefault(prompt, []).append(prefers)
+            if agreed:
+                yield {
+                    "evaluator": board.evaluator,
+                    "benchmark": board.benchmark,
+                    "metric": name,
+                    **_agreement(agreed),
+                }
+
+
+def _scores(parts: Iterable[ItemPart]) -> dict[str, tuple[float, str]]:
+    """By item: its score, and what it shares with others of the same prompt."""
+    by_item = grouped(parts, lambda part: part.item)
+    weights = {item: sum(part.weight for part in own) for item, own in by_item.items()}
+    return {
+        item: (sum(part.total for part in own) / weights[item], own[0].unit)
+        for item, own in by_item.items()
+        if weights[item]
+    }
+
+
+def _agreement(agreed: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """By prompt, whose votes are not independent; of fewer than ten prompts everything is possible."""
+    parts = [(sum(own), float(len(own))) for own in agreed.values()]
+    n = sum(len(own) for own in agreed.values())
+    low, high = interval_of_sum([Stratum(1.0, parts, [*agreed])]) or (0.0, 1.0)
+    return {"agreement": sum(total for total, _ in parts) / n, "low": low, "high": high, "n": n}

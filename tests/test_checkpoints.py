@@ -1,0 +1,197 @@
+"""Checkpoints of a run: which folders are some, whether they are whole, and the models that they become."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imageevalkit.assets.checkpoints import files_of, holds_checkpoints, steps_in, tells_all, what_lacks
+from imageevalkit.cell import Cell, by_name, checkpoint_of
+from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.launch.checkpoints import lacks_of, with_checkpoints
+from imageevalkit.launch.models import missing_of_model, model_needs, resolve_model
+from imageevalkit.launch.options import Options
+from tests.support.checkpoints import begin_checkpoint, end_checkpoint, weights
+from tests.support.tiny_checkpoints.stable_diffusion import save_stable_diffusion
+
+RUN = "reference-noise"
+
+
+def expanded(model: str, kwargs: dict[str, Any], **more: Any) -> dict[str, dict[str, Any]]:
+    return with_checkpoints(Options(models={model: kwargs}, **more))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    for name in (
+        "checkpoint-500",
+        "checkpoint-1000",
+        "tmp-checkpoint-2000",
+        "step_03000.tmp",
+        ".checkpoint-9",
+    ):
+        end_checkpoint(tmp_path / "run" / name, 7)
+    (tmp_path / "run/logs/version_0").mkdir(parents=True)
+    (tmp_path / "run/trainer_state.json").write_text("{}")
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("checkpoint-1000", 1000),
+        ("step_0002000", 2000),
+        ("3000", 3000),
+        ("epoch=3-step=4000", 4000),
+        ("global_step5", 5),
+        ("unet", None),
+        ("tmp-checkpoint-7", None),
+        ("checkpoint-7.incomplete", None),
+    ],
+)
+def test_a_name_that_ends_in_a_number_is_a_step(tmp_path: Path, name: str, step: int | None) -> None:
+    (tmp_path / name).mkdir()
+    assert list(steps_in(tmp_path)) == ([] if step is None else [step])
+
+
+def test_names_of_models_tell_run_and_step() -> None:
+    assert checkpoint_of("org/run@1000") == ("org/run", 1000)
+    assert Cell("run@1000+dtm-1a2b3c4d", "x").checkpoint == ("run", 1000)
+    assert not any(map(checkpoint_of, ("run", "run@", "run@latest", "@5", "run@05", "run@1.5")))
+    names = ["run@1000", "b", "run@500", "a", "run"]
+    assert sorted(names, key=by_name) == ["a", "b", "run", "run@500", "run@1000"]
+
+
+def test_a_folder_of_checkpoints_becomes_models_by_step(run: Path) -> None:
+    found = expanded(RUN, {"model_path": str(run), "width": 64})
+    assert list(found) == [f"{RUN}@500", f"{RUN}@1000"]
+    assert found[f"{RUN}@500"] == {"model_path": str(run / "checkpoint-500"), "width": 64}
+    assert expanded(f"{RUN}@1000", {"model_path": str(run)}) == {
+        f"{RUN}@1000": {"model_path": str(run / "checkpoint-1000")}
+    }
+    one = {"model_path": str(run / "checkpoint-1000")}
+    assert expanded(f"{RUN}@1000", one) == {f"{RUN}@1000": one}, "the folder of the step itself will do, too"
+    setting = resolve_model(f"{RUN}@500", "t2i", False, found[f"{RUN}@500"])
+    assert setting["class"] == "ReferenceNoise"
+    assert setting["model_path"] == str(run / "checkpoint-500")
+    [asset] = model_needs(f"{RUN}@500", False, found[f"{RUN}@500"]).assets
+    assert asset.path == str(run / "checkpoint-500")  # type: ignore[union-attr]
+
+
+def test_what_is_a_checkpoint_itself_stays_one_model(run: Path, tmp_path: Path) -> None:
+    # as trainers of diffusers leave it: the last weights beside the folders of the steps before
+    (run / "model_index.json").write_text("{}")
+    assert list(expanded(RUN, {"model_path": str(run)})) == [RUN]
+    assert list(expanded(f"{RUN}@500", {"model_path": str(run)})) == [f"{RUN}@500"]
+    end_checkpoint(tmp_path / "parts/vae", 1)
+    end_checkpoint(tmp_path / "parts/llm-7", 1)
+    assert list(expanded(RUN, {"model_path": str(tmp_path / "parts")})) == [RUN]
+    assert list(expanded(RUN, {"model_path": "org/name"})) == [RUN]
+
+
+def test_lora_checkpoints_are_folders_or_files(tmp_path: Path) -> None:
+    for step in (500, 1000):
+        folder = tmp_path / f"run/checkpoint-{step}"
+        folder.mkdir(parents=True)
+        (folder / "pytorch_lora_weights.safetensors").write_bytes(weights(1))
+    found = expanded("qwen-image", {"lora": str(tmp_path / "run")})
+    assert found["qwen-image@500"] == {"lora": str(tmp_path / "run/checkpoint-500")}
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / "style-v2.safetensors").write_bytes(weights(1))
+    assert list(expanded("qwen-image", {"lora": str(files)})) == ["qwen-image"], "one file is the LoRA itself"
+    (files / "style-v2.safetensors").unlink()
+    for step in (10, 9):
+        (files / f"style-{step:06d}.safetensors").write_bytes(weights(1))
+    found = expanded("qwen-image", {"lora": str(files)})
+    assert list(found) == ["qwen-image@9", "qwen-image@10"]
+    assert found["qwen-image@9"] == {"lora": str(files / "style-000009.safetensors")}
+
+
+def test_what_cannot_be_meant_is_one_line(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no checkpoint of step 7 in .*run \(there: 500, 1000\)"):
+        expanded(f"{RUN}@7", {"model_path": str(run)})
+    with pytest.raises(UserError, match="no folder of its checkpoints is known"):
+        expanded(f"{RUN}@7", {})
+    (tmp_path / "empty/logs").mkdir(parents=True)
+    with pytest.raises(UserError, match="neither weights nor folders of checkpoints"):
+        expanded(RUN, {"model_path": str(tmp_path / "empty")})
+    end_checkpoint(run / "step_1000", 8)
+    with pytest.raises(UserError, match="checkpoint-1000 and step_1000 are both of step 1000"):
+        expanded(RUN, {"model_path": str(run)})
+    with pytest.raises(UserError, match=r"unknown model 'reference-nois@7' \(did you mean 'reference-noise'"):
+        resolve_model("reference-nois@7", "t2i", False, {})
+    assert list(expanded(f"{RUN}@7", {}, infer=False)) == [f"{RUN}@7"], "its images may be there"
+
+
+def test_a_checkpoint_that_is_half_there_blocks_its_cells(run: Path) -> None:
+    begin_checkpoint(run / "checkpoint-1500")
+    found = expanded(RUN, {"model_path": str(run)})
+    told = {model: lacks_of(model, kwargs) for model, kwargs in found.items()}
+    assert "model.safetensors has 1000 bytes instead of" in told.pop(f"{RUN}@1500")
+    assert not any(told.values())
+    assert not missing_of_model(f"{RUN}@500", "t2i", False, found[f"{RUN}@500"])
+    with pytest.raises(CellFailure):
+        resolve_model(f"{RUN}@500", "nothing", False, found[f"{RUN}@500"])
+
+
+def test_no_pipeline_is_taken_for_whole_before_its_last_file(tmp_path: Path) -> None:
+    save_stable_diffusion(tmp_path / "whole")
+    # in the order of save_pretrained: its parts in any, what names them last
+    files = sorted(files_of(tmp_path / "whole"), key=lambda name: (name == "model_index.json", name))
+    assert not what_lacks(tmp_path / "whole")
+    assert tells_all(tmp_path / "whole")
+    growing = tmp_path / "growing"
+    for name in files:
+        data, target = (tmp_path / "whole" / name).read_bytes(), growing / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for written in (data[:0], data[: len(data) // 2]):
+            target.write_bytes(written)
+            assert what_lacks(growing) or not tells_all(growing), name
+        target.write_bytes(data)
+        assert what_lacks(growing) or not tells_all(growing) or name == files[-1], name
+    assert not what_lacks(growing)
+    # in any other order: each file of weights counts, and each part
+    for name in files:
+        if name.endswith(".safetensors"):
+            path = growing / name
+            data = path.read_bytes()
+            path.write_bytes(data[:-1])
+            assert f"{name} has {len(data) - 1} bytes instead of {len(data)}" in what_lacks(growing)
+            path.unlink()
+            assert what_lacks(growing), name
+            path.write_bytes(data)
+    shutil.rmtree(growing / "vae")
+    assert what_lacks(growing) == "model_index.json names the part vae, which is missing"
+
+
+def test_shards_wait_for_each_other_and_for_their_index(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    for n in (1, 3):
+        (tmp_path / f"model-0000{n}-of-00003.safetensors").write_bytes(weights(n))
+        assert "is one of 3 shards" in what_lacks(tmp_path)
+    (tmp_path / "model-00002-of-00003.safetensors").write_bytes(weights(2))
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-000')
+    assert what_lacks(tmp_path) == "model.safetensors.index.json is no whole JSON"
+    (tmp_path / "model.safetensors.index.json").write_text(
+        '{"weight_map": {"a": "model-00002-of-00003.safetensors"}}'
+    )
+    assert not what_lacks(tmp_path)
+
+
+def test_what_torch_has_saved_is_whole_with_its_last_byte(tmp_path: Path) -> None:
+    import torch
+
+    path = tmp_path / "3000" / "diffusion_pytorch_model.bin"
+    path.parent.mkdir()
+    torch.save({"a": torch.zeros(1000)}, path)
+    assert not what_lacks(path.parent)
+    assert not tells_all(path.parent), "nothing says that there is no more to come"
+    path.write_bytes(path.read_bytes()[:-30])
+    assert what_lacks(path.parent) == "diffusion_pytorch_model.bin is cut short"
+    path.write_bytes(b"")
+    assert what_lacks(path.parent) == "diffusion_pytorch_model.bin is empty"
+    assert holds_checkpoints(tmp_path)

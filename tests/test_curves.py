@@ -1,0 +1,138 @@
+"""Scores over the steps of a run: which results join one curve, and what is told of each step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from html import unescape
+
+import numpy as np
+import pytest
+
+from imageevalkit.cell import output_root
+from imageevalkit.cell.results import Coverage, Evaluator, Metric, Result, Score
+from imageevalkit.errors import ExitStatus
+from imageevalkit.metrics import mean
+from imageevalkit.report.__main__ import main
+from imageevalkit.report.curves import Curve, curve_tables, curves
+from imageevalkit.report.leaderboard import format_table
+from imageevalkit.statistics.comparison import LEVEL, Measured, compare
+from tests.support.cells import PPOCR, QWEN, Made, write_cell
+
+N = 60
+
+
+def result(step: int | None, right: Sequence[bool], evaluator: Evaluator = QWEN, **more: object) -> Result:
+    """Of a benchmark of right or wrong."""
+    scores = [Score({"a": float(one)}).of_item(str(n)) for n, one in enumerate(right)]
+    n = len(right)
+    whole = Result(
+        model="run" if step is None else f"run@{step}",
+        benchmark="b",
+        benchmark_version="1",
+        evaluator=evaluator,
+        coverage=Coverage(n, n, 0, 0, 0, 0, n, 0, 0),
+        metrics={"a": mean(scores, "a")},
+        headline=["a"],
+        treatment="withhold",
+        limit=None,
+        provenance={},
+    )
+    return replace(whole, **more)  # type: ignore[arg-type]
+
+
+def first(count: int) -> list[bool]:
+    return [n < count for n in range(N)]
+
+
+def only(results: Sequence[Result]) -> Curve:
+    [curve] = curves(results)
+    return curve
+
+
+def test_steps_are_in_order_and_compared_with_the_one_before_and_the_best() -> None:
+    curve = only([result(1000, first(52)), result(500, first(20)), result(2000, first(50))])
+    assert (curve.run, curve.metric, curve.label) == ("run", "a", f"run on b/a@{QWEN.id}")
+    assert [point.step for point in curve.points] == [500, 1000, 2000]
+    assert curve.best.step == 1000
+    start, top, end = curve.points
+    assert start.to_previous is None
+    assert top.to_best is None
+    assert top.to_previous and end.to_previous and start.to_best and end.to_best
+    assert top.to_previous.difference == pytest.approx(32 / N)
+    assert top.to_previous.told
+    assert end.to_previous.difference == pytest.approx(-2 / N)
+    assert not end.to_previous.told
+    # two questions of each kind are asked: Holm doubles the smaller p
+    alone = compare(Measured("", top.metric), Measured("", start.metric))
+    assert alone.p is not None
+    assert top.to_previous.adjusted == pytest.approx(2 * alone.p)
+    assert alone.p < LEVEL < 2 * 0.5
+
+
+def test_only_results_that_were_measured_alike_join() -> None:
+    base = [result(500, first(20)), result(1000, first(30))]
+    half = Coverage(N, N, 0, 0, 0, 0, N - 5, 5, 0)
+    others = [
+        result(1500, first(30), PPOCR),
+        result(1600, first(30), benchmark_version="2"),
+        result(1700, first(30), benchmark="c"),
+        result(1800, first(30), limit=N),
+        result(1900, first(30), coverage=half, treatment="official"),
+        result(2000, first(30), coverage=half, headline=[], withheld="incomplete: 5 unparsed"),
+        result(2100, first(30), model="other@2100"),
+        result(None, first(30)),
+    ]
+    assert [point.step for point in only([*base, *others]).points] == [500, 1000]
+    assert curves([result(500, first(3))]) == []
+    assert curve_tables([]) == ""
+
+
+def test_two_runs_have_two_curves_and_chance_is_told_as_such() -> None:
+    rng = np.random.default_rng(7)
+    noise = [result(step, rng.random(N) < 0.5) for step in range(100, 1100, 100)]
+    other = [replace(one, model=one.model.replace("run", "other")) for one in noise]
+    found = curves(noise + other)
+    assert sorted(curve.run for curve in found) == ["other", "run"]
+    text = curve_tables(found)
+    assert len(re.findall(r"step \d+ \*", text)) == 2
+    assert text.count("not told apart") >= 2 * 8, "of ten checkpoints that are alike"
+
+
+def test_checkpoints_stand_together_by_step_where_their_best_would() -> None:
+    models = [result(step, first(right)) for step, right in ((1000, 20), (500, 40), (2000, 10))]
+    models.append(result(None, first(25), model="another"))
+    lines = format_table(models, 100).replace("* ", "  ").splitlines()
+    rows = [line.split()[0] for line in lines if "run@" in line or "another" in line]
+    assert rows == ["run@500", "run@1000", "run@2000", "another"]
+
+
+def places(shape: str, svg: str) -> list[tuple[float, float]]:
+    """The corners of the one of that ``shape``."""
+    [points] = re.findall(f'<{shape} points="([^"]*)"', svg)
+    return [(float(x), float(y)) for x, y in (point.split(",") for point in points.split())]
+
+
+def test_the_report_shows_the_curve() -> None:
+    for step, value in ((1000, 0.9), (500, 0.25), (1500, 0.75)):
+        items = [Made(f"images/{n}", f"prompt {n}", value=value) for n in range(4)]
+        write_cell(f"run@{step}", "b", items, {"accuracy": Metric(value, 4, (value - 0.1, value + 0.1))})
+    assert main([]) is ExitStatus.COMPLETE
+    page = unescape((output_root() / "report.html").read_text())
+    [svg] = re.findall(r'<svg class="curve".*?</svg>', page, re.DOTALL)
+    line, band = places("polyline", svg), places("polygon", svg)
+    assert line[1][0] - line[0][0] == pytest.approx(line[2][0] - line[1][0], abs=0.2), (
+        "steps as far as they are"
+    )
+    assert line[1][1] < line[2][1] < line[0][1], "higher is better, and up"
+    for n, (x, y) in enumerate(line):
+        (x_above, above), (x_below, below) = band[n], band[-1 - n]
+        assert x == x_above == x_below
+        assert above < y < below
+        assert y - above == pytest.approx(below - y, abs=0.2)
+    for step, text in ((500, "0.2500"), (1000, "0.9000"), (1500, "0.7500")):
+        assert f"step {step}: {text} of 1, 95 % interval ±0.1000" in svg
+    table = (output_root() / "leaderboard.md").read_text().partition("## Over the steps of training")[2]
+    steps = [row.split("|")[1].strip() for row in table.splitlines() if re.match(r"\| [0-9]", row)]
+    assert steps == ["500", "1000 \\*", "1500"]

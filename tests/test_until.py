@@ -1,0 +1,406 @@
+"""--until "a vs b": how often its verdict is right, what it takes; runs that stop early, go on and are completed."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from imageevalkit.cell import Cell
+from imageevalkit.cell.items import Item, drawn
+from imageevalkit.comparing.settling import Look, look
+from imageevalkit.errors import UserError
+from imageevalkit.launch.config import Config
+from imageevalkit.launch.options import Options, parse, resolve
+from imageevalkit.launch.rounds import first_round, next_round
+from imageevalkit.report.collect import collect
+from imageevalkit.report.leaderboard import Ranks, grid
+from imageevalkit.statistics.sequential import log_capital, verdict
+from perf.sequential import Setting, try_out
+from tests.support.cells import write_scored
+from tests.support.checkout import environ, make_checkout, needs_driver_env
+from tests.support.image_replies import base64_of, images_reply, png_of
+from tests.support.image_server import Fault, ImageServer, Received
+from tests.support.jobs import wait_for
+from tests.support.judge_server import ReplyServer
+from tests.support.schemas import check_files
+
+# ---- the test, by simulation; perf/sequential.py has more of it
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        Setting(True, 553, 0.0, 0.5),
+        Setting(False, 553, 0.0, 0.5),
+        Setting(True, 553, 0.0, 0.5, groups=True),
+    ],
+    ids=str,
+)
+def test_of_equal_models_at_most_5_percent_get_a_verdict(setting: Setting) -> None:
+    found = try_out(setting, 150)
+    assert found.told <= 0.05 and found.agree >= 0.95
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [Setting(False, 1000, 0.05, 0.3), Setting(False, 553, 0.05, 0.5), Setting(True, 5000, 0.05, 0.5)],
+    ids=str,
+)
+def test_5_percent_apart_the_winner_is_known_after_40_percent_of_the_images(setting: Setting) -> None:
+    found = try_out(setting, 40)
+    assert found.used <= 0.4 and found.agree >= 0.95 and found.told >= 0.9
+
+
+def test_what_is_settled_stays_settled_however_often_one_looks() -> None:
+    rng = np.random.default_rng(3)
+    given = rng.normal(0.1, 0.3, 400).clip(-1, 1)
+    looks = [verdict(given[:n], 400) for n in range(1, 401)]
+    first = next(n for n, one in enumerate(looks, 1) if one.first_is_better is not None)
+    assert {(one.first_is_better, one.items) for one in looks[first - 1 :]} == {(True, first)}
+    assert all(one.evidence < one.needed for one in looks[: first - 1])
+    other = verdict(-given, 400)
+    assert (other.first_is_better, other.items) == (False, first)
+
+
+def test_an_item_without_a_score_counts_as_the_worst_for_either_verdict() -> None:
+    given = np.full(100, 0.2)
+    lost = given.copy()
+    lost[5:10] = np.nan
+    for sign in (1, -1):
+        worst = np.where(np.isnan(lost), -1.0, sign * lost)
+        plain: tuple[np.ndarray, np.ndarray] = np.zeros(100, int), np.ones(1)
+        found = log_capital(sign * lost, 1000, *plain)
+        assert found == pytest.approx(log_capital(worst, 1000, *plain))
+    assert verdict(given, 1000).first_is_better and verdict(lost, 1000).items > verdict(given, 1000).items
+    assert verdict(np.full(100, np.nan), 1000).first_is_better is None
+
+
+def test_of_several_headline_metrics_each_needs_more() -> None:
+    assert verdict(np.zeros(5), 9).needed == pytest.approx(40)
+    assert verdict(np.zeros(5), 9, tests=3).needed == pytest.approx(120)
+
+
+def test_a_score_beyond_its_scale_has_no_verdict() -> None:
+    with pytest.raises(ValueError, match="beyond its scale"):
+        verdict(np.array([0.5, 1.5]), 10)
+
+
+def test_rounds_grow_to_all_items() -> None:
+    for total in (5, 30, 36, 200, 1000):
+        asked = [first_round(total)]
+        while asked[-1] < total:
+            asked.append(next_round(asked[-1], total))
+        assert asked == sorted(set(asked)) and len(asked) <= 12
+    assert first_round(1000) == 100 and next_round(100, 1000) == 125
+
+
+def test_images_of_one_prompt_are_drawn_together_and_the_same_for_every_model(tmp_path: Path) -> None:
+    def items(model: str) -> list[Item]:
+        names = [f"{prompt}_{n}" for n in range(2) for prompt in range(20)]
+        return [
+            Item(name, tmp_path / model / f"{name}.png", 1, name.split("_")[0], None, {}) for name in names
+        ]
+
+    order = [item.id for item in drawn(items("a"), "x", 40)]
+    assert [item.id for item in drawn(items("b"), "x", 40)] == order
+    assert [item.id for item in drawn(items("a"), "x", 7)] == order[:7]
+    assert all(a.split("_")[0] == b.split("_")[0] for a, b in zip(order[::2], order[1::2], strict=True))
+    assert order != sorted(order) and drawn(items("a"), "x", None) == items("a")
+    assert order != [item.id for item in drawn(items("a"), "y", 40)]
+
+
+# ---- what files say
+
+
+TOTAL = 400
+
+
+def write_partial(
+    model: str, values: Mapping[str, float], asked: int, benchmark: str = "x", **more: Any
+) -> None:
+    """As a run that asked for so many of 400 items leaves it; what has no value was refused."""
+    judged = len(values)
+    counts = {"expected": TOTAL, "generated": judged, "judged": judged, "refused": asked - judged}
+    none = dict.fromkeys(("failed", "blank", "corrupt", "unparsed", "judge_failed"), 0)
+    fields = {"coverage": {**none, **counts, "unasked": TOTAL - asked}, "state": "partial", **more}
+    write_scored(Cell(model, benchmark), values, more=fields)
+
+
+def of_two(better: float, asked: int) -> tuple[dict[str, float], dict[str, float]]:
+    first = {f"p/{n:03}": float(n % 10 < 5 + 5 * better) for n in range(asked)}
+    return first, {f"p/{n:03}": float(n % 10 < 5) for n in range(asked)}
+
+
+def seen(benchmark: str = "x") -> Look:
+    found = look(Cell("a", benchmark), Cell("b", benchmark), print)
+    assert found
+    return found
+
+
+def test_a_look_settles_each_metric_by_the_items_that_both_have() -> None:
+    for model, values in zip(("a", "b"), of_two(0.4, 100), strict=True):
+        write_partial(model, values, 100)
+    found = seen()
+    assert (found.asked, found.total, found.both, found.is_settled) == (100, TOTAL, 100, True)
+    [(winner, items)] = found.better(("a", "b")).values()
+    assert winner == "a" and 10 < items <= 100
+    assert f"100 of 400 items: accuracy: a > b, settled after {items}" in found.told(("a", "b"))
+
+
+def test_refused_items_hold_a_verdict_back() -> None:
+    first, second = of_two(0.4, 100)
+    write_partial("a", first, 100)
+    write_partial("b", {item: value for n, (item, value) in enumerate(second.items()) if n % 2}, 100)
+    records = [json.loads(line) for line in Cell("b", "x").scores.read_text().splitlines()]
+    judged = {record["item"] for record in records}
+    lost = [{"item": item, "status": "not_generated"} for item in first if item not in judged]
+    Cell("b", "x").scores.write_text("".join(f"{json.dumps(one)}\n" for one in [*records, *lost]))
+    found = seen()
+    assert found.both == 50 and not found.is_settled
+
+
+def test_what_is_no_mean_over_items_is_told_and_all_items_are_needed() -> None:
+    for model, values in zip(("a", "b"), of_two(0.4, 100), strict=True):
+        write_partial(model, values, 100)
+        path = Cell(model, "x").scores
+        path.write_text(path.read_text().replace(", 1]]", ", 2]]"))
+    assert seen().unfit == "accuracy: its items weigh differently, so that all items are needed"
+
+
+def test_a_partial_result_ranks_with_no_other() -> None:
+    for model, values in zip(("a", "b"), of_two(0.4, 100), strict=True):
+        write_partial(model, values, 100)
+    for model, values in zip(("c", "d"), of_two(0.4, TOTAL), strict=True):
+        write_scored(Cell(model, "x"), values)
+    board = grid([one.result for one in collect() if one.result], Ranks())
+    full, partial = board.labels
+    assert partial == f"{full} (stopped after 100 items)"
+    shown = dict(zip(board.models, board.rows, strict=True))
+    assert {model: [one is not None for one in row] for model, row in shown.items()} == {
+        "a": [False, True],
+        "b": [False, True],
+        "c": [True, False],
+        "d": [True, False],
+    }
+    for row in (shown["a"], shown["b"]):
+        assert row[1] and (row[1].group, row[1].best, row[1].remark) == ("", False, "100/400, stopped early")
+    assert shown["c"][0] and shown["c"][0].best
+
+
+# ---- options
+
+
+def options(*words: str) -> Options:
+    return resolve(parse(["--model_names", "a;b", "--ds_names", "x", *words]), Config())
+
+
+def test_the_two_models_are_named_with_vs() -> None:
+    assert options("--until", " a  vs b ").until == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["a"], "'a' names no two models"),
+        (["a vs "], "names no two models"),
+        (["a vs b vs c"], "names no two models"),
+        (["a vs a"], "names 'a' twice"),
+        (["a vs c"], "'c', which is no model of this run"),
+        (["a vs b", "--model_names", "a;b;c"], "this run has 'c' too"),
+        (["a vs b", "--batch"], "does not go with --batch"),
+        (["a vs b", "--launcher", "slurm"], "does not go with --launcher slurm"),
+        (["a vs b", "--launcher", "export"], "does not go with --launcher export"),
+        (["a vs b", "--missing_items", "official"], "does not go with --missing_items official"),
+        (["a vs b", "--gate", "x.zip"], "does not go with --gate"),
+        (["a vs b", "--infer", "false"], "leave out --infer false"),
+        (["a vs b", "--rescore"], "leave out --rescore"),
+        (["a vs b", "--images", "there"], "leave out --images"),
+    ],
+)
+def test_what_cannot_be_is_told_in_one_line(words: list[str], said: str) -> None:
+    with pytest.raises(UserError, match=said.replace("(", r"\(")) as error:
+        options("--until", *words)
+    assert "\n" not in str(error.value)
+
+
+# ---- runs
+
+BENCHMARK = '''
+"""Asks of each image whether it shows what it should."""
+
+from __future__ import annotations
+
+from imageevalkit.benchmark.shapes import YesNo
+
+
+class {cls}(YesNo):
+    name, version, judge = "{name}", "1", "openai:judge-a"
+    question = "Does it show {{prompt}}?"
+'''
+MODELS, SIDES = ("model-a", "model-b"), {"model-a": 64, "model-b": 96}
+FAR, NEAR = 200, 36  # items
+
+
+class SizedServer(ImageServer):
+    """Each model makes images of its own size; those beyond the first ``free`` wait."""
+
+    free = 10**9
+
+    @property
+    def faults(self) -> Mapping[str, Fault]:
+        return {**super().faults, "ok": _sized}
+
+    def enter(self, request: Received) -> str:
+        fault = super().enter(request)
+        wait_for(lambda: request.number <= self.free, 60)
+        return fault
+
+
+def _sized(handler: Any, request: Received) -> None:
+    png = png_of(request.prompt, SIDES[str(request.fields["model"])])
+    handler.send_json(200, images_reply({"b64_json": base64_of(png)}))
+
+
+class SizeJudge(ReplyServer):
+    """Knows whose image it is by its width: of what is "far" model-a shows most and model-b little, else they are
+    alike."""
+
+    def enter(self, request: Received) -> str:
+        [file] = request.files
+        request.fields["width"] = int.from_bytes(file.data[16:20], "big")
+        return super().enter(request)
+
+
+def shows(request: Received) -> str:
+    chance = int(hashlib.sha256(request.prompt.encode()).hexdigest()[:8], 16) / 16**8
+    able = 0.9 if request.fields["width"] == SIDES["model-a"] and "far" in request.prompt else 0.3
+    return "yes" if chance < able else "no"
+
+
+@dataclass
+class Runs:
+    checkout: Path
+    images: SizedServer
+    judge: SizeJudge
+
+    def start(self, *more: str, benchmarks: str = "far;near") -> subprocess.Popen[str]:
+        asking = f"base_url={self.judge.base_url},api_key_env=JUDGE_API_KEY"
+        words = ["--model_names", ";".join(MODELS), "--ds_names", benchmarks, "--use_api", "true"]
+        keys = {"API_KEY": "sk-a", "JUDGE_API_KEY": "sk-b", "BASE_URL": self.images.base_url}
+        return subprocess.Popen(
+            ["bash", "eval.sh", *words, "--judge_kwargs", asking, "--num_workers", "8", *more],
+            cwd=self.checkout,
+            env=environ(self.checkout, **keys),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *more: str, benchmarks: str = "far;near") -> str:
+        process = self.start(*more, benchmarks=benchmarks)
+        said, told = process.communicate(timeout=200)
+        assert process.returncode == 0, (said, told)
+        return said
+
+    def folder(self, model: str, benchmark: str) -> Path:
+        return self.checkout / "output" / model / benchmark
+
+    def result(self, model: str, benchmark: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder(model, benchmark) / "result.json").read_text())
+        return found
+
+    def stored(self, benchmark: str) -> set[tuple[str, str]]:
+        """Model and prompt of each image that is there, and on record."""
+        found = set()
+        for model in MODELS:
+            folder = self.folder(model, benchmark)
+            path = folder / "generation.jsonl"
+            # the last line may be under way
+            for line in path.read_text().split("\n")[:-1] if path.exists() else ():
+                record = json.loads(line)
+                if (folder / f"{record['item']}.png").exists():
+                    found.add((model, record["prompt"]))
+        return found
+
+    def made(self) -> Counter[tuple[str, str]]:
+        return Counter((str(one.fields["model"]), one.prompt) for one in self.images.requests)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    checkout = make_checkout(tmp_path_factory.mktemp("until") / "kit")
+    for name, count in (("far", FAR), ("near", NEAR)):
+        folder = checkout / "benchmarks" / name
+        folder.mkdir()
+        (folder / "benchmark.py").write_text(BENCHMARK.format(cls=name.title(), name=name))
+        prompts = [{"prompt": f"{name} thing {n:03d}"} for n in range(count)]
+        (folder / "prompts.json").write_text(json.dumps(prompts))
+    with SizedServer() as images, SizeJudge() as judge:
+        judge.reply = shows
+        yield Runs(checkout, images, judge)
+
+
+UNTIL = ("--until", "model-a vs model-b")
+
+
+@needs_driver_env
+def test_a_run_stops_once_it_is_settled_and_another_one_makes_the_rest(runs: Runs) -> None:
+    """Killed in the first round, it goes on from there; nothing is ever made or asked twice."""
+    runs.images.free = 40
+    killed = runs.start(*UNTIL)
+    wait_for(lambda: len(runs.stored("far")) >= 10, 60)
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.communicate(timeout=60)
+    stored = runs.stored("far") | runs.stored("near")
+    runs.images.free = 10**9
+    said = runs.run(*UNTIL)
+    assert "far: 30 of 200 items: accuracy: model-a > model-b, settled after" in said
+    assert "near: it is not settled which of the two is better; all items were asked for" in said
+    for model in MODELS:
+        stopped, full = runs.result(model, "far"), runs.result(model, "near")
+        coverage = stopped["coverage"]
+        assert (stopped["state"], coverage["judged"], coverage["unasked"], coverage["failed"]) == (
+            *("partial", 30, FAR - 30, 0),
+        )
+        assert stopped["headline"] == ["accuracy"] and not stopped["withheld"]
+        assert stopped["until"]["pair"] == [*MODELS]
+        assert stopped["until"]["better"]["accuracy"][0] == "model-a"
+        assert f"30 of {FAR} items were asked for (--until)" in stopped["notes"][0]
+        assert (full["state"], full["coverage"]["judged"], full["until"]) == ("complete", NEAR, None)
+        check_files(runs.folder(model, "far"))
+        assert len([*(runs.folder(model, "far") / "images").iterdir()]) == 30
+    rows = list(csv.DictReader((runs.checkout / "output/leaderboard.csv").read_text().splitlines()))
+    groups = {row["group"] for row in rows if row["benchmark"] == "far"}
+    assert groups == {""} and {row["unasked"] for row in rows if row["benchmark"] == "far"} == {"170"}
+    twice = {one for one, count in runs.made().items() if count > 1}
+    # what was under way when it was killed is lost, and nothing else
+    assert stored and not twice & stored
+    # the same again has nothing to make or ask, and all items are those that lacked
+    before = runs.made(), runs.judge.received
+    assert "settled after" in runs.run(*UNTIL, benchmarks="far")
+    assert (runs.made(), runs.judge.received) == before
+    runs.run(benchmarks="far")
+    assert {one for one, count in runs.made().items() if count > 1} == twice
+    assert runs.judge.received == 2 * (FAR + NEAR)
+    for model in MODELS:
+        found = runs.result(model, "far")
+        assert (found["state"], found["coverage"]["judged"], found["until"]) == ("complete", FAR, None)
+
+
+@needs_driver_env
+def test_a_dry_run_tells_that_it_may_be_less(runs: Runs) -> None:
+    said = runs.run(*UNTIL, "--dry_run")
+    assert "that is the most: --until asks for 10% of the items of a benchmark (30 at least)" in said

@@ -1,0 +1,185 @@
+"""``--watch``: checkpoints as a trainer writes them, evaluated by a real run of eval.sh that signals end."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imageevalkit.errors import UserError
+from imageevalkit.launch.config import Config
+from imageevalkit.launch.options import Options
+from imageevalkit.launch.watch import watch
+from tests.support.checkout import add_model, environ, make_checkout, needs_driver_env
+from tests.support.checkpoints import TRAINED, begin_checkpoint, end_checkpoint
+from tests.support.fake_vllm import install, starts
+from tests.support.jobs import marked, wait_for
+from tests.support.served_benchmark import add_served_benchmark
+from tests.support.tiny_vlm import save_qwen3_vl
+
+pytestmark = needs_driver_env
+
+
+class Watching:
+    """``bash eval.sh --watch`` in the background; ``said`` is what it has printed."""
+
+    def __init__(self, checkout: Path, folder: Path, *words: str, **env: str) -> None:
+        self.output, self._file = checkout / "output", checkout / "said.txt"
+        command = ["bash", str(checkout / "eval.sh"), "--model_names", "run", "--ds_names", "alpha"]
+        with self._file.open("w") as out:
+            self.process = subprocess.Popen(
+                [*command, "--watch", str(folder), *words],
+                env=environ(checkout, CUDA_VISIBLE_DEVICES="", **env),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def said(self) -> str:
+        return self._file.read_text()
+
+    def until(self, text: str) -> None:
+        wait_for(lambda: text in self.said or self.process.poll() is not None, 60)
+        assert text in self.said, self.said
+
+    def is_evaluated(self, step: int) -> None:
+        path = self.output / f"run@{step}/alpha/result.json"
+        wait_for(lambda: path.exists() or self.process.poll() is not None, 60)
+        assert json.loads(path.read_text())["state"] == "complete", self.said
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(30)
+
+
+class Tree:
+    def __init__(self, folder: Path) -> None:
+        self.checkout = make_checkout(folder / "checkout")
+        self.folder, self.marker = folder / "runs/one", str(folder)
+        self.folder.parent.mkdir()
+        add_served_benchmark(self.checkout, "alpha")
+        add_model(self.checkout, "run", "Trained", TRAINED)
+        self._started = list[Watching]()
+
+    def watch(self, *words: str, **env: str) -> Watching:
+        self._started.append(Watching(self.checkout, self.folder, *words, TEST_MARKER=self.marker, **env))
+        return self._started[-1]
+
+    def close(self) -> None:
+        for one in self._started:
+            if one.process.poll() is None:
+                one.process.kill()
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Tree]:
+    made = Tree(tmp_path)
+    yield made
+    made.close()
+
+
+def test_checkpoints_are_evaluated_as_they_become_whole_by_one_server(tree: Tree, tmp_path: Path) -> None:
+    starts_file = install(tmp_path / "conda/envs/vllm")
+    conda = {"CONDA_BASE": str(tmp_path / "conda")}
+    watching = tree.watch(**conda)
+    watching.until("0 checkpoints evaluated")
+    end_checkpoint(tree.folder / "tmp-checkpoint-600", 9)
+    begin_checkpoint(tree.folder / "checkpoint-700")
+    begin_checkpoint(tree.folder / "checkpoint-500")
+    watching.until("run@500 waits: model.safetensors has 1000 bytes instead of")
+    watching.until("run@700 waits:")
+    watching.until("2 not whole yet")
+    shutil.rmtree(tree.folder / "checkpoint-700")
+    watching.until("run@700 has gone before it was whole: passed over")
+    assert not starts(starts_file)
+    end_checkpoint(tree.folder / "checkpoint-500", 40)
+    watching.is_evaluated(500)
+    end_checkpoint(tree.folder / "checkpoint-1000", 80)
+    watching.is_evaluated(1000)
+    watching.until("2 checkpoints evaluated")
+    assert watching.stop() == 0, watching.said
+    assert len(starts(starts_file)) == 1, "the judge is loaded once"
+    assert not marked(tree.marker)
+    assert sorted(path.name for path in watching.output.glob("run@*")) == ["run@1000", "run@500"]
+    steps = (watching.output / "leaderboard.md").read_text().partition("## Over the steps")[2]
+    assert steps.index("| 500") < steps.index("| 1000")
+
+    # another start goes on: what is done is not done again
+    again = tree.watch(**conda)
+    again.until("run@500, run@1000: whole, and evaluated by the results there are")
+    again.until("2 checkpoints evaluated; ")
+    assert len(starts(starts_file)) == 1
+    assert "Traceback" not in again.said + watching.said
+    assert again.stop(signal.SIGINT) == 0
+
+
+def test_what_was_under_way_is_gone_on_with_and_what_goes_meanwhile_has_failed(
+    tree: Tree, tmp_path: Path
+) -> None:
+    install(tmp_path / "conda/envs/vllm")
+    conda = {"CONDA_BASE": str(tmp_path / "conda")}
+    end_checkpoint(tree.folder / "1000", 40)
+    watching = tree.watch("--custom_model_kwargses", "seconds=30", **conda)
+    watching.until("running     generate run@1000/alpha 0/3")
+    assert watching.stop() == 143
+    assert not marked(tree.marker)
+    again = tree.watch("--custom_model_kwargses", "waits=2", **conda)
+    again.is_evaluated(1000)
+    again.until("1 checkpoint evaluated")
+    end_checkpoint(tree.folder / "2000", 80)
+    again.until("running     generate run@2000/alpha 0/3 loading model")
+    shutil.rmtree(tree.folder / "2000")
+    again.until("2000 has gone while it was evaluated")
+    again.until("1 checkpoint evaluated, 1 not complete")
+    assert "No such file or directory" in again.said
+    assert again.stop() == 1
+    assert "Traceback" not in again.said
+
+
+def test_a_judge_in_the_evaluation_itself_is_loaded_once(tree: Tree, tmp_path: Path) -> None:
+    save_qwen3_vl(tmp_path / "tiny-qwen3-vl")
+    rules = tree.checkout / "benchmarks/alpha/benchmark.py"
+    rules.write_text(rules.read_text().replace("int(answer.text[-1])", "len(answer.text) % 2"))
+    judge = ("--judges", f"alpha=transformers:{tmp_path / 'tiny-qwen3-vl'}")
+    end_checkpoint(tree.folder / "step_1", 40)
+    end_checkpoint(tree.folder / "step_2", 80)
+    watching = tree.watch(*judge, "--judge_kwargs", f"environment={sys.prefix},dtype=float32")
+    watching.is_evaluated(1)
+    watching.is_evaluated(2)
+    watching.until("2 checkpoints evaluated")
+    assert watching.stop() == 0, watching.said
+    logs = "".join(path.read_text() for path in (tree.checkout / "log").glob("run@*/alpha_evaluate_*.log"))
+    assert logs.count("judge: loading") == 1
+    assert logs.count("=== complete") == 2
+    assert not marked(tree.marker)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"launcher": "slurm"}, "--launcher: --watch runs jobs on this machine"),
+        ({"models": {"run": {}, "other": {}}}, "--watch watches the checkpoints of one model"),
+        ({"models": {"run@5": {}}}, "without a step"),
+        ({"infer": False}, "--watch makes images"),
+        ({"dry_run": True}, "--watch starts with what is there"),
+        ({"use_api": True}, "is for weights on this machine"),
+        ({"gate": Path("baseline")}, "has no end to compare at"),
+        ({"export": ("wandb", "")}, "has no end to publish at"),
+        ({"watch": Path("/nowhere/at/all")}, "there is no /nowhere/at"),
+        ({"benchmarks": ["quicktxt"]}, "did you mean 'quicktext'"),
+    ],
+)
+def test_what_does_not_go_with_it_is_told_at_once(given: dict[str, Any], told: str, tmp_path: Path) -> None:
+    usual = {"models": {"reference-noise": {}}, "benchmarks": ["quicktext"], "watch": tmp_path / "runs"}
+    with pytest.raises(UserError, match=re.escape(told)):
+        watch(Options(**{**usual, **given}), Config())
