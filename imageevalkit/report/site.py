@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 import msgspec
 from markupsafe import Markup
+from msgspec.structs import replace
 from tqdm import tqdm
 
 from imageevalkit.atomic import write_atomic
@@ -35,6 +36,7 @@ from imageevalkit.report.leaderboard import Ranks
 from imageevalkit.report.pages import COMPARISON_PAGE, template
 
 PAGE, SINGLE = "index.html", "report.html"
+_OPENING = '<script type="application/json" data-part="index">'
 _BUNDLE = Path(__file__).parent / "bundle"
 _STATE = ".state.json"
 # A select with more choices than this is a list, not a filter.
@@ -81,6 +83,8 @@ def write_site(
         part = _prompts(site, of_it)
         counts[name], prompts[name] = len(part.rows), parts.to_json(part)
     index = index_of(built, counts, found, beside, ranks, place)
+    if (last := _index_in(site / PAGE)) and replace(index, made=last.made) == last:
+        index = last  # of the time since when it has been so
     for name in ("page.js", "page.css"):
         _write(site / name, (_BUNDLE / name).read_bytes())
     for n, benchmark in enumerate(index.benchmarks):
@@ -101,6 +105,20 @@ def write_site(
     single = place / SINGLE
     _write(single, _single(site, index, pictures, megabytes))
     return [site / PAGE, single]
+
+
+def _split(page: Path) -> tuple[str, str, str]:
+    """The JSON of the index in ``page``, and what stands before and behind it. Raises OSError: it cannot be read."""
+    before, opening, rest = page.read_text(encoding="utf-8").partition(_OPENING)
+    text, closing, after = rest.partition("</script>")
+    return before + opening, text, closing + after
+
+
+def _index_in(page: Path) -> parts.Index | None:
+    """None: there is none, or it is of another version."""
+    with contextlib.suppress(OSError, ValueError):
+        return parts.of_json(_split(page)[1].encode(), parts.Index)
+    return None
 
 
 def _scatter(site: Path, cells: Sequence[CellReport], relations: Mapping[str, Relations]) -> dict[str, str]:
@@ -232,11 +250,7 @@ def _inputs(known: Sequence[_Sources]) -> list[parts.Input]:
     for sources in known:
         found = {**sources, **found}
     several = len(found) > 1
-    return [
-        msgspec.structs.replace(one, of=model) if several else one
-        for model, inputs in found.values()
-        for one in inputs
-    ]
+    return [replace(one, of=model) if several else one for model, inputs in found.values() for one in inputs]
 
 
 def _input(n: int, report: CellReport, placed: set[str], path: str, copy_sha256: str) -> parts.Input:
@@ -305,3 +319,51 @@ def _single(site: Path, index: parts.Index, pictures: Iterable[str], megabytes: 
 def _json_of(path: Path, name: str) -> bytes:
     """The JSON of a part's file."""
     return path.read_bytes()[len(b"reportPart(%s," % parts.script_json(name)) : -len(b")\n")]
+
+
+# ---- elsewhere
+
+
+def copy_site(
+    site: Path, target: Path, public: Callable[[str], str], of_settings: Callable[[str], str]
+) -> None:
+    """Copy a site that :func:`write_site` wrote, without what lies beside it: whole images are not there. All texts are
+    as ``public`` makes them, those of evaluators and provenance first as ``of_settings`` does. Files that are the same
+    stay as they are.
+
+    Raises OSError: a file cannot be read, or written.
+    """
+    before, text, after = _split(site / PAGE)
+    index = parts.of_json(text.encode(), parts.Index)
+    cells = [
+        replace(
+            cell,
+            evaluator={name: of_settings(value) for name, value in cell.evaluator.items()},
+            provenance={name: of_settings(value) for name, value in cell.provenance.items()},
+        )
+        for cell in index.cells
+    ]
+    alone = replace(
+        index,
+        cells=cells,
+        roots=["" for _ in index.roots],
+        relations=[replace(one, files=[]) for one in index.relations],
+        comparisons=[],
+    )
+    kept = set[Path]()
+    for path in sorted(site.rglob("*")):
+        to = target / path.relative_to(site)
+        if path.is_dir() or path.name.startswith(".") or path.name == PAGE:
+            continue
+        kept.add(to)
+        if path.suffix == ".webp":
+            if not to.exists():
+                to.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, to)
+        else:
+            is_data = path.is_relative_to(site / "data")
+            _write(to, public(path.read_text(encoding="utf-8")).encode() if is_data else path.read_bytes())
+    _write(target / PAGE, (before + public(parts.script_json(alone).decode()) + after).encode())
+    for path in target.rglob("*"):
+        if path.is_file() and path not in kept and path.name != PAGE:
+            path.unlink()
