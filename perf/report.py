@@ -13,6 +13,7 @@ import os
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
 from imageevalkit.cell import Cell
 from imageevalkit.cell.pictures import thumbnail_path
@@ -76,7 +77,13 @@ def _write_cell(cell: Cell, items: int, image: bytes, preview: bytes) -> None:
         sha256 = hashlib.sha256(f"{cell.key} {n}".encode()).hexdigest()
         os.link(one, cell.folder / f"{item}.png")
         os.link(kept, thumbnail_path(cell, sha256))
-        about = {"item": item, "path": f"{item}.png", "status": "ok", "placeholder": False, "prompt": prompt}
+        about: dict[str, Any] = {
+            "item": item,
+            "path": f"{item}.png",
+            "status": "ok",
+            "placeholder": False,
+            "prompt": prompt,
+        }
         about |= {
             "prompt_sha256": hashlib.sha256(prompt.encode()).hexdigest(),
             "seed": n,
@@ -88,7 +95,13 @@ def _write_cell(cell: Cell, items: int, image: bytes, preview: bytes) -> None:
         lines["generation"].append(json.dumps(about, separators=(",", ":")))
         score = Score({"accuracy": rng.randrange(4) / 3}, {"skill": _SKILLS[n % len(_SKILLS)]}, item=item)
         scores.append(score)
-        asked = {"item": item, "evaluator": PPOCR.id, "status": "ok", "error": None, "seconds": 0.5}
+        asked: dict[str, Any] = {
+            "item": item,
+            "evaluator": PPOCR.id,
+            "status": "ok",
+            "error": None,
+            "seconds": 0.5,
+        }
         asked |= {"attempts": 1, "tokens": {"input": 900, "output": 40}, "usd": 0.001, "parsed": "yes"}
         for q in range(3):
             said = {"question": f"vqa/{q}", "request": f"{sha256[:60]}{q:04}", "raw": f"{q}: {_REPLY}"}
@@ -102,7 +115,12 @@ def _write_cell(cell: Cell, items: int, image: bytes, preview: bytes) -> None:
         for part in metric.parts:
             parts.setdefault(part.item, {}).setdefault(name, []).append([part.total, part.weight])
     for score in scores:
-        record = {"item": score.item, "status": "judged", "image_sha256": None, "attempted": True}
+        record: dict[str, Any] = {
+            "item": score.item,
+            "status": "judged",
+            "image_sha256": None,
+            "attempted": True,
+        }
         record |= {"values": score.values, "keys": score.keys, "evaluator": PPOCR.id, "reason": ""}
         points = [{"values": {"met": 1}, "keys": {}}] * 3
         record |= {"detail": {"answer": _REPLY}, "points": points, "parts": parts[score.item]}
@@ -135,15 +153,19 @@ def rows(kit: Toolkit, models: int, benchmarks: int, items: int) -> list[Row]:
     os.environ["IMAGEEVALKIT_OUTPUT"] = str(kit.output)
     write_matrix(models, benchmarks, items)
     command = [str(kit.checkout / ".venv/bin/python"), "-P", "-m", "imageevalkit.report"]
-    place = {"cwd": kit.checkout, "environ": kit.environ(), "log": kit.log / "report.log"}
-    first = measure(command, **place)  # type: ignore[arg-type]
+    place: dict[str, Any] = {
+        "cwd": kit.checkout,
+        "environ": kit.environ(),
+        "log": kit.log / "report.log",
+    }
+    first = measure(command, **place)
     index = (kit.output / "report/index.html").stat().st_size / 1e6
     for n in range(0, models * benchmarks, 100):
         os.utime(Cell(f"model-{n % models}", "benchmark-00").scores)
-    again = measure(command, **place)  # type: ignore[arg-type]
+    again = measure(command, **place)
     plain = measure(
         [sys.executable, "-c", _PLAIN, str(kit.output), str(kit.output.parent / "plain")], **place
-    )  # type: ignore[arg-type]
+    )
     label = f"the report of {models} × {benchmarks} × {items:,} items"
     return [
         Row(

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from imageevalkit.errors import UserError
 from imageevalkit.report import parts, site
 from imageevalkit.report.__main__ import main, report_of
 from tests.support.cells import Made, write_cell
-from tests.support.checkout import make_checkout, needs_driver_env, run_eval
+from tests.support.checkout import environ, make_checkout, needs_driver_env, run_eval
 from tests.support.site import Site, reported
 
 REPORT = Path(__file__).parents[1] / "imageevalkit/report"
@@ -285,6 +286,32 @@ def test_other_evaluators_have_items_of_their_own_with_the_same_images() -> None
     items = [site.part(f"cells/{one['folder']}/items") for one in (first, second)]
     assert [one["evaluator"] for one in items] == ["ppocr-v4", "second"]
     assert [one["values"] for one in items[1]["items"]] == [[1.0], [0.0]]
+
+
+@needs_driver_env
+def test_the_command_of_an_item_makes_the_same_image_again(tmp_path: Path) -> None:
+    checkout = make_checkout(tmp_path / "checkout")
+    words = ["--model_names", "reference-noise", "--ds_names", "quicktext", "--limit", "2"]
+    run = run_eval(checkout, *words, "--custom_model_kwargses", "width=64,height=64")
+    assert run.returncode == 0, run.stdout + run.stderr
+    cell = checkout / "output/reference-noise/quicktext"
+    before = {path: path.stat().st_ino for path in cell.rglob("*.png")}
+    first, _ = Site(checkout / "output/report/index.html").items("reference-noise", "quicktext").values()
+    mine = cell / first["file"]
+    was, records = mine.read_bytes(), (cell / "generation.jsonl").read_text().count("\n")
+    again = subprocess.run(
+        first["command"], shell=True, cwd=checkout, env=environ(checkout), capture_output=True, check=False
+    )
+    assert again.returncode == 0, again.stdout
+    assert mine.read_bytes() == was
+    assert (cell / "generation.jsonl").read_text().count("\n") == records + 1
+    assert {path for path, inode in before.items() if path.stat().st_ino != inode} <= {mine}
+    assert (cell / "result.json").exists(), "it is of the same images"
+
+
+def test_there_is_no_command_where_nobody_knows_how_an_image_was_made() -> None:
+    write_cell("a", "text", TWO, HALF)
+    assert [one["command"] for one in reported().items("a", "text").values()] == ["", ""]
 
 
 # ---- folders, and one file

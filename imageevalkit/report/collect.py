@@ -49,7 +49,7 @@ class ItemView(NamedTuple):
     in the order to show them. ``inputs`` are the images that the model was shown. ``prompt`` is the benchmark's own.
     ``rewritten``: by whom, and the prompt that the model was shown in its place or why it was shown that one.
     ``points`` are the scores of its parts, the first value of each; ``source``: of an image made elsewhere its file.
-    ``price`` is in USD.
+    ``price`` is in USD, ``fingerprint`` that of the model's settings.
     """
 
     id: str
@@ -75,6 +75,7 @@ class ItemView(NamedTuple):
     source: str | None
     seconds: float
     price: float | None
+    fingerprint: str
 
 
 class CellReport(NamedTuple):
@@ -338,6 +339,7 @@ def _item(cell: Cell, id: str, made: Record | None, score: dict[str, Any], evalu
         source=record.source,
         seconds=record.seconds,
         price=record.price,
+        fingerprint=record.fingerprint,
     )
 
 
