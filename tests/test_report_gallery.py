@@ -43,6 +43,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
                 items[0] = items[0]._replace(outcome="refused", error=("Refused", "policy says no"))
                 items[1] = items[1]._replace(outcome="blank")
             cell = write_cell(model, "text", items, {"accuracy": Metric(0.5 + step, 120, (0.4, 0.6))})
+            # the settings that the records name
+            cell.fingerprints.write_text(json.dumps({"fingerprint": "f" * 12, "settings": {}}))
             _answer(cell)
         for model, evaluator, scale in (("good", PPOCR, 1), (OTHER, QWEN, 100)):
             items = [Made(f"images/p/{p}_1", f"prompt {p}", value=scale * p / 4) for p in range(1, 4)]
