@@ -213,6 +213,33 @@ def test_results_of_older_versions_and_incomplete_ones_are_compared_on_what_both
     )
 
 
+def test_noise_and_drift_of_the_judge_stand_with_each_difference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    noise = {"of": 100, "repeated": 50, "changed": 5, "standard_errors": {"accuracy": 0.06}}
+    for benchmark, more in (
+        ("noisy", {"noise": noise}),
+        ("drifted", {"notes": ["the judge has drifted: 9 of 18 probes"]}),
+    ):
+        write_scored(Cell("old", benchmark), HUNDRED)
+        write_scored(Cell("new", benchmark), changed(HUNDRED, up=14), more=more)
+    by_cell = {row["cell"]: row for row in compared("old", "new", tmp_path)}
+    noisy, drifted = by_cell["noisy"], by_cell["drifted"]
+    assert noisy["verdict"] == "within the judge's noise"
+    # known of one side, and so of both: √2 · 0.06
+    assert float(noisy["noise"]) == pytest.approx(0.06 * 2**0.5)
+    assert float(noisy["ci_low"]) == pytest.approx(0.14 - 1.96 * 0.06 * 2**0.5, abs=1e-4)
+    assert float(noisy["smallest_difference"]) > 0.2
+    assert (drifted["verdict"], drifted["warning"]) == ("better", "the judge has drifted: 9 of 18 probes")
+    said = capsys.readouterr().out
+    assert "within the judge's noise (from ±0.2" in " ".join(said.split())
+    assert "note: drifted: 'new': the judge has drifted: 9 of 18 probes" in said
+    [page] = (output_root() / "comparisons").glob("*/comparison.html")
+    text = page.read_text()
+    assert "better; the judge has drifted" in text
+    assert "within the judge&#39;s noise (from ±0.2" in text
+
+
 # ---- judges
 
 

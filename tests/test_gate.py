@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -57,12 +58,12 @@ def test_of_1000_reruns_without_change_at_most_5_percent_raise_an_alarm_anywhere
     rng, alarms = np.random.default_rng(7), 0
     for _ in range(1000):
         asked = []
-        for chance in (0.5, 0.8, 0.95):  # right or wrong, three models
-            first = (rng.random(100) < chance).astype(float)
+        for chance in (0.5, 0.9):  # right or wrong, two models
+            first = (rng.random(80) < chance).astype(float)
             asked.append(Asked(measured(first), measured(rerun(rng, first, 0.3))))
         for _ in range(2):  # grades of a fine scale, both runs equally far from what the model can
-            able = rng.random(80)
-            first, second = (np.clip(able + rng.normal(0, 0.1, 80), 0, 1) for _ in range(2))
+            able = rng.random(40)
+            first, second = (np.clip(able + rng.normal(0, 0.1, 40), 0, 1) for _ in range(2))
             asked.append(Asked(measured(first), measured(second)))
         alarms += any(map(fell, falls(asked)))
     assert 5 < alarms <= 50, f"{alarms} of 1,000"
@@ -71,25 +72,28 @@ def test_of_1000_reruns_without_change_at_most_5_percent_raise_an_alarm_anywhere
 @pytest.mark.parametrize("chance", [0.5, 0.7, 0.9])
 def test_a_drop_of_2_percent_on_1000_items_is_caught_in_80_percent(chance: float) -> None:
     """20 of 1,000 items turn from right to wrong. Beside that a rerun with the same seeds draws 3 % of the items anew,
-    which turns 0.5 % to 1.5 % of all, up or down; and the gate looks at three models at once."""
+    which turns 0.5 % to 1.5 % of all, up or down; and the gate looks at two more models, which stay as they are."""
     rng, caught = np.random.default_rng(8), 0
+
+    def again() -> tuple[np.ndarray, np.ndarray]:
+        first = (rng.random(1000) < chance).astype(float)
+        return first, rerun(rng, first, 0.03)
+
+    others = [Asked(*map(measured, again())) for _ in range(2)]
     for _ in range(100):
-        first = [(rng.random(1000) < chance).astype(float) for _ in range(3)]
-        second = [rerun(rng, one, 0.03) for one in first]
-        right = np.flatnonzero(second[0] == 1)
-        second[0][rng.choice(right, 20, replace=False)] = 0.0
-        found = falls([Asked(measured(a), measured(b)) for a, b in zip(first, second, strict=True)])
-        caught += fell(found[0])
+        first, second = again()
+        second[rng.choice(np.flatnonzero(second == 1), 20, replace=False)] = 0.0
+        caught += fell(falls([Asked(measured(first), measured(second)), *others])[0])
     assert caught >= 80, f"{caught} of 100"
 
 
 def test_a_drop_of_a_mean_of_grades_is_caught_too() -> None:
     rng, caught = np.random.default_rng(9), 0
-    for _ in range(50):
+    for _ in range(30):
         first = rng.beta(4, 2, 1000)
         second = np.clip(first + rng.normal(-0.02, 0.15, 1000), 0, 1)
         caught += fell(falls([Asked(measured(first), measured(second))])[0])
-    assert caught >= 40, f"{caught} of 50"
+    assert caught >= 24, f"{caught} of 30"
 
 
 # ---- what it says of result files
@@ -168,26 +172,121 @@ def test_a_score_that_is_withheld_now_is_lacking(tmp_path: Path) -> None:
     write_scored(Cell("m", "text"), HUNDRED, more={"headline": [], "withheld": "incomplete: 3 refused"})
     [found] = check(read_all(baseline, print)[1], read_all(output_root(), print)[1])
     assert (found.verdict, found.remark) == ("lacking", "the score is withheld: incomplete: 3 refused")
-    # where both lack it, what the benchmark calls its headline is compared
+    # where both lack it, what the benchmark calls its headline is compared, and no score is said to hold
     metrics = {name: {"value": 0.5, "n": 100, "scale": 1} for name in ("en", "en/edit_distance")}
     withheld = {"headline": [], "withheld": "incomplete: 3 refused", "metrics": metrics}
     write_scored(Cell("m", "longtext"), HUNDRED, more=withheld)
-    assert verdicts(output_root(), {"m/longtext": ""}) == {"m/longtext/en": "not tested"}
+    assert verdicts(output_root(), {"m/longtext": ""}) == {"m/longtext/en": "cannot be judged"}
     # a baseline without one asks for none: what both have is compared
-    assert verdicts(output_root(), {"m/text": ""}) == {"m/text/accuracy": "holds"}
+    write_scored(Cell("m", "text"), HUNDRED, more={"headline": [], "withheld": "incomplete: 3 refused"})
+    (folder := tmp_path / "withheld").mkdir()
+    baseline = baseline_of(folder)
+    write_scored(Cell("m", "text"), HUNDRED)
+    assert verdicts(baseline, {"m/text": ""}) == {"m/text/accuracy": "holds"}
 
 
-def test_the_noise_of_a_judge_is_part_of_what_chance_does(tmp_path: Path) -> None:
+def noisy(error: float | None) -> dict[str, Any]:
+    """Fields of a result whose judge's noise gives that standard error to its score; None: it was not asked again."""
+    if error is None:
+        return {}
+    return {"noise": {"of": 100, "repeated": 50, "changed": 5, "standard_errors": {"accuracy": error}}}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "verdict"),
+    [
+        (None, None, "fell"),
+        (0.001, 0.001, "fell"),
+        (0.05, 0.05, "holds"),
+        # what is known of one side holds for the other: 1.64 · √2 · 0.035 are 8 %, 1.64 · 0.035 are 6 %
+        (0.035, None, "holds"),
+        (None, 0.035, "holds"),
+        (0.035, 0.0, "fell"),
+    ],
+)
+def test_a_fall_within_the_judges_noise_is_none(
+    tmp_path: Path, before: float | None, now: float | None, verdict: str
+) -> None:
     ones = [item for item, value in HUNDRED.items() if value]
-    less = {**HUNDRED, **dict.fromkeys(ones[:7], 0.0)}
-    for noise, verdict in ((None, "fell"), (0.001, "fell"), (0.05, "holds")):
-        errors = {"of": 100, "repeated": 50, "changed": 5, "standard_errors": {"accuracy": noise}}
-        more: dict[str, Any] = {} if noise is None else {"noise": errors}
-        write_scored(Cell("m", "text"), HUNDRED, more=more)
-        (folder := tmp_path / f"{noise}").mkdir()
-        baseline = baseline_of(folder)
-        write_scored(Cell("m", "text"), less, more=more)
-        assert verdicts(baseline) == {"m/text/accuracy": verdict}, noise
+    write_scored(Cell("m", "text"), HUNDRED, more=noisy(before))
+    baseline = baseline_of(tmp_path)
+    write_scored(Cell("m", "text"), {**HUNDRED, **dict.fromkeys(ones[:7], 0.0)}, more=noisy(now))
+    [found] = check(read_all(baseline, print)[1], read_all(output_root(), print)[1])
+    assert found.verdict == verdict
+    assert "the judge's noise alone" in found.remark or verdict == "fell"
+
+
+def test_what_has_the_same_image_and_score_brings_no_noise(tmp_path: Path) -> None:
+    """Its reply is the one on record: of 100 items 12 were made again, and only those are judged again."""
+    ones = [item for item, value in HUNDRED.items() if value]
+    less = {**HUNDRED, **dict.fromkeys(ones[:12], 0.0)}
+
+    def write(values: dict[str, float], anew: list[str]) -> None:
+        cell = write_scored(Cell("m", "text"), values, more=noisy(0.06))
+        lines = [json.loads(line) for line in cell.generation.read_text().splitlines()]
+        for one in lines:
+            one["image_sha256"] = ("a" if one["item"] in anew else "b") * 64
+        cell.generation.write_text("".join(f"{json.dumps(one)}\n" for one in lines))
+
+    write(HUNDRED, [])
+    Gate.of(None, saved := tmp_path / "saved.zip").close()
+    baseline = baseline_of(tmp_path)
+    for anew, verdict in (([*HUNDRED], "holds"), (ones[:12], "fell")):
+        write(less, anew)
+        assert verdicts(baseline) == verdicts(saved) == {"m/text/accuracy": verdict}
+
+
+def test_noise_costs_no_power_that_the_items_have_paid_for() -> None:
+    """The items vary by their judge's noise, too. With a judge that draws a tenth of its replies anew, a drop of 5 % on
+    1,000 items is found as often with its noise stated as without; and no false alarms come of either."""
+    rng, found = np.random.default_rng(10), []
+    for drop in (0.05, 0.0):
+        for noise in (None, math.sqrt(0.1 * 0.25 / 1000)):
+            fallen = 0
+            for _ in range(60):
+                first = (rng.random(1000) < 0.5).astype(float)
+                second = rerun(rng, first, 0.2)
+                second[rng.choice(np.flatnonzero(second == 1), round(1000 * drop), replace=False)] = 0.0
+                one, other = (measured(each)._replace(noise=noise) for each in (first, second))
+                fallen += fell(falls([Asked(one, other)])[0])
+            found.append(fallen / 60)
+    assert min(found[:2]) >= 0.8 and max(found[2:]) <= 0.15, found
+
+
+def test_a_score_that_both_lack_does_not_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    withheld = {"headline": [], "withheld": "incomplete: 3 refused"}
+    write_scored(Cell("m", "text"), HUNDRED, more=withheld)
+    write_scored(Cell("m", "whole"), HUNDRED)
+    baseline = baseline_of(tmp_path)
+    write_scored(Cell("m", "text"), HUNDRED, more=withheld)
+    write_scored(Cell("m", "whole"), HUNDRED)
+    assert Gate.of(baseline, None).close() == ExitStatus.INCOMPLETE
+    said = capsys.readouterr().out
+    assert re.search(
+        r"^cannot be judged +m/text/accuracy .*withheld, then and now: incomplete: 3 refused", said, re.M
+    )
+    assert "gate: 1 of 2 lines cannot be judged" in said and "exit status 3" in said
+    suite = ElementTree.parse(log_root() / "gate.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+    # what both have of it may fall all the same
+    write_scored(Cell("m", "text"), dict.fromkeys(HUNDRED, 0.0), more=withheld)
+    assert Gate.of(baseline, None).close() == ExitStatus.FELL
+
+
+def test_a_drift_of_the_judge_stands_in_each_line_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("text", "signs"):
+        write_scored(Cell("m", name), HUNDRED)
+    baseline = baseline_of(tmp_path)
+    write_scored(Cell("m", "text"), HUNDRED, more={"notes": ["the judge has drifted: 9 of 18 probes"]})
+    write_scored(Cell("m", "signs"), HUNDRED)
+    assert Gate.of(baseline, None).close() == ExitStatus.COMPLETE
+    said = capsys.readouterr()
+    lines = {line.split()[1]: line for line in said.out.splitlines() if line.startswith("holds")}
+    assert lines["m/text/accuracy"].endswith("; the judge has drifted")
+    assert "drifted" not in lines["m/signs/accuracy"]
+    assert "the judge has drifted: 9 of 18 probes" in said.out + said.err
 
 
 # ---- saved files
@@ -205,11 +304,12 @@ def test_a_saved_file_is_as_good_as_its_folder_and_the_same_each_time(tmp_path: 
     assert files[0].stat().st_size < 6000
     whole, saved = read_all(output_root(), print)[1], read_all(files[0], print)[1]
     for one, other in zip(whole, saved, strict=True):
-        assert (one.cell, one.hashes, one.prompts, one.noise) == (
+        assert (one.cell, one.hashes, one.images, one.prompts, one.result.noise) == (
             other.cell,
             other.hashes,
+            other.images,
             other.prompts,
-            other.noise,
+            other.result.noise,
         )
         assert one.result.metrics["accuracy"].parts == other.result.metrics["accuracy"].parts != ()
     assert Gate.of(files[0], None).close() == ExitStatus.COMPLETE

@@ -23,7 +23,7 @@ from imageevalkit.report.collect import collect
 from imageevalkit.report.leaderboard import format_table
 from imageevalkit.report.relations import Asked
 from imageevalkit.text import columns_of
-from tests.support.cells import QWEN, Made, image_of, write_cell, write_items
+from tests.support.cells import QWEN, Made, image_of, write_cell, write_items, write_scored
 from tests.support.generation import FakeDataset, FakeModel, generate
 from tests.support.site import Site, reported
 
@@ -495,3 +495,39 @@ def test_terminal_table_fits_a_narrow_terminal() -> None:
     assert max(columns_of(line) for line in table) <= 60
     assert "0.9000" in table[1]
     assert "3/4" in table[1]
+
+
+def test_noise_and_drift_of_the_judge_stand_beside_each_score(capsys: pytest.CaptureFixture[str]) -> None:
+    """``b`` is better by 14 of 100 items, which the judge alone may make; ``c`` by 14, too, of a judge that is sure."""
+    values = {f"p/{n:04}": float(n % 2) for n in range(100)}
+    better = {**values, **dict.fromkeys([item for item, value in values.items() if not value][:14], 1.0)}
+    noise = {"of": 100, "repeated": 50, "changed": 5, "standard_errors": {"accuracy": 0.06}}
+    drift = "the judge has drifted: 9 of 18 probes"
+    for benchmark, more in (("noisy", {"noise": noise}), ("sure", {"notes": [drift]})):
+        write_scored(Cell("a", benchmark), values)
+        write_scored(Cell("b", benchmark), better, more=more)
+    assert main([]) == ExitStatus.COMPLETE
+    rows = {(row["model"], row["benchmark"]): row for row in csv_rows()}
+    assert {key: row["group"] for key, row in rows.items()} == {
+        ("a", "noisy"): "a",
+        ("b", "noisy"): "a",
+        ("a", "sure"): "b",
+        ("b", "sure"): "a",
+    }
+    assert rows["b", "noisy"]["noise"] == "0.06" and rows["a", "noisy"]["noise"] == ""
+    # one judge: what it is known by here is its name, as the files say no more of it
+    assert rows["b", "sure"]["warning"] == drift and not rows["b", "noisy"]["warning"]
+    table = capsys.readouterr().out
+    assert "cannot be told apart, by chance or by the judge's noise" in table
+    assert re.search(r"^\* b +0\.6400!", table, re.M) and re.search(r"^  a +0\.5000  ", table, re.M)
+    assert "!: the judge has drifted" in table
+    shown = md_table()["b"]
+    assert shown["sure/accuracy@ppocr-v4"].startswith("**0.6400**! ")
+    assert shown["noisy/accuracy@ppocr-v4"].startswith("**0.6400** ")
+    told = {
+        (cell["model"], cell["benchmark"]): cell["figures"]
+        for cell in Site(output_root() / "report/index.html").index["cells"]
+    }
+    assert told["b", "sure"]["accuracy"]["drift"] == drift
+    assert "drift" not in told["b", "noisy"]["accuracy"]
+    assert "0.6400!" in (output_root() / "leaderboard.tex").read_text().replace("}", "")

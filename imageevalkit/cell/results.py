@@ -220,6 +220,10 @@ class Noise:
         return any(one is not None and one.found for one in (self.repeats, self.probes))
 
 
+DRIFTED = "the judge has drifted"
+"""How a note begins that says so."""
+
+
 @dataclass(frozen=True)
 class Result:
     """The result of a cell. ``headline`` names the metrics shown on the leaderboard; empty = withheld.
@@ -258,6 +262,15 @@ class Result:
         prompts, if somebody did: ``longtext+mine-1a2b3c4d/en@ppocr-v4``."""
         rewriter = Cell(self.model, self.benchmark).rewriter
         return f"{self.benchmark}{f'+{rewriter}' if rewriter else ''}/{metric}@{self.evaluator.id}"
+
+    def noise_of(self, metric: str) -> float | None:
+        """The standard error that the judge's randomness alone gives to ``metric``; None: it was not measured."""
+        return self.noise.standard_errors.get(metric) if self.noise else None
+
+    @property
+    def drift(self) -> str:
+        """The note that the judge has drifted, which stands beside every score; empty without one."""
+        return next((note for note in self.notes if note.startswith(DRIFTED)), "")
 
 
 _RESULT = Shape.of(Result)

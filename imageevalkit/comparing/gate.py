@@ -11,6 +11,7 @@ from zipfile import is_zipfile
 
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import log_root, output_root, short_path
+from imageevalkit.cell.results import DRIFTED
 from imageevalkit.comparing.junit import Case, junit_xml
 from imageevalkit.comparing.reading import Scored, headline_of, may_compare, read_all, why_not, write_saved
 from imageevalkit.comparing.sides import Pair
@@ -28,7 +29,8 @@ FELL: Final = "fell"
 LACKING: Final = "lacking"
 NEW: Final = "new"
 UNTESTED: Final = "not tested"
-Verdict = Literal["holds", "fell", "lacking", "new", "not tested"]
+UNJUDGED: Final = "cannot be judged"
+Verdict = Literal["holds", "fell", "lacking", "new", "not tested", "cannot be judged"]
 
 
 @dataclass(frozen=True)
@@ -57,36 +59,26 @@ class Check:
 
 
 class Asked(NamedTuple):
-    """A metric to test: what it was, and what it is; and the standard error that two judges' noise gives to the
-    difference, 0 where it is not known."""
+    """A metric to test: what it was, and what it is."""
 
     before: Measured
     now: Measured
-    noise: float = 0.0
 
 
 def falls(asked: Sequence[Asked]) -> list[Comparison]:
     """Of each now - before, with the p of a fall, and that by Holm's method over all.
 
-    A test of one side: a rise is no reason to stop. Half the p of a symmetric test of both sides is that.
+    A test of one side: a rise is no reason to stop. Half the p of a symmetric test of both sides is that. How the
+    judge's noise counts: :func:`~imageevalkit.statistics.comparison.compare`.
     """
     found = [compare_all([one.now, one.before], with_intervals=False)[0] for one in asked]
-    return adjust(
-        [replace(each, p=_of_fall(each, one.noise)) for each, one in zip(found, asked, strict=True)]
-    )
+    return adjust([replace(one, p=_of_fall(one)) for one in found])
 
 
-def _of_fall(found: Comparison, noise: float) -> float | None:
+def _of_fall(found: Comparison) -> float | None:
     if found.p is None:
         return None
-    p = found.p / 2 if found.difference < 0 else 1 - found.p / 2
-    if noise and found.difference < 0 and found.spread is not None:
-        from scipy.stats import norm
-
-        # what the items tell of the judge's noise is what differs from one to another: its variance is added to theirs
-        error = math.hypot(found.spread / math.sqrt(found.n), noise)
-        p = max(p, float(norm.sf(-found.difference / error)))
-    return p
+    return found.p / 2 if found.difference < 0 else 1 - found.p / 2
 
 
 # ---- results against those of a baseline
@@ -118,7 +110,12 @@ def check(
             found += _of_cell(known[key], there[key])
     tested = falls([one[1] for one in found if isinstance(one, tuple)])
     answers = iter(tested)
-    return [one if isinstance(one, Check) else _decided(one[0], next(answers)) for one in found]
+    checks = [one if isinstance(one, Check) else _decided(one[0], next(answers)) for one in found]
+    drifted = {one.cell.key for one in (*baseline, *now) if one.result.drift}
+    return [
+        replace(one, remark="; ".join(filter(None, (one.remark, DRIFTED)))) if one.cell in drifted else one
+        for one in checks
+    ]
 
 
 def _of_cell(before: Scored, results: Sequence[Scored]) -> Iterator[Check | tuple[Check, Asked]]:
@@ -128,9 +125,12 @@ def _of_cell(before: Scored, results: Sequence[Scored]) -> Iterator[Check | tupl
         reason = why_not(before.result, results[0].result)
         yield Check(key, "", LACKING, f"not as the baseline's: {reason}; save a new one if that is meant")
         return
-    left_out = Pair(before, now).other_prompts
+    pair = Pair(before, now)
+    left_out = pair.other_prompts
+    # what both have of it is tested all the same: a fall is one
+    unwhole = not before.result.headline and not now.result.headline
     for metric in headline_of(before.result, now.result):
-        was, is_ = before.measured("before", metric, left_out), now.measured("now", metric, left_out)
+        was, is_ = pair.measured(metric)
         if was is None or (before.result.headline and metric not in before.result.headline):
             yield Check(
                 key, metric, NEW, "the baseline has no such score", now=is_.metric.value if is_ else None
@@ -152,23 +152,24 @@ def _of_cell(before: Scored, results: Sequence[Scored]) -> Iterator[Check | tupl
         elif left_out and not (was.metric.parts and is_.metric.parts):
             yield replace(lacking, now=is_.metric.value, remark="none of the baseline's prompts is left")
         else:
-            remark = f"{counted(len(left_out), 'item')} with other prompts left out" if left_out else ""
-            errors = [one.noise[metric] for one in (before, now) if metric in one.noise]
-            noise = math.hypot(*errors) if len(errors) == 2 else 0.0
-            if noise:
-                remark = "; ".join(filter(None, (remark, "with the judge's noise")))
+            remarks = [f"{counted(len(left_out), 'item')} with other prompts left out"] * bool(left_out)
+            if unwhole:
+                remarks.insert(
+                    0, f"the score is withheld, then and now: {' '.join(now.result.withheld.split())}"
+                )
+            verdict: Verdict = UNJUDGED if unwhole else HOLDS
             yield (
-                Check(key, metric, HOLDS, remark, value, is_.metric.value, scale=scale),
-                Asked(was, is_, noise),
+                Check(key, metric, verdict, "; ".join(remarks), value, is_.metric.value, scale=scale),
+                Asked(was, is_),
             )
 
 
 def _decided(asked: Check, found: Comparison) -> Check:
-    verdict: Verdict = HOLDS
-    if found.p is None or found.adjusted is None:
-        verdict = UNTESTED
-    elif fell(found):
+    verdict = asked.verdict
+    if fell(found):
         verdict = FELL
+    elif verdict == HOLDS and (found.p is None or found.adjusted is None):
+        verdict = UNTESTED
     return replace(
         asked,
         verdict=verdict,
@@ -264,9 +265,17 @@ class Gate:
             "imageevalkit gate", [_case(one) for one in checks], {"baseline": place}, "\n".join(lines)
         )
         _write(path, lambda: write_atomic(path, xml))
-        failed = sum(one.fails for one in checks)
-        status = ExitStatus.FELL if failed else ExitStatus.COMPLETE
-        what = f"{failed} of {counted(len(checks), 'line')} failed" if failed else "no score fell"
+        for note in dict.fromkeys(one.result.drift for one in (*self.baseline, *now) if one.result.drift):
+            _tell(note)
+        failed, unjudged = sum(one.fails for one in checks), sum(one.verdict == UNJUDGED for one in checks)
+        status, what = ExitStatus.COMPLETE, "no score fell"
+        if failed:
+            status, what = ExitStatus.FELL, f"{failed} of {counted(len(checks), 'line')} failed"
+        elif unjudged:
+            status, what = (
+                ExitStatus.INCOMPLETE,
+                f"{unjudged} of {counted(len(checks), 'line')} cannot be judged",
+            )
         show(f"gate: {what}, baseline {place}: exit status {int(status)}; {short_path(path)}")
         return status
 
@@ -292,7 +301,8 @@ def _case(one: Check) -> Case:
     chance = "" if one.adjusted is None else f"p {_chance(one.adjusted)}"
     words = f"{one.verdict}: {', '.join(filter(None, (numbers, chance, one.remark)))}"
     skipped = one.verdict in (UNTESTED, NEW)
-    return Case(one.cell, one.metric or "result", words * one.fails, words * skipped)
+    bad = one.fails or one.verdict == UNJUDGED
+    return Case(one.cell, one.metric or "result", words * bad, words * skipped)
 
 
 def _write(path: Path, write: Callable[[], int | None]) -> int | None:

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import NamedTuple
 
 from imageevalkit.cell.jsonl import Tell
@@ -16,6 +17,7 @@ from imageevalkit.statistics.comparison import LEVEL, Comparison, adjust, compar
 from imageevalkit.statistics.power import POWER
 from imageevalkit.text import counted
 
+UNTOLD, WITHIN_NOISE = "cannot be told apart", "within the judge's noise"
 _MOST_GRADES = 12  # of a scale with more no two judges can be asked whether they said the same
 _SAME = 1e-9  # of the scale
 
@@ -51,7 +53,7 @@ class Agreement:
 class Move:
     """A ``metric`` of ``cell`` (what the two results have in common, in words). ``found`` is after - before; of the
     items that both have, where it is paired: their means may differ a little from the values of all, ``before`` and
-    ``after``."""
+    ``after``. ``warning`` says that a judge has drifted."""
 
     cell: str
     evaluator: str
@@ -62,6 +64,7 @@ class Move:
     found: Comparison
     items: Sequence[Item]
     agreement: Agreement | None = None
+    warning: str = ""
 
     @property
     def scale(self) -> float:
@@ -75,16 +78,18 @@ class Move:
         from statsmodels.stats.power import TTestPower
 
         effect = TTestPower().solve_power(nobs=self.found.n, alpha=LEVEL, power=POWER)
-        return float(effect) * self.found.spread
+        of_noise = NormalDist().inv_cdf(1 - LEVEL / 2) + NormalDist().inv_cdf(POWER)
+        return max(float(effect) * self.found.spread, of_noise * self.found.noise)
 
     @property
     def verdict(self) -> str:
-        """``better``, ``worse``, ``cannot be told apart`` or ``not tested``. Of judges, and of metrics that are no
+        """``better``, ``worse``, ``cannot be told apart``, ``within the judge's noise`` (which alone may make as much)
+        or ``not tested``. Of judges, and of metrics that are no
         headline, ``higher`` and ``lower``: no file says whether less of those is better (an edit distance)."""
         if self.found.p is None:
             return "not tested"
         if not self.found.told:
-            return "cannot be told apart"
+            return WITHIN_NOISE if self.found.within_noise else UNTOLD
         if self.agreement or not self.headline:
             return "higher" if self.found.difference > 0 else "lower"
         return "better" if self.found.difference > 0 else "worse"
@@ -130,14 +135,17 @@ def _of_pair(pair: Pair, names: tuple[str, str], tell: Tell) -> list[Move]:
             tell(
                 f"{cell}: '{name}' has no whole score ({scored.result.withheld}): compared on what both have"
             )
+        if scored.result.drift:
+            tell(f"{cell}: '{name}': {scored.result.drift}")
     if before.result.coverage.unasked:
         tell(
             f"{cell}: --until stopped when it saw enough, so that p is too small: the verdict in result.json counts"
         )
+    warning = before.result.drift or after.result.drift
     headline = headline_of(before.result, after.result)
     found = []
     for metric in dict.fromkeys([*headline, *before.result.metrics]):
-        one, other = after.measured(names[1], metric, left_out), before.measured(names[0], metric, left_out)
+        other, one = pair.measured(metric, names)
         if one is None or other is None or not math.isclose(one.metric.scale, other.metric.scale):
             if metric in headline:
                 tell(f"{cell}: {metric} is not in both results with a value on one scale")
@@ -151,7 +159,18 @@ def _of_pair(pair: Pair, names: tuple[str, str], tell: Tell) -> list[Move]:
         who = f"{before.evaluator} → {after.evaluator}" if pair.judges else before.evaluator
         is_headline = metric in headline
         found.append(
-            Move(cell, who, metric, is_headline, other.metric, one.metric, comparison, items, agreement)
+            Move(
+                cell,
+                who,
+                metric,
+                is_headline,
+                other.metric,
+                one.metric,
+                comparison,
+                items,
+                agreement,
+                warning,
+            )
         )
     return found
 

@@ -36,15 +36,15 @@ _MOST_BYTES = 2**31  # of a saved file, unpacked: more is no file of results
 class Scored(NamedTuple):
     """A result with what a comparison needs of its items: the beginning of a cell's ``key`` is its model.
 
-    ``prompts`` are texts, ``hashes`` what tells the benchmark's own prompts apart, both by item. ``noise`` is the
-    standard error of a metric that comes from the judge alone, where the file states one.
+    ``prompts`` are texts, ``hashes`` what tells the benchmark's own prompts apart, ``images`` the SHA-256 of those that
+    there are, all by item.
     """
 
     cell: Cell
     result: Result
     prompts: Mapping[str, str]
     hashes: Mapping[str, str]
-    noise: Mapping[str, float]
+    images: Mapping[str, str]
     source: Path
 
     @property
@@ -63,7 +63,7 @@ class Scored(NamedTuple):
 
     def measured(self, name: str, metric: str, left_out: frozenset[str] = frozenset()) -> Measured | None:
         found = self.metric(metric, left_out)
-        return Measured(name, found) if found else None
+        return Measured(name, found, self.result.noise_of(metric)) if found else None
 
 
 def read_all(path: Path, tell: Tell) -> tuple[Path, list[Scored]]:
@@ -107,6 +107,7 @@ def _scored(reports: Iterable[CellReport], tell: Tell) -> Iterator[Scored]:
         # other evaluators' results come without the items, which are the same
         items = of_cell[0].items()
         prompts = {item.id: item.prompt for item in items if item.prompt}
+        images = {item.id: item.image_sha256 for item in items if item.image_sha256}
         hashes = {item.id: item.prompt_sha256[:_HASH] for item in items if item.prompt_sha256}
         for one in of_cell:
             if one.result is None:
@@ -114,14 +115,7 @@ def _scored(reports: Iterable[CellReport], tell: Tell) -> Iterator[Scored]:
             if one.result.withheld.startswith(STALE):
                 tell(f"{cell.key}@{one.result.evaluator.id}: left out, {one.result.withheld}")
                 continue
-            yield Scored(
-                cell,
-                one.result,
-                prompts,
-                hashes,
-                one.result.noise.standard_errors if one.result.noise else {},
-                one.source,
-            )
+            yield Scored(cell, one.result, prompts, hashes, images, one.source)
 
 
 def may_compare(one: Result, other: Result) -> bool:
@@ -190,6 +184,7 @@ def _entries(one: Scored) -> dict[str, bytes]:
             "status": "ok",
             "prompt": one.prompts.get(item, "")[:_LONGEST_PROMPT],
             "prompt_sha256": one.hashes.get(item, ""),
+            **({"image_sha256": one.images[item]} if item in one.images else {}),
         }
         for item in ids
         if item in one.hashes

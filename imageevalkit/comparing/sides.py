@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from imageevalkit.comparing.reading import Scored, may_compare, read_all, read_b
 from imageevalkit.errors import UserError, suggest
 from imageevalkit.metrics import grouped
 from imageevalkit.report.collect import cells_there
+from imageevalkit.statistics.comparison import Measured
 
 FOLDER, MODEL, CELL = "a folder of results", "a model", "a cell"
 _MOST_NAMED = 8
@@ -38,6 +40,29 @@ class Pair(NamedTuple):
         """Items whose prompt is not the same in both: another version of the data, which is no change of a model."""
         mine, theirs = self.before.hashes, self.after.hashes
         return frozenset(item for item in mine.keys() & theirs.keys() if mine[item] != theirs[item])
+
+    def measured(
+        self, metric: str, names: tuple[str, str] = ("before", "now")
+    ) -> tuple[Measured | None, Measured | None]:
+        """``metric`` of both, under their ``names``, without the items of :attr:`other_prompts`; None of one without a
+        value.
+
+        What has one image and one score in both brings no noise to the difference: its reply is one that was on record,
+        or the same again. So the noise is that of the share of all others, its variance being a sum over the replies.
+        Of a second judge nothing is known by the first.
+        """
+        sides, left_out = (self.before, self.after), self.other_prompts
+        one, other = (side.measured(name, metric, left_out) for side, name in zip(sides, names, strict=True))
+        if not one or not other:
+            return one, other
+        if self.judges:
+            return one._replace(noise=one.noise or 0.0), other._replace(noise=other.noise or 0.0)
+        mine, theirs = self.before.images, self.after.images
+        same = {part for part in {*one.metric.parts} & {*other.metric.parts} if part.item in mine}
+        kept = sum(mine[part.item] == theirs.get(part.item) for part in same)
+        share = math.sqrt(1 - kept / max(1, len(one.metric.parts)))
+        one, other = (each._replace(noise=each.noise and share * each.noise) for each in (one, other))
+        return one, other
 
 
 # ---- what a word means

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import COMPARISONS, output_root, short_path
-from imageevalkit.cell.results import folder_name
-from imageevalkit.comparing.moves import Agreement, Item, Move, moves_of
+from imageevalkit.cell.results import DRIFTED, folder_name
+from imageevalkit.comparing.moves import UNTOLD, WITHIN_NOISE, Agreement, Item, Move, moves_of
 from imageevalkit.comparing.sides import find_sides, pairs_of
 from imageevalkit.errors import CellFailure, ExitStatus, show
 from imageevalkit.machine import garbage_collection
@@ -29,8 +29,8 @@ _LONGEST_PROMPT = 500  # of a line of a table in a page
 
 _COLUMNS = (
     "cell", "evaluator", "metric", "headline", "before", "after", "difference", "ci_low", "ci_high", "p", "p_holm",
-    "verdict", "smallest_difference", "scale", "n", "paired", "test", "items", "items_up", "items_down", "agreement",
-    "kappa", "kappa_low", "kappa_high", "kappa_weighted", "correlation",
+    "verdict", "warning", "noise", "smallest_difference", "scale", "n", "paired", "test", "items", "items_up",
+    "items_down", "agreement", "kappa", "kappa_low", "kappa_high", "kappa_weighted", "correlation",
 )  # fmt: skip
 _ITEM_COLUMNS = ("cell", "evaluator", "metric", "item", "before", "after", "difference", "prompt")
 
@@ -90,11 +90,11 @@ def chance(p: float | None) -> str:
 
 
 def verdict(move: Move) -> str:
-    """With what could have been shown, where nothing is."""
+    """With what could have been shown, where nothing is; and whether a judge has drifted."""
     said = move.verdict
-    if said == "cannot be told apart" and move.smallest:
+    if said in (UNTOLD, WITHIN_NOISE) and move.smallest:
         said += f" (from ±{format_value(move.smallest, move.scale)} on)"
-    return said
+    return f"{said}; {DRIFTED}" if move.warning else said
 
 
 def kappa(found: Agreement) -> str:
@@ -208,10 +208,11 @@ def rows(moves: Sequence[Move]) -> Iterator[Sequence[Any]]:
         up = sum(one.moved > 0 for one in move.moved)
         yield (
             move.cell, move.evaluator, move.metric, str(move.headline).lower(), move.before.value, move.after.value,
-            move.found.difference, low, high, move.found.p, move.found.adjusted, move.verdict, move.smallest,
-            move.scale, move.found.n, str(move.found.paired).lower(), move.found.test, len(move.items), up,
-            len(move.moved) - up, agreement and agreement.same, agreement and agreement.kappa, k_low, k_high,
-            str(agreement.weighted).lower() if agreement else None, agreement and agreement.correlation,
+            move.found.difference, low, high, move.found.p, move.found.adjusted, move.verdict, move.warning,
+            move.found.noise or None, move.smallest, move.scale, move.found.n, str(move.found.paired).lower(),
+            move.found.test, len(move.items), up, len(move.moved) - up, agreement and agreement.same,
+            agreement and agreement.kappa, k_low, k_high, str(agreement.weighted).lower() if agreement else None,
+            agreement and agreement.correlation,
         )  # fmt: skip
 
 

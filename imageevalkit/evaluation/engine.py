@@ -29,7 +29,7 @@ from imageevalkit.cell import REPO, Cell, results
 from imageevalkit.cell import fingerprint as fp
 from imageevalkit.cell.items import Item, as_shown
 from imageevalkit.cell.records import OK, Record
-from imageevalkit.cell.results import Coverage, Metric, Result, Score
+from imageevalkit.cell.results import DRIFTED, Coverage, Metric, Result, Score
 from imageevalkit.cell.states import CORRUPT, GENERATED, ImageState, Survey, scorable, survey_images
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, say
 from imageevalkit.evaluation.interview import JUDGE_FAILED, UNPARSED, Interview
@@ -328,7 +328,7 @@ def outcome_of_result(result: Result, why: str = "", *more: str) -> jobs.Outcome
     lost = f"{coverage.problems()}{why}" if coverage.problems() else ""
     counts = f"{coverage.judged} of {coverage.expected} judged"
     counts += f", {coverage.unasked} unasked" * bool(coverage.unasked)
-    parts = (_headline(result), counts, lost, *more)
+    parts = (_headline(result), DRIFTED if result.drift else "", counts, lost, *more)
     return jobs.Outcome(
         jobs.COMPLETE if coverage.lacks_nothing else jobs.INCOMPLETE, "; ".join(filter(None, parts))
     )

@@ -29,7 +29,7 @@ from imageevalkit.benchmark.contract import Benchmark, ScoredItem, Scores, Unpar
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Question
 from imageevalkit.cell import Cell, short_path
 from imageevalkit.cell.jsonl import read_if_there, writer_of
-from imageevalkit.cell.results import Metric, Noise, Score
+from imageevalkit.cell.results import DRIFTED, Metric, Noise, Score
 from imageevalkit.cell.states import ImageState
 from imageevalkit.errors import CellFailure, UserError, say
 from imageevalkit.evaluation.answerers import Answerers
@@ -361,14 +361,14 @@ def notes_of(noise: Noise | None, probes_file: str = "") -> list[str]:
     if (of := noise.repeats) and of.found:
         day = of.since[:10] or "an unknown day"
         notes.append(
-            f"the judge has drifted: {len(of.changed)} of {of.asked} questions that were asked again have another "
+            f"{DRIFTED}: {len(of.changed)} of {of.asked} questions that were asked again have another "
             f"answer than in the run of {day}, and keep it; {end}. Delete judgements.jsonl and repeats.jsonl of the "
             "cell to have all asked anew"
         )
     if (of := noise.probes) and of.found:
         shown = ", ".join(of.changed[:3]) + " …" * (len(of.changed) > 3)
         notes.append(
-            f"the judge has drifted: {len(of.changed)} of {of.asked} probes ({shown}) have another answer than on "
+            f"{DRIFTED}: {len(of.changed)} of {of.asked} probes ({shown}) have another answer than on "
             f"{of.since[:10]}; {end}. Delete {probes_file} to accept the judge as it is now"
         )
     return notes

@@ -20,7 +20,8 @@ from imageevalkit.cell.results import ItemPart, Metric, Score
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_FEWEST_PROMPTS = 10
+FEWEST_PROMPTS = 10
+"""Of fewer an interval says little, and there is none."""
 # of a mean on a scale of 1: less is what sums are off in their last bits
 _NO_VARIANCE = 1e-18
 _ROUNDING = 1e-9
@@ -322,7 +323,7 @@ def interval_of_sum(strata: Sequence[Stratum], top: float = 1.0) -> tuple[float,
     of how they vary, and count as all or nothing. The variances of strata add up (Cochran, section 5.3), with
     Satterthwaite's degrees of freedom; where strata share prompts, so do the covariances (test points of one image).
     """
-    if any(len(stratum.parts) < _FEWEST_PROMPTS for stratum in strata):
+    if any(len(stratum.parts) < FEWEST_PROMPTS for stratum in strata):
         return None
     scores = [total / weight for stratum in strata for total, weight in stratum.parts]
     # a similarity below 0, or an edit distance beyond what changes a score, widens the scale
@@ -360,22 +361,36 @@ def _middle(parts: Sequence[Part], bottom: float, span: float) -> _Middle:
     value = min(1.0, max(0.0, (math.fsum(total for total, _ in parts) / whole - bottom) / span))
     away = [((total - bottom * weight) / span - value * weight) / whole for total, weight in parts]
     squares = math.fsum(one**2 for one in away)
-    count, most = len(parts), value * (1 - value)
+    count = len(parts)
     # were each all or nothing
-    spread, freedom = math.fsum((weight / whole) ** 2 for _, weight in parts), math.inf
-    if varies := squares > _NO_VARIANCE:
-        information = most / spread
-        share = squares / most / spread
-        estimate = count / (count - 1) * share
-        # not above that of all or nothing, where nothing is estimated
-        share = min(max(1.0, share), (information + _DOUBT) / (information / estimate + _DOUBT))
-        spread *= share
-        freedom = (count - 1) / (1 - share) if share < 1 - _ROUNDING else math.inf
+    spread = math.fsum((weight / whole) ** 2 for _, weight in parts)
+    varies = squares > _NO_VARIANCE
+    share, freedom = drawn_to_all_or_nothing(
+        value * (1 - value), squares * count / (count - 1), spread, count - 1
+    )
+    spread *= share
     # the middle is at no end of the scale, where all values are one and would vary in nothing
     low, high = _wilson(value, spread, freedom)
     middle = (low + high) / 2
     size = math.sqrt(squares) if varies else math.inf
     return _Middle(value, middle, spread * middle * (1 - middle), freedom, [one / size for one in away])
+
+
+def drawn_to_all_or_nothing(
+    most: float, variance: float, spread: float, freedom: float
+) -> tuple[float, float]:
+    """The variance of a mean as a share φ of that of all or nothing, ``most`` · ``spread``, and its degrees of freedom.
+
+    ``variance`` is what scores have it, with ``freedom`` degrees; ``spread`` is Σ of the squares of their portions. φ
+    is drawn to 1 the more the less ``most`` / ``spread`` is, about the number of prompts that are not at an end.
+    """
+    if variance <= _NO_VARIANCE or most <= 0:
+        return 1.0, math.inf
+    information, estimate = most / spread, variance / most / spread
+    # not above that of all or nothing, where nothing is estimated
+    plain = estimate * freedom / (freedom + 1)
+    share = min(max(1.0, plain), (information + _DOUBT) / (information / estimate + _DOUBT))
+    return share, freedom / (1 - share) if share < 1 - _ROUNDING else math.inf
 
 
 def _covariances(strata: Sequence[Stratum], found: Sequence[_Middle], variances: Sequence[float]) -> float:
@@ -394,13 +409,13 @@ def _covariances(strata: Sequence[Stratum], found: Sequence[_Middle], variances:
 
 def _wilson(value: float, spread: float, freedom: float) -> tuple[float, float]:
     """All μ with (value - μ)² ≤ t² · spread · μ · (1 - μ), within 0-1."""
-    q = _student(freedom) ** 2 * spread
+    q = student(freedom) ** 2 * spread
     root = math.sqrt(q * q + 4 * q * value * (1 - value))
     low, high = ((2 * value + q + sign * root) / (2 + 2 * q) for sign in (-1, 1))
     return max(0.0, min(value, low)), min(1.0, max(value, high))  # up to the last bit
 
 
-def _student(freedom: float) -> float:
+def student(freedom: float) -> float:
     """The 97.5 % quantile of Student's t, to 0.001 from 5 degrees of freedom on (Abramowitz and Stegun 26.7.5)."""
     z = _NORMAL
     terms = (

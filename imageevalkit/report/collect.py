@@ -19,7 +19,7 @@ from imageevalkit.cell import Cell, by_name, output_root, results_in, short_path
 from imageevalkit.cell.jsonl import Tell, is_number, read_jsonl, tell_nobody
 from imageevalkit.cell.pictures import Input
 from imageevalkit.cell.records import CORRUPT, FAILED, GENERATED, OF_IMAGES, OK, Record, Status, last_records
-from imageevalkit.cell.results import SCORE, Result, no_score, others, read_result
+from imageevalkit.cell.results import DRIFTED, SCORE, Result, no_score, others, read_result
 from imageevalkit.errors import CellFailure
 from imageevalkit.images import IMAGE_SUFFIXES, sha256_file
 from imageevalkit.secrets import one_line
@@ -158,7 +158,7 @@ def _with_drift(reports: Sequence[CellReport]) -> list[CellReport]:
     for one in reports:
         result = one.result
         if result and not (result.noise and result.noise.has_drifted) and (by := told.get(_judge_of(result))):
-            note = f"the judge has drifted, as {by} tells: scores of before and after do not compare"
+            note = f"{DRIFTED}, as {by} tells: scores of before and after do not compare"
             one = one._replace(result=replace(result, notes=[*result.notes, note]))
         warned.append(one)
     return warned

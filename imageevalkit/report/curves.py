@@ -9,7 +9,15 @@ from typing import NamedTuple
 from imageevalkit.cell import Cell
 from imageevalkit.cell.results import Metric, Result
 from imageevalkit.metrics import grouped
-from imageevalkit.report.leaderboard import Board, boards, format_interval, format_value, headline_of, shown
+from imageevalkit.report.leaderboard import (
+    DRIFT,
+    Board,
+    boards,
+    format_interval,
+    format_value,
+    headline_of,
+    shown,
+)
 from imageevalkit.statistics.comparison import Comparison, Measured, adjust, compare
 from imageevalkit.text import columns_of
 
@@ -18,6 +26,7 @@ CURVE_NOTE = (
     "item gives; p is by Holm's method over the steps of a curve. The best step is the luckiest, too: by its own "
     "score it looks better than it is."
 )
+UNTOLD = ("not told apart", "within the judge's noise")
 COLUMNS = ("step", "score", "95 % interval", "n", "to the step before", "to the best")
 
 
@@ -66,7 +75,7 @@ class Curve(NamedTuple):
         return [
             [
                 f"{point.step}{' *' * (point is self.best)}",
-                format_value(point.value, point.metric.scale),
+                format_value(point.value, point.metric.scale) + DRIFT * bool(point.result.drift),
                 format_interval(point.metric),
                 str(point.metric.n),
                 _told(point.to_previous, point.metric.scale),
@@ -94,7 +103,7 @@ def curves(results: Iterable[Result]) -> list[Curve]:
                 alone = {step: (result, scored) for step, result, scored in of_run}
                 if len(alone) > 1:
                     label = f"{run} on {board.label(metric, with_version=several)}"
-                    found.append(Curve(run, board, metric, _points(alone), label))
+                    found.append(Curve(run, board, metric, _points(metric, alone), label))
     return found
 
 
@@ -111,9 +120,11 @@ def _joins(result: Result) -> tuple[str, bool, int, int, str]:
     )
 
 
-def _points(scored: dict[int, tuple[Result, Metric]]) -> list[Point]:
+def _points(name: str, scored: dict[int, tuple[Result, Metric]]) -> list[Point]:
     steps = sorted(scored)
-    measured = {step: Measured(str(step), scored[step][1]) for step in steps}
+    measured = {
+        step: Measured(str(step), metric, result.noise_of(name)) for step, (result, metric) in scored.items()
+    }
     best = max(steps, key=lambda step: measured[step].metric.value or 0.0)
     others = [step for step in steps if step != best]
     before = adjust([compare(measured[step], measured[last]) for last, step in pairwise(steps)])
@@ -134,7 +145,9 @@ def _told(found: Comparison | None, scale: float) -> str:
     p = found.p if found.adjusted is None else found.adjusted
     if p is None:
         return f"{text} not tested"
-    return f"{text} p {'< 0.001' if p < 0.001 else f'{p:.3f}'}" + ("" if found.told else ", not told apart")
+    return f"{text} p {'< 0.001' if p < 0.001 else f'{p:.3f}'}" + (
+        "" if found.told else f", {UNTOLD[found.within_noise]}"
+    )
 
 
 def curve_tables(found: Sequence[Curve]) -> str:

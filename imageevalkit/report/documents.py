@@ -15,6 +15,7 @@ from imageevalkit.cell.results import Result
 from imageevalkit.report.collect import CellReport
 from imageevalkit.report.leaderboard import (
     CSV_COLUMNS,
+    DRIFT_NOTE,
     GROUP_NOTE,
     ORDER_NOTE,
     Figure,
@@ -94,7 +95,8 @@ def _figure(figure: Figure, formats: Mapping[tuple[bool, bool], Any]) -> list[An
     shown = formats[metric.scale <= 1, figure.best]
     low, high = metric.interval or (None, None)
     plainly = formats[metric.scale <= 1, False]
-    return [(metric.value, shown), (low, plainly), (high, plainly), figure.group, figure.remark]
+    remark = "; ".join(filter(None, (figure.remark, figure.result.drift)))
+    return [(metric.value, shown), (low, plainly), (high, plainly), figure.group, remark]
 
 
 def _fill(sheet: Any, table: Sequence[Sequence[Any]], head: Any) -> None:
@@ -130,8 +132,11 @@ def tex_text(cells: Iterable[CellReport], ranks: Ranks) -> str:
         comment_start_string="<#",
         comment_end_string="#>",
     )
-    board = grid([cell.result for cell in cells if cell.result], ranks)
-    return environment.get_template("leaderboard.tex.j2").render(board=board, note=f"{ORDER_NOTE} {_NOTE}")
+    results = [cell.result for cell in cells if cell.result]
+    notes = [ORDER_NOTE, _NOTE, *[DRIFT_NOTE] * any(result.drift for result in results)]
+    return environment.get_template("leaderboard.tex.j2").render(
+        board=grid(results, ranks), note=" ".join(notes)
+    )
 
 
 def tex(text: str) -> str:

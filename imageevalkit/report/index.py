@@ -174,6 +174,7 @@ def _figure(figure: Figure) -> parts.Figure:
         figure.best,
         figure.group,
         figure.remark,
+        figure.result.drift if figure.drift else "",
     )
 
 

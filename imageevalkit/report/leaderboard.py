@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 from imageevalkit.cell import Cell, by_name
-from imageevalkit.cell.results import Coverage, Metric, Result
+from imageevalkit.cell.results import DRIFTED, Coverage, Metric, Result
 from imageevalkit.metrics import grouped
 from imageevalkit.report.collect import STALE, CellReport
 from imageevalkit.text import columns_of, decimals, fit
@@ -17,7 +17,7 @@ from imageevalkit.text import columns_of, decimals, fit
 COVERAGE_COLUMNS = tuple(each.name for each in fields(Coverage))
 CSV_COLUMNS = (
     "model", "benchmark", "benchmark_version", "evaluator", "official", "metric", "score_name", "value",
-    "ci_low", "ci_high", "n", "scale", "headline", "group", "state", "withheld", *COVERAGE_COLUMNS,
+    "ci_low", "ci_high", "n", "scale", "headline", "group", "noise", "warning", "state", "withheld", *COVERAGE_COLUMNS,
     "treatment", "limit", "git_commit", "result",
 )  # fmt: skip
 
@@ -27,8 +27,12 @@ ORDER_NOTE = (
 )
 GROUP_NOTE = (
     "Models of a column with a letter in common cannot be told apart: no test of two of them, prompt by prompt where "
-    "the files say what each item gives, has p < 0.05 by Holm's method over all pairs of the column."
+    "the files say what each item gives, has p < 0.05 by Holm's method over all pairs of the column. Nor can those "
+    "that differ by no more than the judge's noise explains, where it was asked again (--judge_repeats)."
 )
+DRIFT = "!"
+"""Beside a score of a judge that has drifted."""
+DRIFT_NOTE = f"{DRIFT}: {DRIFTED}; its scores of before and after do not compare (see the notes)."
 
 
 class Board(NamedTuple):
@@ -59,7 +63,8 @@ class Figure(NamedTuple):
 
     ``remark`` qualifies a number that was not measured on every item; such a number never competes for the best.
     ``group`` are the letters of :func:`~imageevalkit.statistics.ranks.rank_groups`; ``best``: it cannot be told from
-    the highest.
+    the highest. ``noise`` is the standard error that the judge's randomness alone gives to the value, None where it is
+    not known; ``drift`` is a mark where the judge has drifted.
     """
 
     result: Result
@@ -68,6 +73,11 @@ class Figure(NamedTuple):
     remark: str = ""
     best: bool = False
     group: str = ""
+    noise: float | None = None
+
+    @property
+    def drift(self) -> str:
+        return DRIFT if self.metric and self.result.drift else ""
 
     @property
     def value(self) -> float | None:
@@ -138,7 +148,8 @@ def shown(result: Result, metric: str) -> Figure:
         return Figure(result, "no score" if found else "–")
     way = f"{result.treatment} way" if not coverage.lacks_nothing else "stopped early"
     remark = "" if coverage.complete else f"{coverage.judged}/{coverage.expected}, {way}"
-    return Figure(result, format_value(found.value, found.scale), found, remark)
+    noise = result.noise_of(metric)
+    return Figure(result, format_value(found.value, found.scale), found, remark, noise=noise)
 
 
 class Ranks:
@@ -169,14 +180,18 @@ class Ranks:
 
     def _letters(self, ranked: Sequence[Figure]) -> dict[str, str]:
         """By model."""
-        by_model = {one.result.model: one.metric for one in ranked if one.metric}
-        key = tuple(sorted((model, id(metric)) for model, metric in by_model.items()))
+        by_model = {one.result.model: one for one in ranked}
+        key = tuple(sorted((model, id(one.metric)) for model, one in by_model.items()))
         if key not in self._known:
             from imageevalkit.statistics.comparison import Measured
             from imageevalkit.statistics.ranks import rank_groups
 
-            self._kept += by_model.values()
-            column = [Measured(model, by_model[model]) for model in sorted(by_model)]
+            column = [
+                Measured(model, one.metric, one.noise)
+                for model, one in sorted(by_model.items())
+                if one.metric
+            ]
+            self._kept += [one.metric for one in column]
             self._known[key] = dict(zip(sorted(by_model), rank_groups(column), strict=True))
         return self._known[key]
 
@@ -230,7 +245,8 @@ def _best_first(figure: Figure | None) -> tuple[bool, float]:
 def csv_text(cells: Iterable[CellReport], ranks: Ranks) -> str:
     """``leaderboard.csv``: one row per model × benchmark × metric. A withheld result has no values.
 
-    ``group`` are the letters of a headline score as the leaderboard shows them. ``result`` is the file that also says
+    ``group`` are the letters of a headline score as the leaderboard shows them, ``noise`` is the standard error that
+    the judge alone gives to it, ``warning`` says that the judge has drifted. ``result`` is the file that also says
     where the numbers come from, below the folder of all results where there is one.
     """
     buffer = io.StringIO()
@@ -277,6 +293,8 @@ def _csv_row(result: Result, name: str) -> dict[str, Any]:
         "score_name": result.score_name(name),
         "n": metric.n,
         "scale": metric.scale,
+        "noise": result.noise_of(name),
+        "warning": result.drift,
         "headline": str(name in result.headline).lower(),
         "git_commit": result.provenance.get("git_commit"),
     }
@@ -311,13 +329,17 @@ def format_table(results: Sequence[Result], width: int, ranks: Ranks | None = No
     blocks = []
     for label, column in zip(board.labels, zip(*board.rows, strict=True), strict=True):
         of_model = {figure.result.model: figure for figure in column if figure}
-        blocks.append((label, [_row(of_model[model]) for model in _in_order(of_model)]))
+        beside = max((figure.drift for figure in of_model.values()), default="")
+        blocks.append((label, [_row(of_model[model], beside) for model in _in_order(of_model)]))
     # never cut: the end of a reason says what to do
     reasons = [f"withheld: {_named(r)}: {' '.join(r.withheld.split())}" for r in results if not r.headline]
     noted = [(" ".join(note.split()), _named(result)) for result in results for note in result.notes]
     notes = [f"note: {_few(of)}: {note}" for note, of in grouped(noted, lambda one: one[0]).items()]
     has_groups = any(figure and figure.group for row in board.rows for figure in row)
-    legend = ["group: scores with a letter in common cannot be told apart"] * has_groups
+    has_noise = any(figure and figure.noise for row in board.rows for figure in row)
+    beside = ", by chance or by the judge's noise" if has_noise else ""
+    legend = [f"group: scores with a letter in common cannot be told apart{beside}"] * has_groups
+    legend += [DRIFT_NOTE] * any(figure and figure.drift for row in board.rows for figure in row)
     return "\n".join([*_layout(blocks, width), *legend, *reasons, *notes])
 
 
@@ -327,9 +349,11 @@ def _few(noted: Sequence[tuple[str, str]]) -> str:
     return ", ".join(name for _, name in noted[:_MOST_NAMED]) + more
 
 
-def _row(figure: Figure) -> list[str]:
+def _row(figure: Figure, beside: str) -> list[str]:
+    """Numbers stay below each other where one of them has a mark ``beside`` it."""
     result = figure.result
     word = "incomplete" if figure.text.startswith("incomplete") else figure.text  # counts: last column
+    word += figure.drift or " " * len(beside)
     coverage = coverage_text(result.coverage)
     if result.headline and not result.coverage.lacks_nothing:
         coverage += f", {result.treatment} way"

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from imageevalkit.report.collect import CellReport
 from imageevalkit.report.curves import COLUMNS, CURVE_NOTE, Curve, curves
-from imageevalkit.report.leaderboard import COVERAGE_COLUMNS, GROUP_NOTE, ORDER_NOTE, Ranks, grid
+from imageevalkit.report.leaderboard import COVERAGE_COLUMNS, DRIFT_NOTE, GROUP_NOTE, ORDER_NOTE, Ranks, grid
 from imageevalkit.text import plain
 
 COMPARISON_PAGE = "comparison.html"
@@ -37,6 +37,7 @@ def markdown_text(
         board=grid(results, ranks or Ranks()),
         order_note=ORDER_NOTE,
         group_note=GROUP_NOTE,
+        drift_note=DRIFT_NOTE if any(result.drift for result in results) else "",
         results=results,
         withheld=[result for result in results if not result.headline],
         without=[cell for cell in cells if not cell.result],

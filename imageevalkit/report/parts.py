@@ -56,6 +56,7 @@ class Figure(Struct, omit_defaults=True):
     best: bool = False
     group: str = ""
     remark: str = ""
+    drift: str = ""
 
 
 class Failure(Struct):

@@ -94,7 +94,7 @@ def columns(
                 metric = result.metrics.get(name)
                 if metric and metric.value is not None:
                     label = f"{result.model}@{result.evaluator.id}" if across_evaluators else result.model
-                    column.append(Measured(label, metric))
+                    column.append(Measured(label, metric, result.noise_of(name)))
     return {key: column for key, column in found.items() if column}
 
 
@@ -107,7 +107,9 @@ def results_table(path: Path) -> pd.DataFrame:
     table = pd.DataFrame(rows, columns=list(CSV_COLUMNS))
     for name in ("official", "headline"):
         table[name] = table[name] == "true"
-    return table.astype(dict.fromkeys(("value", "ci_low", "ci_high", "scale"), float) | {"limit": "Int64"})
+    return table.astype(
+        dict.fromkeys(("value", "ci_low", "ci_high", "scale", "noise"), float) | {"limit": "Int64"}
+    )
 
 
 def scores_table(path: Path) -> pd.DataFrame:

@@ -7,13 +7,14 @@ common cancels out. Where the files do not say it, two means with their interval
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from statistics import NormalDist
 from typing import TYPE_CHECKING, NamedTuple
 
 from imageevalkit.cell.results import Metric
-from imageevalkit.metrics import Stratum, interval_of_sum
+from imageevalkit.metrics import FEWEST_PROMPTS, drawn_to_all_or_nothing, student
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,17 +23,23 @@ LEVEL = 0.05
 """A difference with a smaller p is told; intervals are of 1 - LEVEL."""
 _FLIPS = 9_999
 _AT_ONCE = 500  # flips: 500 × 5,000 prompts are 20 MB
-_FEWEST, _CLEAR = 2_000, 0.1  # after so many flips a p above that is clear (Besag and Clifford 1991)
+_CLEAR = 0.1  # a p that is above it beyond doubt needs no more flips (Besag and Clifford 1991)
 _SEED = 20_260_101
+_NORMAL = NormalDist().inv_cdf(1 - LEVEL / 2)
 _EXACT = 13  # prompts that differ: 2¹³ sign flips are all counted
 _NOTHING = 1e-12  # of the scale: what sums are off in their last bits
 
 
 class Measured(NamedTuple):
-    """A ``metric`` of one result, with its parts where they are known, under the ``name`` that a comparison shows."""
+    """A ``metric`` of one result, with its parts where they are known, under the ``name`` that a comparison shows.
+
+    ``noise`` is the standard error that the judge's randomness alone gives to it, on its scale. None: nobody has
+    measured it, and it is taken to be that of the other one, of as many items.
+    """
 
     name: str
     metric: Metric
+    noise: float | None = None
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,8 @@ class Comparison:
 
     ``adjusted`` is p by Holm's method over all pairs that were compared at once. ``test`` says in words what was done.
     ``spread`` is the standard deviation of what one prompt gives to the difference, × ``n``: its square / n is the
-    variance of the difference.
+    variance of the difference. ``noise`` is the standard error that the judge's randomness alone gives to it; 0: none,
+    or it is not known.
     """
 
     first: str
@@ -55,12 +63,18 @@ class Comparison:
     paired: bool
     spread: float | None = None
     adjusted: float | None = None
+    noise: float = 0.0
 
     @property
     def told(self) -> bool:
-        """Whether the two can be told apart."""
+        """Whether the two can be told apart: what every table, page, file and the gate go by."""
         p = self.p if self.adjusted is None else self.adjusted
         return p is not None and p < LEVEL
+
+    @property
+    def within_noise(self) -> bool:
+        """Whether the judge alone may make as much of a difference, with two sets of equal images."""
+        return _chance_of_noise(self.difference, self.noise) >= LEVEL
 
 
 def compare(first: Measured, second: Measured) -> Comparison:
@@ -71,8 +85,15 @@ def compare(first: Measured, second: Measured) -> Comparison:
     that resolution of a paired t-test. Of means of right or wrong it is McNemar's exact test, which is the same. A
     ratio of sums is linear in its prompts about the mean of both (Cochran, "Sampling Techniques", section 6.4).
 
-    The interval is made of those of the two metrics and their correlation (Newcombe 1998, Statistics in Medicine 17,
-    method 10; Zou and Donner 2008): as these, it holds with few prompts and near the ends of a scale.
+    What the prompts vary by holds the judge's noise, as each has replies of its own: to add its variance would count it
+    twice, and what two results have of the same replies cancels out. But the error of a difference is never less than
+    what the noise alone makes of it, N = √(noise² + noise²): the prompts may show too little of it where few differ, or
+    where they share replies. So p is at least 2 · Φ(-d / N) of a difference d, and the interval at least as wide.
+
+    The interval is Tango's score interval (1998, Statistics in Medicine 17, 891-908) of ups and downs, with the
+    variance of what prompts give in the place of that of all or nothing, as in
+    :func:`~imageevalkit.metrics.interval_of_sum`. Of two means without prompts it is made of their two intervals
+    (Newcombe 1998, Statistics in Medicine 17, 873-890, method 10).
     """
     [found] = compare_all([first, second])
     return replace(found, adjusted=None)
@@ -86,7 +107,9 @@ def compare_all(column: Sequence[Measured], with_intervals: bool = True) -> list
             raise ValueError(f"{one.name} has no value to compare")
     pairs = list(_pairs(column))
     flipped = iter(_by_flips([pair.given for pair in pairs if pair.given is not None and not pair.is_binary]))
-    found = [_comparison(pair, flipped, with_intervals) for pair in pairs]
+    found = [
+        _with_noise(_comparison(pair, flipped, with_intervals), pair.first, pair.second) for pair in pairs
+    ]
     return adjust(found)
 
 
@@ -135,35 +158,35 @@ class _Table(NamedTuple):
         found: np.ndarray = self.total.sum(1) / self.weight.sum(1)
         return found
 
-    def value(self) -> float:
-        return float(self.shares @ self.means())
-
     def away(self, means: np.ndarray) -> np.ndarray:
         """What each prompt gives to Σ share · (mean - ``means``)."""
-        scaled = (self.total - means[:, None] * self.weight) / self.weight.sum(1)[:, None]
-        found: np.ndarray = self.shares @ scaled
+        found: np.ndarray = self.shares @ self.away_in_groups(means)
         return found
 
-    def interval(self, top: float) -> tuple[float, float] | None:
-        strata = []
-        for share, totals, weights in zip(
-            self.shares.tolist(), self.total.tolist(), self.weight.tolist(), strict=True
-        ):
-            parts = {n: part for n, part in enumerate(zip(totals, weights, strict=True)) if part[1]}
-            strata.append(Stratum(share, [*parts.values()], [*parts]))
-        return interval_of_sum(strata, top)
+    def away_in_groups(self, means: np.ndarray) -> np.ndarray:
+        """The same of each group's mean, groups × prompts."""
+        found: np.ndarray = (self.total - means[:, None] * self.weight) / self.weight.sum(1)[:, None]
+        return found
+
+    def portions(self) -> np.ndarray:
+        """How much each prompt weighs in the metric; they add up to the sum of the shares."""
+        found: np.ndarray = self.shares @ (self.weight / self.weight.sum(1)[:, None])
+        return found
 
 
 class _Pair(NamedTuple):
     """Two of a column. ``given`` is what each prompt gives to their difference, None where that is not known; then
-    ``why``. ``correlation`` is that of the two means; ``whole``: both have the same prompts."""
+    ``why``. ``concentration`` is Σ of the squares of their portions, 1 / n of prompts that weigh alike; ``span`` that
+    of the scale, and ``freedom`` that of the ``variance``, 0 where a group has too few prompts for an interval.
+    ``whole``: both have the same prompts."""
 
     first: Measured
     second: Measured
     why: str = ""
     given: np.ndarray | None = None
-    tables: tuple[_Table, _Table] | None = None
-    correlation: float = 0.0
+    concentration: float = 1.0
+    span: float = 1.0
+    freedom: int = 0
     variance: float = 0.0
     whole: bool = False
     is_binary: bool = False
@@ -227,10 +250,11 @@ def _pair(one: Measured, other: Measured, mine: _Table, theirs: _Table) -> _Pair
     pooled = (mine.total.sum(1) + theirs.total.sum(1)) / (mine.weight.sum(1) + theirs.weight.sum(1))
     used = both.any(0)
     given = (mine.away(pooled) - theirs.away(pooled))[used]
-    # each from its own mean: what varies
-    a, b = mine.away(mine.means())[used], theirs.away(theirs.means())[used]
+    sizes = both.sum(1)
+    # each from its own mean: what varies; of a group of one prompt nothing is known
+    apart = mine.away_in_groups(mine.means()) - theirs.away_in_groups(theirs.means())
+    unbiased = np.sqrt(sizes / np.maximum(sizes - 1, 1))[:, None] * apart
     n, scale = int(used.sum()), one.metric.scale or 1.0
-    size = math.sqrt(float((a**2).sum() * (b**2).sum()))
     is_right_or_wrong = all(
         bool(
             np.isin(table.total[table.weight > 0], (0.0, scale)).all()
@@ -238,17 +262,27 @@ def _pair(one: Measured, other: Measured, mine: _Table, theirs: _Table) -> _Pair
         )
         for table in (mine, theirs)
     )
+    # a similarity below 0 widens the scale
+    ends = [scores.min() for scores in (_scores(mine), _scores(theirs))]
+    tops = [scores.max() for scores in (_scores(mine), _scores(theirs))]
+    portions = (mine.portions() + theirs.portions()) / 2
     return _Pair(
         one,
         other,
         given=np.where(np.abs(given) * n > _NOTHING * scale, given, 0.0),
-        tables=(mine, theirs),
-        correlation=float((a * b).sum()) / size if size * n > _NOTHING * scale**2 else 0.0,
-        variance=float(((a - b) ** 2).sum()) * n / (n - 1) if n > 1 else math.nan,
+        concentration=float((portions**2).sum()),
+        span=float(max(scale, *tops) - min(0.0, *ends)),
+        freedom=n - len(sizes) if sizes.min() >= FEWEST_PROMPTS else 0,
+        variance=float(((mine.shares @ unbiased) ** 2).sum()) if n > 1 else math.nan,
         whole=bool((in_mine == in_theirs).all()),
         is_binary=is_right_or_wrong and len(mine.shares) == 1,
         n=n,
     )
+
+
+def _scores(table: _Table) -> np.ndarray:
+    found: np.ndarray = table.total[table.weight > 0] / table.weight[table.weight > 0]
+    return found
 
 
 # ---- difference, interval, p
@@ -266,7 +300,7 @@ def _comparison(pair: _Pair, flipped: Iterator[tuple[float, str]], with_interval
         one.name,
         other.name,
         difference,
-        _interval(pair, difference) if with_interval else None,
+        _interval(pair) if with_interval else None,
         p,
         pair.n,
         test,
@@ -275,37 +309,92 @@ def _comparison(pair: _Pair, flipped: Iterator[tuple[float, str]], with_interval
     )
 
 
-def _interval(pair: _Pair, difference: float) -> tuple[float, float] | None:
-    assert pair.tables
-    metrics = pair.first.metric, pair.second.metric
+def _with_noise(found: Comparison, one: Measured, other: Measured) -> Comparison:
+    """``found`` with an error that is not below that of the judge; see :func:`compare`."""
     known = [
-        metric.interval if pair.whole and metric.interval else table.interval(metric.scale)
-        for metric, table in zip(metrics, pair.tables, strict=True)
+        mine.noise
+        if mine.noise is not None
+        else (theirs.noise or 0.0) * math.sqrt(theirs.metric.n / mine.metric.n)
+        for mine, theirs in ((one, other), (other, one))
+        if mine.metric.n
     ]
-    if known[0] is None or known[1] is None:
+    noise = math.hypot(*known)
+    if not noise:
+        return found
+    p, interval, test = found.p, found.interval, found.test
+    if p is not None and (least := _chance_of_noise(found.difference, noise)) > p:
+        p, test = least, f"the judge's noise alone, of which ±{_NORMAL * noise:.2g} is no difference; {test}"
+    if interval:
+        scale = max(one.metric.scale, other.metric.scale, *map(abs, interval))
+        interval = (
+            max(-scale, min(interval[0], found.difference - _NORMAL * noise)),
+            min(scale, max(interval[1], found.difference + _NORMAL * noise)),
+        )
+    return replace(found, p=p, interval=interval, test=test, noise=noise)
+
+
+def _chance_of_noise(difference: float, noise: float) -> float:
+    """The chance of as much by the noise alone, 2 · Φ(-difference / noise); 0 where there is none."""
+    return math.erfc(abs(difference) / noise / math.sqrt(2)) if noise else 0.0
+
+
+def _interval(pair: _Pair) -> tuple[float, float] | None:
+    assert pair.given is not None
+    if not pair.freedom:
         return None
-    values = [table.value() for table in pair.tables]
-    return _of_two(difference, values, (known[0], known[1]), pair.correlation, metrics[0].scale)
+    up, down = (float((sign * pair.given).clip(0).sum()) / pair.span for sign in (1, -1))
+    low, high = score_interval(up, down, pair.variance / pair.span**2, pair.concentration, pair.freedom)
+    return low * pair.span, high * pair.span
 
 
-def _of_two(
-    difference: float,
-    values: Sequence[float],
-    intervals: tuple[tuple[float, float], tuple[float, float]],
-    correlation: float,
-    scale: float,
+def score_interval(
+    up: float, down: float, variance: float, concentration: float, freedom: int
 ) -> tuple[float, float]:
-    """Newcombe's method 10, of two means, their intervals and their correlation."""
-    (low, high), (other_low, other_high) = intervals
-    below, above = values[0] - low, high - values[0]
-    other_below, other_above = values[1] - other_low, other_high - values[1]
+    """The 95 % interval of ``up`` - ``down``, what prompts give to a difference upwards and downwards on a scale of 1,
+    whose ``variance`` has so many degrees of ``freedom``; ``concentration`` is Σ of the squares of their portions.
 
-    def joint(one: float, other: float) -> float:
-        return math.sqrt(max(0.0, one**2 + other**2 - 2 * correlation * one * other))
+    It holds all δ that a score test does not refuse, whose variance is φ · (that of all or nothing, where δ is true);
+    of right or wrong φ is 1, and this is Tango's interval.
+    """
+    difference = up - down
+    share, freedom_left = drawn_to_all_or_nothing(up + down - difference**2, variance, concentration, freedom)
+    spread = student(freedom_left) ** 2 * share * concentration
 
+    def refuses(delta: float) -> bool:
+        return (difference - delta) ** 2 > spread * _variance(up, down, delta)
+
+    return _last(difference, -1.0, refuses), _last(difference, 1.0, refuses)
+
+
+def _variance(up: float, down: float, delta: float) -> float:
+    """That of one prompt of all or nothing, where ``delta`` is the truth: with the share of downs that is then the most
+    likely one, of as many ``up`` and ``down`` (Tango 1998, equation 16)."""
+    if delta < 0:
+        up, down, delta = down, up, -delta
+    half = -up - down + (2 - up + down) * delta
+    downs = (math.sqrt(max(0.0, half**2 + 8 * down * delta * (1 - delta))) - half) / 4
+    return max(0.0, 2 * downs + delta * (1 - delta))
+
+
+def _last(inside: float, end: float, refuses: Callable[[float], bool]) -> float:
+    """The last value from ``inside`` to ``end`` that is not refused."""
+    if not refuses(end):
+        return end
+    for _ in range(30):
+        middle = (inside + end) / 2
+        inside, end = (inside, middle) if refuses(middle) else (middle, end)
+    return inside
+
+
+def _of_two(one: Metric, other: Metric) -> tuple[float, float] | None:
+    """Newcombe's method 10, of two means of different prompts."""
+    if one.interval is None or other.interval is None or one.value is None or other.value is None:
+        return None
+    (low, high), (other_low, other_high) = one.interval, other.interval
+    difference, scale = one.value - other.value, max(one.scale, other.scale)
     return (
-        max(-scale, difference - joint(below, other_above)),
-        min(scale, difference + joint(above, other_below)),
+        max(-scale, difference - math.hypot(one.value - low, other_high - other.value)),
+        min(scale, difference + math.hypot(high - one.value, other.value - other_low)),
     )
 
 
@@ -344,7 +433,8 @@ def _by_flips(given: Sequence[np.ndarray]) -> list[tuple[float, str]]:
             reached[open_] += (np.abs(flipped) >= least[open_]).sum(0)
             made[open_] += rows
             # what chance does one time in ten is no difference: more flips would only tell a digit more
-            open_ = open_[(made[open_] < _FEWEST) | (reached[open_] < _CLEAR * made[open_])]
+            beyond = _CLEAR * made[open_] + 4 * np.sqrt(_CLEAR * (1 - _CLEAR) * made[open_])
+            open_ = open_[reached[open_] < beyond]
             if not len(open_):
                 break
         for n, count, flips in zip(left, reached.tolist(), made.tolist(), strict=True):
@@ -407,8 +497,5 @@ def _unpaired(pair: _Pair) -> Comparison:
         if any(spreads)
         else None
     )
-    interval = _of_two(
-        difference, (one.value, other.value), (one.interval, other.interval), 0.0, max(one.scale, other.scale)
-    )
     test = f"Welch's t-test of two means: {pair.why}"
-    return Comparison(*names, difference, interval, p, n, test, False, math.hypot(*spreads))
+    return Comparison(*names, difference, _of_two(one, other), p, n, test, False, math.hypot(*spreads))

@@ -124,6 +124,8 @@ export interface Figure {
   group?: string;
   /** Qualifies a number that is not of every item. */
   remark?: string;
+  /** The note that the judge has drifted. */
+  drift?: string;
 }
 
 export interface Curve {

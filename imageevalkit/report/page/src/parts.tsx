@@ -57,6 +57,15 @@ export function CellLink({ cell, board }: { cell: Cell; board: Board | undefined
   );
 }
 
+/** A mark beside each score of a judge that has drifted. */
+export function Drift({ of }: { of: Figure | undefined }) {
+  return of?.drift ? (
+    <span class="drift" title={of.drift}>
+      !
+    </span>
+  ) : null;
+}
+
 /** A figure of a cell with its interval, or why there is none. `detail` adds its place on the scale. */
 export function Score({
   cell,
@@ -77,8 +86,8 @@ export function Score({
   return (
     <>
       <span class="line">
-        <span class={figure.best ? "value best" : "value"}>{figure.text}</span>{" "}
-        <span class="interval">{figure.interval}</span>
+        <span class={figure.best ? "value best" : "value"}>{figure.text}</span>
+        <Drift of={figure} /> <span class="interval">{figure.interval}</span>
         {figure.group && (
           <>
             {" "}

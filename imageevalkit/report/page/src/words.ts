@@ -43,8 +43,12 @@ const WORDS = {
     "粗体：该列的最高分，以及与其无法区分的得分；越高越好。",
   ],
   group_note: [
-    "Models of a column with a letter in common cannot be told apart: no test of two of them, prompt by prompt where the files say what each item gives, has p < 0.05 by Holm's method over all pairs of the column.",
-    "同一列中带有相同字母的模型无法区分：两两检验（文件记有逐条得分时按提示词配对）经该列全部配对的 Holm 校正后，p 值均不小于 0.05。",
+    "Models of a column with a letter in common cannot be told apart: no test of two of them, prompt by prompt where the files say what each item gives, has p < 0.05 by Holm's method over all pairs of the column. Nor can those that differ by no more than the judge's noise explains, where it was asked again (--judge_repeats).",
+    "同一列中带有相同字母的模型无法区分：两两检验（文件记有逐条得分时按提示词配对）经该列全部配对的 Holm 校正后，p 值均不小于 0.05。差异不超过评审自身噪声的模型（在重复提问过的情况下，即 --judge_repeats）也无法区分。",
+  ],
+  drift_note: [
+    "! marks scores of a judge that has drifted: those of before and after do not compare.",
+    "! 表示评审已发生漂移：漂移前后的分数不可比较。",
   ],
   interval_note: [
     "± and [ ] are 95 % intervals; the small plots run from 0 to the top of the scale.",

@@ -1,5 +1,5 @@
 import type { Cell, Index } from "../data";
-import { BoardFacts, CellLink, Name, Score, Short, State, Text } from "../parts";
+import { BoardFacts, CellLink, Drift, Name, Score, Short, State, Text } from "../parts";
 import { type Column, cellsOf, columnsOf, shareOf } from "../results";
 import { href } from "../route";
 import { type Column as Head, Table } from "../table";
@@ -120,6 +120,7 @@ function Heat({ cell, column, share }: { cell: Cell | undefined; column: Column;
       ) : (
         <>
           <span class={figure?.best ? "best" : undefined}>{(100 * share).toFixed(1)}</span>
+          <Drift of={figure} />
           {figure?.group && <span class="group"> {figure.group}</span>}
         </>
       )}
@@ -149,7 +150,7 @@ function Leaderboard({ rows, columns }: { rows: Row[]; columns: Column[] }) {
       <h2>{t("leaderboard")}</h2>
       <Table label={t("leaderboard")} rows={rows} columns={all} keyOf={(row) => row.model} sort="board" class="board" />
       <p class="note">
-        {t("best_note")} {t("group_note")} {t("interval_note")} {t("board_note")}
+        {t("best_note")} {t("group_note")} {t("drift_note")} {t("interval_note")} {t("board_note")}
       </p>
       <h3>{t("benchmarks")}</h3>
       <ul class="list">
