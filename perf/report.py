@@ -25,7 +25,7 @@ from perf.toolkit import Toolkit
 from tests.support.cells import PPOCR, PROVENANCE, Made, paint
 
 _RATIO, _WHOLE_S, _AGAIN_S, _MB, _INDEX_MB = (
-    at_most(3.0),
+    at_most(4.0),
     at_most(60),
     at_most(30),
     at_most(1000),
