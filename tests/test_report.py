@@ -531,3 +531,15 @@ def test_noise_and_drift_of_the_judge_stand_beside_each_score(capsys: pytest.Cap
     assert told["b", "sure"]["accuracy"]["drift"] == drift
     assert "drift" not in told["b", "noisy"]["accuracy"]
     assert "0.6400!" in (output_root() / "leaderboard.tex").read_text().replace("}", "")
+
+
+def test_the_mean_over_benchmarks_is_of_whole_scores_on_all_of_them() -> None:
+    half = {f"p/{n:04}": float(n % 2) for n in range(40)}
+    right = dict.fromkeys(half, 1.0)
+    for benchmark in ("easy", "hard"):
+        write_scored(Cell("whole", benchmark), half)
+        write_scored(Cell("tried", benchmark), right, more={"limit": 40})
+    write_scored(Cell("easy-only", "easy"), right)
+    site = reported()
+    means = {model["name"]: model["overall"] for model in site.index["models"]}
+    assert means == {"whole": 0.5, "tried": None, "easy-only": None}

@@ -71,7 +71,9 @@ def look(first: Cell, second: Cell, tell: Tell) -> Look | None:
         and pair[0].result.coverage.expected == pair[1].result.coverage.expected
     ]
     # what is full stays, and is older
-    found = max(pairs, key=lambda pair: max(one.result.provenance["time"] for one in pair), default=None)
+    found = max(
+        pairs, key=lambda pair: max(one.result.provenance.get("time", "") for one in pair), default=None
+    )
     if found is None:
         return None
     asked, total = min(one.result.coverage.asked for one in found), found[0].result.coverage.expected

@@ -189,6 +189,7 @@ def _board(board: Board, members: Sequence[Result], every: Mapping[Board, Any]) 
         board.evaluator,
         members[0].evaluator.official,
         board.limit,
+        board.asked,
         board.rewriter,
         board.label("", with_version=len(versions) > 1),
         headline,
@@ -200,7 +201,9 @@ def _board(board: Board, members: Sequence[Result], every: Mapping[Board, Any]) 
 def _smallest(members: Sequence[Result], name: str) -> float | None:
     """What the two best can show."""
     measured = [
-        Measured(one.model, one.metrics[name]) for one in members if one.headline and name in one.metrics
+        Measured(one.model, one.metrics[name], one.noise_of(name))
+        for one in members
+        if one.headline and name in one.metrics
     ]
     measured = [one for one in measured if one.metric.value is not None and one.metric.parts]
     if len(measured) < 2:
@@ -274,24 +277,40 @@ def _models(cells: Sequence[CellReport], ranks: Ranks) -> list[parts.Model]:
         raw = Cell(name, "").raw.model
         return order.get(raw, len(order)), by_name(raw), name
 
-    return [_model(name, cells) for name in sorted(names, key=place)]
+    overall = _overall(results)
+    return [_model(name, overall.get(name)) for name in sorted(names, key=place)]
 
 
-def _model(name: str, cells: Sequence[CellReport]) -> parts.Model:
+def _model(name: str, overall: float | None) -> parts.Model:
     checkpoint = Cell(name, "").checkpoint
     if checkpoint is None:
-        return parts.Model(name, _overall(name, cells))
-    return parts.Model(name, _overall(name, cells), checkpoint.run, checkpoint.step)
+        return parts.Model(name, overall)
+    return parts.Model(name, overall, checkpoint.run, checkpoint.step)
 
 
-def _overall(model: str, cells: Sequence[CellReport]) -> float | None:
-    of_benchmark = dict[str, float]()
-    for cell in cells:
-        if cell.model == model and cell.result and cell.result.headline:
-            metric = cell.result.metrics.get(cell.result.headline[0])
-            if metric and metric.value is not None and metric.scale:
-                of_benchmark.setdefault(cell.cell.benchmark, metric.value / metric.scale)
-    return sum(of_benchmark.values()) / len(of_benchmark) if of_benchmark else None
+def _overall(results: Sequence[Result]) -> dict[str, float]:
+    """By model, the mean over benchmarks of what its headline score is of its scale.
+
+    Of whole scores alone, of one board for each benchmark, that with the most models; a model that has not all of
+    these has none: a mean of fewer benchmarks, or of easier items, would stand above others.
+    """
+    chosen = dict[str, dict[str, float]]()
+    for board, members in boards(results).items():
+        metric = headline_of(members)[0]
+        figures = [] if board.limit or board.asked else [shown(result, metric) for result in members]
+        known = {
+            figure.result.model: figure.value / figure.metric.scale
+            for figure in figures
+            if figure.metric and figure.value is not None and not figure.remark
+        }
+        if len(known) > len(chosen.get(board.benchmark, {})):
+            chosen[board.benchmark] = known
+    every = list(chosen.values())
+    return {
+        model: sum(one[model] for one in every) / len(every)
+        for model in dict.fromkeys(model for one in every for model in one)
+        if all(model in one for one in every)
+    }
 
 
 def _has_relations(report: CellReport, relations: Mapping[str, Relations]) -> bool:

@@ -98,6 +98,7 @@ class Board(Struct):
     evaluator: str
     official: bool
     limit: int
+    asked: int
     rewriter: str
     label: str
     headline: list[str]

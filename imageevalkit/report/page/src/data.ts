@@ -31,7 +31,7 @@ export interface Model {
   /** Of `run@step`. */
   run?: string;
   step?: number;
-  /** The mean over benchmarks of what a headline score is of its scale; null where none is. */
+  /** The mean over benchmarks of what a whole headline score is of its scale; null of a model that lacks one. */
   overall: number | null;
 }
 
@@ -98,6 +98,8 @@ export interface Board {
   evaluator: string;
   official: boolean;
   limit: number;
+  /** Stopped early, after so many items; 0: not. */
+  asked: number;
   rewriter: string;
   /** As the leaderboard's column, without a metric. */
   label: string;

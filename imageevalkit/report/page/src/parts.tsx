@@ -188,6 +188,7 @@ export function BoardFacts({ board }: { board: Board }) {
       <span class={board.official ? "pill good" : "pill"}>{board.official ? t("official") : t("not_official")}</span>
       {board.rewriter && <span class="pill">{t("rewritten_by", { name: board.rewriter })}</span>}
       {board.limit > 0 && <span class="pill warn">{t("first_items", { n: board.limit })}</span>}
+      {board.asked > 0 && <span class="pill warn">{t("stopped_after", { n: board.asked })}</span>}
     </p>
   );
 }

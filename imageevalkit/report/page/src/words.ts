@@ -34,8 +34,8 @@ const WORDS = {
   heat_map: ["Heat map", "热力图"],
   mean: ["Mean", "平均"],
   heat_note: [
-    "Each score in percent of its scale; the mean is over benchmarks. Below it stands how many items are judged, where some are missing. Select a heading to sort by it.",
-    "各项得分占其量程的百分比；平均值按基准计算。若有条目缺失，下方标出已评判的条目数。点击表头可排序。",
+    "Each score in percent of its scale; the mean is over all benchmarks, of models that have a whole score on each of them. Below it stands how many items are judged, where some are missing. Select a heading to sort by it.",
+    "各项得分占其量程的百分比；平均值覆盖全部基准，仅给出在每个基准上都有完整分数的模型。若有条目缺失，下方标出已评判的条目数。点击表头可排序。",
   ],
   leaderboard: ["Leaderboard", "排行榜"],
   best_note: [
@@ -75,6 +75,7 @@ const WORDS = {
   not_official: ["not the official evaluator", "非官方评判者"],
   rewritten_by: ["prompts rewritten by {name}", "提示词由 {name} 改写"],
   first_items: ["first {n} items", "前 {n} 个条目"],
+  stopped_after: ["stopped after {n} items", "在 {n} 个条目后提前停止"],
   of_scale: ["{value} of {scale}", "{value}（满分 {scale}）"],
   judged_of: ["{judged} of {expected} judged", "已评判 {judged}/{expected}"],
   flat: ["flat colour", "纯色图"],
@@ -197,6 +198,7 @@ const DATA: Record<string, readonly [string, string]> = {
   judged: ["judged", "已评判"],
   unparsed: ["unparsed", "无法解析"],
   judge_failed: ["judge failed", "评判失败"],
+  unasked: ["unasked", "未请求"],
   refused: ["refused", "被拒绝"],
   failed: ["failed", "失败"],
   blank: ["blank", "空白"],

@@ -70,6 +70,7 @@ function Heading({ column }: { column: Column }) {
       <small>
         <bdi>{board.evaluator}</bdi>
         {board.limit > 0 && ` · ${t("first_items", { n: board.limit })}`}
+        {board.asked > 0 && ` · ${t("stopped_after", { n: board.asked })}`}
       </small>
     </span>
   );
