@@ -74,6 +74,9 @@ def send(tracker: str, place: str, tell: Tell) -> None:
         raise CellFailure(f"--export {tracker}: {one_line(error)}") from error
     withheld = sum(not cell.result.headline for cell in cells if cell.result)
     without = f"; {counted(withheld, 'withheld result')} not sent" if withheld else ""
+    for cell in cells:
+        if cell.result and cell.result.headline and cell.result.drift:
+            tell(f"{cell.key}: {public(cell.result.drift)}")
     tell(f"sent to {tracker}: {counted(len(runs), 'run')} ({where}){without}")
 
 
