@@ -20,6 +20,7 @@ from yaml import safe_load  # type: ignore[import-untyped]
 from imageevalkit.cell import REPO, Cell, output_root
 from imageevalkit.cell.results import Evaluator, Metric, as_object, read_result
 from imageevalkit.errors import UserError
+from imageevalkit.publishing import public
 from imageevalkit.publishing.folder import publish
 from tests.support.cells import PPOCR, QWEN, Made, write_cell, write_scored
 from tests.support.checkout import make_checkout, needs_driver_env, run_eval
@@ -28,7 +29,8 @@ from tests.support.site import Site
 
 COMMIT = "9bce4136e789ec006c62582f5f9d107d20f8b398"  # of Every Eval Ever, schema 0.3.0
 FEW = {f"p/{n:02}": n / 20 for n in range(20)}
-HUB = {"task": "t2i", "class": ".m:M", "model_path": "org/model", "kwargs.vae": "/home/somebody/secret/vae"}
+HUB = {"task": "t2i", "class": ".m:M", "model_path": "org/model"}
+TUNED = {**HUB, "kwargs.vae": "/home/somebody/secret/vae"}
 
 
 def has_settings(cell: Cell, **settings: Any) -> None:
@@ -48,7 +50,7 @@ def results() -> None:
     """Of a model of the Hub: a whole, official one; a limited one by somebody else's judge; one withheld."""
     has_settings(write_scored(Cell("mine", "unigenbench"), FEW, evaluator=QWEN), **HUB)
     trial = write_scored(Cell("mine", "text"), FEW, more={"limit": 20})
-    has_settings(trial, **HUB)
+    has_settings(trial, **TUNED)
     items = [Made(f"i{n}", "/imagine a cat", "ok" if n else "refused", value=0.5) for n in range(3)]
     has_settings(write_cell("mine", "signs", items, {"accuracy": Metric(0.5, 2)}, evaluator=QWEN), **HUB)
 
@@ -75,8 +77,9 @@ def test_results_with_scores_are_in_every_eval_ever_as_what_they_are(results: No
     assert trial["score_details"]["details"]["caveats"] == (
         "only the first 20 items; measured by ppocr-v4, which is not the official evaluator"
     )
-    assert found["text"]["model_info"]["id"] == "org/model"
-    [samples] = (folder / "every_eval_ever").glob("data/imageevalkit-text/org/model/*_samples.jsonl")
+    assert found["unigenbench"]["model_info"]["id"] == "org/model"
+    assert found["text"]["model_info"]["id"] == "unknown/mine"
+    [samples] = (folder / "every_eval_ever").glob("data/imageevalkit-text/unknown/mine/*_samples.jsonl")
     rows = [json.loads(line) for line in samples.read_text().splitlines()]
     assert {row["sample_id"]: row["evaluation"]["score"] for row in rows} == FEW
     assert rows[0]["input"]["raw"] == "a picture of p/00"
@@ -245,3 +248,88 @@ def test_eval_sh_publishes_sends_and_takes_votes_of_what_is_there(tmp_path: Path
         assert (run.returncode, run.stderr.count("\n")) == (2, 1), run.stderr
         assert says in run.stderr
     assert not (checkout / "output/reference-typeset").exists()
+
+
+@pytest.mark.parametrize(
+    ("added", "why"),
+    [
+        ({"kwargs.lora": "mine.safetensors", "weights of kwargs.lora": "ab12"}, "weights of kwargs.lora"),
+        ({"kwargs.lora": "org/lora"}, "kwargs.lora"),
+        ({"kwargs.num_inference_steps": 3}, "its settings are not those of an entry"),
+    ],
+)
+def test_a_model_that_is_not_that_of_the_hub_is_not_called_so(
+    folder: Path, added: dict[str, Any], why: str
+) -> None:
+    has_settings(write_scored(Cell("tuned", "unigenbench"), FEW, evaluator=QWEN), **HUB, **added)
+    told: list[str] = []
+    publish(folder, told.append)
+    assert not (folder / "models").exists()
+    assert logs(folder)["unigenbench"]["model_info"]["id"] == "unknown/tuned"
+    [line] = [line for line in told if "no .eval_results of tuned: it is not org/model" in line]
+    assert why in line
+
+
+def test_two_models_that_are_the_same_on_the_hub_are_told(results: None, folder: Path) -> None:
+    has_settings(write_scored(Cell("other", "unigenbench"), FEW, evaluator=QWEN), **HUB)
+    told: list[str] = []
+    publish(folder, told.append)
+    assert not (folder / "models").exists()
+    assert any("mine and other are both that model" in line for line in told)
+
+
+def test_a_result_of_a_run_that_stopped_early_and_a_drift_are_named(folder: Path) -> None:
+    cell = write_scored(Cell("m", "text"), FEW)
+    result = read_result(cell.result)
+    partial = replace(
+        result,
+        coverage=replace(result.coverage, expected=50, unasked=30),
+        notes=["the judge has drifted since May"],
+    )
+    cell.result.write_text(json.dumps(as_object(partial)))
+    publish(folder, lambda line: None)
+    log = logs(folder)["text"]
+    [one] = log["evaluation_results"]
+    assert one["evaluation_name"] == "imageevalkit.text.accuracy.asked-20"
+    assert log["evaluation_id"].endswith("/asked-20")
+    assert "the judge has drifted since May" in one["score_details"]["details"]["caveats"]
+
+
+def test_publishing_leaves_the_output_folder_as_it_is(results: None, folder: Path) -> None:
+    publish(folder, lambda line: None)
+    assert not (output_root() / "report").exists()
+    assert not (output_root() / "report.html").exists()
+    assert (folder / "report/index.html").is_file()
+    assert not list(folder.glob(".*"))
+
+
+def test_a_picture_that_was_cut_short_is_copied_again(folder: Path) -> None:
+    write_cell("drawn", "text", [Made("images/1", "a cat", value=1.0)], {"accuracy": Metric(1.0, 1)})
+    publish(folder, lambda line: None)
+    [picture] = (folder / "report").rglob("*.webp")
+    whole = picture.read_bytes()
+    picture.write_bytes(whole[:9])
+    publish(folder, lambda line: None)
+    assert picture.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("no file /data/alice/ckpt: use /mnt/a/b.pt", "no file ckpt: use b.pt"),
+        ("pip install file:///mnt/alice/w.whl", "pip install w.whl"),
+        ('["/data/alice/a", "x\\n/data/alice/b"]', '["a", "x\\nb"]'),
+        ("--lora=/data/alice/l", "--lora=l"),
+        *[
+            (same, same)
+            for same in (
+                "https://x.org:80/a/b?c=/d/e",
+                "and/or 1/2 image/png ../a/b",
+                "/imagine a cat",
+                "Q:\\n",
+            )
+        ],
+    ],
+)
+def test_of_absolute_paths_only_the_name_is_public(text: str, shown: str) -> None:
+    assert public(text) == shown

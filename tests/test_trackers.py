@@ -67,6 +67,14 @@ def test_tensorboard_has_metrics_by_step_and_samples_with_images() -> None:
     assert rb"| p/00 | a \*red\* cat 0 | accuracy 0 |" in table.tensor.string_val[0]
 
 
+def test_a_step_is_what_all_else_takes_for_one(tmp_path: Path) -> None:
+    for model in ("run@1000+mine-1a2b3c4d", "run@007"):
+        write_cell(model, "text", ITEMS, score(0.475))
+    send("tensorboard", str(tmp_path / "boards"), print)
+    assert sorted(path.name for path in (tmp_path / "boards").iterdir()) == ["run", "run@007"]
+    assert {step for _, step in values(tmp_path / "boards/run")} == {1000}
+
+
 def test_a_limited_result_is_told_apart(tmp_path: Path) -> None:
     write_cell("flux", "text", ITEMS, score(0.475), limit=40)
     send("tensorboard", str(tmp_path / "boards"), print)

@@ -126,7 +126,7 @@ def main() -> ExitStatus:
     print_report(plan)
     if summary.status in (ExitStatus.INTERRUPTED, ExitStatus.TERMINATED):
         return summary.status
-    status = worst([summary.status, _hand_on_after_run(options)])
+    status = worst([summary.status, _hand_on(options, ExitStatus.FAILED)])
     if gate is None:
         return status
     failed = {one.cell: one.message or one.state for one in summary.cells if one.state not in USABLE}
@@ -152,8 +152,7 @@ def _of_results(options: Options, here: Path) -> ExitStatus:
         statuses.append(_report(options, here))
     if options.gate or options.save_baseline:
         statuses.append(_gate(options).close())
-    _hand_on(options)
-    return worst(statuses)
+    return worst([*statuses, _hand_on(options, ExitStatus.USAGE)])
 
 
 def _take_votes(options: Options) -> bool:
@@ -180,26 +179,31 @@ def _check_handing_on(options: Options) -> None:
         check_tracker(options.export[0])
 
 
-def _hand_on(options: Options) -> None:
-    """Publish and export. Raises UserError, CellFailure."""
+def _publish(options: Options) -> None:
     if options.publish:
         from imageevalkit.publishing.folder import publish
 
         publish(options.publish, show)
+
+
+def _export(options: Options) -> None:
     if options.export:
         from imageevalkit.publishing.trackers import send
 
         send(*options.export, show)
 
 
-def _hand_on_after_run(options: Options) -> ExitStatus:
-    """A run has its status, which no mistake of the user takes back."""
-    try:
-        _hand_on(options)
-    except (UserError, CellFailure) as error:
-        complain(str(error))
-        return ExitStatus.FAILED
-    return ExitStatus.COMPLETE
+def _hand_on(options: Options, mistake: ExitStatus) -> ExitStatus:
+    """Publish and export, neither of which keeps the other from it; what went wrong is told in a line each. A
+    ``mistake`` of the user has that status."""
+    statuses = []
+    for one in (_publish, _export):
+        try:
+            one(options)
+        except (UserError, CellFailure) as error:
+            complain(str(error))
+            statuses.append(mistake if isinstance(error, UserError) else ExitStatus.FAILED)
+    return worst(statuses)
 
 
 def _report(options: Options, here: Path) -> ExitStatus:

@@ -17,11 +17,18 @@ from imageevalkit.cell import REPO, log_root, output_root
 from imageevalkit.cell.results import Result
 from imageevalkit.secrets import redact
 
-_ABSOLUTE = re.compile(r"/|~|[A-Za-z]:[\\/]")
+_ABSOLUTE = re.compile(r"/|~|file:|[A-Za-z]:[\\/]")
+_IN_PATH = r"""[^\s"'`,;:()<>|\[\]{}\\/]"""
+# A URL, which stays; or a path of two names or more, as /imagine, and/or, and 1/2 are none. In JSON a line's end is \n.
+_PLACE = re.compile(
+    rf"""\b(?!file:)[A-Za-z][\w+.-]+://[^\s"'<>\\]*"""
+    rf"""|(?:(?<![\w/.~\\)\]}}%>*…+-])|(?<=\\[nrt]))(?:file://[\w.-]*)?~?/(?:{_IN_PATH}+/)+(?P<name>{_IN_PATH}*)"""
+)
 
 
 def public(text: str) -> str:
-    """``text`` without secrets of the environment, and without the folders of this machine and its user."""
+    """``text``, which may be JSON, without secrets of the environment, and without the folders of this machine and its
+    user: of the path of what lies elsewhere the name is left. URLs stay."""
     text = redact(text)
     ours = {
         output_root().absolute(): "output",
@@ -33,8 +40,14 @@ def public(text: str) -> str:
     # the longest first: one may lie in another
     for folder, name in sorted((homes | ours).items(), key=lambda one: -len(str(one[0]))):
         if len(folder.parts) > 1:
-            text = re.sub(re.escape(str(folder)) + r"(?![\w.-])", name, text)
-    return text
+            text = re.sub(rf"(?:file://)?{re.escape(str(folder))}(?![\w.-])", name, text)
+    return _PLACE.sub(_name_of, text)
+
+
+def _name_of(found: re.Match[str]) -> str:
+    if found["name"] is None:  # a URL
+        return found[0]
+    return found["name"] or found[0].rstrip("/").rpartition("/")[2]
 
 
 def without_folders(value: Any) -> Any:
@@ -53,6 +66,7 @@ def caveats(result: Result) -> list[str]:
         *[f"withheld: {result.withheld}"] * (not result.headline),
         *[f"only {coverage.judged} of {coverage.expected} items"] * (not coverage.complete),
         *[f"only the first {result.limit} items"] * bool(result.limit),
+        *[result.drift] * bool(result.drift),
         *[f"measured by {result.evaluator.id}, which is not the official evaluator"]
         * (not result.evaluator.official),
         *["of rewritten prompts"] * (result.score_name("").partition("/")[0] != result.benchmark),

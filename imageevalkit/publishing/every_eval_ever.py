@@ -18,6 +18,7 @@ from typing import Any
 from imageevalkit import registry
 from imageevalkit.assets import FileAsset
 from imageevalkit.assets.weights import may_be_hub_id
+from imageevalkit.cell.fingerprint import settings_of
 from imageevalkit.cell.results import ItemPart, Metric, Result
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.metrics import grouped
@@ -28,17 +29,52 @@ from imageevalkit.text import to_bytes
 VERSION = "0.3.0"
 _LIBRARY = "ImageEvalKit"
 _UNKNOWN = "unknown"
+_ADDED = ("kwargs.lora", "kwargs.denoiser")  # weights beside those of the model's repository
 _UNITS = {1.0: "proportion", 100.0: "percent"}
 
 
 def model_id(result: Result) -> str:
-    """``developer/model`` of the Hugging Face Hub, where the weights came from there; else ``unknown/<name>``."""
-    paths = {str(one.get("model_path", "")) for one in _settings(result)}
-    hub = paths.pop() if len(paths) == 1 else ""
-    if may_be_hub_id(hub) and not any("weights" in one for one in _settings(result)):
+    """``developer/model`` of the Hugging Face Hub, where it is that model as its entry has it; else
+    ``unknown/<name>``."""
+    hub = hub_path(result)
+    if hub and not why_not_of_hub(result):
         return hub
     name = re.sub(r"[^\w.@+-]+", "_", result.model).strip(".")
     return f"{_UNKNOWN}/{name}"
+
+
+def hub_path(result: Result) -> str:
+    """The repository of the Hub that its model begins with; empty: there is none, or several."""
+    paths = {str(one.get("model_path", "")) for one in _settings(result)}
+    return path if len(paths) == 1 and may_be_hub_id(path := paths.pop()) else ""
+
+
+def why_not_of_hub(result: Result) -> str:
+    """Why a result is not that of its :func:`hub_path` as it is there; empty: it is."""
+    for one in _settings(result):
+        # of local files the record has the content: "weights", "weights of kwargs.lora"
+        if local := [name for name in one if name.startswith("weights")]:
+            return f"it has {local[0]} of its own"
+        if added := [name for name in _ADDED if one.get(name)]:
+            return f"it has {added[0]}"
+        kwargs = _kwargs(one)
+        if not any(kwargs == default for default in _defaults(one)):
+            return "its settings are not those of an entry of its model"
+    return ""
+
+
+def _defaults(settings: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Those of each entry with the model of ``settings``; nothing but that model, where there is no entry."""
+    entries = registry.models().MODEL_SETTINGS.get(settings.get("task"), {}).values()
+    same = [one for one in entries if one.get("model_path") == settings.get("model_path")]
+    if not same:
+        yield {}
+    for entry in same:
+        yield _kwargs(json.loads(json.dumps(settings_of(str(settings["task"]), entry))))
+
+
+def _kwargs(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name.startswith("kwargs.")}
 
 
 def files_of(report: CellReport, items: Sequence[ItemView]) -> dict[str, bytes]:
@@ -47,7 +83,8 @@ def files_of(report: CellReport, items: Sequence[ItemView]) -> dict[str, bytes]:
     result = report.result
     model = model_id(result)
     what = result.score_name("").replace("/@", "@")
-    about = f"{_LIBRARY}/{what}/{result.model}/{result.provenance.get('time', '')}/{result.limit or 'all'}"
+    time, part = result.provenance.get("time", ""), _part(result).removeprefix(".")
+    about = f"{_LIBRARY}/{what}/{result.model}/{time}/{part or 'all'}"
     # a version 4 by its bits, as the format wants it, and the same for the same result
     name = str(uuid.UUID(bytes=hashlib.sha256(to_bytes(about)).digest()[:16], version=4))
     folder = f"data/imageevalkit-{_portable(result.benchmark)}/{'/'.join(map(_portable, model.split('/')))}"
@@ -181,7 +218,14 @@ def _result(result: Result, name: str, metric: Metric) -> dict[str, Any]:
 def _evaluation(result: Result, metric: str) -> str:
     """``imageevalkit.wise.overall``; other prompts, or fewer, make another evaluation."""
     what = result.score_name("").partition("/")[0]
-    return f"imageevalkit.{what}.{metric}{f'.first-{result.limit}' if result.limit else ''}"
+    return f"imageevalkit.{what}.{metric}{_part(result)}"
+
+
+def _part(result: Result) -> str:
+    """What its names end in, where not all items were asked for."""
+    coverage = result.coverage
+    first = f".first-{result.limit}" if result.limit else ""
+    return f"{first}.asked-{coverage.asked}" if coverage.unasked else first
 
 
 def _interval(metric: Metric) -> dict[str, Any]:

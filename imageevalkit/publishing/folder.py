@@ -11,7 +11,7 @@ from typing import Any
 
 from imageevalkit import registry
 from imageevalkit.atomic import write_atomic
-from imageevalkit.cell import REPORT_MB, SITE, output_root, short_path
+from imageevalkit.cell import SITE, output_root, short_path
 from imageevalkit.cell.jsonl import Tell
 from imageevalkit.cell.results import Result
 from imageevalkit.errors import CellFailure, UserError
@@ -30,6 +30,7 @@ from imageevalkit.text import counted, to_bytes
 
 EVALS, MODELS = "every_eval_ever", "models"
 _MARK = "imageevalkit"
+_MAKING = ".making"  # on the disk that has room for it
 _SIZES = {1_000: "n<1K", 10_000: "1K<n<10K", 100_000: "10K<n<100K", 1_000_000: "100K<n<1M"}
 
 
@@ -76,7 +77,7 @@ def publish(folder: Path, tell: Tell) -> None:
                 for name, content in every_eval_ever.files_of(cell, items.get(cell.cell, [])).items():
                     write_atomic(folder / EVALS / name, content)
         _write_site(folder, cells)
-        models = _eval_results([cell.result for cell in cells if cell.result])
+        models = _eval_results([cell.result for cell in cells if cell.result], tell)
         for name, text in models.items():
             write_atomic(folder / MODELS / name, text)
     except OSError as error:
@@ -85,13 +86,23 @@ def publish(folder: Path, tell: Tell) -> None:
 
 
 def _write_site(folder: Path, cells: Sequence[CellReport]) -> None:
-    """The site about ``cells``, with previews of their images, which the output folder has up to date then, too."""
+    """The site about ``cells``, with previews of their images. It is made of a copy of the run's own, whose parts it
+    shares: that one stays as it is, as it alone knows what failed in the run."""
     ranks, unreadable = Ranks(), list[str]()
     over_steps = curves([cell.result for cell in cells if cell.result])
     found = Found(recorded_relations(cells), over_steps, vote_report(cells, unreadable.append), unreadable)
-    with held(output_root() / ".report.lock"):
-        page, _ = write_site(output_root(), cells, found, ranks, REPORT_MB)
+    own, making = output_root() / SITE, folder / _MAKING
+    shutil.rmtree(making, ignore_errors=True)  # of a call that was killed
+    try:
+        if own.is_dir():
+            with held(output_root() / ".report.lock"):
+                shutil.copytree(own, making / SITE)
+        page, _ = write_site(making, cells, found, ranks, 0)
         copy_site(page.parent, folder / SITE, public, _public_setting)
+    except shutil.Error as error:  # one for all files
+        raise OSError(0, str(error.args[0][0][2]), str(making)) from error
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
 
 
 def _public_setting(text: str) -> str:
@@ -206,16 +217,23 @@ def _licences(benchmark: str) -> list[str]:
 # ---- the models
 
 
-def _eval_results(results: Sequence[Result]) -> dict[str, str]:
-    """``.eval_results/<benchmark>.yaml`` by path below the id of the model: whole, official measurements alone."""
+def _eval_results(results: Sequence[Result], tell: Tell) -> dict[str, str]:
+    """``.eval_results/<benchmark>.yaml`` by path below the id of the model: whole, official measurements alone. Models
+    that begin with a repository of the Hub and are not what is there are told, and those that would share a file."""
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
     from huggingface_hub.utils import yaml_dump
 
-    found = dict[str, str]()
+    found, of_model = dict[str, str](), dict[str, dict[str, None]]()
+    left_out = dict[str, None]()
     for result in results:
-        model = every_eval_ever.model_id(result)
+        model = every_eval_ever.hub_path(result)
         dataset = _dataset(result.benchmark)
-        if caveats(result) or not dataset or model.startswith("unknown/"):
+        if caveats(result) or not dataset or not model:
+            continue
+        if why := every_eval_ever.why_not_of_hub(result):
+            left_out[f"no .eval_results of {result.model}: it is not {model} as it is on the Hub: {why}"] = (
+                None
+            )
             continue
         entries = [
             EvalResultEntry(
@@ -233,6 +251,13 @@ def _eval_results(results: Sequence[Result]) -> dict[str, str]:
         # of several official evaluators the latest
         path = f"{model}/.eval_results/{result.benchmark}.yaml"
         found.setdefault(path, yaml_dump(eval_result_entries_to_yaml(entries)))
+        of_model.setdefault(path, {})[result.model] = None
+    for path, names in of_model.items():
+        if len(names) > 1:
+            del found[path]
+            left_out[f"no {path}: {' and '.join(names)} are both that model; remove all but one"] = None
+    for line in left_out:
+        tell(line)
     return found
 
 

@@ -7,7 +7,6 @@ metrics.
 from __future__ import annotations
 
 import importlib.util
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from imageevalkit.cell import output_root
+from imageevalkit.cell import Cell, output_root
 from imageevalkit.cell.jsonl import Tell
 from imageevalkit.cell.results import Result
 from imageevalkit.errors import CellFailure, UserError
@@ -32,7 +31,6 @@ SAMPLES = 16
 """Of each cell, in equal distances over its items."""
 _SIDE = 512  # pixels
 _PROJECT = "imageevalkit"
-_STEP = re.compile(r"(.+)@(\d+)")
 
 
 def check_tracker(tracker: str) -> None:
@@ -76,6 +74,9 @@ def send(tracker: str, place: str, tell: Tell) -> None:
         raise CellFailure(f"--export {tracker}: {one_line(error)}") from error
     withheld = sum(not cell.result.headline for cell in cells if cell.result)
     without = f"; {counted(withheld, 'withheld result')} not sent" if withheld else ""
+    for cell in cells:
+        if cell.result and cell.result.headline and cell.result.drift:
+            tell(f"{cell.key}: {public(cell.result.drift)}")
     tell(f"sent to {tracker}: {counted(len(runs), 'run')} ({where}){without}")
 
 
@@ -88,8 +89,9 @@ def _runs(cells: Sequence[CellReport]) -> list[Run]:
         assert cell.result
         if not cell.result.headline:
             continue
-        found = _STEP.fullmatch(cell.result.model)
-        name, step = (found[1], int(found[2])) if found else (cell.result.model, 0)
+        raw = Cell(cell.result.model, cell.result.benchmark).raw
+        # each label says who rewrote the prompts
+        name, step = raw.checkpoint or (raw.model, 0)
         run = runs.setdefault(name, Run(name))
         run.metrics.setdefault(step, {}).update(_metrics(cell.result))
         if samples := list(_samples(cell)):

@@ -357,13 +357,18 @@ def copy_site(
             continue
         kept.add(to)
         if path.suffix == ".webp":
-            if not to.exists():
-                to.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, to)
+            # named by its content; one of another size was cut short
+            if not to.is_file() or to.stat().st_size != path.stat().st_size:
+                write_atomic(to, path.read_bytes(), durably=False)
         else:
             is_data = path.is_relative_to(site / "data")
             _write(to, public(path.read_text(encoding="utf-8")).encode() if is_data else path.read_bytes())
-    _write(target / PAGE, (before + public(parts.script_json(alone).decode()) + after).encode())
+    shown = public(parts.script_json(alone).decode())
+    if last := _index_in(target / PAGE):
+        as_then = public(parts.script_json(replace(alone, made=last.made)).decode())
+        if as_then == _split(target / PAGE)[1]:
+            shown = as_then  # of the time since when it has been so
+    _write(target / PAGE, (before + shown + after).encode())
     for path in target.rglob("*"):
         if path.is_file() and path not in kept and path.name != PAGE:
             path.unlink()
