@@ -101,7 +101,8 @@ class EvaluateOrder:
     what config.sh calls the one it runs in. ``official``: missing items count as the official evaluator has them.
     ``ask`` False: only what is on record counts. ``retry_unparsed``: answers without a value are asked anew.
     ``judge_repeats``: so many questions are asked of the judge again, and its probes once in the ``run`` of that name
-    (empty: there is no plan); 0: neither. ``keeper`` is the socket of a process that has the judge in memory, and does
+    (empty: there is no plan); 0: neither. ``asks_again`` False: another job of the run does, when all that counts is
+    paid for. ``keeper`` is the socket of a process that has the judge in memory, and does
     this in the place of its own (:mod:`imageevalkit.evaluation.keeper`; empty: none does). ``asked`` is how many items
     are judged, in the order in which they are drawn (None: all), in a run ``until`` two models are told apart.
     """
@@ -117,6 +118,7 @@ class EvaluateOrder:
     ask: bool = True
     retry_unparsed: bool = False
     judge_repeats: int = 0
+    asks_again: bool = True
     run: str = ""
     keeper: str = ""
     kind: Literal["evaluate"] = "evaluate"
@@ -173,9 +175,10 @@ class Job:
     One that ``follows`` may start as soon as its cells are opened (:func:`note_opened`), where there is room beside all
     others: it works at what is there, waits for their outcomes itself, and ends with the status LATER where they are
     not usable, or where it cannot go on before they are; then it counts as not started, and does not follow again.
-    ``always`` (the report) starts when all in ``after`` have ended, however they ended. A ``light`` one waits for
-    others' machines most of the time, and takes no core from those beside it. ``gpus`` are those that a job must have;
-    it can use up to ``gpus_at_most`` (never less than ``gpus``), a multiple of ``gpus``: one replica more for each.
+    ``always`` (the report, and what asks judges again) starts when all in ``after`` have ended, however they ended. A
+    ``light`` one waits for others' machines most of the time, and takes no core from those beside it. ``gpus`` are
+    those that a job must have; it can use up to ``gpus_at_most`` (never less than ``gpus``), a multiple of ``gpus``:
+    one replica more for each.
     ``shard``: of the items of its cells it works at those of that one (:class:`imageevalkit.cell.shards.Shard`, in
     words), beside jobs with the others, and its outcome of a cell is of these.
     """
@@ -214,7 +217,7 @@ class Job:
 
     @property
     def owed(self) -> list[str]:
-        """The cells whose outcome it owes: the report looks at many and owes none."""
+        """The cells whose outcome it owes: one that runs ``always`` owes none."""
         return [] if self.always else self.cells
 
 
@@ -329,13 +332,14 @@ STATUS_OF_STATE = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one stage of one cell ended; ``message`` is one line for the user."""
+    """How one stage of one cell ended; ``message`` is one line for the user. ``is_empty``: a shard has made nothing."""
 
     state: str
     message: str = ""
+    is_empty: bool = False
 
 
-_OUTCOME = Shape[dict[str, Any]](must={"state": str, "message": str})
+_OUTCOME = Shape[dict[str, Any]](must={"state": str, "message": str}, may={"is_empty": bool})
 
 
 def outcome_of(step: Callable[[], Outcome], log: Callable[[str], None]) -> Outcome:
@@ -389,7 +393,7 @@ def read_outcome(run_folder: Path, cell: Cell, step: str) -> Outcome | None:
         return Outcome(FAILED, f"its outcome file is unreadable ({short_path(path)}: {one_line(error, 100)})")
     if raw["state"] not in STATUS_OF_STATE:
         return Outcome(FAILED, f"its outcome file holds the unknown state '{raw['state']}'")
-    return Outcome(raw["state"], raw["message"])
+    return Outcome(raw["state"], raw["message"], raw.get("is_empty", False))
 
 
 def lost_before(plan: Plan, job: Job) -> dict[str, str]:

@@ -364,7 +364,7 @@ def test_a_sample_is_asked_again_in_a_batch_of_its_own_and_probes_at_once(
     )
     assert run_eval(tree, *words, API_KEY="sk-judge-4711-key").returncode == 0
     assert [len(judge.lines_of(batch)) for batch in judge.batches.values()] == [3, 3, 2, 2]
-    [probes] = (tree / "output/judges").glob("*/probes.jsonl")
+    [probes] = (tree / "output/judges").glob("*/*/probes.jsonl")
     assert len(probes.read_text().splitlines()) == 3 * 18
 
 

@@ -474,6 +474,10 @@ def test_eval_sh_gates_what_is_there_and_refuses_before_a_run_starts(tmp_path: P
             ["--quickstart", "--gate", str(here / "b.zip"), "--launcher", "export"],
             "--launcher export runs nothing",
         ),
+        (
+            ["--quickstart", "--gate", str(here / "b.zip"), "--detach"],
+            "--detach ends before the gate has looked",
+        ),
     ):
         run = run_eval(checkout, *words)
         assert (run.returncode, run.stderr.count("\n")) == (2, 1), run.stderr

@@ -138,7 +138,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 
 def probes_file(folder: Path) -> Path:
-    [path] = (folder / "output/judges").glob("*/probes.jsonl")
+    [path] = (folder / "output/judges").glob("*/*/probes.jsonl")
     return path
 
 
@@ -159,7 +159,7 @@ def test_a_sample_is_asked_again_once_and_the_judges_probes_twice_the_first_time
     assert noise.standard_errors == {"yes": 0.0} and noise.item_errors == {"yes": 0.0}
     assert noise.repeats is None and noise.probes is None, "there is no earlier run"
     assert not [note for note in result.notes if "drift" in note]
-    assert result.provenance["judge_calls"] == N + 50
+    assert result.provenance["judge_calls"] == N + 50 + 2 * len(PROBES)
     again = judged.evaluate(50)
     assert judged.asked() == 50 + len(PROBES), "a run asks the same sample once, and each probe once"
     assert again.noise and again.noise.repeats and again.noise.probes
@@ -221,6 +221,50 @@ def test_a_changed_judge_fails_its_probes_and_may_be_accepted(judged: Judged, tm
     accepted = judged.noise(1)
     assert accepted.probes is None
     assert not judged.noise(1).has_drifted
+
+
+def test_two_hosts_under_one_name_have_probes_of_their_own_and_their_difference_is_told(
+    judged: Judged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged.evaluate(1)
+    monkeypatch.setenv("BASE_URL", judged.server.base_url.replace("127.0.0.1", "localhost"))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
+    assert not judged.noise(1).has_drifted, "it serves the same"
+    shutil.rmtree(tmp_path / "output/judges")
+    monkeypatch.setenv("BASE_URL", judged.server.base_url)
+    judged.evaluate(1)
+    monkeypatch.setenv("BASE_URL", judged.server.base_url.replace("127.0.0.1", "localhost"))
+    judged.server.reply = lambda request: turned(request, one_in=4)
+    for _ in range(2):  # and it stays told
+        result = judged.evaluate(1)
+        drift = result.noise and result.noise.probes
+        assert drift and drift.found and drift.host == "127.0.0.1"
+        [note] = [note for note in result.notes if "probes" in note]
+        assert "have another answer than at 127.0.0.1 on 20" in note
+    [folder] = (tmp_path / "output/judges").iterdir()
+    assert f"Delete output/judges/{folder.name} to accept" in note.replace(f"{tmp_path}/", "")
+    hosts = {one["host"] for path in folder.glob("*/probes.jsonl") for one in lines_of(path)}
+    assert hosts == {"127.0.0.1", "localhost"} and KEY not in str(sorted(folder.rglob("*")))
+    # the first host is as it was
+    judged.server.reply = steady
+    monkeypatch.setenv("BASE_URL", judged.server.base_url)
+    assert not judged.noise(1).has_drifted
+
+
+def test_what_counts_is_asked_first_and_what_is_asked_again_is_in_the_cost(
+    judged: Judged, tmp_path: Path
+) -> None:
+    judged.size = 20
+    result = judged.evaluate(10, price={"text_input": 1000.0, "text_output": 0.0})
+    prompts = [request.prompt for request in judged.server.requests]
+    assert all(prompt.startswith("Is this prompt") for prompt in prompts[:20])
+    assert not any(prompt.startswith("Is this prompt") for prompt in prompts[20 : 20 + 2 * len(PROBES)])
+    calls = 20 + 10 + 2 * len(PROBES)
+    assert len(prompts) == result.provenance["judge_calls"] == calls
+    files = [CELL.judgements, CELL.repeats, probes_file(tmp_path)]
+    paid = [[one["usd"] for one in lines_of(path)] for path in files]
+    assert min(map(sum, paid)) > 0
+    assert result.provenance["judge_usd"] == pytest.approx(sum(map(sum, paid)), rel=1e-6)
 
 
 def test_the_cells_of_a_run_share_their_judges_probes(judged: Judged) -> None:

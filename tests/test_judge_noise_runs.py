@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -61,8 +62,10 @@ class Judged:
     checkout: Path
     server: Turning
 
-    def words(self, *more: str, benchmarks: tuple[str, ...] = BENCHMARKS, limit: int = LIMIT) -> list[str]:
-        kwargs = f"base_url={self.server.base_url},backoff=0.05,max_outage=2"
+    def words(
+        self, *more: str, benchmarks: tuple[str, ...] = BENCHMARKS, limit: int = LIMIT, kwargs: str = ""
+    ) -> list[str]:
+        kwargs = f"base_url={self.server.base_url},backoff=0.05,max_outage=2{f',{kwargs}' if kwargs else ''}"
         return [
             *["--model_names", "reference-typeset", "--ds_names", ";".join(benchmarks)],
             *["--custom_model_kwargses", "width=64,height=64", "--judges", "geneval2=openai:qwen3-vl-8b"],
@@ -180,6 +183,31 @@ def test_kill_9_while_questions_are_asked_again_pays_for_none_twice(judged_runs:
     assert one.asked() == 60 - kept + len(PROBES), "the probes are asked once in each run"
     assert set(Counter(record["request"] for record in one.repeats("wise")).values()) == {1}
     assert one.result("wise")["noise"]["repeats"] is None, "it is still the run that gave the answers"
+
+
+def test_money_is_for_what_counts_in_all_cells_first(judged_runs: Judged) -> None:
+    """Two cells, whose repeats and probes would take more than is left."""
+    one = judged_runs
+    price = "price={'text_input':1.0,'text_output':0.0}"
+    shutil.rmtree(one.checkout / "output", ignore_errors=True)
+    plain = one.run(limit=12, kwargs=price)
+    assert plain.returncode == 0, plain.stdout + plain.stderr
+    paid = sum(one.result(name)["provenance"]["judge_usd"] for name in BENCHMARKS)
+    counted = one.asked()
+    for name in BENCHMARKS:
+        for path in one.folder(name).glob("*.json*"):
+            if path.stem in ("judgements", "result", "scores"):
+                path.unlink()
+    bound = ["--max_cost", f"{1.3 * paid:.6f}", "--num_workers", "2"]
+    ended = one.run("--judge_repeats", "240", *bound, limit=12, kwargs=price)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert all(one.result(name)["coverage"]["judged"] == 12 for name in BENCHMARKS)
+    asked = [request.prompt for request in one.server.requests]
+    assert counted < len(asked) < 2 * counted
+    log = "".join(path.read_text() for path in (one.checkout / "log").glob("*/*_repeat_*.log"))
+    assert "not all was asked again: --max_cost" in log
+    spent = sum(one.result(name)["provenance"]["judge_usd"] for name in BENCHMARKS)
+    assert paid < spent <= 1.3 * paid
 
 
 def test_the_plan_tells_what_is_asked_again(judged_runs: Judged) -> None:

@@ -76,7 +76,7 @@ def test_geneval2_with_exact_probabilities(checkout: Path, tmp_path: Path) -> No
     noise = result(checkout, "geneval2")["noise"]
     assert (noise["repeated"], noise["changed"], noise["repeats"]["asked"]) == (6, 0, 6)
     assert not noise["repeats"]["found"]
-    [probes] = (checkout / "output/judges").glob("tiny-qwen3-vl-transformers-*/probes.jsonl")
+    [probes] = (checkout / "output/judges").glob("tiny-qwen3-vl-transformers-*/*/probes.jsonl")
     assert len(probes.read_text().splitlines()) == 2 * 18
     log = max(
         (checkout / "log/reference-typeset").glob("geneval2_evaluate_*.log"), key=lambda p: p.stat().st_mtime

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import time
@@ -17,12 +18,18 @@ from imageevalkit.cell.jsonl import copy_of
 from imageevalkit.cell.records import OK, Record, RecordWriter, last_records, mend_records
 from imageevalkit.cell.shards import FOLDER, Shard, own_file
 from imageevalkit.cell.states import survey
-from imageevalkit.errors import UserError
+from imageevalkit.errors import ExitStatus, UserError
 from imageevalkit.generation.cell_run import CellRun, GenerateOptions
+from imageevalkit.generation.concurrent import CellPlan
+from imageevalkit.generation.model import ItemFailed
 from imageevalkit.images import encoded
+from imageevalkit.jobs import Job, Plan, write_outcome
+from imageevalkit.launch.display import Display
+from imageevalkit.launch.ledger import Ledger
 from imageevalkit.locks import take_lock, why_of_one_machine
 from imageevalkit.progress import ProgressWriter
 from tests.support.checkout import make_checkout, needs_driver_env, run_eval
+from tests.support.generation import SETTING, FakeModel, settle
 
 SETTINGS = {"task": "t2i", "class": "m:M", "model_path": "m"}
 
@@ -185,6 +192,37 @@ def test_a_cell_is_not_made_half_anew(cell: Cell) -> None:
         assert run.outcome and run.outcome.state == "stale"
     run = CellRun(cell, items(cell), "t2i", other, GenerateOptions(True), progress, print, shard=second)
     assert not run.outcome and {item.id for item in run.todo} == {item.id for item in split(cell, 2)[second]}
+
+
+@pytest.mark.parametrize("lost", [8, 7])
+def test_a_cell_of_whose_shards_none_has_an_image_has_failed(cell: Cell, tmp_path: Path, lost: int) -> None:
+    """Though one shard by itself may lose all of its few items."""
+
+    def fault(prompt: str) -> None:
+        if int(prompt.split()[1]) < lost:
+            raise ItemFailed("HTTP 500")
+
+    generating = [
+        Job(f"generate:m {shard}", "generate", ["true"], [cell.key], ["log"], shard=str(shard))
+        for shard in split(cell, 3)
+    ]
+    books = Ledger(Plan(str(tmp_path / "run"), True, generating), Display(io.StringIO()))
+    for job, (shard, own) in zip(generating, split(cell, 3).items(), strict=True):
+
+        def open_cell(shard: Shard = shard) -> CellRun:
+            options = GenerateOptions()
+            return CellRun(cell, items(cell), "t2i", SETTING, options, ProgressWriter(), print, shard=shard)
+
+        outcome = settle(CellPlan(cell, open_cell, print), lambda run: FakeModel(fault))
+        assert own and outcome.state == (
+            "complete" if all(one.id == "images/7" for one in own) else "incomplete"
+        )
+        write_outcome(tmp_path / "run", cell, job.step, outcome)
+        books.collect({job.name: 1})
+        books.job_ended(job, 1, 1.0, 3, "", "")
+    summary = books.close([], 1.0, None)
+    assert summary.cells[0].state == ("failed" if lost == 8 else "incomplete")
+    assert summary.status == (ExitStatus.FAILED if lost == 8 else ExitStatus.INCOMPLETE)
 
 
 @needs_driver_env

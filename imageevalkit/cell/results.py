@@ -182,7 +182,8 @@ class Drift:
     is not known when).
 
     Of ``asked`` questions those ``changed`` have one answer then and one other now, in all replies. ``p`` is how likely
-    so many are at most, of a judge that has not changed, however unsure it is; ``found``: it is too unlikely.
+    so many are at most, of a judge that has not changed, however unsure it is; ``found``: it is too unlikely. ``host``
+    is where it was asked then, if that is another endpoint than now.
     """
 
     since: str
@@ -190,6 +191,7 @@ class Drift:
     changed: list[str]
     p: float
     found: bool
+    host: str = ""
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,9 @@ def evaluated(
     if not is_made:
         say(f"{outcome.message}; this goes on from what was answered once all images are made")
         return ExitStatus.LATER
+    if job and job.always:  # it owes none: the cell has its outcome
+        say(f"{outcome.state}: {outcome.message}")
+        return ExitStatus.COMPLETE
     return leave_outcome(cell, outcome, plan)
 
 

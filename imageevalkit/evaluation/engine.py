@@ -77,9 +77,9 @@ def evaluate_cell(
         interview = Interview(cell, benchmark, items, images, options, say)
     repeats = Repeats(cell, benchmark, interview, options)
     if options.ask:
-        repeats.ask_probes(progress)
         interview.run(progress)
         if not interview.problem:
+            repeats.ask_probes(progress)
             repeats.ask_again(progress)
     elif interview.requests and not interview.answered:
         raise CellFailure(
@@ -108,7 +108,6 @@ def evaluate_cell(
             require(isinstance(metric, Metric), f"{where}: '{name}'", metric, "a Metric")
     with benchmark_code(benchmark.name, "notes()"):
         own_notes = [*benchmark.notes(scores)]
-    origin = provenance(cell, found, data_sha256, {**interview.spent, "run": interview.began})
     try:
         noise = repeats.noise(states, scores, metrics)
         drifted = notes_of(noise, repeats.probes_file)
@@ -117,6 +116,7 @@ def evaluate_cell(
         noise, drifted = None, []
     for note in drifted:
         say(note)
+    origin = provenance(cell, found, data_sha256, {**interview.spent, "run": interview.began})
     result = result_of(
         cell,
         coverage,

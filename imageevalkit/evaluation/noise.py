@@ -23,6 +23,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cached_property
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from imageevalkit.benchmark.contract import Benchmark, ScoredItem, Scores, Unparsed, benchmark_code
@@ -88,7 +89,8 @@ class Repeats:
 
     @property
     def _asks(self) -> bool:
-        return bool(self._judge and self._options.ask and self._options.judge_repeats)
+        options = self._options
+        return bool(self._judge and options.ask and options.judge_repeats and options.asks_again)
 
     @cached_property
     def _probing(self) -> Probing | None:
@@ -104,7 +106,7 @@ class Repeats:
             at_once = replace(self._options.judge_options, batch=False, batches="")
             made = Answerers(self._benchmark, at_once).judge
             judge = made if isinstance(made, Judge) else judge
-        return Probing(judge, form) if form else None
+        return Probing(judge, form, self._cell.key) if form else None
 
     @property
     def _places(self) -> dict[str, list[Place]]:
@@ -113,11 +115,14 @@ class Repeats:
         return {request: of_request for request, of_request in places.items() if of_request[0].answer}
 
     def ask_probes(self, progress: ProgressWriter) -> None:
-        """Ask the judge's probes, once in a run. Who does not answer them is told, and stops nothing."""
+        """Ask the judge's probes, once in a run, when the questions that count are answered: these come first for its
+        money. Who does not answer them is told, and stops nothing."""
         if not self._asks or self._asked_probes or self._probing is None:
             return
         self._asked_probes = True
         with self._telling(progress):
+            self._interview.note = "waiting for the judge, to ask its probes"
+            self._interview.report(progress, force=True)
             try:
                 for left in self._probing.ask(self._probe_run, self._interview.answerers.cores):
                     self._tell(progress, left, "probes to ask")
@@ -259,6 +264,9 @@ class Repeats:
         ``metrics`` are those of ``scores``, of the answers that count. None: nothing was ever asked again.
         """
         probing, places = self._probing, self._places
+        if probing and self._judge:
+            for record in probing.paid:
+                self._interview.count({**record, "evaluator": self._judge.evaluator.id})
         probes = probing.drift(self._probe_run if self._asked_probes else "") if probing else None
         known = [request for request in sorted(places) if self._records.get(request)]
         runs = {one.get("run", "") for request in known for one in self._records[request]}
@@ -367,8 +375,12 @@ def notes_of(noise: Noise | None, probes_file: str = "") -> list[str]:
         )
     if (of := noise.probes) and of.found:
         shown = ", ".join(of.changed[:3]) + " …" * (len(of.changed) > 3)
+        than = f"on {of.since[:10]}"
+        if of.host:
+            than = f"at {of.host} {than}: two endpoints serve other things under one name"
+            probes_file = str(PurePath(probes_file).parent.parent)  # of all hosts
         notes.append(
-            f"{DRIFTED}: {len(of.changed)} of {of.asked} probes ({shown}) have another answer than on "
-            f"{of.since[:10]}; {end}. Delete {probes_file} to accept the judge as it is now"
+            f"{DRIFTED}: {len(of.changed)} of {of.asked} probes ({shown}) have another answer than {than}; {end}. "
+            f"Delete {probes_file} to accept the judge as it is now"
         )
     return notes

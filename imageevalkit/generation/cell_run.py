@@ -300,10 +300,10 @@ class CellRun:
         if self.stopped:
             return Outcome(FAILED, f"{self.stopped} ({counts})")
         if not self._total and self._shard:
-            return Outcome(COMPLETE, "none of its items is of this shard")
+            return Outcome(COMPLETE, "none of its items is of this shard", is_empty=True)
         if not self._total:
             return Outcome(FAILED, "the benchmark has no items")
-        # few items may all be lost: whether there is any image is seen where all shards are
+        # few items may all be lost: whether there is any image is seen where all shards are (the books of the run)
         if not made and not (self._shard and self._refused + self._failed == self._total):
             before = f"all {self._refused} items were refused before: --retry_refused asks again"
             return Outcome(FAILED, f"{self._last_error or before} ({counts})")
@@ -317,7 +317,8 @@ class CellRun:
             remedies.append(f"the same command tries failed ones again (the last: {self._last_failure})")
         if self._refused:
             remedies.append("--retry_refused sends refused ones again")
-        return Outcome(INCOMPLETE, f"{counts}, {', '.join(words)}; {', '.join(remedies)}")
+        told = f"{counts}, {', '.join(words)}; {', '.join(remedies)}"
+        return Outcome(INCOMPLETE, told, is_empty=not made)
 
 
 def _paid(record: Record, bill: Bill | None) -> Record:

@@ -178,6 +178,9 @@ class Judge(Answerer):
         """Whose machines it runs on, by name; empty: they are those of the run."""
         return ""
 
+    def ready(self) -> None:
+        """Wait until it can be asked, as long as its start may take. Raises JudgeUnusable: it never will."""
+
     @property
     def label(self) -> str:
         """Judge and backend; a local folder is named by its last part: where it lies says nothing."""

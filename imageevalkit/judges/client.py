@@ -103,6 +103,10 @@ class ApiJudge(Judge):
             return ""
         return urlsplit(place_of(vars(self.settings)).url).hostname or ""
 
+    def ready(self) -> None:
+        if server := self.server:
+            server.wait()
+
     def has_answered(self) -> None:
         self.history.answered_before = True
 

@@ -1,7 +1,8 @@
 """The probes of a judge: a few questions about images of our own, asked before it judges, by which it is known again.
 
-What it says the first time is what is expected of it from then on: ``output/judges/<judge>/probes.jsonl``, a folder for
-each judge, endpoint and way of asking. Deleting the file accepts the judge as it is now.
+What it says the first time is what is expected of it from then on: ``output/judges/<judge>/<host>/probes.jsonl``, a
+folder for each judge and way of asking, and in it one for each host that serves it. Where two hosts serve other things
+under one name, the later one is told. Deleting a file accepts the judge there as it is now.
 
 The images are drawn here by whole numbers alone and stored without compression: not a byte depends on a library.
 """
@@ -16,6 +17,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -200,7 +202,14 @@ class Form(NamedTuple):
 
 _RECORD = Shape[dict[str, Any]](
     must={"probe": str, "run": str, "status": Literal["ok", "failed"], "value": str | None},
-    may={"probabilities": dict[str, float] | None, "replied": str},
+    may={
+        "probabilities": dict[str, float] | None,
+        "replied": str,
+        "cell": str,
+        "host": str,
+        "tokens": dict[str, float] | None,
+        "usd": float | None,
+    },
 )
 """A line of ``probes.jsonl``."""
 
@@ -216,53 +225,58 @@ def value_of(text: str) -> str:
 
 
 class Probing:
-    """The probes of ``judge``, asked in a ``form``: what it said to them in which run."""
+    """The probes of ``judge``, asked in a ``form``: what it said to them in which run, and for which ``cell`` (its
+    key) they were asked."""
 
-    def __init__(self, judge: Judge, form: Form) -> None:
-        self._judge, self._form = judge, form
-        identity = [without_packages(judge.identity), judge.host, form.identity]
-        who = " ".join(filter(None, (judge.label, judge.host)))
-        readable = who.replace("/", " ")
-        self.path = (
-            output_root() / JUDGES / folder_name(f"{readable} {digest(identity)[:8]}") / "probes.jsonl"
-        )
+    def __init__(self, judge: Judge, form: Form, cell: str) -> None:
+        self._judge, self._form, self._cell = judge, form, cell
+        identity = [without_packages(judge.identity), form.identity]
+        who = f"{judge.label.replace('/', ' ')} {digest(identity)[:8]}"
+        self.folder = output_root() / JUDGES / folder_name(who)
+        self.path = self.folder / folder_name(judge.host or "here") / "probes.jsonl"
         self.usd: float | None = None
+
+    @property
+    def paid(self) -> list[dict[str, Any]]:
+        """The records of those that were asked for this cell, in all runs."""
+        return [one for one in read_if_there(self.path, _RECORD) if one.get("cell") == self._cell]
 
     def _series(self, run: str) -> dict[str, Series]:
         """What was said to each probe, first and in ``run``."""
-        said = {probe.name: defaultdict[str, list[dict[str, Any]]](list) for probe in PROBES}
-        for record in read_if_there(self.path, _RECORD):
-            if record["status"] == "ok" and record["probe"] in said:
-                said[record["probe"]][record["run"]].append(record)
+        said = _said(self.path)
+        return _compared(said, said, run)
 
-        def replies(records: Iterable[Mapping[str, Any]]) -> list[Reply]:
-            return [Reply(one["value"], one.get("probabilities")) for one in records]
-
-        found = dict[str, Series]()
-        for name, runs in said.items():
-            first = next(iter(runs), run)
-            before = [] if first == run else runs[first][:BEFORE]
-            since = before[0].get("replied", "") if before else ""
-            found[name] = Series(name, replies(before), replies(runs[run]), since)
-        return found
+    def _elsewhere(self, run: str) -> tuple[str, dict[str, Series]]:
+        """The host that was asked first, if that was before this one was, and what was said first there and here in
+        ``run``."""
+        known = [_said(path) for path in self.folder.glob("*/probes.jsonl") if path != self.path]
+        mine = _said(self.path)
+        firsts = [(_first_of(said), said) for said in known if _first_of(said)]
+        if not firsts:
+            return "", {}
+        records, said = min(firsts, key=lambda one: str(one[0][0].get("replied", "")))
+        if any(str(one.get("replied", "")) <= str(records[0].get("replied", "")) for one in _first_of(mine)):
+            return "", {}
+        return str(records[0].get("host") or "this machine"), _compared(said, mine, run)
 
     def drift(self, run: str = "") -> Drift | None:
         """What its replies in ``run`` (empty: in the last one on record) tell; None where they are all there are."""
         if not run:
             run = next((record["run"] for record in reversed([*read_if_there(self.path, _RECORD)])), "")
-        return drift_of(self._series(run).values())
+        here = drift_of(self._series(run).values())
+        host, series = self._elsewhere(run)
+        there = None if here and here.found else drift_of(series.values())
+        return replace(there, host=host) if there and there.found else here
 
     def ask(self, run: str, workers: int) -> Iterator[int]:
         """Ask what ``run`` has not asked yet: one of its jobs does. Gives how many answers are still to come.
 
         Raises JudgeUnusable and CellFailure as :class:`Answerer` does, OSError and UserError: there is no lock.
         """
-        # one that begins while another job asks waits: it is a matter of seconds
+        self._judge.ready()  # first: whoever waits for the lock waits for seconds, not for a server
         with held(self.path.with_name(".lock")):
             failed = set[str]()
-            while wanted := {
-                n: s.wanted for n, s in self._series(run).items() if s.wanted and n not in failed
-            }:
+            while wanted := {n: count for n, count in self._wanted(run).items() if count and n not in failed}:
                 of_name = {probe.name: probe for probe in PROBES}
                 questions = [
                     self._form.question(of_name[name], number)
@@ -279,17 +293,59 @@ class Probing:
                             failed.discard(name)
                         yield len(questions) - left
 
+    def _wanted(self, run: str) -> dict[str, int]:
+        _, elsewhere = self._elsewhere(run)
+        return {
+            name: max(one.wanted, elsewhere[name].wanted if name in elsewhere else 0)
+            for name, one in self._series(run).items()
+        }
+
     def _record(self, name: str, run: str, answer: Answer) -> dict[str, Any]:
         if answer.usd is not None:
             self.usd = (self.usd or 0.0) + answer.usd
         return {
             "probe": name,
             "run": run,
-            "replied": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "cell": self._cell,
+            "host": self._judge.host,
+            "replied": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
             "status": "failed" if answer.text is None else "ok",
             "raw": answer.text,
             "value": None if answer.text is None else value_of(answer.text),
             "probabilities": answer.probabilities and dict(answer.probabilities),
             "error": answer.error or None,
+            "tokens": answer.tokens,
             "usd": answer.usd,
         }
+
+
+_Runs = dict[str, dict[str, list[dict[str, Any]]]]
+"""Replies by probe and run, in their order."""
+
+
+def _said(path: Path) -> _Runs:
+    found: _Runs = {probe.name: defaultdict(list) for probe in PROBES}
+    for record in read_if_there(path, _RECORD):
+        if record["status"] == "ok" and record["probe"] in found:
+            found[record["probe"]][record["run"]].append(record)
+    return found
+
+
+def _first_of(said: _Runs) -> list[dict[str, Any]]:
+    """The first record of each probe."""
+    return [next(iter(runs.values()))[0] for runs in said.values() if runs]
+
+
+def _compared(before: _Runs, now: _Runs, run: str) -> dict[str, Series]:
+    """What was said to each probe in the first run of ``before``, and ``now`` in ``run``."""
+
+    def replies(records: Iterable[Mapping[str, Any]]) -> list[Reply]:
+        return [Reply(one["value"], one.get("probabilities")) for one in records]
+
+    found = dict[str, Series]()
+    for name, runs in before.items():
+        first = next(iter(runs), run)
+        known = runs[first][:BEFORE] if first in runs and (first != run or before is not now) else []
+        since = known[0].get("replied", "") if known else ""
+        found[name] = Series(name, replies(known), replies(now[name].get(run, ())), since)
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from imageevalkit import logs
-from imageevalkit.cell import LAUNCHERS_LOCK, REPO, lock_cell, note_owner, split_names
+from imageevalkit.cell import LAUNCHERS_LOCK, REPO, lock_cell, note_owner, short_path, split_names
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, complain, run_main, say, show, worst
 from imageevalkit.jobs import USABLE, GenerateOrder, cell_of
 from imageevalkit.launch import cluster, export, runs
@@ -88,6 +89,11 @@ def main() -> ExitStatus:
         return status
     if options.launcher == EXPORT and (early := [name for name in given if name in _OF_RESULTS]):
         raise UserError(f"--launcher export runs nothing: give {early[0]} when its jobs have ended")
+    if options.detach and options.gate:
+        raise UserError(
+            "--detach ends before the gate has looked, whose exit status nobody would see: leave one of them out; when "
+            f"the run has ended, bash eval.sh --gate {shlex.quote(short_path(options.gate))} tells the same"
+        )
     gate = _gate(options) if options.gate or options.save_baseline else None
     if gate:
         gate.check_cells(plan.cells)

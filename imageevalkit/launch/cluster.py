@@ -24,7 +24,7 @@ from imageevalkit.cell import LAUNCHERS_LOCK, REPO, lock_cell, output_root
 from imageevalkit.cell.jsonl import Shape, parse
 from imageevalkit.cell.records import mend_records
 from imageevalkit.cell.shards import FOLDER as SHARDS
-from imageevalkit.errors import CellFailure, ExitStatus, UserError, complain, say, worst
+from imageevalkit.errors import CellFailure, UserError, complain, say
 from imageevalkit.jobs import (
     COMPLETE,
     FAILED,
@@ -40,13 +40,13 @@ from imageevalkit.jobs import (
     write_outcome,
 )
 from imageevalkit.launch.display import RunningJob, View, WaitingJob, choose_display, print_table
-from imageevalkit.launch.ledger import INTERRUPTED, SKIPPED, Ledger, RunSummary
+from imageevalkit.launch.ledger import INTERRUPTED, SKIPPED, Ledger, RunSummary, money_of
 from imageevalkit.launch.process import DRIVER_PYTHON, with_our_paths
 from imageevalkit.launch.slurm import ENDED, KILLED, Queued, Slurm, SlurmFailed, words_for_gpus
 from imageevalkit.locks import why_of_one_machine
 from imageevalkit.progress import Pace, PaceReader
 from imageevalkit.secrets import environ_with, one_line
-from imageevalkit.text import counted, dollars
+from imageevalkit.text import counted
 
 _MARK = "imageevalkit"
 _TICK = 0.5
@@ -331,8 +331,10 @@ class _Run:
             if not self._is_cancelled:
                 self._tell_what_is_left()
             raise
-        self._display.close(self._money())
-        return self._summarize()
+        self._display.close(money_of(self._paces.values()))
+        summary = self._ledger.close(self._pending, self._now() - self._began, self._stop)
+        print_table(summary, sys.stdout)
+        return summary
 
     def _go_on(self) -> bool:
         if stop_path(self._folder).exists():
@@ -553,15 +555,8 @@ class _Run:
                 if one.state == "RUNNING"
             ],
             waiting=waiting,
-            money=self._money(),
+            money=money_of(self._paces.values()),
         )
-
-    def _money(self) -> str:
-        spent = [pace.spent for pace in self._paces.values() if pace.spent is not None]
-        bounds = [pace.max_cost for pace in self._paces.values() if pace.max_cost is not None]
-        if not spent:
-            return ""
-        return dollars(sum(spent)) + (f" of {dollars(min(bounds))}" if bounds else "")
 
     # The end
 
@@ -586,18 +581,3 @@ class _Run:
             by_number = f" (scancel {' '.join(ids)})" if ids else ""
             left = f"{counted(count, 'job')} of this run may be in Slurm's queue yet"
             complain(f"{left}: bash eval.sh --cancel ends what is left, once Slurm answers{by_number}")
-
-    def _summarize(self) -> RunSummary:
-        stopped = None
-        if self._stop is not None:
-            stopped = ExitStatus.INTERRUPTED if self._stop == signal.SIGINT else ExitStatus.TERMINATED
-            for job in self._pending:
-                self._ledger.never_started(job, INTERRUPTED, f"not submitted, stopped by {self._stop.name}")
-        summary = self._ledger.summarize(self._now() - self._began, stopped)
-        try:
-            summary.save(self._folder)
-        except (CellFailure, OSError) as error:
-            complain(str(error))
-            summary = replace(summary, status=worst([summary.status, ExitStatus.FAILED]))
-        print_table(summary, sys.stdout)
-        return summary

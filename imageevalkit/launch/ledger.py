@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from imageevalkit import logs
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import log_root
-from imageevalkit.errors import CellFailure, ExitStatus, worst
+from imageevalkit.errors import CellFailure, ExitStatus, complain, worst
 from imageevalkit.jobs import (
     COMPLETE,
     FAILED,
@@ -32,7 +33,9 @@ from imageevalkit.jobs import (
     write_outcome,
 )
 from imageevalkit.launch.process import describe_exit, last_line, log_of
+from imageevalkit.progress import PaceReader
 from imageevalkit.requests.batches import not_ended
+from imageevalkit.text import dollars
 
 if TYPE_CHECKING:
     from imageevalkit.launch.display import Display
@@ -47,7 +50,8 @@ STATUS = STATUS_OF_STATE | dict.fromkeys((SKIPPED, BLOCKED, INTERRUPTED), ExitSt
 
 @dataclass(frozen=True)
 class StageSummary:
-    """One stage of one cell. ``attempts`` counts the starts of its job; 0 means that it never ran."""
+    """One stage of one cell. ``attempts`` counts the starts of its job; 0 means that it never ran. ``is_empty``: it has
+    made nothing, which only matters where no other shard of the cell has."""
 
     cell: str
     stage: str
@@ -56,6 +60,7 @@ class StageSummary:
     message: str = ""
     log: str = ""
     attempts: int = 0
+    is_empty: bool = False
 
 
 @dataclass(frozen=True)
@@ -272,8 +277,23 @@ class Ledger:
         """The state of each cell of the run; None while it has stages to go."""
         return list(self._states.values())
 
-    def summarize(self, seconds: float, stopped: ExitStatus | None) -> RunSummary:
-        """The summary of the whole run, once every job has ended; ``stopped`` if a signal ended it."""
+    def close(self, pending: Iterable[Job], seconds: float, stop: signal.Signals | None) -> RunSummary:
+        """The summary of the whole run, once no job runs, which is also written into its folder; ``stop`` is the signal
+        that ended it, ``pending`` are the jobs that it kept from starting."""
+        stopped = None
+        if stop is not None:
+            stopped = ExitStatus.INTERRUPTED if stop == signal.SIGINT else ExitStatus.TERMINATED
+            for job in pending:
+                self.never_started(job, INTERRUPTED, f"not started, stopped by {stop.name}")
+        summary = self._summary(seconds, stopped)
+        try:
+            summary.save(self._folder)
+        except (CellFailure, OSError) as error:
+            complain(str(error))
+            summary = replace(summary, status=worst([summary.status, ExitStatus.FAILED]))
+        return summary
+
+    def _summary(self, seconds: float, stopped: ExitStatus | None) -> RunSummary:
         cells = [self._cell(cell) for cell in self._cells]
         jobs = [self._jobs[job.name] for job in self._plan.jobs]
         # a job may end badly although every outcome is there, and the report has no cell at all
@@ -284,6 +304,8 @@ class Ledger:
         stages, blocked = self._stages_of(cell), self._plan.blocked.get(cell)
         if blocked is not None:
             return CellSummary(cell, BLOCKED, blocked, "", stages)
+        if all(stage.is_empty for stage in stages):
+            stages = [replace(one, state=FAILED) if one.state == INCOMPLETE else one for one in stages]
         gravest = max((stage.state for stage in stages), key=GRAVITY.index)
         deciding = [stage for stage in stages if stage.state == gravest]
         # of bad stages the first is the cause, of good ones the last is the result
@@ -303,7 +325,9 @@ class Ledger:
         return read_outcome(self._folder, cell_of(cell), job.step)
 
     def _record(self, job: Job, cell: str, outcome: Outcome, attempts: int = 0, log: str = "") -> None:
-        stage = StageSummary(cell, job.stage, job.name, outcome.state, outcome.message, log, attempts)
+        stage = StageSummary(
+            cell, job.stage, job.name, outcome.state, outcome.message, log, attempts, outcome.is_empty
+        )
         before = self._stages.get((job.name, cell))
         self._stages[job.name, cell] = stage
         if len(self._stages_of(cell)) == len(self._jobs_of_cell[cell]):
@@ -317,6 +341,17 @@ class Ledger:
         self._verdicts.clear()
         if ended.attempts or ended.message:
             self._display.job_ended(ended)
+
+
+def money_of(paces: Iterable[PaceReader]) -> str:
+    """What the jobs with these ``paces`` have spent so far, and their bound, if there is one; empty where no price is
+    known."""
+    paces = list(paces)
+    spent = [pace.spent for pace in paces if pace.spent is not None]
+    bounds = [pace.max_cost for pace in paces if pace.max_cost is not None]
+    if not spent:
+        return ""
+    return dollars(sum(spent)) + (f" of {dollars(min(bounds))}" if bounds else "")
 
 
 def _goes_on(job: Job, key: str) -> str:

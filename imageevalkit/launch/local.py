@@ -9,22 +9,21 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from imageevalkit import logs
 from imageevalkit.atomic import is_disk_full
 from imageevalkit.cell import REPO, log_root
-from imageevalkit.errors import CellFailure, ExitStatus, UserError, complain, worst
+from imageevalkit.errors import ExitStatus, UserError
 from imageevalkit.jobs import FAILED, INCOMPLETE, USABLE, Job, Plan, stop_path
 from imageevalkit.launch.display import RunningJob, View, WaitingJob, choose_display, print_table
 from imageevalkit.launch.gpu_pool import GpuPool, Lease, Offer
 from imageevalkit.launch.gpus import MinFreeMemory, spell, visible_gpus
-from imageevalkit.launch.ledger import INTERRUPTED, SKIPPED, Ledger, RunSummary
+from imageevalkit.launch.ledger import INTERRUPTED, SKIPPED, Ledger, RunSummary, money_of
 from imageevalkit.launch.process import CANNOT_START, FINAL, describe_exit, guarded, job_environ
 from imageevalkit.machine import available_cores
 from imageevalkit.progress import PaceReader
-from imageevalkit.text import dollars
 
 _TICK = 0.1
 # jobs that wait for an endpoint take little time, but memory
@@ -111,8 +110,8 @@ class _Run:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(woken.wait(), _TICK)
                 woken.clear()
-            self._display.close(self._money())
-            return self._summarize()
+            self._display.close(money_of(self._paces.values()))
+            return self._ledger.close(self._pending, time.monotonic() - self._began, self._stop)
         finally:
             # whatever went wrong above: closing the lifeline ends every guard
             os.close(lifeline_end)
@@ -247,16 +246,8 @@ class _Run:
                 for job, why in self._waiting.items()
                 if (seconds := now - self._waiting_since[job]) >= _TELL_AFTER
             ],
-            money=self._money(),
+            money=money_of(self._paces.values()),
         )
-
-    def _money(self) -> str:
-        """What the run has spent so far, and its bound, if it has one; empty where no price is known."""
-        spent = [pace.spent for pace in self._paces.values() if pace.spent is not None]
-        bounds = [pace.max_cost for pace in self._paces.values() if pace.max_cost is not None]
-        if not spent:
-            return ""
-        return dollars(sum(spent)) + (f" of {dollars(min(bounds))}" if bounds else "")
 
     # One job
 
@@ -332,17 +323,3 @@ class _Run:
             # a guard takes the second SIGTERM as the order to kill
             if started.process and started.process.poll() is None:
                 started.process.send_signal(signal.SIGTERM)
-
-    def _summarize(self) -> RunSummary:
-        stopped = None
-        if self._stop is not None:
-            stopped = ExitStatus.INTERRUPTED if self._stop == signal.SIGINT else ExitStatus.TERMINATED
-            for job in self._pending:
-                self._ledger.never_started(job, INTERRUPTED, f"not started, stopped by {self._stop.name}")
-        summary = self._ledger.summarize(time.monotonic() - self._began, stopped)
-        try:
-            summary.save(Path(self._plan.run_folder))
-        except (CellFailure, OSError) as error:
-            complain(str(error))
-            summary = replace(summary, status=worst([summary.status, ExitStatus.FAILED]))
-        return summary

@@ -27,6 +27,7 @@ from imageevalkit.launch.stage_jobs import (
     adopt_jobs,
     evaluate_jobs,
     generate_jobs,
+    repeat_jobs,
     report_job,
     rewrite_jobs,
 )
@@ -78,6 +79,7 @@ def make_plan(options: Options, config: Config, stamp: str = "") -> Plan:
         cells = [cell for model in options.models for cell in run.open_cells(model)]
         evaluating, parts = evaluate_jobs(run, cells, after)
     jobs += evaluating
+    jobs += repeat_jobs(run, jobs)
     jobs.append(report_job(run, jobs))
     cluster = None
     if on_cluster:

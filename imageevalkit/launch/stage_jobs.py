@@ -26,6 +26,7 @@ from imageevalkit.jobs import (
     ReportOrder,
     RewriteOrder,
     ServeOrder,
+    cell_of,
     job_words,
     shared_bounds,
 )
@@ -403,9 +404,40 @@ def _evaluate_job(run: Run, cell: Cell, needs: JudgeNeeds, after: Mapping[str, S
             ask=not options.rescore,
             asked=options.asked.get(cell.benchmark),
             until=run.until(cell.benchmark),
+            asks_again=needs.options.max_cost is None,
             run=run.stamp,
         ),
     )
+
+
+def repeat_jobs(run: Run, before: Sequence[Job]) -> list[Job]:
+    """The jobs that ask judges again where money is bounded: after all others, so that no question which counts goes
+    without an answer for it; they evaluate their cells once more, with what is known by then, and fail none."""
+    jobs = list[Job]()
+    for job in before:
+        order = job.order
+        if (
+            not isinstance(order, EvaluateOrder)
+            or order.asks_again
+            or not (order.judge_repeats and order.ask)
+        ):
+            continue
+        [cell], name = map(cell_of, job.cells), f"repeat:{job.cells[0]}"
+        jobs.append(
+            replace(
+                job,
+                name=name,
+                command=[name if word == job.name else word for word in job.command],
+                environ={key: name if value == job.name else value for key, value in job.environ.items()},
+                logs=run.logs([cell], "repeat"),
+                after=[one.name for one in before],
+                always=True,
+                follows=False,
+                retries=0,
+                order=replace(order, asks_again=True),
+            )
+        )
+    return jobs
 
 
 def judge_needs(run: Run, benchmark: BenchmarkChoice) -> JudgeNeeds:

@@ -163,7 +163,7 @@ def _requests(plan: Plan, job: Job) -> list[_Request]:
     """What there is to count of ``job``."""
     if isinstance(job.order, ServeOrder):
         return [request for part in job.order.parts for request in _requests(plan, plan.job(part))]
-    if isinstance(job.order, EvaluateOrder):
+    if isinstance(job.order, EvaluateOrder) and not job.always:  # which counts what is asked again, too
         [cell] = job.cells
         # of several the first: who judges with a model of its own tells its versions there
         environment, *_ = job.order.environment.split() or [""]
