@@ -633,13 +633,33 @@ def test_twenty_blind_votes_by_keys(page: Browser, tmp_path: Path) -> None:
     )
     assert not {"images/p/0000_1", "images/p/0000_2"} & {vote["item"] for vote in votes}, "one has no image"
     assert all(vote["seconds"] >= 0 and vote["time"].endswith("Z") for vote in votes)
+    _vote_beside_another_tab(page)
     _forget_and_load(page, file, tmp_path)
     assert page.console() == []
 
 
+def _vote_beside_another_tab(page: Browser) -> None:
+    """Vote once while another tab has kept a vote of its own, which stays; then undo: only one's own goes."""
+    place = "Object.keys(localStorage).find((name) => name.startsWith('imageevalkit-votes'))"
+    count = f"return JSON.parse(localStorage[{place}]).votes.length"
+    page.open("#/vote?benchmarks=text%3Bx+edits&n=20&stage=vote")
+    page.wait(lambda: page.texts(".g-progress") == ["0 of 20"] and len(page.all("canvas")) > 1)
+    page.driver.execute_script(
+        f"const place = {place}, kept = JSON.parse(localStorage[place]);"
+        "kept.votes.push({...kept.votes[0], time: '2026-11-01T10:00:00.000Z'});"
+        "localStorage[place] = JSON.stringify(kept)"
+    )
+    _type(page, "1")
+    page.wait(lambda: page.texts(".g-progress") == ["1 of 20"])
+    assert page.driver.execute_script(count) == 22
+    _type(page, "u")
+    page.wait(lambda: page.texts(".g-progress") == ["0 of 20"])
+    assert page.driver.execute_script(count) == 21
+
+
 def _forget_and_load(page: Browser, file: Path, folder: Path) -> None:
     page.open("#/vote")
-    assert page.texts(".g-files h2") == ["20 votes are kept in this browser."], "a new visit has them"
+    assert page.texts(".g-files h2") == ["21 votes are kept in this browser."], "a new visit has them"
     next(one for one in page.all("button") if one.text == "Forget all votes").click()
     page.driver.switch_to.alert.accept()
     page.wait(lambda: page.texts(".g-files h2") == ["0 votes are kept in this browser."])

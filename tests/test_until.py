@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,14 +128,19 @@ TOTAL = 400
 
 
 def write_partial(
-    model: str, values: Mapping[str, float], asked: int, benchmark: str = "x", **more: Any
+    model: str,
+    values: Mapping[str, float],
+    asked: int,
+    benchmark: str = "x",
+    prompts: Callable[[str], str] = "a picture of {}".format,
+    **more: Any,
 ) -> None:
     """As a run that asked for so many of 400 items leaves it; what has no value was refused."""
     judged = len(values)
     counts = {"expected": TOTAL, "generated": judged, "judged": judged, "refused": asked - judged}
     none = dict.fromkeys(("failed", "blank", "corrupt", "unparsed", "judge_failed"), 0)
     fields = {"coverage": {**none, **counts, "unasked": TOTAL - asked}, "state": "partial", **more}
-    write_scored(Cell(model, benchmark), values, more=fields)
+    write_scored(Cell(model, benchmark), values, more=fields, prompts=prompts)
 
 
 def of_two(better: float, asked: int) -> tuple[dict[str, float], dict[str, float]]:
@@ -177,6 +182,18 @@ def test_what_is_no_mean_over_items_is_told_and_all_items_are_needed() -> None:
         path = Cell(model, "x").scores
         path.write_text(path.read_text().replace(", 1]]", ", 2]]"))
     assert seen().unfit == "accuracy: its items weigh differently, so that all items are needed"
+
+
+def test_prompts_with_different_numbers_of_images_need_all_items() -> None:
+    def looked(prompt_of: Callable[[int], int]) -> Look:
+        for model, values in zip(("a", "b"), of_two(0.4, 99), strict=True):
+            write_partial(model, values, 99, prompts=lambda item: f"p{prompt_of(int(item[2:]))}")
+        return seen()
+
+    assert looked(lambda n: n // 2).is_settled, "the last prompt is cut by the draw"
+    uneven = looked(lambda n: n // 4 * 2 + (n % 4 > 0))
+    assert uneven.unfit == "accuracy: its prompts have 1 to 3 images each, so that all items are needed"
+    assert not uneven.is_settled
 
 
 def test_a_partial_result_ranks_with_no_other() -> None:

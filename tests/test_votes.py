@@ -23,12 +23,12 @@ STRENGTHS = np.linspace(1.0, -1.0, 5)  # on the logistic scale: neighbours win 6
 RATINGS = dict(zip(MODELS, MEAN + ELO * STRENGTHS, strict=True))
 
 
-def simulated(rng: np.random.Generator, count: int, items: int = 200, ties: float = 0.15) -> list[Vote]:
-    """Votes with the known strengths, at most a share ``ties`` of any pair of them without a winner."""
+def simulated(rng: np.random.Generator, count: int, items: int = 200, ties: float = 0.15, strengths: np.ndarray = STRENGTHS) -> list[Vote]:
+    """Votes with the known ``strengths``, at most a share ``ties`` of any pair of them without a winner."""
     votes = []
     for _ in range(count):
         left, right = rng.choice(5, 2, replace=False)
-        share = 1 / (1 + np.exp(STRENGTHS[right] - STRENGTHS[left]))
+        share = 1 / (1 + np.exp(strengths[right] - strengths[left]))
         tie = ties * 4 * share * (1 - share)
         drawn = rng.random()
         winner = "tie" if drawn < tie else "left" if drawn < tie / 2 + share else "right"
@@ -47,6 +47,32 @@ def test_a_thousand_votes_recover_a_known_ranking_and_intervals_cover() -> None:
     # 300 intervals of 95 %: 270 are 3 standard deviations below what is expected, of independent ones
     assert 270 <= hits < 300
     assert np.mean(widths) < 80
+
+
+def differing(rng: np.random.Generator, voters: int, each: int) -> list[Vote]:
+    """Votes of voters whose tastes differ by 0.7 on the logistic scale."""
+    votes = []
+    for voter in range(voters):
+        own = STRENGTHS + rng.normal(0, 0.7, 5)
+        votes += [one._replace(voter=f"v{voter}") for one in simulated(rng, each, strengths=own)]
+    return votes
+
+
+def test_intervals_of_few_voters_who_differ_cover_too() -> None:
+    rng = np.random.default_rng(5)
+    # tastes that differ draw ratings together: those of all voters are the truth
+    [all_voters] = rate([one._replace(voter="v") for one in differing(rng, 2000, 4)])
+    truth = {row.model: row.rating for row in all_voters.rows}
+    for voters in (5, 19):
+        hits, wider = [], []
+        for _ in range(20):
+            votes = differing(rng, voters, 1000 // voters)
+            [table], [alone] = rate(votes), rate([one._replace(voter="v") for one in votes])
+            hits += [row.low <= truth[row.model] <= row.high for row in table.rows]
+            wider += [a.high - a.low >= b.high - b.low for a, b in zip(table.rows, alone.rows, strict=True)]
+            assert (table.voters, alone.voters) == (voters, 1)
+        # by items alone 47 to 65 %
+        assert np.mean(hits) > 0.88 and all(wider), voters
 
 
 def row_of(rows: Sequence[Rating], model: str) -> Rating:
@@ -128,8 +154,12 @@ def test_the_report_has_a_table_for_each_benchmark_and_for_all() -> None:
     assert (first["model"], first["wins"], first["losses"], first["ties"]) == ("a", 1, 0, 1)
     assert first["low"] < first["rating"] < first["high"]
     assert (second["model"], second["losses"]) == ("b", 1)
+    alone = "the intervals hold for the {} alone: how voters differ shows with 5 or more"
     assert found["notes"] == [
-        "text: a, b have won or lost all votes against the others: only a prior of one tie keeps such ratings finite"
+        f"all benchmarks: {alone.format('2 voters')}",
+        f"signs: {alone.format('1 voter')}",
+        "text: a, b have won or lost all votes against the others: only a prior of one tie keeps such ratings finite",
+        f"text: {alone.format('1 voter')}",
     ]
 
 
@@ -143,7 +173,7 @@ def test_groups_that_no_vote_connects_have_tables_of_their_own() -> None:
     found = vote_report([], pytest.fail)
     assert found
     assert [{row["model"] for row in table["rows"]} for table in found["tables"]] == [{*"abc"}, {*"xy"}]
-    [note] = found["notes"]
+    note, _ = found["notes"]
     assert "no vote connects a model of one group with one of another (" in note
 
 

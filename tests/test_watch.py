@@ -119,8 +119,16 @@ def test_checkpoints_are_evaluated_as_they_become_whole_by_one_server(tree: Tree
     again.until("run@500, run@1000: whole, and evaluated by the results there are")
     again.until("2 checkpoints evaluated; ")
     assert len(starts(starts_file)) == 1
+
+    # a training that starts over writes the same step anew
+    assert "has changed" not in again.said
+    shutil.rmtree(tree.folder / "checkpoint-500")
+    end_checkpoint(tree.folder / "checkpoint-500", 90)
+    again.until("run@500 has changed since it was taken up: it is evaluated anew once it is whole")
+    again.until("add --overwrite to make them again")
+    again.until("1 checkpoint evaluated, 1 not complete")
     assert "Traceback" not in again.said + watching.said
-    assert again.stop(signal.SIGINT) == 0
+    assert again.stop(signal.SIGINT) == 1
 
 
 def test_what_was_under_way_is_gone_on_with_and_what_goes_meanwhile_has_failed(

@@ -129,6 +129,9 @@ def _drawn(pair: Sequence[Scored], name: str) -> _Drawn | None:
     sizes = [len(items) for items in prompts.values()]
     if sizes[-1] < max(sizes):  # the draw ends within a prompt
         prompts.popitem()
+        sizes.pop()
+    if len(set(sizes)) > 1:  # how many prompts all items are of is then not known
+        raise Unfit(f"its prompts have {min(sizes)} to {max(sizes)} images each")
     differences, groups, both = list[float](), list[int](), 0
     for items in prompts.values():
         told = [(mine[item], theirs[item]) for item in items if item in mine and item in theirs]

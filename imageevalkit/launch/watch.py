@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from imageevalkit import logs
 from imageevalkit.assets.checkpoints import files_of, steps_in, tells_all, what_lacks
@@ -105,6 +106,13 @@ class _Seen:
     told: str = ""
 
 
+class _Taken(NamedTuple):
+    """What became of a checkpoint that was taken up with these files."""
+
+    status: ExitStatus
+    files: Mapping[str, tuple[int, int]]
+
+
 class _Watch:
     def __init__(
         self, options: Options, config: Config, plan: Plan, folder: Path, run: str, key: str
@@ -114,7 +122,8 @@ class _Watch:
         self._own = own.with_name(f"{own.name}-watch")
         self._keepers = Keepers(plan, self._own)
         self._seen: dict[int, _Seen] = {}
-        self._taken: dict[int, ExitStatus] = {}
+        self._taken: dict[int, _Taken] = {}
+        self._anew = set[int]()
         self._stop: signal.Signals | None = None
         self._told = ""
         self._began = time.monotonic()
@@ -145,7 +154,7 @@ class _Watch:
         finally:
             self._keepers.close()
         say(f"watch of {self._folder} ended: {self._counts()}")
-        status = under_way if under_way in _STOPPED.values() else worst(self._taken.values())
+        status = under_way if under_way in _STOPPED.values() else worst(one.status for one in self._taken.values())
         try:
             RunSummary(status, time.monotonic() - self._began, [], []).save(self._own)
         except (CellFailure, OSError) as error:
@@ -184,14 +193,27 @@ class _Watch:
             del self._seen[step]
         ready = dict[int, Path]()
         for step, path in there.items():
-            if step in self._taken:
-                continue
             with contextlib.suppress(OSError):  # it goes: the next look tells
+                if step in self._taken:
+                    if not self._is_another(step, path):
+                        continue
+                    del self._taken[step]
+                    self._anew.add(step)
+                    say(
+                        f"{self._name(step)} has changed since it was taken up: it is evaluated anew once it is whole"
+                    )
                 if why := self._why_not(step, path):
                     self._tell_why(step, why)
                 else:
                     ready[step] = path
         return ready
+
+    def _is_another(self, step: int, path: Path) -> bool:
+        """Whether the checkpoint is not the one that was taken up: a file is new or written anew.
+
+        Files that have gone alone are of a trainer that tidies up, or of a folder that is being removed.
+        """
+        return not files_of(path).items() <= self._taken[step].files.items()
 
     def _why_not(self, step: int, path: Path) -> str:
         """Why the checkpoint is not taken up now; empty: it is whole."""
@@ -232,7 +254,7 @@ class _Watch:
             say(text)
 
     def _counts(self) -> str:
-        done = sum(status == ExitStatus.COMPLETE for status in self._taken.values())
+        done = sum(one.status == ExitStatus.COMPLETE for one in self._taken.values())
         told = [f"{counted(done, 'checkpoint')} evaluated"]
         if failed := len(self._taken) - done:
             told.append(f"{failed} not complete")
@@ -244,7 +266,8 @@ class _Watch:
 
     def _evaluate(self, ready: Mapping[int, Path]) -> ExitStatus:
         """Evaluate the first that is ``ready``; of an earlier watch all that are done, which takes no time."""
-        done = {step: path for step, path in ready.items() if self._looks_done(step)}
+        # what has changed may have results of what it was
+        done = {step: path for step, path in ready.items() if step not in self._anew and self._looks_done(step)}
         first = next(iter(ready))
         chosen = done or {first: ready[first]}
         names = ", ".join(map(self._name, chosen))
@@ -252,12 +275,13 @@ class _Watch:
             f"{names}: whole{', and evaluated by the results there are' * bool(done)}; "
             f"{len(ready) - len(chosen)} more ready"
         )
+        files = {step: self._seen[step].files for step in chosen}
         status = self._run_of(chosen)
         if status not in (ExitStatus.COMPLETE, *_STOPPED.values()) and not self._keepers.all_work:
             say(f"{names}: once more, with the judge started again")
             status = self._run_of(chosen)
         for step, path in chosen.items():
-            self._taken[step] = status
+            self._taken[step] = _Taken(status, files[step])
             self._seen.pop(step, None)
             if status != ExitStatus.COMPLETE and not path.exists():
                 say(f"{self._name(step)}: {path} has gone while it was evaluated")

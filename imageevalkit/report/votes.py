@@ -16,7 +16,8 @@ from imageevalkit.metrics import Stratum, grouped, interval_of_sum
 from imageevalkit.report.collect import STALE, CellReport
 from imageevalkit.report.leaderboard import boards, headline_of
 from imageevalkit.secrets import one_line
-from imageevalkit.statistics.votes import TIE, Table, Vote, rate
+from imageevalkit.statistics.votes import FEWEST_VOTERS, TIE, Table, Vote, rate
+from imageevalkit.text import counted
 
 FORMAT = "imageevalkit-votes/1"
 _VOTE = Shape[dict[str, Any]](
@@ -129,6 +130,11 @@ def _notes(where: str, tables: Sequence[Table]) -> Iterator[str]:
         yield (
             f"{where}: {_few(held)} {has} won or lost all votes against the others: "
             "only a prior of one tie keeps such ratings finite"
+        )
+    if few := min((one.voters for one in tables if one.voters < FEWEST_VOTERS), default=0):
+        yield (
+            f"{where}: the intervals hold for the {counted(few, 'voter')} alone: "
+            f"how voters differ shows with {FEWEST_VOTERS} or more"
         )
 
 

@@ -16,8 +16,8 @@ MEAN = 1000.0
 """The mean rating of the models of a table."""
 ELO = 400 / math.log(10)
 """Of Elo's scale to that of the logistic function: 400 more win 10 of 11 times."""
-FEWEST_VOTERS = 20
-"""So many let votes of one voter count as dependent: of fewer, such an estimate says little."""
+FEWEST_VOTERS = 5
+"""So many let votes of one voter count as dependent: fewer do not show how voters differ."""
 FEWEST_ITEMS = 20
 _SHARE = {LEFT: 1.0, TIE: 0.5, RIGHT: 0.0}
 
@@ -48,18 +48,22 @@ class Rating(NamedTuple):
 
 class Table(NamedTuple):
     """Models that votes compare, directly or through others, best first. ``held``: those among them that won or lost
-    all against the others, which only a prior keeps from an endless rating."""
+    all against the others, which only a prior keeps from an endless rating. ``voters`` are so many: of fewer than
+    :data:`FEWEST_VOTERS` the intervals hold for these voters only."""
 
     rows: list[Rating]
     held: list[str]
+    voters: int
 
 
 def rate(votes: Sequence[Vote]) -> list[Table]:
     """A table for each group of models that the ``votes`` connect, the largest first.
 
     The intervals are of the ratings about the mean of the table, by the sandwich estimate of variance, with votes on
-    one item as dependent, and those of one voter where they are :data:`FEWEST_VOTERS` or more (Cameron, Gelbach and
-    Miller 2011), and Student's t with one degree of freedom less than there are items or voters.
+    one item as dependent, and Student's t with one degree of freedom less than there are items. Of
+    :data:`FEWEST_VOTERS` or more, votes of one voter are dependent too (Cameron, Gelbach and Miller 2011), with the t of
+    voters where they are fewer than the items; the wider of both intervals counts, since few voters may happen to be of
+    one mind.
 
     The estimate exists where no set of models won all its votes against the rest (Ford 1957). Else each model has one
     more vote, a tie with the mean of all: the prior log-F(1, 1) (Greenland and Mansournia 2015, Statistics in Medicine
@@ -87,7 +91,8 @@ def rate(votes: Sequence[Vote]) -> list[Table]:
         held = [
             model for model, own in zip(members, firm, strict=True) if own != most or firm.count(most) == 1
         ]
-        tables.append(Table(sorted(_ratings(members, among, bool(held)), key=lambda row: -row.rating), held))
+        rows = sorted(_ratings(members, among, bool(held)), key=lambda row: -row.rating)
+        tables.append(Table(rows, held, len({vote.voter for vote in among})))
     return sorted(tables, key=lambda table: -len(table.rows))
 
 
@@ -101,29 +106,33 @@ def _ratings(models: Sequence[str], votes: Sequence[Vote], with_prior: bool) -> 
     basis = np.vstack([np.eye(len(models) - 1), -np.ones(len(models) - 1)])
     left, right = [number[vote.left] for vote in votes], [number[vote.right] for vote in votes]
     design, shares = basis[left] - basis[right], [_SHARE[vote.winner] for vote in votes]
-    groups = [_numbers([(vote.benchmark, vote.item) for vote in votes])]
+    items = _numbers([(vote.benchmark, vote.item) for vote in votes])
     voters = _numbers([vote.voter for vote in votes])
+    few = max(items) + 1 < FEWEST_ITEMS
+    clusters = [] if few else [[items]]
     if max(voters) + 1 >= FEWEST_VOTERS:
-        groups.append(voters)
+        clusters.append([voters] if few else [items, voters])
     if with_prior:
         design, shares = np.vstack([design, basis]), shares + [0.5] * len(models)
-        groups = [[*group, *range(max(group) + 1, max(group) + 1 + len(models))] for group in groups]
+        clusters = [
+            [[*group, *range(max(group) + 1, max(group) + 1 + len(models))] for group in groups]
+            for groups in clusters
+        ]
     model = GLM(np.array(shares), design, family=Binomial())
     tallies = [_tally(name, votes) for name in models]
-    few = max(groups[0]) + 1 < FEWEST_ITEMS
     with warnings.catch_warnings():
         # of ties only every vote is as predicted, and of a single one no scale can be told: neither matters here
         warnings.simplefilter("ignore")
         plain = model.fit().t_test(ELO * basis)
-        half = independent = plain.conf_int()[:, 1] - plain.effect
-        if not few:
+        independent = plain.conf_int()[:, 1] - plain.effect
+        half = np.zeros(len(models))
+        for groups in clusters:
             how = {"groups": np.array(groups).T.squeeze()}
             robust = model.fit(cov_type="cluster", cov_kwds=how, use_t=True).t_test(ELO * basis)
-            half = robust.conf_int()[:, 1] - robust.effect
-    if not few:
-        is_doubtful = with_prior or any(not wins + losses for wins, losses, _ in tallies)
-        # an estimate of two kinds of clusters may be of no variance at all
-        half = np.fmax(half, independent) if is_doubtful else np.where(half > 0, half, independent)
+            # an estimate of two kinds of clusters may be of no variance at all
+            half = np.fmax(half, robust.conf_int()[:, 1] - robust.effect)
+    is_doubtful = few or with_prior or any(not wins + losses for wins, losses, _ in tallies)
+    half = np.fmax(half, independent) if is_doubtful else np.where(half > 0, half, independent)
     for name, strength, error, tally in zip(models, plain.effect, half, tallies, strict=True):
         rating = MEAN + float(strength)
         yield Rating(name, rating, rating - float(error), rating + float(error), *tally)

@@ -27,8 +27,10 @@ export function VotePage({ index }: { index: Index }) {
   const [votes, setVotes] = useState(keptVotes);
   const [kept, setKept] = useState(true);
   const set = (next: Votes) => {
-    setVotes(next);
-    setKept(keepVotes(next));
+    const [all, could] = keepVotes(votes, next);
+    setVotes(all);
+    setKept(could);
+    return all;
   };
   const stage = route.value.query.get("stage");
   const benchmarks = chosen("benchmarks", withImages(index));
@@ -49,7 +51,8 @@ export function VotePage({ index }: { index: Index }) {
 interface Shared {
   index: Index;
   votes: Votes;
-  set: (votes: Votes) => void;
+  /** Keeps them, and returns them with those of other tabs. */
+  set: (votes: Votes) => Votes;
   benchmarks: string[];
   models: string[];
 }
@@ -222,10 +225,10 @@ function Voting({ index, votes, set, benchmarks, models }: Shared) {
   const [problem, setProblem] = useState("");
   const [zoom, setZoom] = useState<Zoom>(WHOLE);
   const [help, setHelp] = useState(false);
-  const begun = useRef(votes.votes.length);
+  const own = useRef(0);
   const since = useRef(performance.now());
   const box = useRef<HTMLElement>(null);
-  const done = votes.votes.length - begun.current;
+  const done = own.current;
   const goal = goalOf();
   const turn = useRef(0);
   const draw = (all: Vote[]) => {
@@ -255,8 +258,8 @@ function Voting({ index, votes, set, benchmarks, models }: Shared) {
       time: new Date().toISOString(),
       seconds: Number(((performance.now() - since.current) / 1000).toFixed(2)),
     };
-    const next = { ...votes, votes: [...votes.votes, one] };
-    set(next);
+    own.current += 1;
+    const next = set({ ...votes, votes: [...votes.votes, one] });
     setPair(undefined); // a second press is no vote on the next pair
     draw(next.votes);
   };
@@ -268,9 +271,8 @@ function Voting({ index, votes, set, benchmarks, models }: Shared) {
   };
   const undo = () => {
     if (!done) return;
-    const next = { ...votes, votes: votes.votes.slice(0, -1) };
-    set(next);
-    draw(next.votes);
+    own.current -= 1;
+    draw(set({ ...votes, votes: votes.votes.slice(0, -1) }).votes);
   };
   const keys: Record<string, () => void> = {
     "1": () => vote("left"),

@@ -34,13 +34,23 @@ export function keptVotes(): Votes {
   return { format: FORMAT, voter: crypto.getRandomValues(new Uint32Array(1))[0]?.toString(36) ?? "", votes: [] };
 }
 
-/** Whether the browser could keep them. */
-export function keepVotes(votes: Votes): boolean {
+/** `next` in the place of `before`, with what other tabs have kept, renamed and taken back since; whether it is kept. */
+export function keepVotes(before: Votes, next: Votes): [Votes, boolean] {
+  let all = next;
   try {
-    localStorage.setItem(PLACE, JSON.stringify(votes));
-    return true;
+    const kept = read(localStorage.getItem(PLACE) ?? "");
+    if (typeof kept === "object") {
+      const had = new Set(before.votes.map(voteName));
+      const stored = new Set(kept.votes.map(voteName));
+      const theirs = kept.votes.filter((vote) => !had.has(voteName(vote)));
+      const mine = next.votes.filter((vote) => !had.has(voteName(vote)) || stored.has(voteName(vote)));
+      const voter = next.voter === before.voter ? kept.voter : next.voter;
+      all = { ...next, voter, votes: merged(theirs, mine) }; // mine stay last, for undo
+    }
+    localStorage.setItem(PLACE, JSON.stringify(all));
+    return [all, true];
   } catch {
-    return false;
+    return [all, false];
   }
 }
 
@@ -67,11 +77,12 @@ function isVote(vote: Partial<Vote> | null): boolean {
   );
 }
 
+const voteName = (v: Vote) => JSON.stringify([v.time, v.benchmark, v.item, v.left, v.right]);
+
 /** Both, a vote of the same moment on the same images once. */
 export function merged(mine: Vote[], more: Vote[]): Vote[] {
-  const name = (v: Vote) => JSON.stringify([v.time, v.benchmark, v.item, v.left, v.right]);
-  const known = new Set(mine.map(name));
-  return [...mine, ...more.filter((vote) => !known.has(name(vote)))];
+  const known = new Set(mine.map(voteName));
+  return [...mine, ...more.filter((vote) => !known.has(voteName(vote)))];
 }
 
 export function download(votes: Votes): void {
