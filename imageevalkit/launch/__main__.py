@@ -167,9 +167,12 @@ def _take_votes(options: Options) -> bool:
         from imageevalkit.report.votes import take_votes
 
         try:
-            take_votes(options.votes)
+            copies = take_votes(options.votes)
         except OSError as error:
             raise UserError(f"--votes: {error.filename} cannot be written: {error.strerror}") from None
+        say(
+            f"{counted(len(copies), 'file')} of votes taken: every report reads {short_path(copies[0].parent)}"
+        )
     return bool(options.votes)
 
 

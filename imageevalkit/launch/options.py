@@ -78,7 +78,12 @@ def _if_any(parse: Parse) -> Parse:
 
 
 def _count_or_none(text: str, where: str) -> int:
-    return parse_count(text, where) if text.strip() not in ("", "0") else 0
+    try:
+        return parse_count(text, where) if text.strip() not in ("", "0") else 0
+    except UserError:
+        raise UserError(
+            f"{where}: '{text}' is no number of questions: use a whole number, 0 for none"
+        ) from None
 
 
 def _megabytes(text: str, where: str) -> float:

@@ -24,6 +24,7 @@ from imageevalkit.launch.local import run_plan
 from imageevalkit.launch.options import Options
 from imageevalkit.launch.planner import make_plan
 from imageevalkit.launch.workload import with_gpus_of_work
+from imageevalkit.text import counted
 
 _FIRST, _FEWEST, _MORE = 0.1, 30, 1.25
 
@@ -95,6 +96,8 @@ class _Rounds:
             retry_unparsed=options.retry_unparsed,
         )
         summary = run_plan(self._planned(last), self._locks)
+        if summary.status in (ExitStatus.INTERRUPTED, ExitStatus.TERMINATED):
+            return summary
         for name in in_rounds:
             if name not in self._settled:
                 what = "the same command goes on" if name in self._asked else "all items were asked for"
@@ -129,6 +132,10 @@ class _Rounds:
             asked = max(asked, found.asked)
         if asked < total:
             self._asked[benchmark] = asked
+        elif found:
+            say(f"{benchmark}: all items are asked for already; {found.told(self._rivals)}")
+        else:
+            say(f"{benchmark}: of {counted(total, 'item')} none can be spared")
         return asked < total
 
     def _goes_on(self, benchmark: str) -> bool:

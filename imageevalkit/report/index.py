@@ -289,20 +289,23 @@ def _model(name: str, overall: float | None) -> parts.Model:
 
 
 def _overall(results: Sequence[Result]) -> dict[str, float]:
-    """By model, the mean over benchmarks of what its headline score is of its scale.
+    """By model, the mean over benchmarks of what its headline scores are of their scale.
 
     Of whole scores alone, of one board for each benchmark, that with the most models; a model that has not all of
     these has none: a mean of fewer benchmarks, or of easier items, would stand above others.
     """
     chosen = dict[str, dict[str, float]]()
     for board, members in boards(results).items():
-        metric = headline_of(members)[0]
-        figures = [] if board.limit or board.asked else [shown(result, metric) for result in members]
-        known = {
-            figure.result.model: figure.value / figure.metric.scale
-            for figure in figures
-            if figure.metric and figure.value is not None and not figure.remark
-        }
+        known = dict[str, float]()
+        for result in () if board.limit or board.asked else members:
+            figures = [shown(result, metric) for metric in headline_of(members)]
+            found = [
+                figure.value / figure.metric.scale
+                for figure in figures
+                if figure.metric and figure.value is not None and not figure.remark
+            ]
+            if len(found) == len(figures):
+                known[result.model] = sum(found) / len(found)
         if len(known) > len(chosen.get(board.benchmark, {})):
             chosen[board.benchmark] = known
     every = list(chosen.values())

@@ -27,7 +27,7 @@ const WORDS = {
   less: ["show less", "收起"],
   sort: ["Sort by this column", "按此列排序"],
   counts: [
-    "{models} models · {benchmarks} benchmarks · {cells} cells",
+    "models: {models} · benchmarks: {benchmarks} · cells: {cells}",
     "{models} 个模型 · {benchmarks} 个基准 · {cells} 个单元",
   ],
   made: ["made", "生成于"],
