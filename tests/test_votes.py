@@ -23,7 +23,13 @@ STRENGTHS = np.linspace(1.0, -1.0, 5)  # on the logistic scale: neighbours win 6
 RATINGS = dict(zip(MODELS, MEAN + ELO * STRENGTHS, strict=True))
 
 
-def simulated(rng: np.random.Generator, count: int, items: int = 200, ties: float = 0.15, strengths: np.ndarray = STRENGTHS) -> list[Vote]:
+def simulated(
+    rng: np.random.Generator,
+    count: int,
+    items: int = 200,
+    ties: float = 0.15,
+    strengths: np.ndarray = STRENGTHS,
+) -> list[Vote]:
     """Votes with the known ``strengths``, at most a share ``ties`` of any pair of them without a winner."""
     votes = []
     for _ in range(count):

@@ -154,7 +154,9 @@ class _Watch:
         finally:
             self._keepers.close()
         say(f"watch of {self._folder} ended: {self._counts()}")
-        status = under_way if under_way in _STOPPED.values() else worst(one.status for one in self._taken.values())
+        status = (
+            under_way if under_way in _STOPPED.values() else worst(one.status for one in self._taken.values())
+        )
         try:
             RunSummary(status, time.monotonic() - self._began, [], []).save(self._own)
         except (CellFailure, OSError) as error:
@@ -267,7 +269,9 @@ class _Watch:
     def _evaluate(self, ready: Mapping[int, Path]) -> ExitStatus:
         """Evaluate the first that is ``ready``; of an earlier watch all that are done, which takes no time."""
         # what has changed may have results of what it was
-        done = {step: path for step, path in ready.items() if step not in self._anew and self._looks_done(step)}
+        done = {
+            step: path for step, path in ready.items() if step not in self._anew and self._looks_done(step)
+        }
         first = next(iter(ready))
         chosen = done or {first: ready[first]}
         names = ", ".join(map(self._name, chosen))

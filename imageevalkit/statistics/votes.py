@@ -61,9 +61,9 @@ def rate(votes: Sequence[Vote]) -> list[Table]:
 
     The intervals are of the ratings about the mean of the table, by the sandwich estimate of variance, with votes on
     one item as dependent, and Student's t with one degree of freedom less than there are items. Of
-    :data:`FEWEST_VOTERS` or more, votes of one voter are dependent too (Cameron, Gelbach and Miller 2011), with the t of
-    voters where they are fewer than the items; the wider of both intervals counts, since few voters may happen to be of
-    one mind.
+    :data:`FEWEST_VOTERS` or more, votes of one voter are dependent too (Cameron, Gelbach and Miller 2011), with
+    the t of voters where they are fewer than the items; the wider of both intervals counts, since few voters may happen
+    to be of one mind.
 
     The estimate exists where no set of models won all its votes against the rest (Ford 1957). Else each model has one
     more vote, a tie with the mean of all: the prior log-F(1, 1) (Greenland and Mansournia 2015, Statistics in Medicine
