@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import typing
+import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -327,6 +328,8 @@ def test_the_report_of_two_folders_tells_their_models_apart(
             write_cell("both", "text", TWO, {"accuracy": Metric(value, 2)})
             write_cell(f"only {place.name}", "text", TWO, HALF)
             write_cell("both+mine-0123abcd", "text", TWO, HALF)
+            for step in (1000, 200):
+                write_cell(f"run@{step}", "text", TWO, HALF)
     report_of(places)
     [page] = output_root().glob("comparisons/*/report/index.html")
     site = Site(page)
@@ -334,13 +337,18 @@ def test_the_report_of_two_folders_tells_their_models_apart(
     assert names == {
         *("both (monday run)", "both (tuesday)", "only monday run", "only tuesday"),
         *("both (monday run)+mine-0123abcd", "both (tuesday)+mine-0123abcd"),
+        *(f"run ({place.name})@{step}" for place in places for step in (200, 1000)),
     }
+    assert [(one["run"], [point["step"] for point in one["points"]]) for one in site.index["curves"]] == [
+        ("run (monday run)", [200, 1000]),
+        ("run (tuesday)", [200, 1000]),
+    ]
     assert site.cell("both (tuesday)", "text")["figures"]["accuracy"]["value"] == 0.75
     assert "both (tuesday)" in capsys.readouterr().out
     for one in site.index["cells"]:
         items = site.part(f"cells/{one['folder']}/items")["items"]
-        root = site.index["roots"][one["root"]].replace("%20", " ")
-        path = page.parent / root / one["path"].replace("%20", " ").replace("%2B", "+") / items[0]["file"]
+        root, folder = map(urllib.parse.unquote, (site.index["roots"][one["root"]], one["path"]))
+        path = page.parent / root / folder / items[0]["file"]
         assert path.is_file(), "links lead to the images"
     assert not list(tmp_path.glob("*/report")), "what is read is left alone"
 

@@ -57,7 +57,7 @@ def read_cells(path: Path, tell: Tell = tell_nobody) -> tuple[Path, list[CellRep
 
 def read_folders(folders: Sequence[Path], tell: Tell = tell_nobody) -> list[CellReport]:
     """The cells of all ``folders``, by model and benchmark. Of models that are in several, the names end in that of the
-    folder, and in its whole path where folders have one name.
+    folder (``run (before)@1000`` of a checkpoint), and in its whole path where folders have one name.
 
     Raises UserError: there is no result in one.
     """
@@ -70,7 +70,14 @@ def read_folders(folders: Sequence[Path], tell: Tell = tell_nobody) -> list[Cell
         raw, rewriter = cell.cell.raw.model, cell.cell.rewriter
         if raw in several:
             place = folder.name if names[folder.name] == 1 else str(folder)
-            cell = cell.named(f"{raw} ({place})" + (f"+{rewriter}" if rewriter else ""))
+            checkpoint = cell.cell.checkpoint
+            # a checkpoint stays one, with its step at the end
+            name = (
+                checkpoint._replace(run=f"{checkpoint.run} ({place})").name
+                if checkpoint
+                else f"{raw} ({place})"
+            )
+            cell = cell.named(name + (f"+{rewriter}" if rewriter else ""))
         cells.append(cell)
     return sorted(cells, key=lambda one: (one.model, one.cell.benchmark, not one.is_latest))
 
