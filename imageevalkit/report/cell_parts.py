@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
@@ -34,6 +35,7 @@ _MORE = 100  # items in one file of more: what is loaded for one of them
 _LONGEST_REMARK = 200
 _EXAMPLES = 3
 _MOST_FAILURES = 20
+_MOST_WORDS, _LONGEST_WORD = 12, 60
 _NUMBERS = re.compile(r"\d+")
 
 
@@ -60,6 +62,7 @@ class Summary(msgspec.Struct):
     shown: list[Shown]
     failures: list[parts.Failure]
     cost: parts.Cost
+    words: list[parts.Word]
     size: int
 
     @classmethod
@@ -111,12 +114,15 @@ def build(report: CellReport, site: Path) -> tuple[str, str, Summary]:
     data = site / "data" / "cells" / folder
     scales = _scales(report, items)
     statuses = [previews.status(item) for item in items]
+    words = list[parts.Word]()
     files: dict[str, parts.Items | parts.More] = {"items": _items(report, items, statuses, scales, previews)}
     if report.is_latest:  # another evaluator's is of the same images
         with results_in(report.root):
             said = replies(report.cell, report.result)
         commands = command_of(report)
-        whole = [_more(item, answers_of(item, said.get(item.id), scales), commands(item)) for item in items]
+        answers = [answers_of(item, said.get(item.id), scales) for item in items]
+        words = _words(answers)
+        whole = [_more(item, of_item, commands(item)) for item, of_item in zip(items, answers, strict=True)]
         for n in range(0, len(whole), _MORE):
             files[f"more-{n // _MORE}"] = parts.More(whole[n : n + _MORE])
     size = 0
@@ -125,10 +131,22 @@ def build(report: CellReport, site: Path) -> tuple[str, str, Summary]:
         size += len(text)
         write_atomic(data / f"{name}.js", text, durably=False)
     summary = Summary(
-        seen, sorted(previews.placed), shown, _failures(items, statuses), _cost(report, items), size
+        seen, sorted(previews.placed), shown, _failures(items, statuses), _cost(report, items), words, size
     )
     write_atomic(data / SUMMARY, parts.to_json(summary), durably=False)
     return state, folder, summary.without_shown()
+
+
+def _words(answers: Iterable[Sequence[parts.Answer]]) -> list[parts.Word]:
+    """The values that were read most often, and how often any other (""); none of replies that are all different."""
+    counts = Counter(
+        answer.value[:_LONGEST_WORD] for of_item in answers for answer in of_item if answer.value
+    )
+    most = counts.most_common(_MOST_WORDS)
+    if not most or (most[0][1] == 1 and len(counts) > _MOST_WORDS):
+        return []
+    rest = counts.total() - sum(count for _, count in most)
+    return [parts.Word(value, count) for value, count in (*most, *[("", rest)] * bool(rest))]
 
 
 def _shown(item: ItemView, previews: _Previews) -> Shown:

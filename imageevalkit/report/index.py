@@ -236,6 +236,7 @@ def _cell(
         root=root,
         path=quote(os.fsencode(report.cell.key)),
         outcomes=dict(report.outcomes),
+        words=summary.words if summary else [],
     )
 
 

@@ -13,7 +13,7 @@ from msgspec import UNSET, Struct, UnsetType, field
 
 from imageevalkit.text import to_bytes
 
-CONTRACT = 1
+CONTRACT = 2
 """To be raised when parts of the same files of a cell become other ones: no cell is taken from before."""
 
 
@@ -66,6 +66,11 @@ class Failure(Struct):
     items: list[str]
 
 
+class Word(Struct):
+    value: str
+    count: int
+
+
 class Cell(Struct, omit_defaults=True):
     model: str
     benchmark: str
@@ -85,6 +90,7 @@ class Cell(Struct, omit_defaults=True):
     root: int
     path: str
     outcomes: dict[str, int] = {}
+    words: list[Word] = []
 
 
 class Breakdown(Struct):

@@ -74,6 +74,13 @@ export interface Cell {
   /** In `Index.roots`; and the URL-quoted folder of the cell below it. */
   root: number;
   path: string;
+  /** What was read of the judge's replies most often, and how often; "" is any other. */
+  words?: Word[];
+}
+
+export interface Word {
+  value: string;
+  count: number;
 }
 
 export interface Coverage {

@@ -1,4 +1,4 @@
-import type { Cell, Index } from "../data";
+import type { Cell, Index, Word } from "../data";
 import { BoardFacts, CoverageBar, dollars, Name, Pairs, Score, Short, State, seconds, Text } from "../parts";
 import { metricsOf } from "../results";
 import { href, route, slug } from "../route";
@@ -69,6 +69,12 @@ export function CellPage({ index, cells }: { index: Index; cells: [Cell, ...Cell
         <h2>{t("failures")}</h2>
         {failures.length ? <Failures cell={cell} /> : <p class="note">{t("no_failures")}</p>}
       </section>
+      {cell.words && (
+        <section class="card">
+          <h2>{t("judge_words")}</h2>
+          <Words words={cell.words} />
+        </section>
+      )}
       <section class="card">
         <h2>{t("cost_and_speed")}</h2>
         <Costs cell={cell} />
@@ -134,6 +140,16 @@ function Failures({ cell }: { cell: Cell }) {
       keyOf={({ outcome, error }) => `${outcome}\n${error}`}
     />
   );
+}
+
+function Words({ words }: { words: Word[] }) {
+  const all = words.reduce((sum, { count }) => sum + count, 0);
+  const columns: Column<Word>[] = [
+    { key: "value", head: t("answer"), cell: ({ value }) => (value ? <Text text={value} /> : t("any_other")) },
+    { key: "count", head: t("times"), cell: ({ count }) => count },
+    { key: "share", head: "%", cell: ({ count }) => ((100 * count) / all).toFixed(1) },
+  ];
+  return <Table label={t("judge_words")} rows={words} columns={columns} keyOf={({ value }) => value} />;
 }
 
 function Costs({ cell }: { cell: Cell }) {
