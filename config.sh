@@ -40,6 +40,10 @@ MISSING_ITEMS=withhold
 # score, and whether it is still the judge it was (0: neither). Overridden by --judge_repeats.
 JUDGE_REPEATS=0
 
+# Make report.html, one file with everything in it, where it takes no more MB than this (0: never). The same report is in
+# output/report/, whatever its size. Overridden by --report_mb.
+REPORT_MB=40
+
 # Have a language model rewrite the prompts before images are made of them: dtm or wise (empty: nobody does). Results have
 # the rewriter in their name. Overridden by --prompt_rewriter.
 PROMPT_REWRITER=

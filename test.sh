@@ -36,6 +36,16 @@ for name in dreamsim blip_diffusion mplug nudenet; do
   waits+=($!)
 done
 
+# the page's linter and bundler, and what its tests find faults of accessibility with
+install_page() {
+  local page=imageevalkit/report/page
+  [[ ! $page/node_modules/.package-lock.json -nt $page/package-lock.json ]] || return 0
+  command -v npm >/dev/null && timeout 300 npm ci --prefix "$page" --no-audit --no-fund --loglevel error ||
+    echo "note: the packages of $page cannot be installed: the tests that need them will be skipped" >&2
+}
+install_page &
+waits+=($!)
+
 check() {
   local -a scripts
   mapfile -t scripts < <(git ls-files -co --exclude-standard '*.sh' '.ci/run')

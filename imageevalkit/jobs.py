@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from imageevalkit import logs
 from imageevalkit.atomic import write_atomic
-from imageevalkit.cell import Cell, short_path
+from imageevalkit.cell import REPORT_MB, Cell, short_path
 from imageevalkit.cell.jsonl import Shape, parse
 from imageevalkit.cell.results import Until
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, said_of
@@ -147,11 +147,13 @@ class ServeOrder:
 
 @dataclass(frozen=True)
 class ReportOrder:
-    """Write the report; print ``cells``. ``relations`` are the metrics to relate by benchmark, with their settings."""
+    """Write the report; print ``cells``. ``relations`` are the metrics to relate by benchmark, with their settings;
+    ``report_mb``: report.html, one file with everything, is made where it takes no more megabytes."""
 
     cells: list[str]
     relations: dict[str, list[str]] = field(default_factory=dict)
     relations_kwargs: dict[str, Any] = field(default_factory=dict)
+    report_mb: float = REPORT_MB
     kind: Literal["report"] = "report"
 
 

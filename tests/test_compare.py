@@ -19,6 +19,7 @@ from imageevalkit.errors import ExitStatus, UserError
 from imageevalkit.report.__main__ import main as report
 from tests.support.cells import QWEN, Made, write_cell, write_scored
 from tests.support.checkout import make_checkout, needs_driver_env, run_eval
+from tests.support.site import Site
 
 HUNDRED = {f"p/{n:04}": float(n % 2) for n in range(100)}
 
@@ -94,10 +95,9 @@ def test_the_report_leads_to_comparisons_and_leaves_them_alone(tmp_path: Path) -
     compared("old", "new", tmp_path)
     assert report([]) == ExitStatus.COMPLETE
     name = folder_name("old vs new")
-    assert (
-        f'<a href="comparisons/{name}/comparison.html">{name}</a>'
-        in (output_root() / "report.html").read_text()
-    )
+    for page, above in (("report/index.html", "../"), ("report.html", "")):
+        links = Site(output_root() / page).index["comparisons"]
+        assert links == [{"name": name, "href": f"{above}comparisons/{name}/comparison.html"}]
     assert len(rows("old", "new")) == 1
 
 

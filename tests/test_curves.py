@@ -5,20 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from html import unescape
 
 import numpy as np
 import pytest
 
 from imageevalkit.cell import output_root
 from imageevalkit.cell.results import Coverage, Evaluator, Metric, Result, Score
-from imageevalkit.errors import ExitStatus
 from imageevalkit.metrics import mean
-from imageevalkit.report.__main__ import main
 from imageevalkit.report.curves import Curve, curve_tables, curves
 from imageevalkit.report.leaderboard import format_table
 from imageevalkit.statistics.comparison import LEVEL, Measured, compare
 from tests.support.cells import PPOCR, QWEN, Made, write_cell
+from tests.support.site import reported
 
 N = 60
 
@@ -108,31 +106,18 @@ def test_checkpoints_stand_together_by_step_where_their_best_would() -> None:
     assert rows == ["run@500", "run@1000", "run@2000", "another"]
 
 
-def places(shape: str, svg: str) -> list[tuple[float, float]]:
-    """The corners of the one of that ``shape``."""
-    [points] = re.findall(f'<{shape} points="([^"]*)"', svg)
-    return [(float(x), float(y)) for x, y in (point.split(",") for point in points.split())]
-
-
 def test_the_report_shows_the_curve() -> None:
     for step, value in ((1000, 0.9), (500, 0.25), (1500, 0.75)):
         items = [Made(f"images/{n}", f"prompt {n}", value=value) for n in range(4)]
         write_cell(f"run@{step}", "b", items, {"accuracy": Metric(value, 4, (value - 0.1, value + 0.1))})
-    assert main([]) is ExitStatus.COMPLETE
-    page = unescape((output_root() / "report.html").read_text())
-    [svg] = re.findall(r'<svg class="curve".*?</svg>', page, re.DOTALL)
-    line, band = places("polyline", svg), places("polygon", svg)
-    assert line[1][0] - line[0][0] == pytest.approx(line[2][0] - line[1][0], abs=0.2), (
-        "steps as far as they are"
-    )
-    assert line[1][1] < line[2][1] < line[0][1], "higher is better, and up"
-    for n, (x, y) in enumerate(line):
-        (x_above, above), (x_below, below) = band[n], band[-1 - n]
-        assert x == x_above == x_below
-        assert above < y < below
-        assert y - above == pytest.approx(below - y, abs=0.2)
-    for step, text in ((500, "0.2500"), (1000, "0.9000"), (1500, "0.7500")):
-        assert f"step {step}: {text} of 1, 95 % interval ±0.1000" in svg
+    site = reported()
+    [curve] = site.index["curves"]
+    assert (curve["run"], curve["metric"]) == ("run", "accuracy")
+    assert [point["step"] for point in curve["points"]] == [500, 1000, 1500]
+    figures = [site.index["cells"][point["cell"]]["figures"]["accuracy"] for point in curve["points"]]
+    assert [one["value"] for one in figures] == [0.25, 0.9, 0.75]
+    assert [one["low"] for one in figures] == pytest.approx([0.15, 0.8, 0.65])
+    assert [point["told"] for point in curve["points"]] == [None, False, False]
     table = (output_root() / "leaderboard.md").read_text().partition("## Over the steps of training")[2]
     steps = [row.split("|")[1].strip() for row in table.splitlines() if re.match(r"\| [0-9]", row)]
     assert steps == ["500", "1000 \\*", "1500"]

@@ -19,9 +19,8 @@ from imageevalkit.cell.states import survey
 from imageevalkit.evaluation.engine import provenance
 from imageevalkit.generation.model import installed_packages
 from imageevalkit.hashes import environment_hash, hash_of, installed
-from imageevalkit.report.collect import collect
-from imageevalkit.report.pages import render
 from tests.support.cells import Made, write_cell
+from tests.support.site import reported
 
 
 def site(folder: Path, packages: Sequence[str]) -> Path:
@@ -90,5 +89,5 @@ def test_the_hash_is_in_the_provenance_of_image_and_score_and_in_the_report(
     raw = json.loads(cell.result.read_text())
     raw["provenance"] = origin
     cell.result.write_text(json.dumps(raw))
-    page = render(collect())
+    page = reported().page.read_text()
     assert page.count(environment_hash()) == 2

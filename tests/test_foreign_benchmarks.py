@@ -91,7 +91,7 @@ def test_metrics_of_a_script_have_a_result_a_column_and_a_page(checkout: Path) -
     assert (rows["parts"]["ci_low"], rows["parts"]["n"]) == ("60", "40")
     assert f"few/accuracy@{evaluator}" in (checkout / "output/leaderboard.md").read_text()
     page = (checkout / "output/report.html").read_text()
-    assert f"few/accuracy@{evaluator}" in page
+    assert f'"label":"few@{evaluator}' in page
     assert "prompt 3" in page
 
 

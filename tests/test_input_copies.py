@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import json
 import shutil
@@ -18,12 +17,9 @@ from imageevalkit.cell.items import items_of
 from imageevalkit.cell.pictures import FOLDER, THUMBNAILS
 from imageevalkit.cell.records import last_records
 from imageevalkit.jobs import COMPLETE
-from imageevalkit.report import gallery
-from imageevalkit.report.collect import collect
-from imageevalkit.report.pages import render
-from tests.support.cells import page_data
 from tests.support.checkout import EDITS, add_benchmark, make_checkout, needs_driver_env, run_eval
 from tests.support.generation import generate
+from tests.support.site import Site, reported
 
 CELL = Cell("m", "fake")
 
@@ -70,21 +66,24 @@ def saved(path: Path, image: Image.Image) -> Path:
     return path
 
 
-def colours(data: dict[str, Any], item: dict[str, Any]) -> list[tuple[int, ...] | None]:
-    """The colour in the middle of each source of an item of a page; None: it has no picture."""
-    found: list[Any] = []
-    for shown in (data["inputs"][n] for n in item["inputs"]):
-        if "picture" not in shown:
-            found.append(None)
-            continue
-        with Image.open(io.BytesIO(base64.b64decode(data["pictures"][shown["picture"]]))) as image:
-            middle: Any = image.convert("RGB").getpixel((image.width // 2, image.height // 2))
-            found.append(tuple(round(part, -2) for part in middle))
+def inputs_of(site: Site, item: str, benchmark: str = "fake") -> list[dict[str, Any]]:
+    """What the site says of the sources of an item."""
+    [row] = (row for row in site.prompts(benchmark)["rows"] if item in row["items"])
+    found: list[dict[str, Any]] = row.get("inputs", [])
     return found
 
 
-def items_of_page(data: dict[str, Any], model: int = 0) -> dict[str, dict[str, Any]]:
-    return {item["id"]: item for row in data["rows"] for item in row["cells"][model]}
+def colours(site: Site, item: str) -> list[tuple[int, ...] | None]:
+    """The colour in the middle of each source of an item; None: it has no picture."""
+    found: list[Any] = []
+    for shown in inputs_of(site, item):
+        if not shown["preview"]:
+            found.append(None)
+            continue
+        with Image.open(io.BytesIO(site.picture(shown["preview"]))) as image:
+            middle: Any = image.convert("RGB").getpixel((image.width // 2, image.height // 2))
+            found.append(tuple(round(part, -2) for part in middle))
+    return found
 
 
 def rewrite(cell: Cell, change: Any) -> None:
@@ -117,26 +116,32 @@ def test_each_distinct_image_is_copied_once_and_outlives_the_data(tmp_path: Path
     with Image.open(CELL.folder / FOLDER / f"{blue}.webp") as copy:
         assert copy.size == (1024, 256)
     shutil.rmtree(tmp_path / "data")
-    data = page_data(render(collect()))
-    shown = items_of_page(data)
-    assert colours(data, shown["images/1"]) == [(0, 0, 300)]
-    assert colours(data, shown["images/2"]) == [(300, 0, 0), (0, 0, 300)]
-    assert [part["size"] for part in data["inputs"]] == [[192, 48], [60, 40]]
-    assert len(data["pictures"]) == 4, "two sources, and two images that were made of them"
+    site = reported()
+    assert colours(site, "images/1") == [(0, 0, 300)]
+    assert colours(site, "images/2") == [(300, 0, 0), (0, 0, 300)]
+    sizes = []
+    for shown in inputs_of(site, "images/2"):
+        with Image.open(io.BytesIO(site.picture(shown["preview"]))) as image:
+            sizes.append(image.size)
+    assert sizes == [(60, 40), (192, 48)]
+    pictures = list((site.page.parent / "pictures").glob("*/*.webp"))
+    assert len(pictures) == 4, "two sources, and two images that were made of them"
 
 
 def test_sources_of_several_models_are_on_a_page_once() -> None:
     for model in ("m", "n", "o"):
         generate(Turner(), Edits([paint("red"), "a"], [paint("lime"), "b"]), cell=Cell(model, "fake"))
-    data = page_data(render(collect()))
-    assert len(data["inputs"]) == 2
-    assert [items_of_page(data, m)["images/1"]["inputs"] for m in range(3)] == [[1]] * 3
+    site = reported()
+    assert [len(row["inputs"]) for row in site.prompts("fake")["rows"]] == [1, 1]
+    assert [colours(site, f"images/{n}") for n in (0, 1)] == [[(300, 0, 0)], [(0, 300, 0)]]
     # an identical copy elsewhere does as well
     shutil.rmtree(CELL.folder / FOLDER)
     shutil.rmtree(CELL.folder / THUMBNAILS)
-    data = page_data(render(collect()))
-    assert colours(data, items_of_page(data)["images/1"]) == [(0, 300, 0)]
-    assert data["inputs"][1]["file"].startswith("n/fake/")
+    site = reported()
+    assert colours(site, "images/1") == [(0, 300, 0)]
+    [shown] = inputs_of(site, "images/1")
+    assert shown["path"].startswith("n/fake/")
+    assert site.index["cells"][shown["cell"]]["model"] == "n"
 
 
 @pytest.mark.parametrize("fault", ["gone", "another", "no image"])
@@ -151,13 +156,13 @@ def test_a_source_that_is_not_the_recorded_one_is_not_shown(fault: str) -> None:
     else:
         copy.write_bytes(b"no image")
     for thumbnail in ((300, 0, 0), None):  # of the recorded one, while there is one
-        data = page_data(render(collect()))
-        shown = items_of_page(data)
-        assert colours(data, shown["images/0"]) == [thumbnail]
-        assert "file" not in data["inputs"][shown["images/0"]["inputs"][0]]
-        assert colours(data, shown["images/1"]) == [(0, 300, 0)]
-        assert shown["images/0"]["status"] == "generated"
+        site = reported()
+        assert colours(site, "images/0") == [thumbnail]
+        assert "path" not in inputs_of(site, "images/0")[0]
+        assert colours(site, "images/1") == [(0, 300, 0)]
+        assert site.items("m", "fake")["images/0"]["status"] == "generated"
         shutil.rmtree(CELL.folder / THUMBNAILS)
+        shutil.rmtree(output_root() / "report")
 
 
 def test_a_file_that_changed_is_another_source(tmp_path: Path) -> None:
@@ -165,11 +170,9 @@ def test_a_file_that_changed_is_another_source(tmp_path: Path) -> None:
     generate(Turner(), Edits([Image.open(file), "a"]), cell=Cell("m", "fake"))
     saved(file, paint("blue"))
     generate(Turner(), Edits([Image.open(file), "a"]), cell=Cell("n", "fake"))
-    data = page_data(render(collect()))
-    assert [colours(data, items_of_page(data, m)["images/0"]) for m in (0, 1)] == [
-        [(300, 0, 0)],
-        [(0, 0, 300)],
-    ]
+    site = reported()
+    assert colours(site, "images/0") == [(300, 0, 0), (0, 0, 300)]
+    assert [one["of"] for one in inputs_of(site, "images/0")] == ["m", "n"]
 
 
 def test_sources_of_any_kind_and_none_costs_an_image(tmp_path: Path) -> None:
@@ -185,8 +188,8 @@ def test_sources_of_any_kind_and_none_costs_an_image(tmp_path: Path) -> None:
     grey = Image.new("I;16", (60, 40), 0)
     edits = Edits([Image.open(file), "a"], [grey, "b"], [Image.open(torn), "c"])
     assert generate(Dreamer(), edits).state == COMPLETE
-    data = page_data(render(collect()))
-    assert [colours(data, item) for item in items_of_page(data).values()] == [
+    site = reported()
+    assert [colours(site, f"images/{n}") for n in range(3)] == [
         [(0, 0, 300)],
         [(0, 0, 0)],
         [None],
@@ -208,8 +211,7 @@ def test_an_image_is_kept_where_its_source_cannot_be() -> None:
     CELL.folder.mkdir(parents=True)
     (CELL.folder / FOLDER).write_text("in the way")
     assert generate(Turner(), Edits([paint("red"), "a"])).state == COMPLETE
-    data = page_data(render(collect()))
-    assert colours(data, items_of_page(data)["images/0"]) == [None]
+    assert colours(reported(), "images/0") == [None]
 
 
 def test_records_without_inputs_count_as_before() -> None:
@@ -220,15 +222,14 @@ def test_records_without_inputs_count_as_before() -> None:
     model = Turner()
     assert generate(model, edits).state == COMPLETE
     assert model.calls == 0
-    data = page_data(render(collect()))
-    assert data["inputs"] == []
-    assert all("inputs" not in item and "picture" in item for item in items_of_page(data).values())
+    site = reported()
+    assert [inputs_of(site, f"images/{n}") for n in (0, 1)] == [[], []]
+    assert all("preview" in item for item in site.items("m", "fake").values())
     # what another model was shown of the same item is what it was shown
     generate(Turner(), Edits([paint("red"), "a"]), cell=Cell("n", "fake"))
-    data = page_data(render(collect()))
-    shown = items_of_page(data)
-    assert colours(data, shown["images/0"]) == [(300, 0, 0)]
-    assert "inputs" not in shown["images/1"]
+    site = reported()
+    assert colours(site, "images/0") == [(300, 0, 0)]
+    assert inputs_of(site, "images/1") == []
 
 
 @pytest.mark.parametrize("path", ["../../secret.webp", "/etc/passwd", "a\0b", f"{FOLDER}/{'x' * 300}", ""])
@@ -237,22 +238,9 @@ def test_a_path_out_of_the_cell_is_not_followed(path: str, tmp_path: Path) -> No
     one = (last_records(CELL)["images/0"].inputs or [])[0]
     shutil.copyfile(CELL.folder / one["path"], output_root() / "secret.webp")
     rewrite(CELL, lambda record: {**record, "inputs": [{**one, "path": path}]})
-    data = page_data(render(collect()))
-    assert colours(data, items_of_page(data)["images/0"]) == [None]
-    assert "secret" not in json.dumps(data["inputs"])
-
-
-def test_the_budget_counts_each_source_once() -> None:
-    noise = Image.effect_noise((300, 300), 90)
-    same = [[noise, f"edit {n}"] for n in range(20)]
-    generate(Turner(), Edits(*same), cell=Cell("m", "fake"))
-    [page] = gallery.galleries(collect())
-    [source] = {one["copy_sha256"] for row in page.rows for item in row.cells[0] for one in item.inputs}
-    [made] = {item.image_sha256 for row in page.rows for item in row.cells[0]}
-    thumbs = {source: b"x" * 30_000, made: b"x" * 3_000}
-    text = 20 * gallery._TEXT_ESTIMATE
-    assert gallery.fit([page], thumbs, text + 33_000 * 4 // 3).share == 1.0
-    assert gallery.fit([page], thumbs, text + 33_000 * 4 // 3 - 600).share < 1.0
+    site = reported()
+    assert colours(site, "images/0") == [None]
+    assert "secret" not in json.dumps(inputs_of(site, "images/0"))
 
 
 @needs_driver_env
@@ -267,13 +255,14 @@ def test_eval_sh_leaves_a_page_with_source_and_result(tmp_path: Path) -> None:
         if not is_there:
             dataset.unlink()
             shutil.rmtree(checkout / "output/reference-identity/edits/.thumbnails")
-            (checkout / "output/report.html").unlink()
+            shutil.rmtree(checkout / "output/report")
             run_eval(checkout, *command, "--infer", "false")
-        data = page_data((checkout / "output/report.html").read_text())
-        shown = items_of_page(data)
-        sizes = [[data["inputs"][n]["size"] for n in item["inputs"]] for item in shown.values()]
-        assert sizes == [[[64 + 16 * i, 48]] for i in range(3)]
-        assert all("picture" in item for item in shown.values())
+        site = Site(checkout / "output/report/index.html")
+        for i in range(3):
+            [shown] = inputs_of(site, f"images/{i}", "edits")
+            with Image.open(io.BytesIO(site.picture(shown["preview"]))) as image:
+                assert image.size == (64 + 16 * i, 48)
+        assert all("preview" in item for item in site.items("reference-identity", "edits").values())
     for i in range(3):
         with Image.open(checkout / f"output/reference-identity/edits/images/{i}.png") as image:
             assert image.getcolors() == [((64 + 16 * i) * 48, (40 * i, 90, 20))], "the image as it was"

@@ -151,6 +151,8 @@ def test_every_option_of_a_run_is_taken(root: Path) -> None:
             "preset=paper",
             "--gate=output",
             "--save_baseline=b.zip",
+            "--until=reference-noise vs reference-typeset",
+            "--watch=.",
         ),
     ]
     assert {w.partition("=")[0] for w in words if w.startswith("--")} | {

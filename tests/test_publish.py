@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from imageevalkit.publishing.folder import publish
 from tests.support.cells import PPOCR, QWEN, Made, write_cell, write_scored
 from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 from tests.support.mirror import official_folder
+from tests.support.site import Site
 
 COMMIT = "9bce4136e789ec006c62582f5f9d107d20f8b398"  # of Every Eval Ever, schema 0.3.0
 FEW = {f"p/{n:02}": n / 20 for n in range(20)}
@@ -172,7 +174,7 @@ def test_nothing_published_tells_of_secrets_or_of_this_machine(
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert len(files) > 6
     for path in files:
-        text = path.read_text()
+        text = path.read_text(errors="replace")  # previews, too
         for secret in ("sk-very", str(REPO), str(output_root()), "/home/somebody", str(Path.home()) + "/"):
             assert secret not in text, (path, secret)
     assert "half" in {one["model_info"]["name"] for one in logs(folder).values()}
@@ -186,6 +188,21 @@ def test_published_again_it_is_the_same_and_keeps_nothing_old(results: None, fol
     old.write_text("{}")
     publish(folder, lambda line: None)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_the_published_site_stands_alone(results: None, folder: Path) -> None:
+    write_cell("drawn", "text", [Made("images/1", "a <cat>", value=1.0)], {"accuracy": Metric(1.0, 1)})
+    publish(folder, lambda line: None)
+    site = Site(folder / "report/index.html")
+    assert set(site.index["roots"]) == {""}
+    [item] = site.items("drawn", "text").values()
+    assert site.picture(item["preview"])[:4] == b"RIFF"
+    assert not list((folder / "report").rglob("*.png"))
+    (folder / "report/data/old.js").write_text("old")
+    shutil.rmtree(Cell("drawn", "text").folder)
+    publish(folder, lambda line: None)
+    assert not (folder / "report" / item["preview"]).exists()
+    assert not (folder / "report/data/old.js").exists()
 
 
 def test_what_cannot_be_published_is_one_line(folder: Path) -> None:

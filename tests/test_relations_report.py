@@ -54,6 +54,13 @@ def on_record(cell: Cell) -> dict[str, Any]:
     return loaded
 
 
+def maps_on_the_page() -> list[dict[str, Any]]:
+    page = (output_root() / "report/index.html").read_text()
+    index = page.partition('data-part="index">')[2].partition("</script>")[0]
+    maps: list[dict[str, Any]] = json.loads(index)["relations"]
+    return maps
+
+
 def times(cell: Cell) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in cell.relations.iterdir()}
 
@@ -76,9 +83,11 @@ def test_relations_that_are_asked_for_are_files_and_a_map_on_the_page(cell: Cell
             assert min(image.size) > 400
             assert len(image.convert("RGB").getcolors(1 << 24) or []) > 10
         assert ElementTree.parse(cell.relations / f"{name}.svg").getroot().tag.endswith("svg")
-    page = (output_root() / "report.html").read_text()
-    assert "look × truth: synergy, in 100% of resamples, 24 items" in page
-    assert 'href="org/a%20model/bench/relations/dtm.svg"' in page
+    [shown] = maps_on_the_page()
+    pair = shown["pairs"][0]
+    assert (pair["first"], pair["second"], pair["kind"]) == ("look", "truth", "synergy")
+    assert (pair["certainty"], pair["n"]) == (1, 24)
+    assert shown["files"][0]["href"] == "../org/a%20model/bench/relations/dtm.svg"
 
 
 def test_unchanged_scores_are_not_looked_at_again(cell: Cell) -> None:
@@ -87,7 +96,7 @@ def test_unchanged_scores_are_not_looked_at_again(cell: Cell) -> None:
     # a later report, of whatever run, has them still
     assert main([]) == ExitStatus.COMPLETE
     assert times(cell) == before
-    assert "look × truth" in (output_root() / "report.html").read_text()
+    assert len(maps_on_the_page()) == 1
     assert report(cell, "look", "truth") == ExitStatus.COMPLETE
     assert times(cell) == before
     write_scores(*cell, synergy(25))
@@ -145,7 +154,7 @@ def test_a_record_that_is_not_understood_is_a_damaged_one(cell: Cell, damage: An
     path = cell.relations / "certainty.json"
     path.write_text(json.dumps({**record, **damage} if damage else damage))
     assert main([]) == ExitStatus.COMPLETE
-    assert "look × truth" not in (output_root() / "report.html").read_text()
+    assert maps_on_the_page() == []
     assert report(cell, "look", "truth") == ExitStatus.COMPLETE
     assert on_record(cell) == record
 
@@ -155,7 +164,7 @@ def test_a_code_that_is_none_is_damage(cell: Cell) -> None:
     text = (cell.relations / "certainty.json").read_text()
     (cell.relations / "certainty.json").write_text(text.replace('"0": 1.0', '"synergy": 1.0'))
     assert main([]) == ExitStatus.COMPLETE
-    assert "look × truth" not in (output_root() / "report.html").read_text()
+    assert maps_on_the_page() == []
 
 
 @pytest.mark.parametrize(
@@ -190,7 +199,7 @@ def test_relations_of_scores_that_are_stale_are_not_shown(cell: Cell) -> None:
     lines[0] |= {"image_sha256": "0" * 64, "time": "2027-01-01T00:00:00.000+00:00"}
     cell.generation.write_text("".join(json.dumps(line) + "\n" for line in lines))
     main([])
-    assert "look × truth" not in (output_root() / "report.html").read_text()
+    assert maps_on_the_page() == []
 
 
 def test_metrics_that_were_asked_for_stay_and_those_of_the_benchmark_follow_the_items(cell: Cell) -> None:
@@ -216,9 +225,9 @@ def test_metrics_that_were_asked_for_stay_and_those_of_the_benchmark_follow_the_
 def test_the_page_says_of_a_tilt_that_its_points_are_on_the_line(cell: Cell) -> None:
     write_scores(*cell, [{"look": 0.5 + n / 50, "truth": 0.5 + n / 50} for n in range(12)])
     report(cell, "look", "truth")
-    page = (output_root() / "report.html").read_text()
-    assert "tilt: look dominates truth <span" in page
-    assert "(all points lie on the line, which counts as below)" in page
+    [pair] = maps_on_the_page()[0]["pairs"]
+    assert pair["label"] == "tilt: look dominates truth"
+    assert pair["onLine"]
 
 
 # ---- through eval.sh
@@ -308,10 +317,10 @@ def test_relations_are_asked_for_with_an_option(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The report of three metrics of two models, in Chromium."""
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    from tests.test_report_page import CHROMIUM, DRIVER, FLAGS
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The benchmark's page of three metrics of two models, in Chromium."""
+    pytest.importorskip("selenium", reason="selenium is not installed")
+    from tests.support.browser import CHROMIUM, DRIVER, browser
 
     if not (CHROMIUM and DRIVER):
         pytest.skip("needs chromium and chromedriver (apt-get install chromium-driver)")
@@ -322,61 +331,46 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         for model in ("one", "<b>two</b>"):
             values = [{**one, "style": draw.random()} if n % 3 else one for n, one in enumerate(synergy(30))]
             report(write_scores(model, "bench", values), "look", "truth", "style")
-        options = webdriver.ChromeOptions()
-        options.binary_location = CHROMIUM
-        for flag in (*FLAGS, f"--user-data-dir={folder / 'profile'}"):
-            options.add_argument(flag)
-        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-        browser = webdriver.Chrome(options, webdriver.ChromeService(DRIVER))
-        try:
-            browser.get((folder / "output/report.html").as_uri())
-            yield browser
-        finally:
-            browser.quit()
+    with browser(folder, folder / "output/report/index.html") as opened:
+        opened.open("#/benchmark/bench")
+        yield opened
 
 
-def test_the_page_has_a_map_for_each_model_with_its_legend(driver: Any) -> None:
-    maps = driver.find_elements("css selector", ".map")
+def test_the_page_has_a_map_for_each_model_with_its_legend(page: Any) -> None:
+    maps = page.all(".map")
     assert [one.find_element("css selector", "figcaption").text for one in maps] == ["<b>two</b>", "one"]
-    assert len(driver.find_elements("css selector", ".legend li")) == 7
+    assert len(page.all(".legend li")) == 7
     names = [one.text for one in maps[0].find_elements("css selector", ".dtm tbody th")]
     assert names == ["look", "style", "truth"]
     fields = maps[0].find_elements("css selector", ".dtm .field")
     assert len(fields) == 3
     sure = [one for one in fields if "synergy" in one.get_attribute("class")]
     assert [one.get_attribute("title") for one in sure] == [
-        "look × truth: synergy, in 100% of resamples, 30 items"
+        "look × truth: synergy, in 100.0 % of resamples, n = 30"
     ]
-    colour = driver.execute_script("return getComputedStyle(arguments[0]).backgroundColor", sure[0])
-    [legend] = driver.find_elements("css selector", ".legend .synergy")
-    assert colour == driver.execute_script("return getComputedStyle(arguments[0]).backgroundColor", legend)
+    colour = "return getComputedStyle(arguments[0]).backgroundColor"
+    legend = page.one(".legend .kind-synergy")
+    assert page.driver.execute_script(colour, sure[0]) == page.driver.execute_script(colour, legend)
 
 
-def test_the_page_holds_the_scatter_of_every_pair_itself(driver: Any) -> None:
-    [first, *_] = driver.find_elements("css selector", ".map img.scatter")
-    shown = driver.execute_async_script(
+def test_the_page_shows_the_scatter_of_every_pair(page: Any) -> None:
+    natural, width, kind = page.driver.execute_async_script(
         "const [img, done] = arguments; img.closest('details').open = true;"
-        "img.decode().then(() => done([img.naturalWidth, img.clientWidth, img.src.slice(0, 22), img.src.length]))",
-        first,
+        "img.decode().then(() => done([img.naturalWidth, img.clientWidth, img.src.slice(-5)]))",
+        page.one(".map img.scatter"),
     )
-    natural, width, kind, length = shown
-    assert kind == "data:image/webp;base64"
+    assert kind == ".webp"
     assert natural > 500
     assert width > 200
-    assert length <= 300_000
-    overflow = driver.execute_script("return document.documentElement.scrollWidth - window.innerWidth")
-    assert overflow <= 0
-    driver.execute_script("arguments[0].closest('details').open = false", first)
 
 
-def test_the_page_has_every_pair_in_numbers_and_nothing_is_amiss(driver: Any) -> None:
-    summary = driver.find_elements("css selector", ".map summary")[1]
-    driver.execute_script("arguments[0].scrollIntoView({block: 'center'}); arguments[0].click()", summary)
-    rows = driver.find_elements("css selector", ".map details[open] tbody tr")
-    assert [row.find_element("css selector", "th").text for row in rows] == [
-        *("look × truth", "look × style", "truth × style"),
-    ]
-    assert "100.0 %" in rows[0].text
-    width = driver.execute_script("return document.documentElement.scrollWidth - window.innerWidth")
+def test_the_page_has_every_pair_in_numbers_and_nothing_is_amiss(page: Any) -> None:
+    summary = page.all(".map summary")[1]
+    page.driver.execute_script("arguments[0].click()", summary)
+    pairs = "[aria-label='Pairs of <b>two</b>'] tbody"
+    page.wait(lambda: page.texts(f"{pairs} th")[0])
+    assert page.texts(f"{pairs} th") == ["look × truth", "look × style", "truth × style"]
+    assert "100.0 %" in page.texts(f"{pairs} tr")[0]
+    width = page.driver.execute_script("return document.documentElement.scrollWidth - window.innerWidth")
     assert width <= 0
-    assert driver.get_log("browser") == []
+    assert page.console() == []

@@ -21,7 +21,7 @@ from imageevalkit.cell.results import Metric, Score
 from imageevalkit.metrics import Stratum, interval_of_sum, mean, weighted
 from imageevalkit.statistics import comparison
 from imageevalkit.statistics.comparison import Measured, compare, compare_all, score_interval
-from imageevalkit.statistics.power import power_of
+from imageevalkit.statistics.power import power_of, smallest_difference
 from imageevalkit.statistics.ranks import compact_groups, rank_groups
 
 Random = np.random.Generator
@@ -425,6 +425,7 @@ def test_the_smallest_difference_is_that_of_statsmodels() -> None:
     spread = (a - b).std(ddof=1)
     effect = TTestPower().solve_power(nobs=250, alpha=0.05, power=0.8)
     assert power.smallest == pytest.approx(effect * spread, rel=1e-6)
+    assert smallest_difference(measured("a", a), measured("b", b)) == pytest.approx(power.smallest, rel=1e-3)
     # as many as there are show the smallest difference, and four times as many half of it
     assert power.images_for(power.smallest) == pytest.approx(250, abs=1)
     assert power.images_for(power.smallest / 2) == pytest.approx(1000, abs=6)

@@ -15,8 +15,12 @@ from imageevalkit.errors import UserError
 from imageevalkit.locks import open_lock, take_lock
 
 REPO = Path(__file__).resolve().parents[2]
-REPORTS = ("report.html", "leaderboard.md", "leaderboard.csv", "leaderboard.xlsx", "leaderboard.tex")
-"""The files of all results, in the folder of all results."""
+SITE = "report"
+"""The folder of the site about all results, in the folder of all results."""
+REPORTS = (SITE, "report.html", "leaderboard.md", "leaderboard.csv", "leaderboard.xlsx", "leaderboard.tex")
+"""What there is of all results, in the folder of all results."""
+REPORT_MB = 40
+"""Of ``report.html`` at most: what a laptop's browser opens in a few seconds, and still goes through a chat."""
 COMPARISONS = "comparisons"
 """The folder there of what benchmarks say of several models."""
 REWRITES = "rewrites"

@@ -267,6 +267,15 @@ def read_kept(path: Path, shape: Shape[T], tell: Tell = tell_nobody) -> Iterator
     return (shape.read(parse(line)) for line in _merged(main, copy, shape))
 
 
+def kept_lines(path: Path, shape: Shape[Any]) -> list[bytes]:
+    """The lines behind :func:`read_kept`, for who has a faster reader of many; some may be no records. None where the
+    file was deleted, whatever its copy has."""
+    if not os.path.lexists(path):
+        return []
+    main, copy = _file_bytes(path), _file_bytes(copy_of(path))
+    return main.split(b"\n") if not copy or _agree(main, copy) else _merged(main, copy, shape)
+
+
 def mend(path: Path, shape: Shape[Any], tell: Tell = tell_nobody) -> None:
     """Give ``path`` the lines that only its copy still has, which is told, and the copy what it lacks."""
     main, copy = _file_bytes(path), _file_bytes(copy_of(path))

@@ -29,7 +29,7 @@ THUMBNAILS = ".thumbnails"
 def read_thumbnail(cell: Cell, sha256: str) -> bytes | None:
     """The thumbnail (WebP) that ``cell`` has of the image with this hash; None: none that is whole."""
     with contextlib.suppress(OSError):
-        data = _thumbnail(cell, sha256).read_bytes()
+        data = thumbnail_path(cell, sha256).read_bytes()
         # written without waiting for the disk: after a power cut some of it may be missing
         if data[:4] == b"RIFF" and int.from_bytes(data[4:8], "little") == len(data) - 8:
             return data
@@ -43,7 +43,7 @@ def keep_thumbnail(cell: Cell, sha256: str, thumbnail: bytes, modified: int) -> 
     full, the folder not ours) costs only time later.
     """
     if thumbnail:
-        kept = _thumbnail(cell, sha256)
+        kept = thumbnail_path(cell, sha256)
         with contextlib.suppress(OSError, CellFailure):
             if not read_thumbnail(cell, sha256):
                 write_atomic(kept, thumbnail, durably=False)
@@ -56,11 +56,12 @@ def is_unchanged(cell: Cell, sha256: str, image: Path) -> bool:
     False may also be of a copy, of a cell of an earlier version, of one of several equal images.
     """
     with contextlib.suppress(OSError):
-        return image.stat().st_mtime_ns == _thumbnail(cell, sha256).stat().st_mtime_ns
+        return image.stat().st_mtime_ns == thumbnail_path(cell, sha256).stat().st_mtime_ns
     return False
 
 
-def _thumbnail(cell: Cell, sha256: str) -> Path:
+def thumbnail_path(cell: Cell, sha256: str) -> Path:
+    """Where ``cell`` keeps the thumbnail of the image with this hash, if it does."""
     return cell.folder / THUMBNAILS / f"{sha256}.webp"
 
 

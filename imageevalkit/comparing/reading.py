@@ -105,7 +105,7 @@ def read_below(folder: Path, tell: Tell) -> list[Scored]:
 def _scored(reports: Iterable[CellReport], tell: Tell) -> Iterator[Scored]:
     for cell, of_cell in grouped(reports, lambda one: one.cell).items():
         # other evaluators' results come without the items, which are the same
-        items = next((one.items for one in of_cell if one.items), [])
+        items = of_cell[0].items()
         prompts = {item.id: item.prompt for item in items if item.prompt}
         images = {item.id: item.image_sha256 for item in items if item.image_sha256}
         hashes = {item.id: item.prompt_sha256[:_HASH] for item in items if item.prompt_sha256}

@@ -25,7 +25,7 @@ from imageevalkit.launch.rounds import run_rounds, told_of_rounds
 from imageevalkit.launch.slurm import Slurm
 from imageevalkit.launch.watch import watch
 from imageevalkit.launch.workload import describe, listing, with_gpus_of_work
-from imageevalkit.machine import require
+from imageevalkit.machine import garbage_collection, require
 from imageevalkit.secrets import one_line
 from imageevalkit.text import counted
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # an option of these on the command line says that something shall run
 _RUNS = {"--model_names", "--ds_names", "--quickstart"}
 # these are about results, of a run or of those that are there
-_OF_RESULTS = {"--gate", "--save_baseline", "--votes", "--publish", "--export"}
+_OF_RESULTS = {"--gate", "--save_baseline", "--votes", "--publish", "--export", "--report"}
 # open at a time in the launcher, beside two locks and the log of each cell
 _FILES = 64
 _FILES_OF_CELL = 3
@@ -73,7 +73,9 @@ def main() -> ExitStatus:
     if "--compare" in given:
         return _compare(given, config, here)
     if given.keys() & _OF_RESULTS and not given.keys() & _RUNS:
-        return _of_results(options_over(given, config))
+        return _of_results(options_over(given, config), here)
+    if "--report" in given:
+        raise UserError(f"--report runs nothing: leave out {next(name for name in given if name in _RUNS)}")
     options = resolve(given, config)
     if options.watch:
         return watch(options, config)
@@ -148,15 +150,12 @@ def _compare(given: Mapping[str, Any], config: Config, here: Path) -> ExitStatus
     return compare_words(options.compare, here)
 
 
-def _of_results(options: Options) -> ExitStatus:
-    """What is asked of the results there are. Raises UserError, CellFailure."""
+def _of_results(options: Options, here: Path) -> ExitStatus:
+    """What is asked of the results there are, by a user whose folder is ``here``. Raises UserError, CellFailure."""
     _check_handing_on(options)
     statuses = []
-    if _take_votes(options):
-        from imageevalkit.report.__main__ import make_report
-        from imageevalkit.report.relations import Asked
-
-        statuses.append(make_report(Asked()))
+    if _take_votes(options) or options.report is not None:
+        statuses.append(_report(options, here))
     if options.gate or options.save_baseline:
         statuses.append(_gate(options).close())
     _hand_on(options)
@@ -207,6 +206,27 @@ def _hand_on_after_run(options: Options) -> ExitStatus:
         complain(str(error))
         return ExitStatus.FAILED
     return ExitStatus.COMPLETE
+
+
+def _report(options: Options, here: Path) -> ExitStatus:
+    """That of the results there are, or of those in the folders of ``--report``. Raises UserError, CellFailure."""
+    from imageevalkit.comparing.telling import compare_words
+    from imageevalkit.report.__main__ import make_report, report_of
+    from imageevalkit.report.relations import Asked
+
+    folders = list(dict.fromkeys((here / folder).resolve() for folder in options.report or ()))
+    for folder in folders:
+        if not folder.is_dir():
+            raise UserError(f"--report takes folders of results; {folder} is none")
+    with garbage_collection(False):
+        if not folders:
+            return make_report(Asked(), None, options.report_mb)
+        if len(folders) == 2:  # the report has a link to what differs
+            try:
+                compare_words([str(folder) for folder in folders], here)
+            except UserError as error:
+                show(f"note: {error}")
+        return report_of(folders, options.report_mb)
 
 
 def _gate(options: Options) -> Gate:

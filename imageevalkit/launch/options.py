@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from imageevalkit.cell import Cell, check_name, split_names
+from imageevalkit.cell import REPORT_MB, Cell, check_name, split_names
 from imageevalkit.errors import ExitStatus, UserError, run_main, show, suggest
 from imageevalkit.launch.config import (
     Config,
@@ -41,7 +41,8 @@ a UserError."""
 
 class Option(NamedTuple):
     """An entry of the table: ``metavar`` stands for the value in the help (empty: it is a flag; two words that are not
-    in quotes: it takes two values), ``config`` is what config.sh calls it (empty: it does not), ``name`` how it is
+    in quotes: it takes two values; "…" at its end: any number), ``config`` is what config.sh calls it (empty: it does
+    not), ``name`` how it is
     typed.
 
     ``prefetch`` also takes it, and tells of it in its help where it is "decisive" for what is fetched, or its "own".
@@ -80,10 +81,18 @@ def _count_or_none(text: str, where: str) -> int:
     return parse_count(text, where) if text.strip() not in ("", "0") else 0
 
 
+def _megabytes(text: str, where: str) -> float:
+    return 0.0 if text.strip() == "0" else parse_amount(text, where)
+
+
 def _folder(text: str, where: str) -> Path:
     if not text.strip():
         raise UserError(f"{where} is empty: name the folder")
     return Path(text).expanduser()
+
+
+def _folders(texts: Sequence[str], where: str) -> list[Path]:
+    return [_folder(text, where) for text in texts]
 
 
 def _files(text: str, where: str) -> list[Path]:
@@ -296,6 +305,19 @@ class Options:
         _pair,
         prefetch="",
     )
+    report: list[Path] | None = option(
+        "DIR…",
+        "write the report of the results there are, or of those in folders, beside them; run nothing",
+        _folders,
+        prefetch="",
+    )
+    report_mb: float = option(
+        "MB",
+        "make report.html, one file with everything, where it takes no more (0: never)",
+        _megabytes,
+        REPORT_MB,
+        config="REPORT_MB",
+    )
     listing: bool = _flag("show the models and benchmarks there are", prefetch="", name="--list")
     status: bool = _flag("show how far the runs are that have not ended; start nothing", prefetch="")
     cancel: bool = _flag("end the runs that have not ended, and their jobs", prefetch="")
@@ -411,7 +433,9 @@ class _Parser(argparse.ArgumentParser):
             names = [name] + ["-h"] * (name == "--help")
             flag: dict[str, Any] = {} if entry.metavar else {"nargs": "?", "const": "true"}
             metavar: Any = entry.metavar or _TRUTH
-            if len(several := shlex.split(entry.metavar)) > 1:
+            if entry.metavar.endswith("…"):
+                flag, metavar = {"nargs": "*"}, entry.metavar.removesuffix("…")
+            elif len(several := shlex.split(entry.metavar)) > 1:
                 flag, metavar = {"nargs": len(several)}, tuple(several)
             help = entry.help if entry.prefetch in groups else argparse.SUPPRESS
             group = groups.get(entry.prefetch, self)

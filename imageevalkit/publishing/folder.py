@@ -11,15 +11,21 @@ from typing import Any
 
 from imageevalkit import registry
 from imageevalkit.atomic import write_atomic
-from imageevalkit.cell import short_path
+from imageevalkit.cell import REPORT_MB, SITE, output_root, short_path
 from imageevalkit.cell.jsonl import Tell
 from imageevalkit.cell.results import Result
 from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.locks import held
 from imageevalkit.metrics import grouped
-from imageevalkit.publishing import caveats, every_eval_ever, public
+from imageevalkit.publishing import caveats, every_eval_ever, public, without_folders
 from imageevalkit.report.collect import STALE, CellReport, ItemView, collect
+from imageevalkit.report.curves import curves
+from imageevalkit.report.index import Found
 from imageevalkit.report.leaderboard import Ranks, csv_text
 from imageevalkit.report.pages import markdown_text
+from imageevalkit.report.relations import recorded_relations
+from imageevalkit.report.site import copy_site, write_site
+from imageevalkit.report.votes import vote_report
 from imageevalkit.text import counted, to_bytes
 
 EVALS, MODELS = "every_eval_ever", "models"
@@ -56,7 +62,7 @@ def publish(folder: Path, tell: Tell) -> None:
     cells = collect(tell)
     if not any(cell.result for cell in cells):
         raise UserError("--publish: there is no result to publish")
-    items = {cell.cell: cell.items for cell in cells if cell.items}
+    items = {cell.cell: cell.items() for cell in cells if cell.is_latest}
     try:
         for name in (EVALS, MODELS):
             shutil.rmtree(folder / name, ignore_errors=True)
@@ -69,12 +75,33 @@ def publish(folder: Path, tell: Tell) -> None:
             if cell.result and cell.result.headline:
                 for name, content in every_eval_ever.files_of(cell, items.get(cell.cell, [])).items():
                     write_atomic(folder / EVALS / name, content)
+        _write_site(folder, cells)
         models = _eval_results([cell.result for cell in cells if cell.result])
         for name, text in models.items():
             write_atomic(folder / MODELS / name, text)
     except OSError as error:
         raise CellFailure(f"{error.filename or folder} cannot be written: {error.strerror}") from error
     _say(folder, cells, models, tell)
+
+
+def _write_site(folder: Path, cells: Sequence[CellReport]) -> None:
+    """The site about ``cells``, with previews of their images, which the output folder has up to date then, too."""
+    ranks, unreadable = Ranks(), list[str]()
+    over_steps = curves([cell.result for cell in cells if cell.result])
+    found = Found(recorded_relations(cells), over_steps, vote_report(cells, unreadable.append), unreadable)
+    with held(output_root() / ".report.lock"):
+        page, _ = write_site(output_root(), cells, found, ranks, REPORT_MB)
+        copy_site(page.parent, folder / SITE, public, _public_setting)
+
+
+def _public_setting(text: str) -> str:
+    """A setting as the report shows it, which may be JSON, without this machine's folders."""
+    if not text.startswith(("{", "[")):
+        return str(without_folders(text))
+    try:
+        return json.dumps(without_folders(json.loads(text)), ensure_ascii=False, sort_keys=True)
+    except ValueError:  # a long one was cut
+        return "not published: it is too long"
 
 
 def _say(folder: Path, cells: Sequence[CellReport], models: Iterable[str], tell: Tell) -> None:
@@ -159,7 +186,7 @@ def _card(cells: Sequence[CellReport]) -> str:
         "Scores of image generation models, measured with ImageEvalKit. `leaderboard.csv` has a row for each metric of "
         "each model and benchmark, `scores.jsonl` one for each item of each metric; "
         f"`{EVALS}/` the same in the format of [Every Eval Ever](https://github.com/evaleval/every_eval_ever) "
-        f"(schema {every_eval_ever.VERSION}).\n",
+        f"(schema {every_eval_ever.VERSION}). `{SITE}/index.html` shows them with small pictures.\n",
         "Prompts and questions are the benchmarks' own: their licences hold for them.\n",
         *[f"{line}\n" for line in licences],
         markdown_text([cell for cell in cells if cell.result]).rstrip() + "\n",

@@ -114,7 +114,7 @@ def _metrics(result: Result) -> Iterator[tuple[str, float]]:
 
 
 def _samples(cell: CellReport) -> Iterator[Sample]:
-    there = [item for item in cell.items if item.outcome == "generated" and item.path]
+    there = [item for item in cell.items() if item.outcome == "generated" and item.path]
     for item in there[:: max(1, -(-len(there) // SAMPLES))]:
         try:
             image = decode((cell.cell.folder / item.path).read_bytes()).convert("RGB")

@@ -1,4 +1,4 @@
-"""``python -m imageevalkit.report``: write the leaderboard and the gallery of everything in ``output/``, and what
+"""``python -m imageevalkit.report``: write the leaderboard and the site of everything in ``output/``, and what
 benchmarks say of several models at once (``output/comparisons/<benchmark>/<evaluator>/``)."""
 
 from __future__ import annotations
@@ -12,21 +12,33 @@ from pathlib import Path
 from imageevalkit import registry
 from imageevalkit.atomic import write_atomic
 from imageevalkit.benchmark.contract import Benchmark, benchmark_code
-from imageevalkit.cell import COMPARISONS, REPORTS, Cell, by_name, output_root
+from imageevalkit.cell import COMPARISONS, REPORT_MB, Cell, by_name, output_root, results_in
 from imageevalkit.cell.jsonl import Tell
 from imageevalkit.cell.pictures import THUMBNAILS
 from imageevalkit.cell.results import Result, check_files, folder_name, read_scores, write_files
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, show
-from imageevalkit.jobs import USABLE, BenchmarkSettings, Plan, ReportOrder, cell_of, given_job, read_outcome
+from imageevalkit.jobs import (
+    USABLE,
+    BenchmarkSettings,
+    Plan,
+    ReportOrder,
+    cell_of,
+    given_job,
+    read_outcome,
+)
 from imageevalkit.locks import held
 from imageevalkit.machine import garbage_collection
 from imageevalkit.metrics import grouped
 from imageevalkit.report.collect import CellReport, collect
 from imageevalkit.report.curves import Curve, curve_tables, curves
 from imageevalkit.report.documents import tex_text, workbook
+from imageevalkit.report.index import Found
 from imageevalkit.report.leaderboard import Ranks, board_of, csv_text, format_table
-from imageevalkit.report.pages import markdown_text, render
-from imageevalkit.report.relations import Asked, update_relations
+from imageevalkit.report.pages import markdown_text
+from imageevalkit.report.relations import Asked, recorded_relations, update_relations
+from imageevalkit.report.site import write_site
+from imageevalkit.report.tables import read_folders
+from imageevalkit.report.votes import vote_report
 from imageevalkit.text import plain
 
 _WIDTH_OF_A_PIPE = 120
@@ -39,10 +51,11 @@ def main(argv: Sequence[str] | None = None) -> ExitStatus:
         if not words:
             return make_report(Asked())
         plan, _, order = given_job(ReportOrder, words)
-        return make_report(Asked(order.cells, order.relations, order.relations_kwargs), plan)
+        asked = Asked(order.cells, order.relations, order.relations_kwargs)
+        return make_report(asked, plan, order.report_mb)
 
 
-def make_report(asked: Asked, plan: Plan | None = None) -> ExitStatus:
+def make_report(asked: Asked, plan: Plan | None = None, megabytes: float = REPORT_MB) -> ExitStatus:
     """Write every report file and print the table of the cells asked for, else of all; cells that failed in the run of
     ``plan`` show no score. Status 0 says that this is done, of all that can be read, and 1 that relations which the
     run asks for cannot be told.
@@ -51,16 +64,18 @@ def make_report(asked: Asked, plan: Plan | None = None) -> ExitStatus:
 
     Raises:
         CellFailure: a report file cannot be written.
+
+    ``megabytes``: ``report.html``, one file with everything, is made where it takes no more.
     """
     wanted = asked.cells
     try:
         with held(output_root() / ".report.lock"):  # of two runs that end at once one waits
             unreadable: list[str] = []
             found = collect(unreadable.append)
-            failed = _failures(plan, {*wanted, *(cell.cell.key for cell in found)})
+            failed = _failures(plan, {*wanted, *(cell.key for cell in found)})
             # only a run knows why there is no score
             cells = [
-                cell if cell.result else cell._replace(problem=failed.get(cell.cell.key, cell.problem))
+                cell if cell.result else cell._replace(problem=failed.get(cell.key, cell.problem))
                 for cell in found
             ]
             ranks = Ranks()
@@ -69,22 +84,60 @@ def make_report(asked: Asked, plan: Plan | None = None) -> ExitStatus:
                 cells, unreadable, wanted, failed, ranks, over_steps
             )  # first: a full disk must not hide the scores
             # what failed before it had a file is no less a cell without a result; the table of the run has told it
-            there = {cell.cell.key for cell in cells}
+            there = {cell.key for cell in cells}
             cells += [_without_files(key, why) for key, why in failed.items() if key not in there]
-            paths = write_reports(cells, unreadable, asked, ranks, over_steps)
+            paths = write_reports(cells, unreadable, asked, ranks, over_steps, megabytes)
             paths += write_comparisons(cells, lambda line: show(plain(line)), plan.settings if plan else {})
     except OSError as error:
-        reason = error.strerror or error
-        where = error.filename2 or error.filename or output_root()
-        raise CellFailure(f"the report cannot be written: {where}: {reason}") from error
+        raise _not_written(error, output_root()) from error
     # what failed is the last word
     show("\n".join([*(f"report: {path}" for path in paths), *map(plain, asked.refused)]))
     return ExitStatus.FAILED if asked.refused else ExitStatus.COMPLETE
 
 
+def report_of(folders: Sequence[Path], megabytes: float = REPORT_MB) -> ExitStatus:
+    """:func:`make_report` of the results in ``folders``, without what only a run finds out.
+
+    It goes into the folder, of several into one below that of comparisons; there a model that is in more than one of
+    them has its folder behind its name.
+
+    Raises:
+        UserError: one holds no results.
+        CellFailure: a file cannot be written.
+    """
+    unreadable = list[str]()
+    cells = read_folders(folders, unreadable.append)
+    place = folders[0] if len(folders) == 1 else place_of(folders)
+    if {cell.root for cell in cells} == {place}:
+        with results_in(place):
+            return make_report(Asked(), None, megabytes)
+    ranks = Ranks()
+    try:
+        with held(place / ".report.lock"):
+            over_steps = curves([cell.result for cell in cells if cell.result])
+            _print(cells, unreadable, (), {}, ranks, over_steps)
+            paths = write_tables(place, cells, unreadable, ranks, over_steps)
+            found = Found(recorded_relations(cells), over_steps, None, unreadable)
+            paths += write_site(place, cells, found, ranks, megabytes)
+    except OSError as error:
+        raise _not_written(error, place) from error
+    show("\n".join(f"report: {path}" for path in paths))
+    return ExitStatus.COMPLETE
+
+
+def place_of(folders: Sequence[Path]) -> Path:
+    """Where the report of several folders goes, of two beside what --compare says of them."""
+    return output_root() / COMPARISONS / folder_name(" vs ".join(map(str, folders)))
+
+
+def _not_written(error: OSError, place: Path) -> CellFailure:
+    where = error.filename2 or error.filename or place
+    return CellFailure(f"the report cannot be written: {where}: {error.strerror or error}")
+
+
 def _without_files(key: str, problem: str) -> CellReport:
     cell = cell_of(key)
-    return CellReport(cell, None, problem, [], cell.result)
+    return CellReport(cell, None, problem, cell.result, output_root(), cell.model)
 
 
 def write_reports(
@@ -92,9 +145,11 @@ def write_reports(
     unreadable: Sequence[str],
     asked: Asked,
     ranks: Ranks,
-    over_steps: Sequence[Curve] | None = None,
+    over_steps: Sequence[Curve],
+    megabytes: float = REPORT_MB,
 ) -> list[Path]:
-    """Write ``report.html`` and the leaderboard in all its formats, and relations, and return the paths.
+    """Write the leaderboard in all its formats, relations, the site and ``report.html``, and return the paths of what a
+    reader opens.
 
     ``unreadable`` are the lines about what is not among ``cells``.
 
@@ -104,14 +159,33 @@ def write_reports(
     root = output_root()
     shutil.rmtree(root / THUMBNAILS, ignore_errors=True)  # of versions that kept them all there
     # the numbers first: they must not wait for thousands of thumbnails, nor be lost with them
-    write_atomic(root / "leaderboard.csv", csv_text(cells, ranks))
-    write_atomic(root / "leaderboard.md", markdown_text(cells, unreadable, ranks, over_steps))
-    write_atomic(root / "leaderboard.xlsx", workbook(cells, ranks))
-    write_atomic(root / "leaderboard.tex", tex_text(cells, ranks))
+    tables = write_tables(root, cells, unreadable, ranks, over_steps)
     relations = update_relations(cells, asked, lambda line: show(plain(line)))
-    page = render(cells, unreadable=unreadable, relations=relations, ranks=ranks, over_steps=over_steps)
-    write_atomic(root / "report.html", page)
-    return [root / name for name in REPORTS]
+    told = list(unreadable)
+    votes = vote_report(cells, told.append)
+    for line in told[len(unreadable) :]:
+        show(plain(line))
+    found = Found(relations, over_steps, votes, told)
+    return [*tables, *write_site(root, cells, found, ranks, megabytes)]
+
+
+def write_tables(
+    place: Path,
+    cells: Sequence[CellReport],
+    unreadable: Sequence[str],
+    ranks: Ranks,
+    over_steps: Sequence[Curve],
+) -> list[Path]:
+    """Write the leaderboard of ``cells`` into ``place`` in all its formats; their paths."""
+    texts: dict[str, bytes | str] = {
+        "leaderboard.csv": csv_text(cells, ranks),
+        "leaderboard.md": markdown_text(cells, unreadable, ranks, over_steps),
+        "leaderboard.xlsx": workbook(cells, ranks),
+        "leaderboard.tex": tex_text(cells, ranks),
+    }
+    for name, text in texts.items():
+        write_atomic(place / name, text)
+    return [place / name for name in texts]
 
 
 def _failures(plan: Plan | None, keys: Iterable[str]) -> dict[str, str]:
@@ -141,9 +215,9 @@ def _print(
 ) -> None:
     listed = [
         # an older score of a cell that failed now is still in the files, but it is not this run's answer
-        cell._replace(result=None, problem=failed[cell.cell.key]) if cell.cell.key in failed else cell
+        cell._replace(result=None, problem=failed[cell.key]) if cell.key in failed else cell
         for cell in cells
-        if not wanted or cell.cell.key in wanted
+        if not wanted or cell.key in wanted
     ]
     width = shutil.get_terminal_size((_WIDTH_OF_A_PIPE, 24)).columns
     results = [cell.result for cell in listed if cell.result]
@@ -155,11 +229,11 @@ def _print(
         show(text)
     # a cell with the results of several evaluators is listed once for each
     without = [cell for cell in listed if not cell.result]
-    for line in dict.fromkeys(f"{cell.cell.key}: {cell.problem}" for cell in without):
+    for line in dict.fromkeys(f"{cell.key}: {cell.problem}" for cell in without):
         show(plain(line))
     for key in wanted:
         # of a cell that failed before it had a file the table of the run tells all
-        if key not in failed and all(cell.cell.key != key for cell in cells):
+        if key not in failed and all(cell.key != key for cell in cells):
             show(f"{key}: nothing in {output_root()}")
     told = {cell.problem for cell in without}
     for line in unreadable:

@@ -6,14 +6,16 @@ import contextlib
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from imageevalkit import registry
-from imageevalkit.cell import Cell, by_name, output_root, short_path
+from imageevalkit.cell import Cell, by_name, output_root, results_in, short_path
 from imageevalkit.cell.jsonl import Tell, is_number, read_jsonl, tell_nobody
 from imageevalkit.cell.pictures import Input
 from imageevalkit.cell.records import CORRUPT, FAILED, GENERATED, OF_IMAGES, OK, Record, Status, last_records
@@ -25,7 +27,7 @@ from imageevalkit.statistics.parts import with_parts
 from imageevalkit.text import to_bytes
 
 # One item's free text may be a whole page of OCR; a report of thousands of items must stay small.
-MAX_TEXT = 4000
+MAX_TEXT = 12_000
 _LONGEST_NAME = 255  # bytes, of every file system
 _DIGITS = re.compile("([0-9]+)")
 # what nearly all are: in the cell as they stand
@@ -46,6 +48,8 @@ class ItemView(NamedTuple):
     has no record; ``reason`` says why it is not "judged". ``facts`` are labelled remarks on the making of the image,
     in the order to show them. ``inputs`` are the images that the model was shown. ``prompt`` is the benchmark's own.
     ``rewritten``: by whom, and the prompt that the model was shown in its place or why it was shown that one.
+    ``points`` are the scores of its parts, the first value of each; ``source``: of an image made elsewhere its file.
+    ``price`` is in USD, ``fingerprint`` that of the model's settings.
     """
 
     id: str
@@ -67,25 +71,73 @@ class ItemView(NamedTuple):
     detail: dict[str, str]
     inputs: list[Input]
     rewritten: tuple[str, str] | None
+    points: list[float | None]
+    source: str | None
+    seconds: float
+    price: float | None
+    fingerprint: str
 
 
 class CellReport(NamedTuple):
-    """One cell as found on disk: with ``result`` None, ``problem`` says in one line why it has none.
+    """One result as found on disk, or a cell without one: with ``result`` None, ``problem`` says in one line why.
 
     A result older than its images is withheld, with a reason that begins with :data:`STALE`. Its metrics have their
-    parts. ``source`` is the file of the result.
+    parts. ``source`` is the file of the result, below ``root``, the folder of all. ``model`` is what it is called, also
+    in ``result``: where several folders are read, not always what its folder is. ``recorded``: how many items there
+    are; ``outcomes`` counts them, of a cell without a result.
     """
 
     cell: Cell
     result: Result | None
     problem: str
-    items: list[ItemView]
     source: Path
+    root: Path
+    model: str
+    recorded: int = 0
+    outcomes: Mapping[str, int] = MappingProxyType({})
+
+    @property
+    def key(self) -> str:
+        return f"{self.model}/{self.cell.benchmark}"
+
+    @property
+    def folder(self) -> Path:
+        """That of the cell."""
+        return self.root / self.cell.key
+
+    @property
+    def is_latest(self) -> bool:
+        """Whether it is of the evaluator that was last, whose result lies in the cell's own folder."""
+        return self.source.parent == self.folder
+
+    def named(self, model: str) -> CellReport:
+        """The same of a ``model`` by that name."""
+        return self._replace(model=model, result=self.result and replace(self.result, model=model))
+
+    def without_parts(self) -> CellReport:
+        """The same, small: what is not of its items, or can be read anew."""
+        result = self.result
+        metrics = (
+            {name: replace(metric, parts=()) for name, metric in result.metrics.items()} if result else {}
+        )
+        return self._replace(result=result and replace(result, metrics=metrics), outcomes={})
+
+    def items(self) -> list[ItemView]:
+        """Its items, by id, read anew: thousands of them take as much memory as all results. Nothing where they
+        cannot be read."""
+        if not self.recorded:
+            return []
+        with results_in(self.root), contextlib.suppress(CellFailure, OSError):
+            made, scored = last_records(self.cell), _scores(self.source.with_name(self.cell.scores.name))
+            if self.result:
+                _, scored = _without_stale(self.result, made, scored)
+            return _items(self.cell, made, scored, self.result)
+        return []
 
 
 def collect(tell: Tell = tell_nobody, below: Path | None = None) -> list[CellReport]:
     """Every cell below the output root, by model and benchmark; one evaluated by several evaluators comes once with
-    its items and the latest result, and once without items for each other result.
+    the latest result, and once for each other one.
 
     ``below``: only of cells at or below that folder, or around it. Each file, line and folder that cannot be read is
     told in one line.
@@ -93,8 +145,7 @@ def collect(tell: Tell = tell_nobody, below: Path | None = None) -> list[CellRep
     cells = cells_there(tell)
     if below is not None:
         cells = [one for one in cells if one.folder.is_relative_to(below) or below.is_relative_to(one.folder)]
-    found = (report for cell in cells for report in (_read_cell(cell, tell), *_other_results(cell, tell)))
-    return _with_drift([*found])
+    return _with_drift([report for cell in cells for report in _read_cell(cell, tell)])
 
 
 def _with_drift(reports: Sequence[CellReport]) -> list[CellReport]:
@@ -102,7 +153,7 @@ def _with_drift(reports: Sequence[CellReport]) -> list[CellReport]:
     told = dict[str, str]()
     for one in reports:
         if one.result and one.result.noise and one.result.noise.has_drifted:
-            told.setdefault(_judge_of(one.result), one.cell.key)
+            told.setdefault(_judge_of(one.result), one.key)
     warned = list[CellReport]()
     for one in reports:
         result = one.result
@@ -160,31 +211,33 @@ def _is_folder(entry: os.DirEntry[str], follow: bool, tell: Tell) -> bool:
     return found
 
 
-def _read_cell(cell: Cell, tell: Tell) -> CellReport:
-    result, problem = _read_result(cell, cell.result, tell)
+def _read_cell(cell: Cell, tell: Tell) -> Iterator[CellReport]:
+    yield _read(cell, cell.result, tell, tell)
+    for path in others(cell):
+        yield _read(cell, path, tell, tell_nobody)  # records that are unreadable are told with the cell
+
+
+def _read(cell: Cell, path: Path, tell: Tell, tell_of_records: Tell) -> CellReport:
+    result, problem = _read_result(cell, path, tell)
+    found = CellReport(cell, result, problem, path, output_root(), cell.model)
     try:
-        made, scored = last_records(cell, tell), _scores(cell.scores, tell)
+        made, scored = last_records(cell, tell_of_records), _scores(path.with_name(cell.scores.name), tell)
         if result:
             result, scored = _without_stale(with_parts(result, scored.values(), _prompts(made)), made, scored)
-        ids = sorted({*made, *scored}, key=natural)
-        evaluator = result.evaluator.id if result else ""
-        items = [_item(cell, id, made.get(id), scored.get(id, {}), evaluator) for id in ids]
+            return found._replace(result=result, recorded=len({*made, *scored}))
+        outcomes = Counter(item.outcome for item in _items(cell, made, scored, None))
+        return found._replace(recorded=outcomes.total(), outcomes=outcomes)
     except (CellFailure, OSError) as error:
         note = f"items are not readable: {one_line(error)}"
-        result = result and replace(result, notes=[*result.notes, note])
-        return CellReport(cell, result, problem or note, [], cell.result)
-    return CellReport(cell, result, problem, items, cell.result)
+        return found._replace(
+            result=result and replace(result, notes=[*result.notes, note]), problem=problem or note
+        )
 
 
-def _other_results(cell: Cell, tell: Tell) -> Iterator[CellReport]:
-    for path in others(cell):
-        result, problem = _read_result(cell, path, tell)
-        if result:
-            # what is unreadable is told with the cell; a file of scores that is lost tells nothing
-            with contextlib.suppress(CellFailure):
-                made, scored = last_records(cell), _scores(path.with_name(cell.scores.name), tell)
-                result, _ = _without_stale(with_parts(result, scored.values(), _prompts(made)), made, scored)
-        yield CellReport(cell, result, problem, [], path)
+def _items(cell: Cell, made: Mapping[str, Record], scored: Scores, result: Result | None) -> list[ItemView]:
+    evaluator = result.evaluator.id if result else ""
+    ids = sorted({*made, *scored}, key=natural)
+    return [_item(cell, id, made.get(id), scored.get(id, {}), evaluator) for id in ids]
 
 
 def _prompts(made: Mapping[str, Record]) -> dict[str, str]:
@@ -245,7 +298,7 @@ def _time(value: Any) -> datetime | None:
     return time.replace(microsecond=0) if time.tzinfo else None
 
 
-def _scores(path: Path, tell: Tell) -> Scores:
+def _scores(path: Path, tell: Tell = tell_nobody) -> Scores:
     return {record["item"]: record for record in read_jsonl(path, SCORE, tell)}
 
 
@@ -268,21 +321,30 @@ def _item(cell: Cell, id: str, made: Record | None, score: dict[str, Any], evalu
         path=_inside(record.path),
         image_sha256=_sha256(record.image_sha256),
         size=record.size,
-        prompt=_text(behind["original"] if behind else record.prompt),
-        prompt_sha256=_text(behind["original_sha256"] if behind else record.prompt_sha256),
+        prompt=text_of(behind["original"] if behind else record.prompt),
+        prompt_sha256=text_of(behind["original_sha256"] if behind else record.prompt_sha256),
         seed=record.seed,
         seed_honoured=record.seed_honoured,
-        error=(_text(error["class"]), _text(error["text"])) if error else None,
+        error=(text_of(error["class"]), text_of(error["text"])) if error else None,
         facts=_facts(record) if made else {},
-        judged=_text(score.get("status")),
-        reason=_text(score.get("reason")),
-        evaluator=_text(score.get("evaluator")) or evaluator,
+        judged=text_of(score.get("status")),
+        reason=text_of(score.get("reason")),
+        evaluator=text_of(score.get("evaluator")) or evaluator,
         values={k: float(v) for k, v in _dict(score.get("values")).items() if is_number(v)},
-        keys={k: _text(v) for k, v in _dict(score.get("keys")).items()},
-        detail={k: _text(v) for k, v in _dict(score.get("detail")).items()},
+        keys={k: text_of(v) for k, v in _dict(score.get("keys")).items()},
+        detail={k: text_of(v) for k, v in _dict(score.get("detail")).items()},
         inputs=[_input(one) for one in record.inputs or []],
         rewritten=_rewritten(record),
+        points=[_first_number(one) for one in _list(score.get("points")) if isinstance(one, dict)],
+        source=record.source,
+        seconds=record.seconds,
+        price=record.price,
+        fingerprint=record.fingerprint,
     )
+
+
+def _first_number(point: Mapping[str, Any]) -> float | None:
+    return next((float(v) for v in _dict(point.get("values")).values() if is_number(v)), None)
 
 
 def _unrecorded(cell: Cell, id: str, score: dict[str, Any]) -> Record:
@@ -298,7 +360,7 @@ def _unrecorded(cell: Cell, id: str, score: dict[str, Any]) -> Record:
 
 
 def _outcome(record: Record, score: dict[str, Any]) -> Status:
-    is_lost = score.get("status") == "not_generated" and _text(score.get("reason")).startswith(CORRUPT)
+    is_lost = score.get("status") == "not_generated" and text_of(score.get("reason")).startswith(CORRUPT)
     return CORRUPT if record.outcome == GENERATED and is_lost else record.outcome
 
 
@@ -307,8 +369,8 @@ def _rewritten(record: Record) -> tuple[str, str] | None:
     if not behind:
         return None
     if behind["kept"]:
-        return f"not rewritten by {behind['by']}", _text(behind["kept"])
-    return f"rewritten by {behind['by']}", _text(record.prompt)
+        return f"not rewritten by {behind['by']}", text_of(behind["kept"])
+    return f"rewritten by {behind['by']}", text_of(record.prompt)
 
 
 def _facts(record: Record) -> dict[str, str]:
@@ -318,10 +380,10 @@ def _facts(record: Record) -> dict[str, str]:
         "requested size": f"{requested[0]} × {requested[1]} px" if requested and requested != size else "",
         "seconds": f"{record.seconds:.2f}",
         "attempts": str(record.attempts),
-        "tokens": ", ".join(f"{k} {_text(v)}" for k, v in (record.tokens or {}).items()),
-        "price": _text(record.price),
+        "tokens": ", ".join(f"{k} {text_of(v)}" for k, v in (record.tokens or {}).items()),
+        "price": text_of(record.price),
         "made": record.time,
-        "settings": _text(record.fingerprint),
+        "settings": text_of(record.fingerprint),
     }
     return {name: text for name, text in facts.items() if text}
 
@@ -337,8 +399,14 @@ def _dict(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _text(value: Any) -> str:
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def text_of(value: Any) -> str:
     """``value`` as text for a reader; a list of texts is one line each, anything else is JSON."""
+    if isinstance(value, str) and len(value) <= MAX_TEXT:  # nearly all are
+        return value
     if value is None:
         return ""
     if isinstance(value, list) and all(isinstance(v, str) for v in value):

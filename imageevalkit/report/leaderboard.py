@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from imageevalkit.cell import Cell, by_name, output_root
+from imageevalkit.cell import Cell, by_name
 from imageevalkit.cell.results import DRIFTED, Coverage, Metric, Result
 from imageevalkit.metrics import grouped
 from imageevalkit.report.collect import STALE, CellReport
@@ -246,8 +246,8 @@ def csv_text(cells: Iterable[CellReport], ranks: Ranks) -> str:
     """``leaderboard.csv``: one row per model × benchmark × metric. A withheld result has no values.
 
     ``group`` are the letters of a headline score as the leaderboard shows them, ``noise`` is the standard error that
-    the judge alone gives to it, ``warning`` says that the judge has drifted. ``result`` is the file, below the output
-    root, that also says where the numbers come from.
+    the judge alone gives to it, ``warning`` says that the judge has drifted. ``result`` is the file that also says
+    where the numbers come from, below the folder of all results where there is one.
     """
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, CSV_COLUMNS, lineterminator="\n")
@@ -258,7 +258,13 @@ def csv_text(cells: Iterable[CellReport], ranks: Ranks) -> str:
 
 def table_rows(cells: Iterable[CellReport], ranks: Ranks) -> Iterator[dict[str, Any]]:
     """The rows of ``leaderboard.csv``: a value that is missing or not known is left out, or None."""
-    found = [(cell.result, cell.source.relative_to(output_root())) for cell in cells if cell.result]
+    cells = list(cells)
+    is_one = len({cell.root for cell in cells}) == 1
+    found = [
+        (cell.result, cell.source.relative_to(cell.root) if is_one else cell.source)
+        for cell in cells
+        if cell.result
+    ]
     groups = dict[tuple[int, str], str]()
     for members in boards([result for result, _ in found]).values():
         for metric in headline_of(members):

@@ -12,7 +12,7 @@ from imageevalkit.atomic import write_atomic
 from imageevalkit.cell.jsonl import Tell
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.relations import Relations, Scored, Settings, files, key_of
-from imageevalkit.report.collect import STALE, CellReport
+from imageevalkit.report.collect import STALE, CellReport, ItemView
 
 
 @dataclass
@@ -53,23 +53,32 @@ def update_relations(cells: Sequence[CellReport], asked: Asked, tell: Tell) -> d
     return found
 
 
+def recorded_relations(cells: Sequence[CellReport]) -> dict[str, Relations]:
+    """Those on record, by the key of the cell."""
+    found = ((cell, files.read(cell.folder / cell.cell.relations.name)) for cell in cells if cell.is_latest)
+    return {cell.key: relations for cell, relations in found if relations}
+
+
 def _relations(report: CellReport, asked: Asked) -> Relations | None:
     """Those of a cell; None where it has none. Raises UserError: they cannot be told."""
     cell, result = report.cell, report.result
-    # without items it is the result of another evaluator, or nothing can be read
-    if not result or not report.items or result.withheld.startswith(STALE):
+    if not result or not (report.is_latest and report.recorded) or result.withheld.startswith(STALE):
         return None
     before, is_wanted = files.read(cell.relations), cell.key in asked.cells
     wish = asked.metrics.get(cell.benchmark) if is_wanted else None
     wish = wish or (before.metrics if before and before.asked else None)
-    metrics = wish or _own(report)
+    declared = () if wish else _declared(report)
+    if not wish and len(declared) < 2:
+        return None
+    items = report.items()
+    metrics = wish or _own(declared, items)
     if len(metrics) < 2:
         return None
     given = dict(asked.settings) if is_wanted and asked.settings else before.settings if before else {}
     settings, evaluator = Settings(**given), result.evaluator.id
     scored = [
         Scored(item.id, item.prompt_sha256 or item.prompt or item.id, item.values)
-        for item in report.items
+        for item in items
         if item.values
     ]
     made_of = key_of(metrics, settings, evaluator, scored), bool(wish), len(scored), result.limit
@@ -89,11 +98,16 @@ def _relations(report: CellReport, asked: Asked) -> Relations | None:
     return relations
 
 
-def _own(report: CellReport) -> Sequence[str]:
-    """The metrics of its benchmark that its items have, which next time may be more."""
+def _declared(report: CellReport) -> Sequence[str]:
+    """The metrics that its benchmark relates."""
     try:
         cls = registry.benchmark_class(report.cell.benchmark)
     except CellFailure:  # whoever evaluates it is told
         cls = None
-    there = {name for item in report.items for name in item.values}
-    return [name for name in cls.relations if name in there] if cls else []
+    return cls.relations if cls else ()
+
+
+def _own(declared: Sequence[str], items: Sequence[ItemView]) -> Sequence[str]:
+    """Those that items have, which next time may be more."""
+    there = {name for item in items for name in item.values}
+    return [name for name in declared if name in there]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from imageevalkit.cell import results_in, short_path
 from imageevalkit.cell.jsonl import Tell, tell_nobody
 from imageevalkit.cell.results import read_result
 from imageevalkit.errors import UserError
+from imageevalkit.metrics import grouped
 from imageevalkit.report.collect import CellReport, collect
 from imageevalkit.report.leaderboard import CSV_COLUMNS, Board, Ranks, boards, table_rows
 from imageevalkit.statistics.comparison import Measured
@@ -53,6 +55,26 @@ def read_cells(path: Path, tell: Tell = tell_nobody) -> tuple[Path, list[CellRep
     ]
 
 
+def read_folders(folders: Sequence[Path], tell: Tell = tell_nobody) -> list[CellReport]:
+    """The cells of all ``folders``, by model and benchmark. Of models that are in several, the names end in that of the
+    folder, and in its whole path where folders have one name.
+
+    Raises UserError: there is no result in one.
+    """
+    found = [(folder, cell) for folder in folders for cell in read_cells(folder, tell)[1]]
+    places = grouped(found, lambda one: one[1].cell.raw.model)
+    several = {model for model, those in places.items() if len({folder for folder, _ in those}) > 1}
+    names = Counter(folder.name for folder in folders)
+    cells = []
+    for folder, cell in found:
+        raw, rewriter = cell.cell.raw.model, cell.cell.rewriter
+        if raw in several:
+            place = folder.name if names[folder.name] == 1 else str(folder)
+            cell = cell.named(f"{raw} ({place})" + (f"+{rewriter}" if rewriter else ""))
+        cells.append(cell)
+    return sorted(cells, key=lambda one: (one.model, one.cell.benchmark, not one.is_latest))
+
+
 def columns(
     cells: Iterable[CellReport], across_evaluators: bool = False
 ) -> dict[tuple[Board, str], list[Measured]]:
@@ -80,9 +102,8 @@ def results_table(path: Path) -> pd.DataFrame:
     """:func:`imageevalkit.report.load_results`."""
     import pandas as pd
 
-    root, cells = read_cells(path)
-    with results_in(root):
-        rows = list(table_rows(cells, Ranks()))
+    _, cells = read_cells(path)
+    rows = list(table_rows(cells, Ranks()))
     table = pd.DataFrame(rows, columns=list(CSV_COLUMNS))
     for name in ("official", "headline"):
         table[name] = table[name] == "true"

@@ -73,3 +73,21 @@ def power_of(first: Measured, second: Measured | None = None) -> Power | None:
     parts = first.metric.parts
     per_prompt = len({part.item for part in parts}) / len({part.unit for part in parts}) if parts else 1.0
     return Power(float(effect) * spread, prompts, round(prompts * per_prompt), spread, paired)
+
+
+_NORMAL = 1.959963984540054, 0.8416212335729143  # quantiles of the normal distribution for LEVEL and POWER
+_FEWEST = 30
+
+
+def smallest_difference(first: Measured, second: Measured) -> float | None:
+    """``smallest`` of :func:`power_of` to 0.1 %, in a thousandth of the time that it takes to load statsmodels; None
+    too of fewer than 30 prompts.
+
+    By the normal distribution, with half the square of its quantile for Student's t (Guenther 1981, The American
+    Statistician 35).
+    """
+    found = compare(first, second)
+    if found.spread is None or found.n < _FEWEST:
+        return None
+    level, power = _NORMAL
+    return (level + power) / math.sqrt(found.n - level**2 / 2) * found.spread

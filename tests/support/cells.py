@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -216,11 +215,3 @@ def write_scored(
 def image_of(cell: Cell, item: str) -> Path:
     """The PNG of an item."""
     return cell.folder / f"{item}.png"
-
-
-def page_data(html: str, index: int = 0) -> dict[str, Any]:
-    """The JSON of a gallery of ``report.html``, as the browser would read it."""
-    found = re.search(rf'<script type="application/json" id="data-{index}">(.*?)</script>', html, re.S)
-    assert found
-    data: dict[str, Any] = json.loads(found[1])
-    return data

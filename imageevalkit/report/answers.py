@@ -1,0 +1,145 @@
+"""What judges and measurers said about each item of a cell, question by question."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from imageevalkit.cell import Cell
+from imageevalkit.cell.jsonl import Shape, kept_lines, parse
+from imageevalkit.cell.results import Result
+from imageevalkit.errors import CellFailure
+from imageevalkit.report.collect import ItemView, natural, text_of
+from imageevalkit.report.parts import Answer
+
+_REPLY = Shape[dict[str, Any]](must={"item": str, "question": str})
+
+
+class _Reply(Struct):
+    """What is shown of a line of judgements.jsonl."""
+
+    item: str
+    question: str
+    status: Literal["ok", "unparsed", "failed"]
+    evaluator: str = ""
+    raw: str | None = None
+    parsed: Any = None
+    error: str | None = None
+
+
+_READER = msgspec.json.Decoder(_Reply)
+
+
+class Said(NamedTuple):
+    """The last replies to the questions about an item, by question: all of them, and those that hold a value."""
+
+    last: dict[str, _Reply]
+    read: dict[str, _Reply]
+
+
+def replies(cell: Cell, result: Result | None) -> dict[str, Said]:
+    """By item, what those said by whom ``result`` was measured; without one, what anybody said. Nothing where it
+    cannot be read."""
+    who = _evaluators(result)
+    found = dict[str, Said]()
+    for reply in _read(cell):
+        if not who or reply.evaluator in who:
+            said = found.get(reply.item)
+            if said is None:
+                said = found[reply.item] = Said({}, {})
+            said.last[reply.question] = reply
+            if reply.status == "ok":
+                said.read[reply.question] = reply
+    return found
+
+
+def _read(cell: Cell) -> Iterator[_Reply]:
+    try:
+        lines = kept_lines(cell.judgements, _REPLY)
+    except CellFailure:  # whoever evaluates is told
+        return
+    for line in lines:
+        try:
+            yield _READER.decode(line)
+        except ValueError:
+            if line.strip():
+                # half an emoji; or no record
+                with contextlib.suppress(ValueError):
+                    yield msgspec.convert(parse(line), _Reply)
+
+
+def _evaluators(result: Result | None) -> set[str]:
+    """The ids of all who answered for ``result``; "" is who is not named."""
+    if result is None:
+        return set()
+    answerers = result.evaluator.details.get("answerers")
+    parts = answerers.values() if isinstance(answerers, dict) else ()
+    return {result.evaluator.id, "", *(str(part.get("id")) for part in parts if isinstance(part, dict))}
+
+
+def answers_of(item: ItemView, said: Said | None, scales: Mapping[str, float]) -> list[Answer]:
+    """What was ``said`` of ``item``, wrong answers first, and then those without a value; ``scales`` are the tops of
+    those of values, by name."""
+    if said is None or item.judged not in ("judged", "unparsed", "judge_failed"):
+        return []
+    # a question that was asked again in vain has the value that it had
+    records = {**said.last, **said.read} if item.judged == "judged" else said.last
+    in_order = [records[name] for name in sorted(records, key=natural)]
+    return sorted(_answers(item, in_order, scales), key=_wrong_first)
+
+
+def _wrong_first(answer: Answer) -> int:
+    if answer.status != "ok":
+        return 1
+    return 2 if not isinstance(answer.score, float) else 0 if answer.score < 0.5 else 3
+
+
+def _answers(item: ItemView, records: Sequence[_Reply], scales: Mapping[str, float]) -> list[Answer]:
+    """With scores where it is certain whose they are: of as many points as there are questions, or values in the one
+    answer; or of one value of one answer."""
+    points = [one for one in item.points if one is not None and 0 <= one <= 1]
+    is_told = item.judged == "judged" and len(points) == len(item.points)
+    answers = [
+        Answer(
+            record.question,
+            text_of(record.raw or record.error),
+            record.status,
+            record.evaluator,
+            value="" if record.parsed in (None, record.raw) else text_of(record.parsed),
+        )
+        for record in records
+    ]
+    if not is_told or not records:
+        return answers
+    if points and len(points) == len(answers):
+        for answer, score in zip(answers, points, strict=True):
+            answer.score = score
+    elif len(answers) == 1 and points:
+        answers = [*_lines(item, answers[0], records[0].parsed, points), *answers]
+    elif len(answers) == 1 and len(item.values) == 1:
+        [(name, value)] = item.values.items()
+        if 0 <= value <= scales.get(name, -1):
+            answers[0].score = value / scales[name]
+    return answers
+
+
+def _lines(item: ItemView, answer: Answer, parsed: Any, points: Sequence[float]) -> list[Answer]:
+    """What one reply to several questions says to each of them; empty where that is not known."""
+    values = parsed if isinstance(parsed, list) else [*parsed.values()] if isinstance(parsed, dict) else []
+    if len(values) != len(points):
+        return []
+    said = [text_of(value) for value in values]
+    names = (
+        [*parsed] if isinstance(parsed, dict) else [f"{answer.question}/{n + 1}" for n in range(len(said))]
+    )
+    # a benchmark that tells what it asked has that first
+    told = [*item.detail.items()][: len(said)]
+    texts = [text for text, _ in told] if [value for _, value in told] == said else [""] * len(said)
+    return [
+        Answer(name, reply, answer.status, answer.who, text=text, score=score)
+        for name, reply, text, score in zip(names, said, texts, points, strict=True)
+    ]

@@ -1,0 +1,342 @@
+"""The files of one cell: its items for the gallery, and more of each for who looks closer.
+
+They are made anew only where files of the cell are others than before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+
+from imageevalkit.atomic import part_path, write_atomic
+from imageevalkit.cell import results_in
+from imageevalkit.cell.jsonl import copy_of
+from imageevalkit.cell.pictures import keep_thumbnail, read_thumbnail, thumbnail_path
+from imageevalkit.cell.records import CORRUPT, GENERATED
+from imageevalkit.cell.shards import parts_of
+from imageevalkit.images import CorruptImage, map_threads, thumbnail_of
+from imageevalkit.machine import available_cores
+from imageevalkit.report import parts
+from imageevalkit.report.answers import answers_of, replies
+from imageevalkit.report.collect import CellReport, ItemView
+from imageevalkit.report.command import command_of
+
+PICTURES = "pictures"
+SUMMARY = ".summary.json"
+_MORE = 100  # items in one file of more: what is loaded for one of them
+_LONGEST_REMARK = 200
+_EXAMPLES = 3
+_MOST_FAILURES = 20
+_NUMBERS = re.compile(r"\d+")
+
+
+class Shown(msgspec.Struct):
+    """An item as its prompt's row needs it."""
+
+    id: str
+    prompt: str
+    prompt_sha256: str
+    keys: dict[str, str]
+    inputs: list[tuple[str, str, str]]
+    """SHA-256 of what the model was shown, path of the copy below the cell (empty: it is not there), its SHA-256."""
+
+
+class Summary(msgspec.Struct):
+    """What the rest of the site needs of a cell whose files are made.
+
+    ``seen`` are the images by path below the cell, with the ``st_mtime_ns`` that they had, 0 where there was none;
+    ``pictures`` the hashes of those that have a preview. ``size`` is that of the files in bytes.
+    """
+
+    seen: dict[str, int]
+    pictures: list[str]
+    shown: list[Shown]
+    failures: list[parts.Failure]
+    cost: parts.Cost
+    size: int
+
+    @classmethod
+    def read(cls, path: Path) -> Summary | None:
+        """None: there is none, or it is damaged."""
+        with contextlib.suppress(OSError, ValueError):
+            return parts.of_json(path.read_bytes(), cls)
+        return None
+
+    def without_shown(self) -> Summary:
+        """The same, small: what all items are is read again where it is needed."""
+        return msgspec.structs.replace(self, shown=[])
+
+    def holds(self, folder: Path) -> bool:
+        """Whether the images of the cell in ``folder`` are those that were seen."""
+        return all(_modified(f"{folder}/{path}") == then for path, then in self.seen.items())
+
+
+def state_of(report: CellReport) -> str:
+    """A hash of what decides about the files of a cell: which files it has, by size and time."""
+    with results_in(report.root):
+        cell = report.cell
+        kept = (cell.generation, cell.judgements)
+        files = [report.source, report.source.with_name(cell.scores.name), cell.fingerprints]
+        files += [*kept, *map(copy_of, kept), *parts_of(cell.generation)]
+    lines = [str(parts.CONTRACT), str(report.source)]
+    for file in files:
+        with contextlib.suppress(OSError):
+            about = file.stat()
+            lines.append(f"{file} {about.st_size} {about.st_mtime_ns}")
+    return hashlib.sha256(os.fsencode("\n".join(lines))).hexdigest()[:32]
+
+
+def build(report: CellReport, site: Path) -> tuple[str, str, Summary]:
+    """Write the files of a cell below ``site``, and the previews of its images; what they were made of, the name of
+    their folder, and what the rest needs.
+
+    Other files get another folder: what an older page reads stays whole. Raises OSError, CellFailure: one cannot be
+    written.
+    """
+    state = state_of(report)  # before they are read: what changes meanwhile is made again next time
+    items = report.items()
+    previews = _Previews(report, site / PICTURES)
+    previews.make(items)
+    shown = [_shown(item, previews) for item in items]
+    seen = {path: _modified(f"{report.folder}/{path}") for _, path in places(items)}
+    digest = hashlib.sha256(f"{state} {sorted(seen.items())}".encode("utf-8", "backslashreplace"))
+    folder = digest.hexdigest()[:16]
+    data = site / "data" / "cells" / folder
+    scales = _scales(report, items)
+    statuses = [previews.status(item) for item in items]
+    files: dict[str, parts.Items | parts.More] = {"items": _items(report, items, statuses, scales, previews)}
+    if report.is_latest:  # another evaluator's is of the same images
+        with results_in(report.root):
+            said = replies(report.cell, report.result)
+        commands = command_of(report)
+        whole = [_more(item, answers_of(item, said.get(item.id), scales), commands(item)) for item in items]
+        for n in range(0, len(whole), _MORE):
+            files[f"more-{n // _MORE}"] = parts.More(whole[n : n + _MORE])
+    size = 0
+    for name, part in files.items():
+        text = parts.script_of(f"cells/{folder}/{name}", part)
+        size += len(text)
+        write_atomic(data / f"{name}.js", text, durably=False)
+    summary = Summary(
+        seen, sorted(previews.placed), shown, _failures(items, statuses), _cost(report, items), size
+    )
+    write_atomic(data / SUMMARY, parts.to_json(summary), durably=False)
+    return state, folder, summary.without_shown()
+
+
+def _shown(item: ItemView, previews: _Previews) -> Shown:
+    inputs = [
+        (one["sha256"], one["path"] * previews.is_there(one["copy_sha256"], one["path"]), one["copy_sha256"])
+        for one in item.inputs
+    ]
+    return Shown(item.id, item.prompt, item.prompt_sha256, item.keys, inputs)
+
+
+def preview_path(sha256: str) -> str:
+    """Where the preview of an image is, from the page: by its content, which tells nobody the model."""
+    return f"{PICTURES}/{sha256[:2]}/{sha256}.webp"
+
+
+class _Previews:
+    """Previews of the images of a cell below ``folder``: links to the thumbnails that the cell keeps.
+
+    ``placed`` are the hashes of those that are there.
+    """
+
+    def __init__(self, report: CellReport, folder: Path) -> None:
+        self._root, self._cell, self._folder = report.root, report.cell, folder
+        self.placed = set[str]()
+        self._there = set[tuple[str, str]]()
+
+    def make(self, items: Sequence[ItemView]) -> None:
+        """Most thumbnails were kept when the image was stored, others are made now."""
+        with results_in(self._root):
+            folder, kept = str(self._cell.folder), str(thumbnail_path(self._cell, ""))
+        ending = kept.rpartition("/")[2]
+        kept = kept.removesuffix(ending)
+        slow = [
+            (sha256, path)
+            for sha256, path in places(items)
+            if not self._take(sha256, path, f"{kept}{sha256}{ending}", f"{folder}/{path}")
+        ]
+        for _ in map_threads(lambda one: self._look_at(*one), slow, available_cores()):
+            pass
+
+    def is_there(self, sha256: str, path: str) -> bool:
+        """Whether the file at ``path`` is the image with this hash."""
+        return (sha256, path) in self._there
+
+    def status(self, item: ItemView) -> str:
+        """What became of ``item``: where its image is gone, does not decode or is another now, it is corrupt."""
+        if item.outcome == GENERATED and not self.is_there(item.image_sha256, item.path):
+            return CORRUPT
+        return item.outcome
+
+    def _take(self, sha256: str, path: str, kept: str, image: str) -> bool:
+        """Whether the thumbnail ``kept`` is there, and of this ``image``: then it is linked. Paths are texts here and
+        there are no other objects: each of 100,000 images comes this way."""
+        about = _about(kept)
+        if about is None or about.st_mtime_ns != _modified(image):
+            return False
+        target = _about(self._target(sha256))
+        if target is None or target.st_size != about.st_size:
+            with results_in(self._root):
+                data = read_thumbnail(self._cell, sha256)
+            if not data:
+                return False
+            self._place(sha256, data)
+        self.placed.add(sha256)
+        self._there.add((sha256, path))
+        return True
+
+    def _look_at(self, sha256: str, path: str) -> None:
+        """In any thread."""
+        with results_in(self._root):
+            kept, file = read_thumbnail(self._cell, sha256), self._cell.folder / path
+            with contextlib.suppress(OSError, CorruptImage):
+                modified, data = file.stat().st_mtime_ns, file.read_bytes()
+                if hashlib.sha256(data).hexdigest() == sha256:
+                    kept = kept or thumbnail_of(data)
+                    keep_thumbnail(self._cell, sha256, kept, modified)
+                    self._there.add((sha256, path))
+            if kept:
+                self._place(sha256, kept)
+                self.placed.add(sha256)
+
+    def _target(self, sha256: str) -> str:
+        return f"{self._folder}/{sha256[:2]}/{sha256}.webp"
+
+    def _place(self, sha256: str, data: bytes) -> None:
+        target = Path(self._target(sha256))
+        part = part_path(target)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            part.unlink(missing_ok=True)
+            part.hardlink_to(thumbnail_path(self._cell, sha256))
+            part.replace(target)
+        except OSError:  # another file system, or a folder that is not ours to keep thumbnails in
+            write_atomic(target, data, durably=False)
+        finally:
+            part.unlink(missing_ok=True)  # of two links to one file it is left
+
+
+def places(items: Iterable[ItemView]) -> list[tuple[str, str]]:
+    """The hash and the path of each image that records tell of, and of each copy of an input."""
+    found = dict[tuple[str, str], None]()
+    for item in items:
+        if item.outcome == GENERATED:
+            found[item.image_sha256, item.path] = None
+        for one in item.inputs:
+            found[one["copy_sha256"], one["path"]] = None
+    return [(sha256, path) for sha256, path in found if sha256 and path]
+
+
+def _about(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)  # noqa: PTH116 - a Path takes longer than its stat
+    except (OSError, ValueError):
+        return None
+
+
+def _modified(path: str) -> int:
+    about = _about(path)
+    return about.st_mtime_ns if about else 0
+
+
+def _scales(report: CellReport, items: Sequence[ItemView]) -> dict[str, float]:
+    """The top of each metric's range; of a count, that is the largest seen."""
+    top = dict[str, float]()
+    for item in items:
+        for name, value in item.values.items():
+            top[name] = max(top.get(name, 1.0), value)
+    known = report.result.metrics if report.result else {}
+    return {name: known[name].scale if name in known else seen for name, seen in top.items()}
+
+
+def _items(
+    report: CellReport,
+    items: Sequence[ItemView],
+    statuses: Sequence[str],
+    scales: Mapping[str, float],
+    previews: _Previews,
+) -> parts.Items:
+    found = [
+        _item(item, status, scales, previews.placed) for item, status in zip(items, statuses, strict=True)
+    ]
+    evaluator = next((item.evaluator for item in items if item.values), "")
+    return parts.Items([*scales], [*scales.values()], _MORE, found, evaluator)
+
+
+def _item(item: ItemView, status: str, scales: Mapping[str, float], placed: set[str]) -> parts.Item:
+    width, height = item.size or (0, 0)
+    remark = ""
+    if status != GENERATED:
+        kind, text = item.error or ("", "")
+        remark = (text or kind or item.reason)[:_LONGEST_REMARK]
+    is_shown = status == GENERATED and item.image_sha256 in placed
+    return parts.Item(
+        item.id,
+        status,
+        item.judged,
+        [item.values.get(name) for name in scales] if item.values else [],
+        preview_path(item.image_sha256) if is_shown else "",
+        quote(os.fsencode(item.path)),
+        width,
+        height,
+        remark,
+        msgspec.UNSET if item.seed is None else item.seed,
+        item.seed_honoured is False,
+    )
+
+
+def _more(item: ItemView, answers: list[parts.Answer], command: str) -> parts.MoreItem:
+    return parts.MoreItem(
+        item.facts,
+        item.detail,
+        answers,
+        command,
+        item.error or msgspec.UNSET,
+        "" if item.error else item.reason,
+        item.rewritten or msgspec.UNSET,
+    )
+
+
+def _failures(items: Sequence[ItemView], statuses: Sequence[str]) -> list[parts.Failure]:
+    """By what became of the items and why, the most frequent first; texts that differ in numbers are one."""
+    found = dict[tuple[str, str], parts.Failure]()
+    for item, status in zip(items, statuses, strict=True):
+        outcome = status if status != GENERATED else item.judged
+        if outcome in (GENERATED, "judged", "", "not_generated"):
+            continue
+        text = ": ".join(filter(None, item.error)) if item.error else item.reason
+        text = text[:_LONGEST_REMARK]
+        one = found.setdefault((outcome, _NUMBERS.sub("#", text)), parts.Failure(outcome, text, 0, []))
+        one.count += 1
+        if len(one.items) < _EXAMPLES:
+            one.items.append(item.id)
+    return sorted(found.values(), key=lambda one: -one.count)[:_MOST_FAILURES]
+
+
+def _cost(report: CellReport, items: Sequence[ItemView]) -> parts.Cost:
+    """Of a result what its file says; of each image by the records."""
+    made = [item for item in items if item.outcome == GENERATED]
+    prices = [item.price for item in made if item.price is not None]
+    origin = report.result.provenance if report.result else {}
+    seconds = [item.seconds for item in made if item.seconds]
+    return parts.Cost(
+        _number(origin.get("generation_usd")),
+        _number(origin.get("judge_usd")),
+        sum(seconds) / len(seconds) if seconds else None,
+        sum(prices) / len(prices) if prices and len(prices) == len(made) else None,
+    )
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,0 +1,332 @@
+"""The part "index" of the site: all results with their figures, and what else the page shows but items."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from msgspec.structs import replace
+
+from imageevalkit import __version__, registry
+from imageevalkit.cell import Cell, by_name
+from imageevalkit.cell.results import Metric, Result
+from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.metrics import grouped
+from imageevalkit.relations import KINDS, Pair, Relations
+from imageevalkit.report import parts
+from imageevalkit.report.cell_parts import Summary
+from imageevalkit.report.collect import CellReport, natural, text_of
+from imageevalkit.report.curves import Curve
+from imageevalkit.report.leaderboard import (
+    Board,
+    Figure,
+    Ranks,
+    board_of,
+    boards,
+    grid,
+    headline_of,
+    shown,
+)
+from imageevalkit.statistics.comparison import Measured
+from imageevalkit.statistics.power import smallest_difference
+
+_MISSING = ("unparsed", "judge_failed", "refused", "failed", "blank", "corrupt", "unasked")
+"""In the order of a bar: from the judge's faults to the model's."""
+
+
+class Built(NamedTuple):
+    """A cell as the site has it: the name of the ``folder`` of its parts, and their summary; neither, where it has no
+    items."""
+
+    report: CellReport
+    folder: str = ""
+    summary: Summary | None = None
+
+
+class Found(NamedTuple):
+    """What else there is to show: ``relations`` by the key of the cell, curves ``over_steps``, what ``votes`` say
+    (None: there are none), and what is ``unreadable``, a line each."""
+
+    relations: Mapping[str, Relations]
+    over_steps: Sequence[Curve]
+    votes: Any
+    unreadable: Sequence[str]
+
+
+class Beside(NamedTuple):
+    """Files that the page leads to: ``scatter`` are paths of pictures from the page, by the key of relations;
+    ``comparisons`` names of pages with paths from the folder above."""
+
+    scatter: Mapping[str, str]
+    comparisons: Sequence[tuple[str, str]]
+
+
+def index_of(
+    built: Sequence[Built],
+    prompts: Mapping[str, int],
+    found: Found,
+    beside: Beside,
+    ranks: Ranks,
+    place: Path,
+) -> parts.Index:
+    """The part of a page in a folder of ``place``; ``prompts``: how many there are, by benchmark."""
+    cells = [one.report for one in built]
+    results = [cell.result for cell in cells if cell.result]
+    by_board = boards(results)
+    numbers = {board: n for n, board in enumerate(by_board)}
+    figures = dict[int, dict[str, parts.Figure]]()
+    for members in by_board.values():
+        for result, of_result in _figures(members, ranks):
+            figures[id(result)] = of_result
+    roots = list(dict.fromkeys(cell.root for cell in cells))
+    names = sorted(dict.fromkeys(cell.cell.benchmark for cell in cells), key=natural)
+    made = [_cell(one, numbers, figures, roots.index(one.report.root)) for one in built]
+    hrefs = [quote(os.fsencode(os.path.relpath(root, place / "page"))) for root in roots]
+    return parts.Index(
+        made=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        version=__version__,
+        roots=hrefs,
+        cells=made,
+        boards=[_board(board, members, by_board) for board, members in by_board.items()],
+        benchmarks=[
+            parts.Benchmark(
+                name,
+                _task(name),
+                [n for n, cell in enumerate(made) if cell.benchmark == name and cell.folder],
+                prompts.get(name, 0),
+            )
+            for name in names
+        ],
+        models=_models(cells, ranks),
+        curves=[_curve(curve, numbers, built) for curve in found.over_steps],
+        relations=[
+            _map(n, found.relations[one.report.key], beside.scatter, f"{hrefs[cell.root]}/{cell.path}")
+            for n, (one, cell) in enumerate(zip(built, made, strict=True))
+            if _has_relations(one.report, found.relations)
+        ],
+        kinds={kind.name: parts.Kind(kind.label, kind.colour, kind.mark) for kind in KINDS.values()},
+        comparisons=[parts.Link(name, f"../{quote(os.fsencode(path))}") for name, path in beside.comparisons],
+        votes=found.votes,
+        unreadable=list(found.unreadable),
+    )
+
+
+def _curve(curve: Curve, numbers: Mapping[Board, int], built: Sequence[Built]) -> parts.Curve:
+    places = {id(one.report.result): n for n, one in enumerate(built) if one.report.result}
+    points = [
+        parts.Point(
+            point.step, places[id(point.result)], point.to_previous.told if point.to_previous else None
+        )
+        for point in curve.points
+    ]
+    return parts.Curve(curve.run, numbers[curve.board], curve.metric, points)
+
+
+def one_up(index: parts.Index) -> parts.Index:
+    """The same for a page in the folder above."""
+
+    def href(path: str) -> str:
+        return path.removeprefix("../") if path != ".." else "."
+
+    def links(those: Sequence[parts.Link]) -> list[parts.Link]:
+        return [parts.Link(one.name, href(one.href)) for one in those]
+
+    return replace(
+        index,
+        roots=[href(root) for root in index.roots],
+        relations=[replace(one, files=links(one.files)) for one in index.relations],
+        comparisons=links(index.comparisons),
+    )
+
+
+def _figures(members: Sequence[Result], ranks: Ranks) -> list[tuple[Result, dict[str, parts.Figure]]]:
+    """Those of a board. Only headline metrics have a best: of dozens of others some would differ by chance."""
+    alone = {result.model: result for result in members}  # the last of several
+    headline = [name for name in headline_of(members) if name]
+    marked = dict[tuple[int, str], Figure]()
+    for name in headline:
+        column = ranks.mark([shown(alone[model], name) for model in sorted(alone)])
+        marked |= {(id(figure.result), name): figure for figure in column}
+    found = []
+    for result in members:
+        names = dict.fromkeys([*headline, *result.metrics]) if result.headline else ()
+        of_result = {name: marked.get((id(result), name)) or shown(result, name) for name in names}
+        found.append((result, {name: _figure(figure) for name, figure in of_result.items()}))
+    return found
+
+
+def _figure(figure: Figure) -> parts.Figure:
+    metric = figure.metric or Metric(None, 0)
+    low, high = metric.interval or (None, None)
+    return parts.Figure(
+        figure.value,
+        figure.text,
+        figure.interval,
+        low,
+        high,
+        metric.n,
+        metric.scale,
+        figure.best,
+        figure.group,
+        figure.remark,
+        figure.result.drift if figure.drift else "",
+    )
+
+
+def _board(board: Board, members: Sequence[Result], every: Mapping[Board, Any]) -> parts.Board:
+    versions = {other.version for other in every if other.benchmark == board.benchmark}
+    headline = [name for name in headline_of(members) if name]
+    names = dict.fromkeys(name for result in members for name in result.metrics if name not in headline)
+    of_group = grouped(names, lambda name: name.partition("/")[0] if "/" in name else "")
+    return parts.Board(
+        board.benchmark,
+        board.version,
+        board.evaluator,
+        members[0].evaluator.official,
+        board.limit,
+        board.rewriter,
+        board.label("", with_version=len(versions) > 1),
+        headline,
+        [parts.Breakdown(name, of_group[name]) for name in sorted(of_group, key=lambda name: name != "")],
+        {name: smallest for name in headline if (smallest := _smallest(members, name)) is not None},
+    )
+
+
+def _smallest(members: Sequence[Result], name: str) -> float | None:
+    """What the two best can show."""
+    measured = [
+        Measured(one.model, one.metrics[name]) for one in members if one.headline and name in one.metrics
+    ]
+    measured = [one for one in measured if one.metric.value is not None and one.metric.parts]
+    if len(measured) < 2:
+        return None
+    best = sorted(measured, key=lambda one: -(one.metric.value or 0.0))[:2]
+    return smallest_difference(*best)
+
+
+def _cell(
+    one: Built, numbers: Mapping[Board, int], figures: Mapping[int, dict[str, parts.Figure]], root: int
+) -> parts.Cell:
+    report, result = one.report, one.report.result
+    summary = one.summary
+    return parts.Cell(
+        model=report.model,
+        benchmark=report.cell.benchmark,
+        board=numbers[board_of(result)] if result else None,
+        problem=result.withheld if result else report.problem,
+        withheld=bool(result and not result.headline),
+        state=_state(result) if result else "",
+        notes=list(result.notes) if result else [],
+        coverage=_coverage(result) if result else None,
+        figures=figures[id(result)] if result else {},
+        treatment=result.treatment if result else "",
+        evaluator=_texts(result.evaluator.details) if result else {},
+        provenance=_texts(result.provenance) if result else {},
+        cost=summary.cost if summary else parts.Cost(),
+        failures=summary.failures if summary else [],
+        folder=one.folder,
+        root=root,
+        path=quote(os.fsencode(report.cell.key)),
+        outcomes=dict(report.outcomes),
+    )
+
+
+def _state(result: Result) -> str:
+    if not result.headline:
+        return shown(result, "").text.partition(" ")[0]
+    return "" if result.coverage.complete else "partial" if result.coverage.lacks_nothing else "incomplete"
+
+
+def _coverage(result: Result) -> parts.Coverage:
+    found = result.coverage
+    missing = {name: count for name in _MISSING if (count := getattr(found, name))}
+    return parts.Coverage(found.expected, found.judged, missing, found.flat)
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        str(name): value
+        if isinstance(value, str)
+        else text_of(json.dumps(value, ensure_ascii=False, sort_keys=True))
+        for name, value in values.items()
+    }
+
+
+def _task(name: str) -> str:
+    try:
+        return registry.benchmark_tasks().get(name, "t2i")
+    except (UserError, CellFailure):  # who runs something is told
+        return "t2i"
+
+
+def _models(cells: Sequence[CellReport], ranks: Ranks) -> list[parts.Model]:
+    """In the order of the leaderboard, each with those of rewritten prompts behind it."""
+    results = [cell.result for cell in cells if cell.result]
+    order = {model: n for n, model in enumerate(grid(results, ranks).models)}
+    names = dict.fromkeys(cell.model for cell in cells)
+
+    def place(name: str) -> tuple[int, tuple[str, int], str]:
+        raw = Cell(name, "").raw.model
+        return order.get(raw, len(order)), by_name(raw), name
+
+    return [_model(name, cells) for name in sorted(names, key=place)]
+
+
+def _model(name: str, cells: Sequence[CellReport]) -> parts.Model:
+    checkpoint = Cell(name, "").checkpoint
+    if checkpoint is None:
+        return parts.Model(name, _overall(name, cells))
+    return parts.Model(name, _overall(name, cells), checkpoint.run, checkpoint.step)
+
+
+def _overall(model: str, cells: Sequence[CellReport]) -> float | None:
+    of_benchmark = dict[str, float]()
+    for cell in cells:
+        if cell.model == model and cell.result and cell.result.headline:
+            metric = cell.result.metrics.get(cell.result.headline[0])
+            if metric and metric.value is not None and metric.scale:
+                of_benchmark.setdefault(cell.cell.benchmark, metric.value / metric.scale)
+    return sum(of_benchmark.values()) / len(of_benchmark) if of_benchmark else None
+
+
+def _has_relations(report: CellReport, relations: Mapping[str, Relations]) -> bool:
+    found = relations.get(report.key)
+    return bool(found and report.result and report.result.evaluator.id == found.evaluator)
+
+
+def _map(n: int, found: Relations, scatter: Mapping[str, str], folder: str) -> parts.RelationMap:
+    files = {"map": "dtm.svg", "scatter": "scatter.svg", "codes": "relationship_codes.csv"}
+    return parts.RelationMap(
+        n,
+        found.dimensions,
+        found.means,
+        found.correlation,
+        found.thresholds,
+        [_pair(pair) for pair in found.pairs],
+        [parts.Link(name, f"{folder}/relations/{file}") for name, file in files.items()],
+        scatter.get(found.key, ""),
+    )
+
+
+def _pair(pair: Pair) -> parts.RelationPair:
+    return parts.RelationPair(
+        pair.first,
+        pair.second,
+        KINDS[pair.code_of(pair.first)].name,
+        pair.words(),
+        pair.certainty,
+        pair.n,
+        pair.means,
+        pair.correlation,
+        pair.synergy,
+        pair.bottleneck,
+        pair.above,
+        pair.below,
+        pair.is_line,
+        (pair.words(pair.next_likely[0]), pair.next_likely[1]) if pair.next_likely else parts.UNSET,
+    )

@@ -1,0 +1,77 @@
+// What pages ask of the index.
+import type { Board, Cell, Figure, Index } from "./data";
+import { slug } from "./route";
+
+/** A headline metric of a board: a column of the leaderboard. `metric` is "" where all results are withheld. */
+export interface Column {
+  board: Board;
+  number: number;
+  metric: string;
+  label: string;
+}
+
+/** The columns of the leaderboard. */
+export function columnsOf(index: Index): Column[] {
+  return index.boards.flatMap((board, number) =>
+    (board.headline.length ? board.headline : [""]).map((metric) => ({
+      board,
+      number,
+      metric,
+      label: named(board, metric),
+    })),
+  );
+}
+
+/** A metric of a board in words: "wise@qwen2.5-vl-7b · culture". */
+export function named(board: Board, metric: string): string {
+  return metric ? `${board.label} · ${metric}` : board.label;
+}
+
+/** Every metric of a board, headline first. */
+export function metricsOf(board: Board): string[] {
+  return [...board.headline, ...board.breakdowns.flatMap((one) => one.metrics)];
+}
+
+/** The cells of a board by model. */
+export function cellsOf(index: Index, board: number): Map<string, Cell> {
+  return new Map(index.cells.filter((cell) => cell.board === board).map((cell) => [cell.model, cell]));
+}
+
+/** What a figure is of its scale, from 0 to 1; null where there is no value. */
+export function shareOf(figure: Figure | undefined): number | null {
+  if (!figure || figure.value === null || !figure.scale) return null;
+  return Math.min(1, Math.max(0, figure.value / figure.scale));
+}
+
+/** The one that an address names, or undefined. */
+export function byName<T extends { name: string }>(all: T[], name: string | null | undefined): T | undefined {
+  return all.find((one) => slug(one.name) === name);
+}
+
+const COLOURS = [
+  "#4269d0",
+  "#efb118",
+  "#ff725c",
+  "#3ca951",
+  "#a463f2",
+  "#6cc5b0",
+  "#ff8ab7",
+  "#9c6b4e",
+  "#97bbf5",
+  "#9498a0",
+];
+const SYMBOLS = ["circle", "rect", "triangle", "diamond", "roundRect"];
+
+/** How a model is drawn, the same on every page. */
+export function lookOf(index: Index, model: string): { colour: string; symbol: string } {
+  return look(index.models.findIndex((one) => one.name === model));
+}
+
+/** How the thing of that number is drawn. */
+export function look(number: number): { colour: string; symbol: string } {
+  const n = Math.max(0, number);
+  return {
+    colour: COLOURS[n % COLOURS.length] as string,
+    symbol: SYMBOLS[(n + Math.floor(n / COLOURS.length)) % SYMBOLS.length] as string,
+  };
+}

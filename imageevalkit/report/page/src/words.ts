@@ -1,0 +1,269 @@
+// Every word of the page in English and Chinese. Names, prompts and replies are never translated.
+import { signal } from "@preact/signals";
+import { GALLERY_WORDS } from "./gallery/words";
+import { VOTE_WORDS } from "./vote/words";
+
+const WORDS = {
+  overview: ["Overview", "总览"],
+  pages: ["Pages", "页面"],
+  benchmark: ["Benchmark", "基准"],
+  benchmarks: ["Benchmarks", "基准"],
+  model: ["Model", "模型"],
+  gallery: ["Gallery", "图库"],
+  vote: ["Vote", "投票"],
+  tradeoffs: ["Trade-offs", "权衡"],
+  curves: ["Curves", "曲线"],
+  cost: ["Cost", "成本"],
+  compare: ["Compare", "对比"],
+  language: ["Language", "语言"],
+  theme: ["Theme", "主题"],
+  light: ["Light", "浅色"],
+  dark: ["Dark", "深色"],
+  system: ["As the system", "跟随系统"],
+  loading: ["Loading …", "加载中……"],
+  skip: ["Skip to the content", "跳到正文"],
+  not_found: ["There is no such page.", "没有这个页面。"],
+  more: ["show all", "展开"],
+  less: ["show less", "收起"],
+  sort: ["Sort by this column", "按此列排序"],
+  counts: [
+    "{models} models · {benchmarks} benchmarks · {cells} cells",
+    "{models} 个模型 · {benchmarks} 个基准 · {cells} 个单元",
+  ],
+  made: ["made", "生成于"],
+  heat_map: ["Heat map", "热力图"],
+  mean: ["Mean", "平均"],
+  heat_note: [
+    "Each score in percent of its scale; the mean is over benchmarks. Below it stands how many items are judged, where some are missing. Select a heading to sort by it.",
+    "各项得分占其量程的百分比；平均值按基准计算。若有条目缺失，下方标出已评判的条目数。点击表头可排序。",
+  ],
+  leaderboard: ["Leaderboard", "排行榜"],
+  best_note: [
+    "Bold: best of a column, and all that cannot be told from it; higher is better.",
+    "粗体：该列的最高分，以及与其无法区分的得分；越高越好。",
+  ],
+  group_note: [
+    "Models of a column with a letter in common cannot be told apart: no test of two of them, prompt by prompt where the files say what each item gives, has p < 0.05 by Holm's method over all pairs of the column. Nor can those that differ by no more than the judge's noise explains, where it was asked again (--judge_repeats).",
+    "同一列中带有相同字母的模型无法区分：两两检验（文件记有逐条得分时按提示词配对）经该列全部配对的 Holm 校正后，p 值均不小于 0.05。差异不超过评审自身噪声的模型（在重复提问过的情况下，即 --judge_repeats）也无法区分。",
+  ],
+  drift_note: [
+    "! marks scores of a judge that has drifted: those of before and after do not compare.",
+    "! 表示评审已发生漂移：漂移前后的分数不可比较。",
+  ],
+  interval_note: [
+    "± and [ ] are 95 % intervals; the small plots run from 0 to the top of the scale.",
+    "± 与 [ ] 为 95% 区间；小图从 0 到量程上限。",
+  ],
+  board_note: [
+    "Results of different evaluators, benchmark versions or item counts never share a column.",
+    "不同评判者、基准版本或条目数的结果不会放在同一列。",
+  ],
+  no_results: ["No results yet.", "尚无结果。"],
+  comparisons: ["Comparisons of results", "结果对比"],
+  withheld_scores: ["Withheld scores", "暂不公布的得分"],
+  withheld_note: [
+    "A number over a part of the items is no score of the benchmark. What was measured so far is in the result.json of the cell, and per item in the gallery.",
+    "只覆盖部分条目的数字不是该基准的得分。目前的测量值见该单元的 result.json，逐条结果见图库。",
+  ],
+  without_result: ["Cells without a result", "没有结果的单元"],
+  no_items: ["no items recorded", "没有条目记录"],
+  unreadable: ["What could not be read", "无法读取的内容"],
+  version: ["Version", "版本"],
+  not_stated: ["not stated", "未注明"],
+  evaluator: ["Evaluator", "评判者"],
+  official: ["official evaluator", "官方评判者"],
+  not_official: ["not the official evaluator", "非官方评判者"],
+  rewritten_by: ["prompts rewritten by {name}", "提示词由 {name} 改写"],
+  first_items: ["first {n} items", "前 {n} 个条目"],
+  of_scale: ["{value} of {scale}", "{value}（满分 {scale}）"],
+  judged_of: ["{judged} of {expected} judged", "已评判 {judged}/{expected}"],
+  flat: ["flat colour", "纯色图"],
+  flat_note: ["Made by the model as one flat colour: scored all the same", "模型生成了纯色图：照常评分"],
+  coverage: ["Coverage", "覆盖率"],
+  metric: ["Metric", "指标"],
+  metrics: ["Metrics", "指标"],
+  score: ["Score", "得分"],
+  scale: ["Scale", "量程"],
+  headline: ["Headline", "主指标"],
+  side_by_side: ["Models side by side", "并列显示的模型"],
+  chart: ["Charts", "图表"],
+  bars: ["bars", "柱状图"],
+  radar: ["radar, of 3 to 12 metrics", "雷达图（3 至 12 个指标）"],
+  bars_note: [
+    "Bars with 95 % intervals; the same numbers are in the table beside it.",
+    "柱状图，附 95% 区间；数字见旁边的表格。",
+  ],
+  radar_note: [
+    "Each metric as its share of the scale, from 0 in the middle to 1; the numbers with intervals are in the table.",
+    "各指标占其量程的比例，中心为 0，外缘为 1；带区间的数字见表格。",
+  ],
+  share_note: ["Metrics of several scales: each as its share of the scale.", "各指标量程不同：以占量程的比例显示。"],
+  none_chosen: ["None of the chosen models has a result here.", "所选模型在此没有结果。"],
+  smallest: [
+    "The smallest difference that these items can show (80 % power, 95 % confidence):",
+    "这些条目能够显示的最小差异（80% 功效，95% 置信度）：",
+  ],
+  smallest_note: ["A smaller one between two models needs more items.", "两个模型间更小的差异需要更多条目。"],
+  to_gallery: ["Gallery of {n} prompts", "图库（{n} 条提示词）"],
+  to_benchmark: ["All models on this benchmark", "该基准上的所有模型"],
+  relations: ["Relations of scores", "得分之间的关系"],
+  relations_of: ["Relations of {model}", "{model} 的关系"],
+  relations_note: [
+    "Upper triangle: how row and column relate; the percentage is how many of the bootstrap's resamples have that relation, and a paler field is less certain; pairs of fewer than 10 prompts have none. Diagonal: the mean of the metric. Lower triangle: the means of row and column in the items of the pair.",
+    "上三角：行与列的关系；百分比为自助重抽样中呈现该关系的比例，颜色越浅越不确定；少于 10 条提示词的配对没有百分比。对角线：指标的均值。下三角：该配对条目中行与列的均值。",
+  ],
+  no_pair: ["No items of this pair", "该配对没有条目"],
+  files: ["files:", "文件："],
+  scatter_of_pairs: ["Scatter of every pair", "所有配对的散点图"],
+  scatter_alt: ["Scatter of every pair of {model}; the same in numbers is below", "{model} 所有配对的散点图；数字见下"],
+  pairs_in_numbers: ["{n} pairs in numbers", "{n} 个配对的数字"],
+  pairs_of: ["Pairs of {model}", "{model} 的配对"],
+  pair: ["Pair", "配对"],
+  relation: ["Relation", "关系"],
+  resamples: ["In resamples", "重抽样中"],
+  else_most: ["Else most often", "其次最常"],
+  items: ["Items", "条目"],
+  means: ["Means", "均值"],
+  both_high: ["Both high", "同时高"],
+  both_low: ["Both low", "同时低"],
+  above_below: ["Above : below", "线上 : 线下"],
+  on_line: ["all points lie on the line, which counts as below", "所有点都在线上，按线下计"],
+  too_few_prompts: ["too few prompts to resample", "提示词太少，无法重抽样"],
+  in_resamples: ["in {share} of resamples", "占重抽样的 {share}"],
+  treatment: ["Treatment of missing items: {name}", "缺失条目的处理方式：{name}"],
+  failures: ["Failures", "失败"],
+  no_failures: ["No item failed.", "没有失败的条目。"],
+  outcome: ["Outcome", "结局"],
+  reason: ["Reason", "原因"],
+  examples: ["Examples", "示例"],
+  cost_and_speed: ["Cost and speed", "成本与速度"],
+  generation_usd: ["Images, USD", "图像费用（美元）"],
+  judge_usd: ["Judge, USD", "评判费用（美元）"],
+  usd_per_image: ["USD per image", "每张图像美元"],
+  seconds_per_image: ["Seconds per image", "每张图像秒数"],
+  no_cost: ["Neither prices nor times are on record.", "没有价格或用时的记录。"],
+  how_measured: ["How it was measured", "测量方式"],
+  provenance: ["Provenance", "来源"],
+  across: ["Across", "横轴"],
+  up: ["Up", "纵轴"],
+  swap: ["Swap", "交换"],
+  need_two_metrics: ["There are no two metrics with results yet.", "尚无两个有结果的指标。"],
+  no_common_model: ["No model has both scores.", "没有模型同时具有这两项得分。"],
+  scatter_note: [
+    "{n} models: {x} across, {y} up; the same numbers are in the table below.",
+    "{n} 个模型：横轴 {x}，纵轴 {y}；数字见下表。",
+  ],
+  no_curves: ["No model was evaluated at several steps (name@step).", "没有模型在多个步数上评测（名称@步数）。"],
+  curves_label: [
+    "{n} runs over their steps: {y}; the same numbers are in the table below.",
+    "{n} 个训练过程随步数的变化：{y}；数字见下表。",
+  ],
+  curves_note: [
+    "The band is the 95 % interval. A diamond differs from the checkpoint before it by the paired test (p < 0.05).",
+    "色带为 95% 区间。菱形：按配对检验（p < 0.05）与前一个检查点有差异。",
+  ],
+  step: ["Step", "步数"],
+  against_before: ["Against the step before", "与前一步相比"],
+  differs: ["differs", "有差异"],
+  not_told: ["cannot be told apart", "无法区分"],
+  quality: ["Quality", "质量"],
+  against_price: ["Against price", "质量与价格"],
+  against_time: ["Against time", "质量与时间"],
+  no_price: ["No model of this board has a price on record.", "该榜没有模型记有价格。"],
+  no_time: ["No model of this board has times on record.", "该榜没有模型记有用时。"],
+  on_front: ["on the front", "在前沿上"],
+  front_note: [
+    "The dashed line is the Pareto front: no other model is better for as little. Seconds are from the request or start of an image to its end, as it was made; models on other machines or under other load compare badly.",
+    "虚线为帕累托前沿：没有其他模型以同样或更低的代价更好。秒数从请求或开始到图像完成；不同机器或负载下的模型不宜比较。",
+  ],
+  first_model: ["First", "第一个"],
+  second_model: ["Second", "第二个"],
+  need_two_models: ["There are no two models to compare.", "没有两个可对比的模型。"],
+  no_common_board: [
+    "These two have no results that may be compared: by the same evaluator, on the same items.",
+    "二者没有可比较的结果（须为同一评判者、相同条目）。",
+  ],
+  compare_note: [
+    "Differences are second minus first. Whether two headline scores differ is told by their rank groups; of the many other metrics some would differ by chance. eval.sh --compare A B tests two results prompt by prompt.",
+    "差值为第二个减第一个。主指标是否有差异由排名组判断；其余众多指标中总会有一些因偶然而不同。eval.sh --compare A B 可逐条提示词检验两个结果。",
+  ],
+  difference: ["Difference", "差值"],
+  ...GALLERY_WORDS,
+  ...VOTE_WORDS,
+} as const satisfies Record<string, readonly [string, string]>;
+
+// Of states, outcomes and relations, as files have them.
+const DATA: Record<string, readonly [string, string]> = {
+  judged: ["judged", "已评判"],
+  unparsed: ["unparsed", "无法解析"],
+  judge_failed: ["judge failed", "评判失败"],
+  refused: ["refused", "被拒绝"],
+  failed: ["failed", "失败"],
+  blank: ["blank", "空白"],
+  corrupt: ["corrupt", "损坏"],
+  generated: ["generated", "已生成"],
+  not_generated: ["not generated", "未生成"],
+  incomplete: ["incomplete", "不完整"],
+  withheld: ["withheld", "暂不公布"],
+  stale: ["stale", "已过期"],
+  partial: ["partial", "部分"],
+  "no score": ["no score", "无得分"],
+  "Synergy: both high together": ["Synergy: both high together", "协同：同时高"],
+  "Bottleneck: both low together": ["Bottleneck: both low together", "瓶颈：同时低"],
+  "Tilt: row dominates column": ["Tilt: row dominates column", "倾斜：行压过列"],
+  "Tilt: column dominates row": ["Tilt: column dominates row", "倾斜：列压过行"],
+  "Dispersion: scattered": ["Dispersion: scattered", "离散：分散"],
+  "No relation found": ["No relation found", "未发现关系"],
+};
+
+export type Word = keyof typeof WORDS;
+export type Language = "en" | "zh";
+
+function kept(name: string): string | null {
+  try {
+    return localStorage.getItem(name);
+  } catch {
+    return null; // storage is refused
+  }
+}
+
+export function keep(name: string, value: string): void {
+  try {
+    localStorage.setItem(name, value);
+  } catch {
+    // only this visit
+  }
+}
+
+const first = kept("language") ?? (navigator.language.startsWith("zh") ? "zh" : "en");
+export const language = signal<Language>(first === "zh" ? "zh" : "en");
+export const theme = signal<string>(kept("theme") ?? "system");
+
+/** What files say of an item, a cell or a relation in the reader's language, where it is known. */
+export function word(text: string): string {
+  if (!Object.hasOwn(DATA, text)) return text.replaceAll("_", " ");
+  return (DATA[text] as readonly [string, string])[language.value === "zh" ? 1 : 0];
+}
+
+/** The word in the reader's language, with `{name}` filled in. */
+export function t(word: Word, values: Record<string, string | number> = {}): string {
+  const text = WORDS[word][language.value === "zh" ? 1 : 0];
+  return text.replace(/\{(\w+)\}/g, (whole, name: string) => isolated(String(values[name] ?? whole)));
+}
+
+/** `text` so that its direction is not that of what follows. */
+function isolated(text: string): string {
+  return /[\u0590-\u08ff\u200f\u202a-\u202e\u2066-\u2069]/.test(text) ? `\u2068${text}\u2069` : text;
+}
+
+export function speak(to: Language): void {
+  language.value = to;
+  document.documentElement.lang = to === "zh" ? "zh-CN" : "en";
+  keep("language", to);
+}
+
+export function paint(to: string): void {
+  theme.value = to;
+  document.documentElement.dataset["theme"] = to;
+  keep("theme", to);
+}

@@ -1,0 +1,272 @@
+"""The parts of the site: what ``page/src/data.ts`` says that the page reads, in the same words; and their text.
+
+A test holds each field to its interface there. What has a default may be absent, and is where it is the default.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType, field
+
+from imageevalkit.text import to_bytes
+
+CONTRACT = 1
+"""To be raised when parts of the same files of a cell become other ones: no cell is taken from before."""
+
+
+class Model(Struct, omit_defaults=True):
+    name: str
+    overall: float | None
+    run: str = ""
+    step: int | UnsetType = UNSET
+
+
+class Benchmark(Struct):
+    name: str
+    task: str
+    cells: list[int]
+    prompts: int
+
+
+class Coverage(Struct):
+    expected: int
+    judged: int
+    missing: dict[str, int]
+    flat: int
+
+
+class Cost(Struct):
+    generation_usd: float | None = None
+    judge_usd: float | None = None
+    seconds_per_image: float | None = None
+    usd_per_image: float | None = None
+
+
+class Figure(Struct, omit_defaults=True):
+    value: float | None
+    text: str
+    interval: str
+    low: float | None
+    high: float | None
+    n: int
+    scale: float
+    best: bool = False
+    group: str = ""
+    remark: str = ""
+    drift: str = ""
+
+
+class Failure(Struct):
+    outcome: str
+    error: str
+    count: int
+    items: list[str]
+
+
+class Cell(Struct, omit_defaults=True):
+    model: str
+    benchmark: str
+    board: int | None
+    problem: str
+    withheld: bool
+    state: str
+    notes: list[str]
+    coverage: Coverage | None
+    figures: dict[str, Figure]
+    treatment: str
+    evaluator: dict[str, str]
+    provenance: dict[str, str]
+    cost: Cost
+    failures: list[Failure]
+    folder: str
+    root: int
+    path: str
+    outcomes: dict[str, int] = {}
+
+
+class Breakdown(Struct):
+    name: str
+    metrics: list[str]
+
+
+class Board(Struct):
+    benchmark: str
+    version: str
+    evaluator: str
+    official: bool
+    limit: int
+    rewriter: str
+    label: str
+    headline: list[str]
+    breakdowns: list[Breakdown]
+    smallest: dict[str, float]
+
+
+class Point(Struct):
+    step: int
+    cell: int
+    told: bool | None
+
+
+class Curve(Struct):
+    run: str
+    board: int
+    metric: str
+    points: list[Point]
+
+
+class Kind(Struct):
+    label: str
+    colour: str
+    mark: str
+
+
+class Link(Struct):
+    name: str
+    href: str
+
+
+class RelationPair(Struct, omit_defaults=True):
+    first: str
+    second: str
+    kind: str
+    label: str
+    certainty: float | None
+    n: int
+    means: tuple[float, float]
+    correlation: float | None
+    synergy: float
+    bottleneck: float
+    above: int
+    below: int
+    on_line: bool = field(name="onLine", default=False)
+    next: tuple[str, float] | UnsetType = UNSET
+
+
+class RelationMap(Struct, omit_defaults=True):
+    cell: int
+    metrics: list[str]
+    means: dict[str, float]
+    correlation: str
+    thresholds: dict[str, float]
+    pairs: list[RelationPair]
+    files: list[Link]
+    scatter: str = ""
+
+
+class Index(Struct):
+    made: str
+    version: str
+    roots: list[str]
+    cells: list[Cell]
+    boards: list[Board]
+    benchmarks: list[Benchmark]
+    models: list[Model]
+    curves: list[Curve]
+    relations: list[RelationMap]
+    kinds: dict[str, Kind]
+    comparisons: list[Link]
+    votes: Any
+    unreadable: list[str]
+
+
+class Input(Struct, omit_defaults=True):
+    preview: str
+    path: str = ""
+    cell: int | UnsetType = UNSET
+    of: str = ""
+
+
+class PromptRow(Struct, omit_defaults=True):
+    prompt: str
+    items: list[str]
+    keys: dict[str, str]
+    inputs: list[Input] = []
+
+
+class Prompts(Struct):
+    rows: list[PromptRow]
+    filters: dict[str, list[str]]
+
+
+class Item(Struct, omit_defaults=True):
+    id: str
+    status: str
+    judged: str = ""
+    values: list[float | None] = []
+    preview: str = ""
+    file: str = ""
+    width: int = 0
+    height: int = 0
+    remark: str = ""
+    seed: int | UnsetType = UNSET
+    seed_ignored: bool = field(name="seedIgnored", default=False)
+
+
+class Items(Struct, omit_defaults=True):
+    metrics: list[str]
+    scales: list[float]
+    size: int
+    items: list[Item]
+    evaluator: str = ""
+
+
+class Answer(Struct, omit_defaults=True):
+    question: str
+    reply: str
+    status: str
+    who: str
+    text: str = ""
+    value: str = ""
+    score: float | UnsetType = UNSET
+
+
+class MoreItem(Struct, omit_defaults=True):
+    # the page relies on these
+    facts: dict[str, str]
+    detail: dict[str, str]
+    answers: list[Answer]
+    command: str
+    error: tuple[str, str] | UnsetType = UNSET
+    reason: str = ""
+    rewritten: tuple[str, str] | UnsetType = UNSET
+
+
+class More(Struct):
+    items: list[MoreItem]
+
+
+T = TypeVar("T")
+_JSON = msgspec.json.Encoder()
+
+
+def to_json(data: Any) -> bytes:
+    """``data`` as JSON in UTF-8; half an emoji becomes the escape that it came as."""
+    try:
+        return _JSON.encode(data)
+    except UnicodeEncodeError:
+        return to_bytes(json.dumps(msgspec.to_builtins(data), ensure_ascii=False, separators=(",", ":")))
+
+
+def of_json(text: bytes, kind: type[T]) -> T:
+    """What :func:`to_json` made ``text`` of. Raises ValueError: it is none."""
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.DecodeError:  # perhaps for half an emoji
+        return msgspec.convert(json.loads(text), kind)
+
+
+def script_json(data: Any) -> bytes:
+    """:func:`to_json` without any character that HTML could take for the end of a script or a tag."""
+    text = to_json(data)
+    for char in ("<", ">", "&", "\u2028", "\u2029"):
+        text = text.replace(char.encode(), b"\\u%04x" % ord(char))
+    return text
+
+
+def script_of(name: str, data: Any) -> bytes:
+    """The file of a part: one call, which gives it to the page."""
+    return b"reportPart(%s,%s)\n" % (script_json(name), script_json(data))

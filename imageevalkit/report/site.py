@@ -1,0 +1,369 @@
+"""The site: ``report/index.html`` with its parts and previews beside it; and ``report.html``, all of it in one file.
+
+The page itself is made of ``page/`` and lies in ``bundle/``. Both open from ``file://``, and load nothing from
+elsewhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import multiprocessing
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+from markupsafe import Markup
+from msgspec.structs import replace
+from tqdm import tqdm
+
+from imageevalkit.atomic import write_atomic
+from imageevalkit.cell import COMPARISONS, SITE
+from imageevalkit.errors import CellFailure
+from imageevalkit.machine import available_cores
+from imageevalkit.metrics import grouped
+from imageevalkit.relations import Relations
+from imageevalkit.report import parts
+from imageevalkit.report.cell_parts import PICTURES, SUMMARY, Shown, Summary, build, preview_path, state_of
+from imageevalkit.report.collect import CellReport, natural
+from imageevalkit.report.index import Beside, Built, Found, index_of, one_up
+from imageevalkit.report.leaderboard import Ranks
+from imageevalkit.report.pages import COMPARISON_PAGE, template
+
+PAGE, SINGLE = "index.html", "report.html"
+_OPENING = '<script type="application/json" data-part="index">'
+_BUNDLE = Path(__file__).parent / "bundle"
+_STATE = ".state.json"
+# A select with more choices than this is a list, not a filter.
+_MAX_CHOICES = 60
+# items that are worth the start of processes, each of which takes 100 MB
+_MANY, _MOST_PROCESSES = 5_000, 4
+# of a picture in base64, and its path
+_EACH_PICTURE = 100
+
+
+class _State(msgspec.Struct):
+    """The folder of the parts of each result, by its file, and what these were made of."""
+
+    made: dict[str, tuple[str, str]]
+
+
+def write_site(
+    place: Path,
+    cells: Sequence[CellReport],
+    found: Found,
+    ranks: Ranks,
+    megabytes: float,
+) -> list[Path]:
+    """Write the site of ``cells`` and what else is ``found`` into ``place``/report, and ``report.html`` beside it where
+    that takes no more than so many ``megabytes``; else it says where the site is. The paths of both.
+
+    Parts of cells whose files are as they were stay. The index goes last, and only then what it does not need any more:
+    until then there is the old site. Raises OSError, CellFailure: a file cannot be written.
+    """
+    site = place / SITE
+    if inside := [cell.key for cell in cells if cell.folder.is_relative_to(site)]:
+        raise CellFailure(
+            f"the report goes into {site}, where the results of {inside[0]} are: rename their folder"
+        )
+    built, state = _build(site, cells)
+    beside = Beside(_scatter(site, cells, found.relations), _comparisons(place))
+    # one after another: what all items are takes more memory than anything else
+    of_benchmark = grouped(
+        ((n, one) for n, one in enumerate(built) if one.folder), lambda one: one[1].report.cell.benchmark
+    )
+    prompts = dict[str, bytes]()
+    counts = dict[str, int]()
+    for name, of_it in of_benchmark.items():
+        part = _prompts(site, of_it)
+        counts[name], prompts[name] = len(part.rows), parts.to_json(part)
+    index = index_of(built, counts, found, beside, ranks, place)
+    if (last := _index_in(site / PAGE)) and replace(index, made=last.made) == last:
+        index = last  # of the time since when it has been so
+    for name in ("page.js", "page.css"):
+        _write(site / name, (_BUNDLE / name).read_bytes())
+    for n, benchmark in enumerate(index.benchmarks):
+        if benchmark.name in prompts:
+            part_name = f"prompts/{n}"
+            _write(
+                site / f"data/{part_name}.js",
+                parts.script_of(part_name, msgspec.Raw(prompts[benchmark.name])),
+            )
+    page = template("index.html.j2", autoescape=True).render(
+        index=Markup(parts.script_json(index).decode()), single=None
+    )
+    _write(site / PAGE, page.encode())
+    _write(site / _STATE, parts.to_json(state))
+    pictures = {sha256 for one in built if one.summary for sha256 in one.summary.pictures}
+    pictures |= {Path(path).stem for path in beside.scatter.values()}
+    _forget(site, {one.folder for one in built}, len(index.benchmarks), pictures)
+    single = place / SINGLE
+    _write(single, _single(site, index, pictures, megabytes))
+    return [site / PAGE, single]
+
+
+def _split(page: Path) -> tuple[str, str, str]:
+    """The JSON of the index in ``page``, and what stands before and behind it. Raises OSError: it cannot be read."""
+    before, opening, rest = page.read_text(encoding="utf-8").partition(_OPENING)
+    text, closing, after = rest.partition("</script>")
+    return before + opening, text, closing + after
+
+
+def _index_in(page: Path) -> parts.Index | None:
+    """None: there is none, or it is of another version."""
+    with contextlib.suppress(OSError, ValueError):
+        return parts.of_json(_split(page)[1].encode(), parts.Index)
+    return None
+
+
+def _scatter(site: Path, cells: Sequence[CellReport], relations: Mapping[str, Relations]) -> dict[str, str]:
+    """The previews of the pictures of all pairs, by the key of the relations. Raises OSError: one cannot be read."""
+    found = dict[str, str]()
+    for cell in cells:
+        if cell.is_latest and (one := relations.get(cell.key)):
+            data = (cell.folder / "relations/scatter.webp").read_bytes()
+            found[one.key] = preview_path(hashlib.sha256(data).hexdigest())
+            _write(site / found[one.key], data)
+    return found
+
+
+def _comparisons(place: Path) -> list[tuple[str, str]]:
+    """Names and paths of the pages of --compare that are there."""
+    pages = [*place.glob(COMPARISON_PAGE), *sorted((place / COMPARISONS).glob(f"*/{COMPARISON_PAGE}"))]
+    return [(page.parent.name, page.relative_to(place).as_posix()) for page in pages]
+
+
+def _write(path: Path, data: bytes) -> None:
+    """A file that is the same already keeps its time: who copies a site copies less."""
+    with contextlib.suppress(OSError):
+        if path.read_bytes() == data:
+            return
+    write_atomic(path, data, durably=False)
+
+
+def _build(site: Path, cells: Sequence[CellReport]) -> tuple[list[Built], _State]:
+    """Each cell with its parts, those made anew that are not there."""
+    before, now = _State({}), _State({})
+    with contextlib.suppress(OSError, ValueError):
+        before = parts.of_json((site / _STATE).read_bytes(), _State)
+    there = {path.stem for path in (site / PICTURES).glob("*/*.webp")}
+    built, changed = [Built(cell) for cell in cells], list[int]()
+    for n, cell in enumerate(cells):
+        if cell.recorded:
+            state, folder = before.made.get(str(cell.source), ("", ""))
+            summary = (
+                Summary.read(site / "data/cells" / folder / SUMMARY) if state == state_of(cell) else None
+            )
+            if summary and summary.holds(cell.folder) and there.issuperset(summary.pictures):
+                now.made[str(cell.source)] = state, folder
+                built[n] = Built(cell, folder, summary.without_shown())
+            else:
+                changed.append(n)
+    for n, (state, folder, summary) in zip(changed, _made(site, [cells[n] for n in changed]), strict=True):
+        now.made[str(cells[n].source)] = state, folder
+        built[n] = Built(cells[n], folder, summary)
+    return built, now
+
+
+def _made(site: Path, cells: Sequence[CellReport]) -> Iterator[tuple[str, str, Summary]]:
+    """What :func:`build` gives of each, by one process for each core where there is much to do."""
+    count = sum(cell.recorded for cell in cells)
+    cores = min(available_cores(), len(cells), _MOST_PROCESSES)
+    # on a terminal alone, and where it takes its time
+    bar = tqdm(total=count, desc="report", unit="item", disable=None, delay=1.0)
+    with bar, contextlib.ExitStack() as stack:
+        mapped: Callable[..., Iterator[tuple[str, str, Summary]]] = map
+        if count >= _MANY and cores > 1:
+            context = multiprocessing.get_context("spawn")  # not a copy of all results
+            mapped = stack.enter_context(ProcessPoolExecutor(cores, context)).map
+        small = [cell.without_parts() for cell in cells]
+        for cell, made in zip(cells, mapped(build, small, [site] * len(small)), strict=True):
+            bar.update(cell.recorded)
+            yield made
+
+
+def _forget(site: Path, folders: set[str], benchmarks: int, pictures: set[str]) -> None:
+    """Remove what no part names any more."""
+    for folder in (site / "data/cells").glob("*"):
+        if folder.name not in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+    for path in (site / "data/prompts").glob("*.js"):
+        if not path.stem.isdecimal() or int(path.stem) >= benchmarks:
+            path.unlink(missing_ok=True)
+    for path in (site / PICTURES).glob("*/*.webp"):
+        if path.stem not in pictures:
+            path.unlink(missing_ok=True)
+
+
+# ---- prompts
+
+
+def _prompts(site: Path, cells: Sequence[tuple[int, Built]]) -> parts.Prompts:
+    """Items of a benchmark's ``cells`` (with their numbers) grouped by what the model was shown; an id means the same
+    prompt for every model."""
+    items, keys, sources = dict[str, Shown](), dict[str, dict[str, str]](), dict[str, _Sources]()
+    for n, one in cells:
+        summary = Summary.read(site / "data/cells" / one.folder / SUMMARY)
+        placed = set(summary.pictures) if summary else set()
+        for item in summary.shown if summary else ():
+            if item.id not in items or not items[item.id].prompt:
+                items[item.id] = item
+            keys.setdefault(item.id, {}).update(item.keys)
+            if item.inputs:
+                found = [_input(n, one.report, placed, path, copy) for _, path, copy in item.inputs]
+                # records of earlier versions name no inputs, but those of another model that was shown the same do
+                for known in (item.id, item.prompt_sha256):
+                    of_model = sources.setdefault(known, {})
+                    what = tuple(sha256 for sha256, _, _ in item.inputs)
+                    if what not in of_model or not all(each.preview for each in of_model[what][1]):
+                        of_model[what] = one.report.model, found
+
+    def shown(id: str) -> str:
+        item = items[id]
+        # the hash also tells apart edits that share one instruction but start from other images
+        return item.prompt_sha256 or item.prompt or id
+
+    rows = [
+        parts.PromptRow(
+            items[ids[0]].prompt,
+            ids,
+            {name: value for id in ids for name, value in keys[id].items()},
+            _inputs([sources.get(id, {}) for id in ids] + [sources.get(items[ids[0]].prompt_sha256, {})]),
+        )
+        for ids in grouped(sorted(items, key=natural), shown).values()
+    ]
+    return parts.Prompts(rows, _filters(rows))
+
+
+_Sources = dict[tuple[str, ...], tuple[str, list[parts.Input]]]
+"""By the hashes of images that a model was shown together: its name, and what there is of them."""
+
+
+def _inputs(known: Sequence[_Sources]) -> list[parts.Input]:
+    """Those of a row: the same for all models, unless the benchmark's images have changed between their runs."""
+    found: _Sources = {}
+    for sources in known:
+        found = {**sources, **found}
+    several = len(found) > 1
+    return [replace(one, of=model) if several else one for model, inputs in found.values() for one in inputs]
+
+
+def _input(n: int, report: CellReport, placed: set[str], path: str, copy_sha256: str) -> parts.Input:
+    """``path`` is empty where the copy is not there; its preview may be."""
+    preview = preview_path(copy_sha256) if copy_sha256 in placed else ""
+    if not path:
+        return parts.Input(preview)
+    return parts.Input(preview, quote(os.fsencode(f"{report.cell.key}/{path}")), n)
+
+
+def _filters(rows: Iterable[parts.PromptRow]) -> dict[str, list[str]]:
+    choices = dict[str, set[str]]()
+    for row in rows:
+        for name, value in row.keys.items():
+            choices.setdefault(name, set()).add(value)
+    shown = {name: values for name, values in choices.items() if 1 < len(values) <= _MAX_CHOICES}
+    return {name: sorted(values, key=natural) for name, values in shown.items()}
+
+
+# ---- all in one file
+
+
+def _single(site: Path, index: parts.Index, pictures: Iterable[str], megabytes: float) -> bytes:
+    """``report.html``; where it would be larger, a page that says where the site is."""
+    names = [f"prompts/{n}" for n, one in enumerate(index.benchmarks) if one.prompts]
+    for cell in index.cells:
+        if cell.folder:
+            files = sorted((site / "data/cells" / cell.folder).glob("*.js"))
+            names += [f"cells/{cell.folder}/{file.stem}" for file in files]
+    paths = [preview_path(sha256) for sha256 in sorted(pictures)]
+    size = sum((site / f"data/{name}.js").stat().st_size for name in names)
+    # the limit is mostly met early: of a large report not all pictures are looked at
+    room = megabytes * 1e6 - size
+    for path in paths:
+        room -= (site / path).stat().st_size * 4 / 3 + _EACH_PICTURE
+        if room < 0:
+            break
+    if room < 0:
+        return template("moved.html.j2", autoescape=True).render(megabytes=f"{megabytes:g}").encode()
+    script = (_BUNDLE / "page.js").read_text(encoding="utf-8")
+    # in a text or a pattern of JavaScript that is the same, and no end of the element that holds it
+    script = script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    images = {
+        path: f"data:image/webp;base64,{base64.b64encode((site / path).read_bytes()).decode()}"
+        for path in paths
+    }
+    inside = {name: _json_of(site / f"data/{name}.js", name) for name in names}
+    inside["pictures"] = parts.script_json(images)
+    return (
+        template("index.html.j2", autoescape=True)
+        .render(
+            index=Markup(parts.script_json(one_up(index)).decode()),
+            single={
+                "style": Markup(
+                    (_BUNDLE / "page.css").read_text(encoding="utf-8").replace("</style", "<\\/style")
+                ),
+                "script": Markup(script),
+                "hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+                "parts": {name: Markup(text.decode()) for name, text in inside.items()},
+            },
+        )
+        .encode()
+    )
+
+
+def _json_of(path: Path, name: str) -> bytes:
+    """The JSON of a part's file."""
+    return path.read_bytes()[len(b"reportPart(%s," % parts.script_json(name)) : -len(b")\n")]
+
+
+# ---- elsewhere
+
+
+def copy_site(
+    site: Path, target: Path, public: Callable[[str], str], of_settings: Callable[[str], str]
+) -> None:
+    """Copy a site that :func:`write_site` wrote, without what lies beside it: whole images are not there. All texts are
+    as ``public`` makes them, those of evaluators and provenance first as ``of_settings`` does. Files that are the same
+    stay as they are.
+
+    Raises OSError: a file cannot be read, or written.
+    """
+    before, text, after = _split(site / PAGE)
+    index = parts.of_json(text.encode(), parts.Index)
+    cells = [
+        replace(
+            cell,
+            evaluator={name: of_settings(value) for name, value in cell.evaluator.items()},
+            provenance={name: of_settings(value) for name, value in cell.provenance.items()},
+        )
+        for cell in index.cells
+    ]
+    alone = replace(
+        index,
+        cells=cells,
+        roots=["" for _ in index.roots],
+        relations=[replace(one, files=[]) for one in index.relations],
+        comparisons=[],
+    )
+    kept = set[Path]()
+    for path in sorted(site.rglob("*")):
+        to = target / path.relative_to(site)
+        if path.is_dir() or path.name.startswith(".") or path.name == PAGE:
+            continue
+        kept.add(to)
+        if path.suffix == ".webp":
+            if not to.exists():
+                to.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, to)
+        else:
+            is_data = path.is_relative_to(site / "data")
+            _write(to, public(path.read_text(encoding="utf-8")).encode() if is_data else path.read_bytes())
+    _write(target / PAGE, (before + public(parts.script_json(alone).decode()) + after).encode())
+    for path in target.rglob("*"):
+        if path.is_file() and path not in kept and path.name != PAGE:
+            path.unlink()

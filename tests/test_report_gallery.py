@@ -1,0 +1,688 @@
+"""The gallery and the voting page of ``output/report/`` in a real browser, from ``file://``."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+pytest.importorskip("selenium", reason="selenium is not installed")
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select
+
+from imageevalkit.cell import Cell
+from imageevalkit.cell.results import Metric
+from imageevalkit.report.__main__ import main
+from tests.support.browser import Browser, browser, needs_axe, needs_browser
+from tests.support.cells import PPOCR, QWEN, Made, write_cell
+from tests.support.generation import generate
+
+pytestmark = needs_browser
+
+HOSTILE = "</script><img src=x onerror='window.hacked=true'><b>bold</b> prompt 3"
+LONG = f"prompt 4 \u202egnp\u202c \x1b[2J {'y' * 10_000}"
+OTHER = "org/模型 #2"
+TEXT, JUDGES, EDITS = "#/gallery/text", "#/gallery/two%20judges", "#/gallery/x%20edits"
+OTHER_CELL = "a[data-column='org/模型 #2']"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    folder = tmp_path_factory.mktemp("report")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IMAGEEVALKIT_OUTPUT", str(folder / "out put #1"))
+        for model, step in (("good", 0.0), (OTHER, 0.01)):
+            items = [_item(p, k, step) for p in range(60) for k in (1, 2)]
+            if step:
+                items[0] = items[0]._replace(outcome="refused", error=("Refused", "policy says no"))
+                items[1] = items[1]._replace(outcome="blank")
+            cell = write_cell(model, "text", items, {"accuracy": Metric(0.5 + step, 120, (0.4, 0.6))})
+            # the settings that the records name
+            cell.fingerprints.write_text(json.dumps({"fingerprint": "f" * 12, "settings": {}}))
+            _answer(cell)
+        for model, evaluator, scale in (("good", PPOCR, 1), (OTHER, QWEN, 100)):
+            items = [Made(f"images/p/{p}_1", f"prompt {p}", value=scale * p / 4) for p in range(1, 4)]
+            metric = {"accuracy": Metric(scale * 0.5, 3, None, scale)}
+            cell = write_cell(model, "two judges", items, metric, evaluator=evaluator)
+        _judge_again(cell)
+        for model in ("good", OTHER):
+            generate(Upside(), Edits(), cell=Cell(model, "x edits"))
+        main([])
+    with browser(folder, folder / "out put #1/report/index.html") as opened:
+        yield opened
+
+
+class Edits:
+    """Images to turn upside down: one of one picture, one of two."""
+
+    dataset_name, dataset_task = "x edits", "edit"
+
+    def __init__(self) -> None:
+        wide, tall = (
+            Image.radial_gradient("L").resize((300, 100)),
+            Image.linear_gradient("L").resize((80, 160)),
+        )
+        lists: list[list[Any]] = [[wide, "turn it"], [tall, "turn this, not", wide]]
+        self.data = [
+            {"input_list": given, "seed": 0, "image_save_path": f"<MODEL_NAME>/x edits/images/{n}.png"}
+            for n, given in enumerate(lists)
+        ]
+
+
+class Upside:
+    """A model that turns its first picture."""
+
+    def generate(self, given: Sequence[Any], seed: int = 42) -> Image.Image:
+        return next(part for part in given if not isinstance(part, str)).rotate(180)
+
+
+def _item(p: int, k: int, step: float) -> Made:
+    prompt = {3: HOSTILE, 4: LONG}.get(p, f"prompt {p}")
+    # the other model falls behind by one hundredth more with every prompt
+    value = round(1 - p / 100 - step * p / 2, 4)
+    keys = {"language": "zh" if p % 2 else "en"}
+    return Made(f"images/p/{p:04}_{k}", prompt, value=value, keys=keys, read=f"read {p}", seed=42 + k)
+
+
+def _answer(cell: Cell) -> None:
+    """Three questions about each item, of which the second is answered wrongly."""
+    scores = [json.loads(line) for line in cell.scores.read_text().splitlines()]
+    replies = []
+    for score in scores:
+        score["points"] = [{"values": {"accuracy": point}, "keys": {}} for point in (1.0, 0.0, 1.0)]
+        for n, raw in enumerate(("yes, a cat", f"no {HOSTILE} \ud83d", "yes")):
+            record = {"item": score["item"], "question": f"question {n}", "status": "ok", "raw": raw}
+            replies.append(record | {"parsed": raw.split(",")[0].split()[0], "evaluator": PPOCR.id})
+    cell.scores.write_text("".join(f"{json.dumps(score)}\n" for score in scores))
+    cell.judgements.write_text("".join(f"{json.dumps(record)}\n" for record in replies))
+
+
+def _judge_again(cell: Cell) -> None:
+    """Another judge's result of the same images, who finds only the last of them better."""
+    other = cell.folder / "evaluators/other"
+    other.mkdir(parents=True)
+    result = json.loads(cell.result.read_text())
+    result["evaluator"]["id"] = "other judge"
+    (other / "result.json").write_text(json.dumps(result))
+    scores = [json.loads(line) for line in cell.scores.read_text().splitlines()]
+    for score, value in zip(scores, (25.0, 50.0, 5.0), strict=True):
+        score |= {"evaluator": "other judge", "values": {"accuracy": value}}
+    (other / "scores.jsonl").write_text("".join(f"{json.dumps(score)}\n" for score in scores))
+
+
+def _go(page: Browser, place: str) -> None:
+    """As a link goes there; the page is loaded where it is not, and draws ``place`` anew."""
+    if not str(page.driver.current_url).startswith(f"{page.file.as_uri()}#"):
+        page.open("#/no/such")
+    for part in ("#/no/such", place):
+        page.driver.execute_script("location.hash = arguments[0]", part)
+        page.wait(lambda part=part: (page.texts("h1") == ["There is no such page."]) == (part == "#/no/such"))
+
+
+def _open(page: Browser, place: str) -> None:
+    _go(page, place)
+    page.wait(lambda: page.all(".g-row .g-caption, .g-empty"))
+
+
+def _prompts(page: Browser) -> list[str]:
+    """Those drawn, from the first."""
+    return page.texts(".g-row .g-prompt .g-text")
+
+
+def _select(page: Browser, label: str) -> Select:
+    found = [one for one in page.all(".g-choice") if one.text.startswith(label)]
+    assert found, f"no choice named {label}"
+    return Select(found[0].find_element("tag name", "select"))
+
+
+def _choose(page: Browser, label: str, choice: str) -> None:
+    _select(page, label).select_by_visible_text(choice)
+
+
+def _counts(page: Browser, text: str) -> None:
+    page.wait(lambda: page.texts(".g-count") == [text])
+
+
+def _first(page: Browser, *prompts: str) -> None:
+    page.wait(lambda: _prompts(page)[: len(prompts)] == [*prompts])
+
+
+def _type(page: Browser, *keys: str) -> None:
+    ActionChains(page.driver).send_keys(*keys).perform()
+
+
+def _search(page: Browser, text: str) -> None:
+    box = page.one(".g input[type=search]")
+    box.clear()
+    box.send_keys(text)
+
+
+def _enlarged(page: Browser) -> list[str]:
+    """Where the large pictures come from, once the best of each has loaded."""
+
+    def sources() -> list[str]:
+        script = (
+            "return [...document.querySelectorAll('.g-stage img')].map((i) => i.naturalWidth ? i.src : '')"
+        )
+        found = list(page.driver.execute_script(script))
+        return found if all(found) and len(page.all(".g-note")) == len(found) else []
+
+    return list(page.wait(sources))
+
+
+def _view(page: Browser, item: str, model: str = "good", more: str = "", place: str = TEXT) -> None:
+    _go(page, f"{place}?item={item}&model={model}{more}")
+    page.wait(lambda: page.all(".g-panel dl"))
+
+
+def test_a_gallery_opens_without_a_console_message_or_a_request(page: Browser) -> None:
+    page.console(), page.requests()
+    page.open()
+    page.one("nav a[href^='#/gallery']").click()
+    page.wait(lambda: page.all(".g-row"))
+    assert page.driver.title == "Gallery: text · ImageEvalKit"
+    _view(page, "images/p/0001_1")
+    assert page.console() == []
+    output = page.file.parent.parent.as_uri()
+    assert [url for url in page.requests() if not url.startswith(output)] == []
+
+
+def test_only_rows_near_the_screen_are_drawn_and_all_can_be_reached(page: Browser) -> None:
+    _open(page, TEXT)
+    _counts(page, "60 prompts")
+    assert 0 < len(page.all(".g-row")) < 20
+    seen = set[str]()
+
+    def scrolled() -> bool:
+        seen.update(_prompts(page))
+        page.driver.execute_script("document.querySelector('.g-scroll').scrollTop += 500")
+        return len(seen) == 60
+
+    page.wait(scrolled, 30)
+    assert len(page.all(".g-row")) < 20
+
+
+def test_search_filter_and_order(page: Browser) -> None:
+    _open(page, TEXT)
+    _search(page, "PROMPT 1")
+    _counts(page, "15 of 60 prompts")
+    _first(page, "prompt 1", "prompt 10")
+    _choose(page, "language", "zh")
+    _counts(page, "10 of 60 prompts")
+    _first(page, "prompt 1", "prompt 11", "prompt 13")
+    _choose(page, "Order", "largest difference between models")
+    _first(page, "prompt 51", "prompt 41")
+    _choose(page, "Order", "highest score first")
+    _first(page, "prompt 1")
+    _search(page, "0007_2")
+    _counts(page, "1 of 60 prompts")
+    assert _prompts(page) == ["prompt 7"]
+    _search(page, "prompt 1 nothing")
+    page.wait(lambda: page.all(".g-empty"))
+    assert page.one(".g-empty").text == "No prompt fits. Clear filters"
+    page.one(".g-empty button").click()
+    _counts(page, "60 prompts")
+
+
+def test_scores_between_two_bounds(page: Browser) -> None:
+    _open(page, TEXT)
+    low, high = page.all(".g-range input")
+    low.send_keys("0.99")
+    high.send_keys("0.995")
+    _counts(page, "1 of 60 prompts")  # of the good 0.99; of the other 1 and 0.985
+    assert _prompts(page) == ["prompt 1"]
+
+
+def test_status_filter_finds_what_went_wrong(page: Browser) -> None:
+    _open(page, TEXT)
+    _choose(page, "Status", "refused")
+    _counts(page, "1 of 60 prompts")
+    assert _prompts(page) == ["prompt 0"]
+    assert page.texts(".g-gone") == ["refused\npolicy says no", "blank\nHTTP 500 after 3 attempts"]
+
+
+def test_scores_of_two_evaluators_are_neither_averaged_nor_drawn_on_one_scale(page: Browser) -> None:
+    _open(page, JUDGES)
+    page.wait(lambda: len(page.all(".g-row:first-of-type .g-thumb")) == 2)
+    assert page.texts(".g-row:first-of-type .g-score") == ["0.250", "25"]
+    meters = page.all(".g-row:first-of-type .g-meter i")
+    assert [one.get_attribute("style") for one in meters] == ["width: 25%;"] * 2
+
+    def orders() -> list[str]:
+        return [option.text for option in _select(page, "Order").options]
+
+    assert "highest score first" not in orders()
+    box = page.all(".g-models input")[0]
+    box.click()
+    page.wait(lambda: "highest score first" in orders())
+    _choose(page, "Order", "highest score first")
+    _first(page, "prompt 3")
+    box.click()
+    page.wait(lambda: "highest score first" not in orders())
+    _first(page, "prompt 1")
+
+
+def test_where_judges_of_the_same_images_disagree(page: Browser) -> None:
+    _open(page, JUDGES)
+    assert page.texts(".g-head bdi") == ["good", OTHER], "two judges of a model are one column"
+    _choose(page, "Order", "largest difference between judges")
+    _first(page, "prompt 3")
+    _choose(page, "Judge", "other judge")
+    page.wait(lambda: page.texts(f".g-row:first-of-type {OTHER_CELL} .g-score") == ["5"])
+    page.one(OTHER_CELL).click()
+    page.wait(lambda: page.all(".g-panel dl"))
+    scores = page.texts(".g-panel")[0]
+    assert "other judge\n\naccuracy\n5" in scores
+    assert "qwen2.5-vl-7b\n\naccuracy\n75" in scores
+
+
+def test_models_can_be_hidden(page: Browser) -> None:
+    _open(page, TEXT)
+    page.all(".g-models input")[0].click()
+    page.wait(lambda: [text.splitlines()[0] for text in page.texts(".g-head > div")] == ["Prompt", OTHER])
+    assert "hide=good" in page.address()
+
+
+def test_enlarging_shows_the_original_and_the_details(page: Browser) -> None:
+    _open(page, TEXT)
+    _choose(page, "Order", f"lowest of {OTHER} first")
+    _first(page, "prompt 59")
+    page.all(".g-row")[0].find_elements("css selector", ".g-thumb")[2].click()
+    [source] = _enlarged(page)
+    assert source.startswith("file:") and source.endswith(".png")
+    panel = page.texts(".g-panel")[0]
+    assert "read 59" in panel
+    assert "seed\n43" in panel
+    page.press(Keys.ARROW_DOWN)
+    page.wait(lambda: "read 58" in page.texts(".g-panel")[0])
+    page.press(Keys.ESCAPE)
+    page.wait(lambda: not page.all("dialog"))
+    page.wait(lambda: page.focused().startswith(f"{OTHER}, images/p/0058_1"))
+
+
+def test_wrong_answers_come_first_and_replies_are_text(page: Browser) -> None:
+    _view(page, "images/p/0001_1")
+    page.wait(lambda: page.all(".g-answers li"))
+    assert page.texts(".g-answers .g-question") == ["question 1", "question 0", "question 2"]
+    assert page.texts(".g-answers .g-sign") == ["✗", "✓", "✓"]
+    assert HOSTILE in page.texts(".g-answers li")[0]
+    assert "1 of 3 wrong" in page.texts(".g-panel")[0]
+    assert page.driver.execute_script("return window.hacked") is None
+
+
+def test_keys_walk_through_items_and_models(page: Browser) -> None:
+    _view(page, "images/p/0001_1")
+    for key, title in (
+        (Keys.ARROW_RIGHT, "good · images/p/0001_2"),
+        (Keys.ARROW_RIGHT, f"{OTHER} · images/p/0001_1"),
+        (Keys.ARROW_DOWN, f"{OTHER} · images/p/0002_1"),
+        (Keys.ARROW_LEFT, "good · images/p/0002_2"),
+        (Keys.ARROW_UP, "good · images/p/0001_2"),
+    ):
+        page.press(key)
+        page.wait(lambda title=title: page.texts(".g-bar h2") == [title])
+    page.press("?")
+    page.wait(lambda: len(page.all("dialog")) == 2)
+    assert "compare with the next model" in page.one(".g-help").text
+    page.press(Keys.ESCAPE)
+    page.wait(lambda: len(page.all("dialog")) == 1)
+
+
+def test_arrows_go_from_image_to_image_of_the_list(page: Browser) -> None:
+    _open(page, TEXT)
+    page.driver.execute_script("document.querySelector('a.g-thumb').focus()")
+    page.press(Keys.ARROW_RIGHT)
+    for p in range(12):
+        page.wait(lambda p=p: page.focused().startswith(f"good, images/p/{p:04}_2"))
+        page.press(Keys.ARROW_DOWN)
+    page.wait(lambda: page.focused().startswith("good, images/p/0012_2"))
+
+
+def test_a_link_brings_back_the_whole_view_and_back_leads_out_of_it(page: Browser) -> None:
+    _open(page, f"{TEXT}?q=prompt+1&key.language=zh&sort=gap&hide=good")
+    _counts(page, "10 of 60 prompts")
+    page.all(".g-models input")[0].click()
+    _first(page, "prompt 51")
+    page.one(".g-thumb").click()
+    page.wait(lambda: page.all(".g-panel"))
+    page.press("c")
+    page.press("l")
+    page.wait(lambda: page.all(".g-split"))
+    page.press("+")
+    page.wait(lambda: "zoom=1.4" in page.address())
+    link = page.address()
+    page.driver.back()
+    page.wait(lambda: not page.all("dialog"))
+    _counts(page, "10 of 60 prompts")
+    page.open(link)
+    page.wait(lambda: page.all(".g-split") and page.all(".g-zoom img"))
+    assert page.texts(".g-stage figcaption span") == ["good", OTHER]
+    assert "scale(1.4)" in str(page.one(".g-zoom").get_attribute("style"))
+    page.press(Keys.ESCAPE)
+    page.wait(lambda: not page.all("dialog"))
+    _first(page, "prompt 51")
+
+
+def test_compare_side_by_side_by_turns_and_with_a_slider(page: Browser) -> None:
+    _view(page, "images/p/0001_1")
+    page.press("c")
+    page.wait(lambda: page.texts(".g-stage figcaption") == ["good", OTHER])
+    assert len(_enlarged(page)) == 2
+    assert [panel.get_attribute("aria-label") for panel in page.all(".g-panel")] == [
+        *("good, images/p/0001_1", f"{OTHER}, images/p/0001_1")
+    ]
+    page.press("f")
+    page.wait(lambda: page.texts(".g-stage figcaption") == ["good (1/2)"])
+
+    def seen() -> list[str]:
+        return page.texts(".g-layer[data-shown=true] img") and [
+            str(one.get_attribute("alt")).split(",")[0] for one in page.all(".g-layer[data-shown=true] img")
+        ]
+
+    assert page.wait(seen) == ["good"]
+    page.press(" ")
+    page.wait(lambda: page.texts(".g-stage figcaption") == [f"{OTHER} (2/2)"])
+    assert page.wait(seen) == [OTHER]
+    page.press("l")
+    page.wait(lambda: page.all(".g-split"))
+
+    def split() -> float:
+        clip = page.driver.execute_script("return document.querySelectorAll('.g-layer')[1].style.clipPath")
+        return float(
+            clip.removesuffix(")").removesuffix("%").split()[-1].removeprefix("inset(").removesuffix("px")
+        )
+
+    assert split() == 50
+    frame = page.one(".g-frame")
+    quarter = frame.rect["width"] / 4
+    ActionChains(page.driver).move_to_element(frame).click_and_hold().move_by_offset(
+        quarter, 0
+    ).release().perform()
+    page.wait(lambda: split() == pytest.approx(75, abs=1))
+    slider = page.one("input[type=range]")
+    slider.send_keys(Keys.HOME)
+    page.wait(lambda: split() == 0)
+
+
+def test_zoom_and_pan_by_wheel_mouse_and_keys(page: Browser) -> None:
+    _view(page, "images/p/0001_1", more="&with=org/模型 %232")
+    _enlarged(page)
+
+    def styles() -> set[str]:
+        return {str(one.get_attribute("style")) for one in page.all(".g-zoom")}
+
+    whole = styles()
+    ActionChains(page.driver).double_click(page.one(".g-frame")).perform()
+    page.wait(lambda: styles() != whole)
+    assert len(styles()) == 1, "both images show the same part"
+    assert "scale(3)" in styles().pop()
+    page.press("0")
+    page.wait(lambda: styles() == whole)
+    page.driver.execute_script(
+        "const f = document.querySelector('.g-frame'), b = f.getBoundingClientRect();"
+        "f.dispatchEvent(new WheelEvent('wheel', "
+        "{deltaY: -400, clientX: b.left, clientY: b.top, bubbles: true, cancelable: true}))"
+    )
+    page.wait(lambda: "scale(2.71" in styles().pop())
+    assert "translate(85.9" in styles().pop(), "what is under the pointer stays there"
+    page.press(Keys.SHIFT + Keys.ARROW_RIGHT)
+    page.wait(lambda: "translate(75.9" in styles().pop())
+
+
+def test_id_command_and_link_are_copied(page: Browser) -> None:
+    _view(page, "images/p/0001_1")
+    page.driver.execute_script(
+        "window.copied = []; navigator.clipboard.writeText = async (text) => { window.copied.push(text) }"
+    )
+    for text in ("Copy id", "Copy command"):
+        next(one for one in page.all(".g-panel button") if one.text == text).click()
+    next(one for one in page.all(".g-bar button") if one.text == "Copy link").click()
+    page.wait(lambda: len(page.driver.execute_script("return window.copied")) == 3)
+    item, command, link = page.driver.execute_script("return window.copied")
+    assert item == "images/p/0001_1"
+    assert "--model_names good --ds_names text" in command
+    assert page.one(".g-command").text == command
+    assert link == page.file.as_uri() + page.address()
+
+
+def test_without_the_originals_the_preview_is_enlarged(page: Browser, tmp_path: Path) -> None:
+    alone = tmp_path / "moved"
+    shutil.copytree(page.file.parent, alone)
+    moved = Browser(page.driver, alone / "index.html")
+    _view(moved, "images/p/0001_1")
+    [source] = _enlarged(moved)
+    assert "/pictures/" in source
+    assert "this is the preview" in moved.one(".g-stage").text
+    _view(moved, "images/0", place=EDITS)
+    assert all("/pictures/" in place for place in _enlarged(moved))
+    page.console()
+
+
+def test_one_file_holds_the_gallery(page: Browser, tmp_path: Path) -> None:
+    alone = tmp_path / "alone.html"
+    shutil.copyfile(page.file.parent.parent / "report.html", alone)
+    single = Browser(page.driver, alone)
+    _open(single, TEXT)
+    _view(single, "images/p/0001_1")
+    [source] = _enlarged(single)
+    assert source.startswith("data:image/webp")
+    assert single.texts(".g-answers .g-question")[0] == "question 1"
+    page.console()
+
+
+def test_an_edit_is_shown_beside_its_source(page: Browser) -> None:
+    page.console()
+    _open(page, EDITS)
+    page.wait(lambda: len(page.all(".g-row:first-of-type .g-picture")) == 3)
+    assert [text.splitlines()[0] for text in page.texts(".g-head > div")] == [
+        "Prompt",
+        "source",
+        "good",
+        OTHER,
+    ]
+    assert page.texts(".g-sources .g-caption") == ["source", "source 1", "source 2"]
+    source, *results = [one.rect for one in page.all(".g-row:first-of-type .g-picture")]
+    assert len(results) == 2, "the source of all models is there once"
+    assert source["x"] + source["width"] <= results[0]["x"]
+    page.wait(lambda: page.one(".g-sources .g-picture img").get_property("naturalWidth"))
+    source = page.one(".g-sources .g-picture").rect
+    assert source["width"] == pytest.approx(3 * source["height"], rel=0.05)
+    page.driver.execute_script("document.querySelector('.g-sources a').focus()")
+    page.press(Keys.ENTER)
+    page.wait(lambda: page.texts(".g-stage figcaption") == ["source", "result"])
+    assert [place.rpartition(".")[2] for place in _enlarged(page)] == ["webp", "png"]
+    assert all(place.startswith("file:") and "/pictures/" not in place for place in _enlarged(page))
+    before, after = [one.rect for one in page.all(".g-stage .g-frame")]
+    assert before["x"] + before["width"] <= after["x"]
+    assert before["width"] == pytest.approx(after["width"], abs=1)
+    page.press(Keys.ARROW_DOWN)
+    page.wait(lambda: page.texts(".g-stage figcaption") == ["source 1", "source 2", "result"])
+    page.press("f")
+    page.wait(lambda: page.texts(".g-stage figcaption") == ["source 1 (1/3)"])
+    page.press("l")
+    page.wait(lambda: page.texts(".g-stage figcaption span") == ["source 1", "result"])
+    page.press(Keys.ESCAPE)
+    assert page.console() == []
+
+
+def test_hostile_prompts_are_shown_and_not_run(page: Browser) -> None:
+    _open(page, f"{TEXT}?q=bold")
+    _first(page, HOSTILE)
+    page.one(".g-thumb").click()
+    page.wait(lambda: page.all(".g-panel dl"))
+    assert HOSTILE in page.texts(".g-panel")[0]
+    assert page.driver.execute_script("return window.hacked") is None
+
+
+def test_a_prompt_of_ten_thousand_characters_is_cut_until_it_is_asked_for(page: Browser) -> None:
+    _open(page, f"{TEXT}?q=gnp")
+    row = page.one(".g-row")
+    page.wait(lambda: 0 < row.rect["height"] < 700)
+    more = row.find_element("css selector", ".g-prompt .more")
+    more.click()
+    page.wait(lambda: row.rect["height"] > 2000)
+    assert _prompts(page) == [LONG]
+    assert page.driver.execute_script("return document.documentElement.scrollWidth - innerWidth") <= 0
+
+
+def test_a_link_to_what_is_not_there_says_so(page: Browser) -> None:
+    page.open(f"{TEXT}?item=images/none&model=good")
+    page.wait(lambda: page.all("dialog"))
+    assert "There is no image images/none" in page.one("dialog").text
+    page.one("dialog button").click()
+    page.wait(lambda: not page.all("dialog"))
+    assert page.address() == TEXT
+
+
+COMPARED = f"{TEXT}?item=images/p/0001_1&model=good&with=org/模型 %232"
+PLACES = (
+    *(TEXT, f"{TEXT}?item=images/p/0000_1&model=org/模型 %232", COMPARED, f"{COMPARED}&mode=slider", EDITS),
+    *("#/vote", "#/vote?stage=vote", "#/vote?stage=end", "#/votes"),
+)
+
+
+NARROW = (TEXT, COMPARED, f"{EDITS}?item=images/1&model=good", "#/vote?stage=vote")
+
+
+_SHOW = """
+const [place, done] = arguments;
+addEventListener("hashchange", () => requestAnimationFrame(() => requestAnimationFrame(done)), {once: true});
+location.hash = place;
+"""
+
+
+def _loads(page: Browser) -> bool:
+    text = page.texts("main")[0]
+    return "Loading" in text or "加载中" in text
+
+
+@needs_axe
+@pytest.mark.parametrize(
+    ("theme", "language", "width", "places", "rules"),
+    [
+        ("dark", "zh", 1280, PLACES, ()),
+        # what is another in another theme, and where things lie in another way
+        ("light", "en", 390, NARROW, ("color-contrast", "scrollable-region-focusable")),
+    ],
+)
+def test_readable_in_both_themes_and_languages_wide_and_narrow(
+    page: Browser, theme: str, language: str, width: int, places: Sequence[str], rules: Sequence[str]
+) -> None:
+    page.driver.execute_script(f"localStorage.theme = '{theme}'; localStorage.language = '{language}'")
+    page.width(width)
+    try:
+        page.open()
+        for place in places:
+            page.driver.execute_async_script(_SHOW, place)
+            page.wait(lambda: page.all("main h1") and not page.all(".g-wait") and not _loads(page))
+            assert page.faults(*rules) == [], place
+            wide = page.driver.execute_script("return document.documentElement.scrollWidth - innerWidth")
+            assert wide <= 0, place
+    finally:
+        page.driver.execute_script("localStorage.theme = 'system'; localStorage.language = 'en'")
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        page.open()
+
+
+def test_twenty_blind_votes_by_keys(page: Browser, tmp_path: Path) -> None:
+    page.console()
+    page.driver.execute_cdp_cmd(
+        "Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)}
+    )
+    page.open("#/vote?benchmarks=text%3Bx+edits&n=20")
+    page.driver.execute_script("localStorage.clear()")
+    page.open("#/vote?benchmarks=text%3Bx+edits&n=20")
+    box = page.one(".g-vote input[required]")
+    box.clear()
+    box.send_keys("anna")
+    page.one("button[type=submit]").click()
+    for n in range(20):
+        page.wait(lambda n=n: page.texts(".g-progress") == [f"{n} of 20"] and len(page.all("canvas")) > 1)
+        if n == 7:
+            _type(page, "u")
+            page.wait(lambda: page.texts(".g-progress") == ["6 of 20"] and len(page.all("canvas")) > 1)
+            _type(page, "0")
+            page.wait(lambda: page.texts(".g-progress") == ["7 of 20"] and len(page.all("canvas")) > 1)
+        html = page.driver.execute_script("return document.documentElement.outerHTML + document.title")
+        assert "good" not in html
+        assert "模型" not in html and "%E6%A8%A1" not in html
+        _type(page, "120"[n % 3])
+    page.wait(lambda: page.texts(".g-progress") == ["20 of 20"])
+    assert page.texts(".g-empty") == ["That was all you wanted to compare. Thank you."]
+    next(one for one in page.all(".g-votebar button") if one.text == "End and show names").click()
+    page.wait(lambda: page.texts("h1") == ["Your votes"])
+    assert set(page.texts("tbody th")) == {"good", OTHER}
+    next(one for one in page.all("button") if one.text == "Save votes to a file").click()
+    file = tmp_path / "votes-anna.json"
+    page.wait(file.is_file)
+    saved = json.loads(file.read_text())
+    assert (saved["format"], saved["voter"]) == ("imageevalkit-votes/1", "anna")
+    votes = saved["votes"]
+    assert len(votes) == 20
+    assert {vote["benchmark"] for vote in votes} == {"text", "x edits"}, "the least compared first"
+    assert len({(vote["benchmark"], vote["item"]) for vote in votes}) == 20
+    assert [vote["winner"] for vote in votes[:3]] == ["left", "right", "tie"]
+    assert {(vote["left"], vote["right"]) for vote in votes} == {("good", OTHER), (OTHER, "good")}, (
+        "by chance"
+    )
+    assert not {"images/p/0000_1", "images/p/0000_2"} & {vote["item"] for vote in votes}, "one has no image"
+    assert all(vote["seconds"] >= 0 and vote["time"].endswith("Z") for vote in votes)
+    _forget_and_load(page, file, tmp_path)
+    assert page.console() == []
+
+
+def _forget_and_load(page: Browser, file: Path, folder: Path) -> None:
+    page.open("#/vote")
+    assert page.texts(".g-files h2") == ["20 votes are kept in this browser."], "a new visit has them"
+    next(one for one in page.all("button") if one.text == "Forget all votes").click()
+    page.driver.switch_to.alert.accept()
+    page.wait(lambda: page.texts(".g-files h2") == ["0 votes are kept in this browser."])
+    bad = folder / "bad.json"
+    bad.write_text(json.dumps({"format": "imageevalkit-votes/1", "voter": "b", "votes": [{"item": 3}]}))
+    page.one("input[type=file]").send_keys(str(bad))
+    page.wait(
+        lambda: page.texts(".g-files [role=status]") == ["bad.json: vote 1 is no vote; nothing is loaded."]
+    )
+    page.one("input[type=file]").send_keys(str(file))
+    page.wait(lambda: page.texts(".g-files h2") == ["20 votes are kept in this browser."])
+    page.one("input[type=file]").send_keys(str(file))
+    page.wait(lambda: "0 new votes" in page.one(".g-files").text)
+
+
+def test_what_votes_say_of_models_and_judges(page: Browser, tmp_path: Path) -> None:
+    row = {"wins": 8, "losses": 2, "ties": 1}
+    rows = [
+        {"model": HOSTILE, "rating": 1612.4, "low": 1550.0, "high": 1700.0, **row},
+        {"model": OTHER, "rating": 1388.0, "low": 1300.0, "high": 1450.0, **row},
+    ]
+    judge = {"evaluator": "ppocr-v4", "benchmark": "text", "metric": "accuracy"}
+    votes = {
+        "votes": 11,
+        "files": ["anna.json"],
+        "notes": ["a note"],
+        "tables": [{"benchmark": "", "rows": rows}],
+        "judges": [judge | {"agreement": 0.81, "low": 0.6, "high": 0.9, "n": 11}],
+    }
+    before, _, rest = page.file.read_text().partition('data-part="index">')
+    index, _, after = rest.partition("</script>")
+    data = json.dumps(json.loads(index) | {"votes": votes}).replace("<", "\\u003c")
+    for name in ("page.js", "page.css"):
+        shutil.copyfile(page.file.parent / name, tmp_path / name)
+    (tmp_path / "index.html").write_text(f'{before}data-part="index">{data}</script>{after}')
+    said = Browser(page.driver, tmp_path / "index.html")
+    said.console()
+    said.open()
+    said.one("nav a[href='#/votes']").click()
+    said.wait(lambda: said.all(".chart svg"))
+    assert said.texts("tbody th") == [HOSTILE, OTHER, "ppocr-v4"]
+    assert said.texts("tbody td")[:4] == ["1612 [1550, 1700]", "8", "2", "1"]
+    assert said.texts("tbody tr:last-child td")[-4:] == ["text", "accuracy", "81 % [60, 90]", "11"]
+    assert "a note" in said.one("main").text
+    assert said.driver.execute_script("return window.hacked") is None
+    assert said.console() == []
