@@ -200,7 +200,9 @@ def _board(board: Board, members: Sequence[Result], every: Mapping[Board, Any]) 
 def _smallest(members: Sequence[Result], name: str) -> float | None:
     """What the two best can show."""
     measured = [
-        Measured(one.model, one.metrics[name]) for one in members if one.headline and name in one.metrics
+        Measured(one.model, one.metrics[name], one.noise_of(name))
+        for one in members
+        if one.headline and name in one.metrics
     ]
     measured = [one for one in measured if one.metric.value is not None and one.metric.parts]
     if len(measured) < 2:
