@@ -80,8 +80,8 @@ _FEWEST = 30
 
 
 def smallest_difference(first: Measured, second: Measured) -> float | None:
-    """``smallest`` of :func:`power_of` to 0.1 %, and not below what the judge's noise hides, in a thousandth of the time that it takes to load statsmodels; None
-    too of fewer than 30 prompts.
+    """``smallest`` of :func:`power_of` to 0.1 %, and not below what the judge's noise hides, in a thousandth of the
+    time that it takes to load statsmodels; None too of fewer than 30 prompts.
 
     By the normal distribution, with half the square of its quantile for Student's t (Guenther 1981, The American
     Statistician 35).
