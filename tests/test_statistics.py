@@ -426,6 +426,10 @@ def test_the_smallest_difference_is_that_of_statsmodels() -> None:
     effect = TTestPower().solve_power(nobs=250, alpha=0.05, power=0.8)
     assert power.smallest == pytest.approx(effect * spread, rel=1e-6)
     assert smallest_difference(measured("a", a), measured("b", b)) == pytest.approx(power.smallest, rel=1e-3)
+    # a test of what the judge alone makes, which has half the variance in each
+    noisy = measured("a", a)._replace(noise=0.1)
+    of_noise = (1.95996 + 0.84162) * math.sqrt(2) * 0.1
+    assert smallest_difference(noisy, measured("b", b)) == pytest.approx(of_noise, rel=1e-3)
     # as many as there are show the smallest difference, and four times as many half of it
     assert power.images_for(power.smallest) == pytest.approx(250, abs=1)
     assert power.images_for(power.smallest / 2) == pytest.approx(1000, abs=6)

@@ -84,8 +84,8 @@ class Move:
     @property
     def verdict(self) -> str:
         """``better``, ``worse``, ``cannot be told apart``, ``within the judge's noise`` (which alone may make as much)
-        or ``not tested``. Of judges, and of metrics that are no
-        headline, ``higher`` and ``lower``: no file says whether less of those is better (an edit distance)."""
+        or ``not tested``. Of judges, and of metrics that are no headline, ``higher`` and ``lower``: no file says
+        whether less of those is better (an edit distance)."""
         if self.found.p is None:
             return "not tested"
         if not self.found.told:

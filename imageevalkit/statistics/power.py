@@ -80,8 +80,8 @@ _FEWEST = 30
 
 
 def smallest_difference(first: Measured, second: Measured) -> float | None:
-    """``smallest`` of :func:`power_of` to 0.1 %, in a thousandth of the time that it takes to load statsmodels; None
-    too of fewer than 30 prompts. Never less than the judge's noise alone may make.
+    """``smallest`` of :func:`power_of` to 0.1 %, and not below what the judge's noise hides, in a thousandth of the
+    time that it takes to load statsmodels; None too of fewer than 30 prompts.
 
     By the normal distribution, with half the square of its quantile for Student's t (Guenther 1981, The American
     Statistician 35).
@@ -90,5 +90,5 @@ def smallest_difference(first: Measured, second: Measured) -> float | None:
     if found.spread is None or found.n < _FEWEST:
         return None
     level, power = _NORMAL
-    by_items = (level + power) / math.sqrt(found.n - level**2 / 2) * found.spread
-    return max(by_items, (level + power) * found.noise)
+    by_items = found.spread / math.sqrt(found.n - level**2 / 2)
+    return (level + power) * max(by_items, found.noise)
