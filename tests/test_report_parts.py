@@ -252,6 +252,25 @@ def test_questions_with_their_answers_come_wrong_ones_first() -> None:
     assert (answers[0]["value"], answers[0]["who"], "value" in answers[1]) == ("no", "ppocr-v4", False)
 
 
+def test_a_cell_says_what_was_answered_most_often() -> None:
+    cell = write_cell("a", "text", TWO, HALF)
+    said = [("images/p/1", "yes"), ("images/p/2", "no"), ("images/p/2", "no")]
+    answered(
+        cell,
+        *(
+            {"item": item, "question": str(n), "raw": f"I say {word}", "parsed": word}
+            for n, (item, word) in enumerate(said)
+        ),
+    )
+    assert reported().cell("a", "text")["words"] == [
+        {"value": "no", "count": 2},
+        {"value": "yes", "count": 1},
+    ]
+    many = [{"item": "images/p/1", "question": str(n), "parsed": f"text {n}"} for n in range(40)]
+    answered(cell, *many)
+    assert "words" not in reported().cell("a", "text"), "texts that were read are all different"
+
+
 def test_one_reply_to_several_questions_is_an_answer_to_each() -> None:
     cell = write_cell("a", "text", TWO, HALF)
     answered(cell, {"question": "all", "raw": "yes\nno", "parsed": ["yes", "no"]})

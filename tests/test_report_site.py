@@ -111,8 +111,9 @@ def test_models_are_sorted_by_a_heading_and_the_address_says_so(page: Browser) -
     page.one(f"{heading} button").click()
     rising = _models(page, "Heat map")
     assert page.one(heading).get_attribute("aria-sort") == "ascending"
-    assert rising[-1] == "lacking", "what has no number is neither best nor worst"
-    assert rising[-2] == "org/模型 #2"
+    # one of them has not a whole score on each benchmark
+    assert rising[-2:] == ["good", "lacking"], "what has no number is neither best nor worst"
+    assert rising[-3] == "org/模型 #2"
     assert _models(page, "Leaderboard") == first
     assert page.address() == "#/?heat=mean"
     page.open(page.address())

@@ -139,9 +139,11 @@ def build(report: CellReport, site: Path) -> tuple[str, str, Summary]:
 
 def _words(answers: Iterable[Sequence[parts.Answer]]) -> list[parts.Word]:
     """The values that were read most often, and how often any other (""); none of replies that are all different."""
-    counts = Counter(
-        answer.value[:_LONGEST_WORD] for of_item in answers for answer in of_item if answer.value
-    )
+    # a value that is the reply itself is not written twice
+    values = [
+        answer.value or answer.reply for of_item in answers for answer in of_item if answer.status == "ok"
+    ]
+    counts = Counter(value[:_LONGEST_WORD] for value in values if value)
     most = counts.most_common(_MOST_WORDS)
     if not most or (most[0][1] == 1 and len(counts) > _MOST_WORDS):
         return []
