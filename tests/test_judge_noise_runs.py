@@ -216,4 +216,4 @@ def test_the_plan_tells_what_is_asked_again(judged_runs: Judged) -> None:
     assert told.stdout.count("7 asked again, and 18 probes") == len(BENCHMARKS)
     wrong = judged_runs.run("--judge_repeats", "some")
     assert wrong.returncode == 2
-    assert "--judge_repeats is 'some'" in wrong.stderr
+    assert "--judge_repeats: 'some' is no number of questions" in wrong.stderr

@@ -153,6 +153,7 @@ def test_every_option_of_a_run_is_taken(root: Path) -> None:
             "--save_baseline=b.zip",
             "--until=reference-noise vs reference-typeset",
             "--watch=.",
+            "--report_mb=10",
         ),
     ]
     assert {w.partition("=")[0] for w in words if w.startswith("--")} | {
