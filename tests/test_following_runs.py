@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -105,7 +106,11 @@ class Runs:
         result = json.loads((self.folder / "result.json").read_text())
         for name in ("time", "run", "generation_seconds"):
             del result["provenance"][name]
-        return {"result": result, "scores": self.lines("scores.jsonl"), "asked": self.asked()}
+        scores = [
+            {**one, "reason": re.sub(r" in \d+ s\b", "", one.get("reason", ""))}
+            for one in self.lines("scores.jsonl")
+        ]
+        return {"result": result, "scores": scores, "asked": self.asked()}
 
     def forget(self) -> None:
         shutil.rmtree(self.checkout / "output")
