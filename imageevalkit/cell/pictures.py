@@ -50,16 +50,6 @@ def keep_thumbnail(cell: Cell, sha256: str, thumbnail: bytes, modified: int) -> 
             os.utime(kept, ns=(modified, modified))
 
 
-def is_unchanged(cell: Cell, sha256: str, image: Path) -> bool:
-    """Whether the file ``image`` is the one of which ``cell`` has a thumbnail under this hash: of the same time.
-
-    False may also be of a copy, of a cell of an earlier version, of one of several equal images.
-    """
-    with contextlib.suppress(OSError):
-        return image.stat().st_mtime_ns == thumbnail_path(cell, sha256).stat().st_mtime_ns
-    return False
-
-
 def thumbnail_path(cell: Cell, sha256: str) -> Path:
     """Where ``cell`` keeps the thumbnail of the image with this hash, if it does."""
     return cell.folder / THUMBNAILS / f"{sha256}.webp"

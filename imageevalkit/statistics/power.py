@@ -50,7 +50,6 @@ def power_of(first: Measured, second: Measured | None = None) -> Power | None:
     """By the scores of one model, or what two have in common; None where the files say neither what items
     give nor an interval, or of fewer than two.
 
-
     As of a t-test (statsmodels' ``TTestPower``), which the permutation test of :func:`compare` equals in power
     (Lehmann and Romano, "Testing Statistical Hypotheses", section 15.2).
     """
