@@ -482,27 +482,27 @@ def test_all_kinds_of_questions_about_an_image_share_its_one_vision_pass(
 def test_the_likeliest_tokens_are_the_largest_of_the_whole_vocabulary(
     judge: Callable[..., TransformersJudge], checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Alone and beside other questions about the image, whatever the temperature."""
+    """Alone and beside other questions about the image, whatever the temperature.
+
+    Tokens may share a text (parts of characters, special tokens): the answer holds the sum of their probabilities.
+    """
     plain = PlainJudge(checkpoint("qwen3_vl"))
     questions = questions_about(tmp_path, 2)[:4]
     asking = [replace(q, choices=(), sampling=Sampling(1, 1.0), likeliest=5) for q in questions]
     for together in (asking, asking[:1]):
         for question, reply in zip(together, replies(judge(), together), strict=True):
             found = reply.probabilities or {}
-            assert reply.outside == 0 and reply.text == next(iter(found))
-            assert [*found.values()] == sorted(found.values(), reverse=True) and 0 < sum(found.values()) < 1
-            vocabulary = plain.processor.tokenizer.get_vocab().values()
-            texts = plain.processor.tokenizer.batch_decode(
-                [[one] for one in vocabulary], skip_special_tokens=True
-            )
-            # of a token that its own text begins with
-            wanted = replace(question, likeliest=0, choices=tuple({text for text in texts if text.isalnum()}))
-            expected = plain.ask(wanted).probabilities
+            vocabulary = plain.first_tokens(question)
+            five = sorted((one for _, one in vocabulary), reverse=True)[:5]
+            assert sum(found.values()) == pytest.approx(sum(five), abs=_CLOSE)
             for text, probability in found.items():
-                if text.isalnum():
-                    assert probability == pytest.approx(expected[text], abs=_CLOSE)
-            largest = max(expected.values())
-            assert largest <= max(found.values()) + _CLOSE
+                same_text = [one for other, one in vocabulary if other == text]
+                # another CPU may exchange tokens that are as likely as the fifth, but for rounding
+                surely, at_most = (
+                    sum(one for one in same_text if one >= five[-1] + margin) for margin in (_CLOSE, -_CLOSE)
+                )
+                assert surely - _CLOSE <= probability <= at_most + _CLOSE
+            assert reply.outside == 0 and reply.text in found
 
 
 def test_a_drawn_reply_depends_on_its_seed_and_not_on_its_company(

@@ -82,6 +82,26 @@ class PlainJudge:
         """The first token of the reply."""
         import torch
 
+        probabilities, ids = self._first_probabilities(question, **options)
+        encode = self.processor.tokenizer.encode
+        return PlainAnswer(
+            self.processor.batch_decode([torch.argmax(probabilities)])[0],
+            {wanted: probabilities[encode(wanted)[0]].item() for wanted in question.choices},
+            ids,
+        )
+
+    def first_tokens(self, question: Question) -> list[tuple[str, float]]:
+        """Text and probability of each token of the vocabulary as the first one of the reply."""
+        probabilities = self._first_probabilities(question)[0].tolist()
+        texts = self.processor.tokenizer.batch_decode(
+            [[token] for token in range(len(probabilities))], skip_special_tokens=True
+        )
+        return list(zip(texts, probabilities, strict=True))
+
+    def _first_probabilities(self, question: Question, **options: Any) -> tuple[Any, list[int]]:
+        """Probabilities of the first token, shape (vocabulary,), and the ids of the prompt."""
+        import torch
+
         inputs = self.inputs(question)
         out = self.model.generate(
             **inputs,
@@ -91,13 +111,7 @@ class PlainJudge:
             return_dict_in_generate=True,
             **options,
         )
-        probabilities = torch.nn.functional.softmax(out.scores[0], dim=-1)
-        encode = self.processor.tokenizer.encode
-        return PlainAnswer(
-            self.processor.batch_decode([torch.argmax(probabilities)])[0],
-            {wanted: probabilities[0, encode(wanted)[0]].item() for wanted in question.choices},
-            inputs["input_ids"][0].tolist(),
-        )
+        return torch.nn.functional.softmax(out.scores[0][0], dim=-1), inputs["input_ids"][0].tolist()
 
     def generate(self, question: Question, **options: Any) -> PlainReply:
         """The whole reply, drawn as ``options`` of transformers' ``generate`` say."""
