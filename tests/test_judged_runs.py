@@ -63,6 +63,7 @@ class Judged:
         for name in BENCHMARKS:
             for path in ("judgements.jsonl", "result.json", "scores.jsonl"):
                 (self.folder(name) / path).unlink(missing_ok=True)
+            shutil.rmtree(self.folder(name) / "evaluators", ignore_errors=True)
         self.server.requests.clear()
 
     def judgements(self, benchmark: str) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from types import MappingProxyType
@@ -40,6 +40,7 @@ class Kit:
     checkout: Path
     server: JudgeServer
     weights: dict[str, str]
+    asked: int = 0  # requests of the run of all tasks
 
     def run(
         self,
@@ -73,6 +74,10 @@ class Kit:
         path = self.folder(benchmark) / "official" / f"oneig_{task}.json"
         loaded: dict[str, Any] = json.loads(path.read_text())
         return loaded
+
+    def forget(self, model: str) -> None:
+        """Remove what another test may have left: images of another size, a fuller result."""
+        shutil.rmtree(self.folder("oneig", model), ignore_errors=True)
 
     def value(self, benchmark: str, metric: str) -> float:
         found: float = self.result(benchmark)["metrics"][metric]["value"]
@@ -125,11 +130,14 @@ def with_dreamsim(kit: Kit, tmp_path_factory: pytest.TempPathFactory) -> Kit:
 
 
 @pytest.fixture(scope="module")
-def all_tasks(with_dreamsim: Kit) -> Kit:
-    """After a run of all five tasks in English."""
-    ended = with_dreamsim.run("oneig", images_per_prompt=PER_PROMPT)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return with_dreamsim
+def all_tasks(with_dreamsim: Kit) -> Iterator[Kit]:
+    """The kit after a run of all five tasks in English, with a judge of its own, which counts that run's requests."""
+    with JudgeServer() as server:
+        kit = replace(with_dreamsim, server=server)
+        ended = kit.run("oneig", images_per_prompt=PER_PROMPT)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        kit.asked = len(server.requests)
+        yield kit
 
 
 def asked(kit: Kit, benchmark: str, model: str = "reference-noise") -> int:
@@ -152,7 +160,7 @@ def test_all_five_tasks(all_tasks: Kit) -> None:
         "scored by the official rules (the other choice is corrected), 2 images per prompt" in result["notes"]
     )
     assert all_tasks.weights["csd"] not in json.dumps(result["evaluator"]), "a place decides nothing"
-    assert result["provenance"]["judge_calls"] == len(all_tasks.server.requests)
+    assert result["provenance"]["judge_calls"] == all_tasks.asked
     sent = all_tasks.server.requests[0].fields["messages"][0]["content"]
     assert [part["type"] for part in sent] == ["image_url", "text"], "first the image, no system turn"
 
@@ -281,6 +289,7 @@ def test_chinese_has_a_class_of_its_own_and_no_lengths(kit: Kit) -> None:
 
 def test_a_judge_that_says_nothing_says_no_and_reads_nothing(kit: Kit) -> None:
     model, asked_before = "reference-typeset", len(kit.server.requests)
+    kit.forget(model)
     kit.server.default = "empty"
     try:
         ended = kit.run("oneig", model=model, tasks="alignment,text", images_per_prompt=PER_PROMPT)
@@ -294,7 +303,6 @@ def test_a_judge_that_says_nothing_says_no_and_reads_nothing(kit: Kit) -> None:
     assert readings and all(one["ED"] > 0 and one["match"] == 0 for one in readings)
     records = (kit.folder("oneig", model) / "judgements.jsonl").read_text().splitlines()
     assert len(kit.server.requests) - asked_before == len(records), "each was asked once"
-    shutil.rmtree(kit.folder("oneig", model))  # a fuller result would stand in another test's place
 
 
 def test_only_the_prompts_of_the_chosen_tasks_are_made(kit: Kit) -> None:
@@ -400,6 +408,7 @@ def test_a_folder_of_dreamsim_that_is_not_whole_is_told_before(kit: Kit, tmp_pat
 
 def test_texts_are_read_offline_by_a_text_reader(kit: Kit) -> None:
     """Neither a judge, nor a GPU, nor an environment with torch."""
+    kit.forget("reference-typeset")
     ended = kit.run(
         "oneig",
         *["--judges", "oneig=ppocr", "--judge_kwargs", ""],
