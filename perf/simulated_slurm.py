@@ -194,7 +194,7 @@ def main() -> None:
     said, began = io.StringIO(), time.process_time()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         found = look_around(plan, slurm)
-        summary = run_plan(plan, found, slurm, lambda: slurm.now, slurm.sleep)
+        summary = run_plan(plan, found, slurm, False, lambda: slurm.now, slurm.sleep)
     figures = {
         "complete": sum(cell.state == COMPLETE for cell in summary.cells),
         "jobs": len(plan.jobs),

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -111,16 +112,19 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
 
 @pytest.fixture(autouse=True)
 def signals_as_before() -> Iterator[None]:
-    import signal
-
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
 
 
-def run(plan: Plan, slurm: SimulatedSlurm, found: Found = Found()) -> cluster.RunSummary:  # noqa: B008
-    return run_plan(plan, found, slurm, lambda: slurm.now, slurm.sleep)
+def run(
+    plan: Plan,
+    slurm: SimulatedSlurm,
+    found: Found = Found(),  # noqa: B008
+    detached: bool = False,
+) -> cluster.RunSummary:
+    return run_plan(plan, found, slurm, detached, lambda: slurm.now, slurm.sleep)
 
 
 def test_outcomes_come_with_the_report_when_their_files_are_not_seen_yet(plan: Plan) -> None:
@@ -181,6 +185,48 @@ def test_the_file_stop_ends_a_run_wherever_its_launcher_is(plan: Plan) -> None:
     summary = run(plan, slurm)
     assert summary.status == ExitStatus.TERMINATED
     assert not slurm.there and slurm.now < 60
+    assert {cell.state for cell in summary.cells} == {"interrupted"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_a_detached_launcher_and_no_job(
+    plan: Plan, number: signal.Signals, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A login node that is rebooted sends SIGTERM to every process."""
+    slurm = SimulatedSlurm(plan, seconds=1000)
+    slurm.trouble = lambda words: os.kill(os.getpid(), number) if slurm.now > 5 else None
+    assert run(plan, slurm, detached=True).status == ExitStatus.TERMINATED
+    assert len(slurm.there) == len(plan.jobs) and slurm.now < 60
+    told = capsys.readouterr().err
+    assert f"{number.name}: this launcher ends, and 4 jobs go on in Slurm's queue" in told
+    assert "bash eval.sh --cancel ends them" in told
+    assert not (Path(plan.run_folder) / "summary.json").exists(), "the run has not ended"
+
+
+def test_a_fault_of_a_detached_launcher_ends_no_job(plan: Plan) -> None:
+    def trouble(words: Sequence[str] | None) -> None:
+        if slurm.now > 5:
+            raise OSError("no space left on device")
+
+    slurm = SimulatedSlurm(plan, seconds=1000)
+    slurm.trouble = trouble
+    with pytest.raises(OSError, match="no space left"):
+        run(plan, slurm, detached=True)
+    assert len(slurm.there) == len(plan.jobs)
+
+
+def test_cancel_ends_a_detached_run(plan: Plan) -> None:
+    """It leaves the file "stop", and then sends SIGTERM."""
+
+    def trouble(words: Sequence[str] | None) -> None:
+        if slurm.now > 5 and not stop_path(Path(plan.run_folder)).exists():
+            stop_path(Path(plan.run_folder)).touch()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    slurm = SimulatedSlurm(plan, seconds=1000)
+    slurm.trouble = trouble
+    summary = run(plan, slurm, detached=True)
+    assert summary.status == ExitStatus.TERMINATED and not slurm.there
     assert {cell.state for cell in summary.cells} == {"interrupted"}
 
 

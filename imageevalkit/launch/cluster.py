@@ -24,7 +24,7 @@ from imageevalkit.cell import LAUNCHERS_LOCK, REPO, lock_cell, output_root
 from imageevalkit.cell.jsonl import Shape, parse
 from imageevalkit.cell.records import mend_records
 from imageevalkit.cell.shards import FOLDER as SHARDS
-from imageevalkit.errors import CellFailure, UserError, complain, say
+from imageevalkit.errors import CellFailure, ExitStatus, UserError, complain, say
 from imageevalkit.jobs import (
     COMPLETE,
     FAILED,
@@ -264,16 +264,22 @@ def run_plan(
     plan: Plan,
     found: Found,
     slurm: Slurm,
+    detached: bool = False,
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> RunSummary:
     """Submit ``plan``, but for what was ``found`` (:func:`look_around`), watch it to its end, show it, print the table
     of all cells and write ``summary.json``.
 
-    SIGINT, SIGTERM, SIGHUP and a file at :func:`imageevalkit.jobs.stop_path` cancel all jobs of the run. ``now`` tells
-    the time in seconds, as ``sleep`` takes it: that of a simulation is its own.
+    A file at :func:`imageevalkit.jobs.stop_path` cancels all jobs of the run, and so do SIGINT, SIGTERM and SIGHUP. If
+    the launcher is ``detached``, these signals end the launcher only: a login node that reboots must not cancel days of
+    work.
+
+    Args:
+        now: Returns the time in seconds; a simulation has a clock of its own.
+        sleep: Waits for so many seconds of that clock.
     """
-    return _Run(plan, found, slurm, now, sleep).run()
+    return _Run(plan, found, slurm, detached, now, sleep).run()
 
 
 class _Run:
@@ -282,17 +288,13 @@ class _Run:
         plan: Plan,
         found: Found,
         slurm: Slurm,
+        detached: bool,
         now: Callable[[], float],
         sleep: Callable[[float], object],
     ) -> None:
         assert plan.cluster
-        self._cluster, self._found, self._slurm, self._now, self._sleep = (
-            plan.cluster,
-            found,
-            slurm,
-            now,
-            sleep,
-        )
+        self._cluster, self._found, self._slurm = plan.cluster, found, slurm
+        self._is_detached, self._now, self._sleep = detached, now, sleep
         self._plan, self._folder = plan, Path(plan.run_folder)
         self._display = choose_display(sys.stderr)
         self._ledger = Ledger(plan, self._display)
@@ -307,6 +309,7 @@ class _Run:
         self._held_back = ""
         self._full_until = 0.0  # it takes no more jobs until then, or until one of ours has ended
         self._next_look = self._next_view = 0.0
+        self._leaves_by: signal.Signals | None = None
         self._stop: signal.Signals | None = None
         self._stop_time = 0.0
         self._is_stopping = self._is_cancelled = False
@@ -327,11 +330,14 @@ class _Run:
             while self._go_on():
                 self._sleep(_TICK)
         except BaseException:
-            self._cancel()
+            if not self._is_detached:
+                self._cancel()
             if not self._is_cancelled:
                 self._tell_what_is_left()
             raise
         self._display.close(money_of(self._paces.values()))
+        if self._leaves_by:
+            return self._leave(self._leaves_by)
         summary = self._ledger.close(self._pending, self._now() - self._began, self._stop)
         print_table(summary, sys.stdout)
         return summary
@@ -339,6 +345,8 @@ class _Run:
     def _go_on(self) -> bool:
         if stop_path(self._folder).exists():
             self._on_stop_signal(signal.SIGTERM, None)
+        elif self._leaves_by:
+            return False
         if self._stop and not self._is_cancelled:
             if not self._is_stopping:
                 words = f"{self._stop.name}: cancelling the jobs of this run"
@@ -561,9 +569,19 @@ class _Run:
     # The end
 
     def _on_stop_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._stop is None:
+        if self._is_detached and not stop_path(self._folder).exists():
+            self._leaves_by = self._leaves_by or signal.Signals(number)
+        elif self._stop is None:
             # what is being submitted at this moment has no number yet: `_go_on` cancels all
             self._stop, self._stop_time = signal.Signals(number), self._now()
+
+    def _leave(self, why: signal.Signals) -> RunSummary:
+        """The summary of a run whose jobs go on without this launcher. It is not written: the run has not ended."""
+        text = f"{why.name}: this launcher ends, and {counted(len(self._active), 'job')} go on in Slurm's queue"
+        if late := len(self._pending):
+            text += f"; {counted(late, 'more job')} not submitted yet"
+        self._display.tell("stopping", f"{text}. The same command goes on; bash eval.sh --cancel ends them")
+        return RunSummary(ExitStatus.TERMINATED, self._now() - self._began, [], [])
 
     def _cancel(self) -> None:
         if ids := [one.id for one in self._active]:
