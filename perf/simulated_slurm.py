@@ -75,7 +75,7 @@ class SimulatedSlurm(Slurm):
             self._before[number] = {one for one in before if self._queue[one].state != "COMPLETED"}
             for one in self._before[number]:
                 self._behind[one].append(number)
-            self._queue[number] = Queued("PENDING", "Dependency", "", told["--comment"])
+            self._queue[number] = Queued("PENDING", "Dependency", "", told["--job-name"], told["--comment"])
             if not self._before[number]:
                 self._get_ready(number)
                 self._start_what_fits()

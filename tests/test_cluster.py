@@ -28,7 +28,15 @@ from imageevalkit.jobs import (
     write_outcome,
 )
 from imageevalkit.launch import cluster, node_job, runs
-from imageevalkit.launch.cluster import Found, Report, files_of, look_around, report_path, run_plan
+from imageevalkit.launch.cluster import (
+    Found,
+    Report,
+    files_of,
+    look_around,
+    read_report,
+    report_path,
+    run_plan,
+)
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.slurm import Queued, Slurm, SlurmFailed, words_for
 from imageevalkit.locks import take_lock
@@ -75,7 +83,8 @@ class SimulatedSlurm(Slurm):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(json.dumps(asdict(Report(0, outcomes=outcomes))))
         return {
-            number: Queued("RUNNING", "", "n1", comment) for number, (_, comment, _) in self.there.items()
+            number: Queued("RUNNING", "", "n1", job.name, comment)
+            for number, (job, comment, _) in self.there.items()
         }
 
     def cancel(self, numbers: Sequence[str]) -> None:
@@ -148,6 +157,56 @@ def test_a_controller_that_is_away_for_a_while_fails_nothing(plan: Plan) -> None
     assert sorted(slurm.submitted) == sorted(job.name for job in plan.jobs)
 
 
+@pytest.mark.parametrize(
+    "printed",
+    ["17\n", "17;cluster-2\n", "Welcome to Cluster 3!\n12 nodes are down\n17\n", "\n17;east\r\nbye\n"],
+)
+def test_a_banner_beside_a_job_number_is_no_number(
+    printed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs(
+        tmp_path, monkeypatch, sbatch=printed, squeue=f"{printed}17\tRUNNING\tNone\tn1\ta|b\tof me | too\n"
+    )
+    assert Slurm().submit(["--wrap=true"], os.environ) == "17"
+    assert Slurm().queue() == {"17": Queued("RUNNING", "None", "n1", "a|b", "of me | too")}
+
+
+def test_a_job_whose_number_sbatch_does_not_print_is_looked_for_in_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs(tmp_path, monkeypatch, sbatch="Submitted. Have a nice day.\n")
+    with pytest.raises(SlurmFailed, match=r"sbatch printed no job number \(Submitted") as failure:
+        Slurm().submit(["--wrap=true"], os.environ)
+    assert failure.value.is_silent
+
+
+def programs(folder: Path, monkeypatch: pytest.MonkeyPatch, **prints: str) -> None:
+    """Programs of these names that print this text."""
+    for name, text in prints.items():
+        (folder / f"{name}.txt").write_bytes(text.encode())
+        (folder / name).write_text(f"#!/bin/sh\nexec cat {shlex.quote(str(folder / name))}.txt\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        AWAY,
+        "Batch job submission failed: Unexpected missing socket error",
+        "slurm_load_jobs error: Message send failure",
+        "Message receive failure",
+        "Batch job submission failed: Protocol authentication error",
+        "Munge encode failed: Failed to connect to /run/munge/munge.socket.2: Connection refused",
+        "Communication shutdown failure",
+        "Socket timed out on send/recv operation",
+    ],
+)
+def test_a_controller_that_does_not_answer_is_told_from_one_that_refuses(said: str) -> None:
+    assert SlurmFailed(said).is_silent
+    assert not SlurmFailed("Batch job submission failed: Invalid partition name specified").is_silent
+
+
 @pytest.mark.parametrize("is_taken", [True, False])
 def test_what_sbatch_does_not_say_is_seen_in_the_queue(plan: Plan, is_taken: bool) -> None:
     """sbatch gives no answer to the first question about each job, which it has taken, or has not."""
@@ -163,6 +222,46 @@ def test_what_sbatch_does_not_say_is_seen_in_the_queue(plan: Plan, is_taken: boo
     slurm.trouble = trouble
     assert run(plan, slurm).status == ExitStatus.COMPLETE
     assert sorted(slurm.submitted) == sorted(job.name for job in plan.jobs), "each once"
+
+
+class Forgetful(SimulatedSlurm):
+    """After ten seconds the controller loses its state, and gives the old numbers to jobs of somebody else."""
+
+    cancelled: Sequence[str] = ()
+
+    def cancel(self, numbers: Sequence[str]) -> None:
+        self.cancelled = numbers
+
+    def queue(self) -> dict[str, Queued]:
+        there = super().queue()
+        if self.now < 10:
+            return there
+        other = Queued("RUNNING", "", "n2", "generate:m", "imageevalkit 0123456789abcdef /other/run")
+        return dict.fromkeys(map(str, range(1, 9)), other)
+
+
+def test_a_job_with_the_number_of_an_old_one_is_not_taken_for_it(plan: Plan) -> None:
+    slurm = Forgetful(plan, seconds=1000)
+    summary = run(plan, slurm)
+    assert summary.status == ExitStatus.FAILED and slurm.now < 500
+    assert "generate: Slurm job 1 is not in the queue any more" in str(summary.cells[0])
+
+
+def test_a_job_with_the_number_of_an_old_one_is_not_cancelled(plan: Plan) -> None:
+    slurm = Forgetful(plan, seconds=1000)
+    slurm.trouble = lambda words: stop_path(Path(plan.run_folder)).touch() if slurm.now > 20 else None
+    assert run(plan, slurm).status == ExitStatus.TERMINATED
+    assert not slurm.cancelled
+
+
+def test_a_site_that_writes_comments_of_its_own_keeps_no_job_from_being_watched(plan: Plan) -> None:
+    class OwnComments(SimulatedSlurm):
+        def queue(self) -> dict[str, Queued]:
+            return {
+                number: one._replace(comment="billing: vision") for number, one in super().queue().items()
+            }
+
+    assert run(plan, OwnComments(plan, seconds=200)).status == ExitStatus.COMPLETE
 
 
 def test_what_slurm_refuses_fails_its_cells_alone(plan: Plan) -> None:
@@ -257,8 +356,9 @@ def test_what_lets_a_held_job_go_on_is_told(plan: Plan, capsys: pytest.CaptureFi
     class Holding(SimulatedSlurm):
         def queue(self) -> dict[str, Queued]:
             there = super().queue()
-            held = Queued("PENDING", "launch failed requeued held", "", "")
-            return there | {number: held for number in there if number == "1" and self.now < 10}
+            is_held = {"state": "PENDING", "reason": "launch failed requeued held", "node": ""}
+            held = {number: there[number]._replace(**is_held) for number in there if number == "1"}
+            return there | held if self.now < 10 else there
 
     assert run(plan, Holding(plan)).status == ExitStatus.COMPLETE
     what = (
@@ -288,7 +388,8 @@ def test_jobs_of_an_earlier_run_are_found_and_others_refused(plan: Plan, tmp_pat
     again = replace(plan, run_folder=str(tmp_path / "20261125-101010-2"))
     found = look_around(again, slurm)
     logs = plan.jobs[0].logs
-    assert found.jobs == {"generate:m": ("1", Path(plan.run_folder).absolute(), logs)}
+    told = comment(plan, plan.jobs[0]).partition("=")[2]
+    assert found.jobs == {"generate:m": ("1", Path(plan.run_folder).absolute(), logs, told)}
     assert run(again, slurm, found).status == ExitStatus.COMPLETE
     assert slurm.submitted[2:] == ["evaluate:m/a", "evaluate:m/b", "report"]
     for lock in found.locks.values():
@@ -410,3 +511,24 @@ def test_a_job_that_another_machine_has_taken_is_let_go(
     assert node_job._Claim(path).take() == "", "it was let go"
     monkeypatch.setenv("SLURMD_NODENAME", "n1")
     assert node_job._Claim(tmp_path / "other.claim").has_left("n1 999999999 1"), "its process is gone"
+
+
+@pytest.mark.parametrize(("answers", "is_requeued"), [(AWAY, True), ("Invalid job id specified", False)])
+def test_a_job_asks_a_controller_that_is_away_again_to_requeue_it(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch, answers: str, is_requeued: bool
+) -> None:
+    asked = list[str]()
+
+    def requeue(slurm: Slurm, number: str) -> None:
+        asked.append(number)
+        if len(asked) < 3:
+            raise SlurmFailed(answers)
+        job._stop(signal.SIGTERM, None)
+
+    monkeypatch.setattr(Slurm, "requeue", requeue)
+    monkeypatch.setattr(node_job, "_ASK_AGAIN_AFTER", 0.0)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    job = node_job._NodeJob(plan, plan.jobs[0])
+    job._back_in_queue("its time limit came")
+    report = read_report(Path(plan.run_folder), plan.jobs[0])
+    assert (report is None) == is_requeued and len(asked) == (3 if is_requeued else 1)

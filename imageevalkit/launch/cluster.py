@@ -135,11 +135,12 @@ def identity(plan: Plan, job: Job) -> str:
 
 
 class FoundJob(NamedTuple):
-    """A job in the queue that an earlier run has submitted, whose ``folder`` it reports to; ``logs`` are its own."""
+    """A job in the queue that an earlier run has submitted with ``comment``. It reports to ``folder`` and ``logs``."""
 
     number: str
     folder: Path
     logs: list[str]
+    comment: str
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,7 @@ def _jobs_there(plan: Plan, slurm: Slurm, owed: Sequence[str]) -> dict[str, Foun
         if queued.state == "COMPLETING":
             ending.update(other.owed)  # it has left what it leaves; who comes next waits for its locks
         elif key in own:
-            jobs.setdefault(own[key].name, FoundJob(number, Path(folder), other.logs))
+            jobs.setdefault(own[key].name, FoundJob(number, Path(folder), other.logs, queued.comment))
         elif shared := sorted(cells & {*other.owed}):
             raise UserError(
                 f"{shared[0]} is being worked on by Slurm job {number} ({other.name}), which was told otherwise "
@@ -238,10 +239,11 @@ class _Others:
 
 @dataclass
 class _Submitted:
-    """A job in the queue under ``id``; ``folder`` is that of the run that submitted it."""
+    """A job in the queue under ``id``, submitted with ``comment`` by the run in ``folder``."""
 
     job: Job
     id: str
+    comment: str
     folder: Path
     pace: PaceReader
     since: float
@@ -250,6 +252,12 @@ class _Submitted:
     running_since: float = 0.0
     gone_since: float = 0.0
     paces: Sequence[Pace] = ()
+
+    def is_queued_as(self, queued: Queued) -> bool:
+        """True if the job in the queue is this one. A controller that lost its state gives old numbers to new jobs."""
+        # some sites replace comments by their own
+        is_marked = queued.comment.startswith(f"{_MARK} ")
+        return queued.name == self.job.name and (queued.comment == self.comment or not is_marked)
 
     @property
     def why(self) -> str:
@@ -322,7 +330,7 @@ class _Run:
             if there := self._found.jobs.get(job.name):
                 told = f"{job.name} is job {there.number} of {there.folder}: it is not submitted again"
                 self._display.tell("found", told)
-                self._add(job, there.number, there.folder, there.logs)
+                self._add(job, there.number, there.comment, there.folder, there.logs)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
                 signal.signal(number, self._on_stop_signal)
@@ -352,10 +360,12 @@ class _Run:
                 words = f"{self._stop.name}: cancelling the jobs of this run"
                 self._display.tell("stopping", words, INTERRUPTED)
             self._is_stopping, self._next_look = True, 0.0
-            self._cancel()
         if self._now() >= self._next_look:
             self._look()
             self._next_look = self._now() + _LOOK_EVERY + len(self._active) / _JOBS_PER_SECOND
+        # after the look: numbers that it did not confirm may be those of other jobs
+        if self._stop and not self._is_cancelled and not self._silence:
+            self._cancel()
         if self._stop is None:
             self._submit_in_order()
         elif self._now() - self._stop_time > _STOPS_WITHIN:
@@ -387,8 +397,11 @@ class _Run:
                 continue
             if any(name not in self._ids for name in job.after):
                 continue  # one of them is not submitted yet
-            if any(one.job.name in job.after and one.folder != self._folder for one in self._active):
-                continue  # what that one leaves is not in this run's folder before it has ended
+            before = [one for one in self._active if one.job.name in job.after]
+            # what a job of another run leaves is not in this run's folder before it has ended; the number of a job that
+            # has left the queue may be that of another job
+            if any(one.folder != self._folder or one.gone_since for one in before):
+                continue
             try:
                 number = self._submit(job)
             except SlurmFailed as error:
@@ -404,7 +417,7 @@ class _Run:
                 self._ended.add(job.name)
                 self._ledger.never_started(job, FAILED, f"sbatch: {error}")
                 continue
-            self._add(job, number, self._folder)
+            self._add(job, number, self._comment(job), self._folder)
             taken += job.gpus_at_most
 
     def _no_room(self) -> str:
@@ -456,14 +469,14 @@ class _Run:
             with_our_paths(environ_with(job.secrets)),
         )
 
-    def _add(self, job: Job, number: str, folder: Path, logs: list[str] | None = None) -> None:
+    def _add(self, job: Job, number: str, comment: str, folder: Path, logs: list[str] | None = None) -> None:
         self._pending.remove(job)
         self._ids[job.name] = number
         job = replace(job, logs=logs or job.logs)
         pace = self._paces[job.name] = PaceReader(
             replace(self._plan, run_folder=str(folder)).progress_path(job)
         )
-        self._active.append(_Submitted(job, number, folder, pace, self._now()))
+        self._active.append(_Submitted(job, number, comment, folder, pace, self._now()))
 
     # Watching
 
@@ -479,6 +492,8 @@ class _Run:
         now = self._now()
         for one in list(self._active):
             queued = there.get(one.id)
+            if queued and not one.is_queued_as(queued):
+                queued = None
             if queued and queued.state not in ENDED:
                 if queued.state == "RUNNING" and one.state != "RUNNING":
                     one.running_since = now
@@ -508,7 +523,7 @@ class _Run:
             comment = self._comment(job)
             number = next((number for number, queued in there.items() if queued.comment == comment), "")
             if number:
-                self._add(job, number, self._folder)
+                self._add(job, number, comment, self._folder)
                 self._is_cancelled = False  # if the run is being stopped, it comes late
             if number or self._now() - asked > _TAKEN_WITHIN:
                 del self._unsure[name]
@@ -577,14 +592,16 @@ class _Run:
 
     def _leave(self, why: signal.Signals) -> RunSummary:
         """The summary of a run whose jobs go on without this launcher. It is not written: the run has not ended."""
-        text = f"{why.name}: this launcher ends, and {counted(len(self._active), 'job')} go on in Slurm's queue"
+        text = (
+            f"{why.name}: this launcher ends, and {counted(len(self._active), 'job')} go on in Slurm's queue"
+        )
         if late := len(self._pending):
             text += f"; {counted(late, 'more job')} not submitted yet"
         self._display.tell("stopping", f"{text}. The same command goes on; bash eval.sh --cancel ends them")
         return RunSummary(ExitStatus.TERMINATED, self._now() - self._began, [], [])
 
     def _cancel(self) -> None:
-        if ids := [one.id for one in self._active]:
+        if ids := [one.id for one in self._active if not one.gone_since]:
             try:
                 self._slurm.cancel(ids)
             except (SlurmFailed, UserError) as error:

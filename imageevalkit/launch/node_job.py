@@ -27,12 +27,14 @@ from imageevalkit.jobs import USABLE, Job, Plan, cell_of, load_plan, lost_before
 from imageevalkit.launch.cluster import FILES_COME_WITHIN, Report, read_report, report_path
 from imageevalkit.launch.gpus import visible_gpus
 from imageevalkit.launch.process import CANNOT_START, FINAL, guarded, job_environ, start_of
+from imageevalkit.launch.slurm import Slurm, SlurmFailed
 from imageevalkit.locks import take_lock
 from imageevalkit.machine import available_cores
 from imageevalkit.secrets import one_line
 
 _TICK = 0.2
 _ENDED_WITHIN = 60.0  # seconds that Slurm may take to end a job which it puts back into the queue
+_ASK_AGAIN_AFTER = 2.0  # seconds, if the controller does not answer
 _MOST_RESTARTS = 5  # for want of GPUs
 # Of a node that is lost to the controller, the job may go on for a while beside the one that takes its place.
 _LOCKED_FOR = 600.0
@@ -260,12 +262,18 @@ class _NodeJob:
         return done.returncode == 0 and done.stdout.strip() not in ("", "N/A")
 
     def _back_in_queue(self, why: str, attempt: int = 1) -> ExitStatus:
-        number = os.environ.get("SLURM_JOB_ID", "")
-        done = subprocess.run(["scontrol", "requeue", number], capture_output=True, text=True, check=False)
-        if done.returncode:
-            said = one_line(done.stderr or done.stdout, 200)
-            problem = f"{why}, and it may not be queued again ({said}): the same command goes on"
-            return self._leave(Report(None, problem, attempts=attempt))
+        until = time.monotonic() + _ENDED_WITHIN
+        while True:
+            try:
+                Slurm().requeue(os.environ["SLURM_JOB_ID"])
+                break
+            except (SlurmFailed, UserError) as error:
+                is_silent = isinstance(error, SlurmFailed) and error.is_silent
+                if is_silent and not self._is_ending and time.monotonic() < until:
+                    time.sleep(_ASK_AGAIN_AFTER)
+                    continue
+                problem = f"{why}, and Slurm does not requeue it ({one_line(error, 200)}): run the same command again"
+                return self._leave(Report(None, problem, attempts=attempt))
         say(f"{why}: back in the queue")
         until = time.monotonic() + _ENDED_WITHIN
         while not self._is_ending and time.monotonic() < until:

@@ -60,12 +60,19 @@ _LATER = re.compile(
 )
 # The same words stand for a bound on jobs and for one on a job's size or time, where none of its own comes before them.
 _PERHAPS_LATER = re.compile(r"^(?!.*\w+Limit\b).*submit limit", re.I)
-# Of a controller that starts again, or has too much to do: what it was told may have reached it.
+# The controller restarts, is overloaded or cannot be reached: it may have received the command. slurm_errno.h has the
+# words of most of them.
 _SILENT = re.compile(
-    r"contact slurm controller|timed out|Connection (?:refused|reset)|Transport endpoint|connection failure"
-    r"|standby mode|Zero Bytes|Unable to connect|primary controller|Address family not supported|Unexpected message",
+    r"contact slurm controller|timed out|Connection (?:refused|reset)|Transport endpoint"
+    r"|standby mode|Zero Bytes|Unable to connect|primary controller|Address family not supported|Unexpected message"
+    r"|missing socket|Message (?:send|receive) failure|Communication (?:connection|shutdown) failure"
+    r"|Protocol authentication|Insane message length|Munge (?:encode|decode) failed",
     re.I,
 )
+# What "sbatch --parsable" prints: the job, and the cluster where there are several.
+_NUMBER = re.compile(r"(\d+)(?:;\S+)?")
+# A tab is in no name: those of models must be printable.
+_TAB, _COLUMNS = "\t", ("%i", "%T", "%r", "%N", "%j", "%k")
 # "JOB STATE CODES" of squeue
 KILLED = frozenset(
     {"BOOT_FAIL", "CANCELLED", "DEADLINE", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"}
@@ -88,11 +95,12 @@ class SlurmFailed(Exception):
 
 
 class Queued(NamedTuple):
-    """A job in Slurm's queue: its ``state`` and why it waits; ``comment`` is what it was submitted with."""
+    """A job in Slurm's queue: its ``state`` and why it waits; ``name`` and ``comment`` are from its submission."""
 
     state: str
     reason: str
     node: str
+    name: str
     comment: str
 
 
@@ -100,24 +108,29 @@ class Slurm:
     """The Slurm that this machine submits jobs to."""
 
     def submit(self, words: Sequence[str], environ: Mapping[str, str]) -> str:
-        """The number of the job of which sbatch is told ``words``, and which has ``environ``.
+        """Submits a job with the options ``words`` and returns its number. The job has ``environ``.
 
         Raises SlurmFailed; UserError: there is no sbatch.
         """
-        return _asked("sbatch", "--parsable", *words, environ=environ).strip().partition(";")[0]
+        printed = _asked("sbatch", "--parsable", *words, environ=environ)
+        # a site's plugins may print a banner before or after the number
+        for line in reversed(printed.splitlines()):
+            if found := _NUMBER.fullmatch(line.strip()):
+                return found[1]
+        raise SlurmFailed(f"sbatch printed no job number ({one_line(printed, 100)})", is_silent=True)
 
     def queue(self) -> dict[str, Queued]:
         """This user's jobs by number, those that ended within the last minutes too. Raises as :meth:`submit`."""
         # a user's own filters must not hide jobs that are there
         environ = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}
-        told = _asked(
-            *("squeue", "--noheader", "--me", "--states=all", "--format=%i|%T|%r|%N|%k"), environ=environ
-        )
-        found = {}
-        for line in told.splitlines():
-            number, state, reason, node, comment = [*line.split("|", 4), "", "", "", ""][:5]
-            found[number] = Queued(state, reason, node, comment)
-        return found
+        columns = f"--format={_TAB.join(_COLUMNS)}"
+        printed = _asked("squeue", "--noheader", "--me", "--states=all", columns, environ=environ)
+        rows = (line.split(_TAB, len(_COLUMNS) - 1) for line in printed.splitlines())
+        return {number: Queued(*row) for number, *row in rows if len(row) == len(Queued._fields)}
+
+    def requeue(self, number: str) -> None:
+        """Ends a running job and puts it back into the queue. Raises as :meth:`submit`."""
+        _asked("scontrol", "requeue", number)
 
     def cancel(self, numbers: Sequence[str]) -> None:
         """End these jobs. Raises as :meth:`submit`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 from pathlib import Path
 
@@ -101,3 +103,19 @@ def test_ctrl_c_leaves_nothing_in_the_queue(checkout: Path, cluster: Cluster) ->
     assert run.returncode == 130, told
     assert "stopped by SIGINT" in told[0]
     wait_for(lambda: not cluster.jobs(), 30)
+
+
+def test_jobs_go_on_when_a_signal_ends_their_detached_launcher(checkout: Path, cluster: Cluster) -> None:
+    words = add_slow_model(checkout)
+    done = run_eval(checkout, *words, "--launcher", "slurm", "--detach")
+    assert done.returncode == 0, done.stderr
+    wait_for(lambda: count(checkout, "slow") > 0, 120)
+    folder = run_folder(checkout)
+    launcher = json.loads((folder / "launcher.json").read_text())["pid"]
+    os.kill(launcher, signal.SIGTERM)
+    log = folder / "launcher.log"
+    wait_for(lambda: "SIGTERM: this launcher ends, and 3 jobs go on in Slurm's queue" in log.read_text(), 60)
+    assert len(cluster.jobs()) == 3
+    hurry(checkout)
+    wait_for(lambda: not cluster.jobs(), 120)
+    assert "slow" in (checkout / "output" / "leaderboard.md").read_text()
