@@ -38,6 +38,7 @@ from imageevalkit.launch.cluster import (
     run_plan,
 )
 from imageevalkit.launch.config import Config
+from imageevalkit.launch.nodes import NodeFaults
 from imageevalkit.launch.slurm import Queued, Slurm, SlurmFailed, words_for
 from imageevalkit.locks import take_lock
 
@@ -57,7 +58,7 @@ class SimulatedSlurm(Slurm):
 
     def __init__(self, plan: Plan, seconds: float = 20.0) -> None:
         self.plan, self.seconds, self.now = plan, seconds, 0.0
-        self.there: dict[str, tuple[Job, str, float]] = {}
+        self.there: dict[str, tuple[Job, str, float, str]] = {}
         self.submitted: list[str] = []
         self.trouble: Callable[[Sequence[str] | None], None] = lambda words: None
 
@@ -69,22 +70,32 @@ class SimulatedSlurm(Slurm):
         told = dict(word.partition("=")[::2] for word in words)
         job, number = self.plan.job(told["--job-name"]), str(len(self.submitted) + 1)
         self.submitted.append(job.name)
-        before = [end for _, _, end in self.there.values()] if "--dependency" in told else []
-        self.there[number] = job, told["--comment"], max([self.now, *before]) + self.seconds
+        before = [end for _, _, end, _ in self.there.values()] if "--dependency" in told else []
+        node = self.node_for(told.get("--exclude", ""))
+        self.there[number] = job, told["--comment"], max([self.now, *before]) + self.seconds, node
         return number
+
+    def node_for(self, excluded: str) -> str:
+        """The node that a job gets."""
+        return "n1"
+
+    def report_of(self, job: Job, node: str) -> Report | None:
+        """What a job leaves."""
+        return Report(0, outcomes={key: Outcome(COMPLETE, "made") for key in job.owed}, node=node)
 
     def queue(self) -> dict[str, Queued]:
         self.trouble(None)
-        for number, (job, told, end) in list(self.there.items()):
-            if end <= self.now:
-                del self.there[number]
-                outcomes = {key: Outcome(COMPLETE, "made") for key in job.owed}
-                path = report_path(Path(told.split(" ")[-1]), job)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(json.dumps(asdict(Report(0, outcomes=outcomes))))
+        ended = {number: one for number, one in self.there.items() if one[2] <= self.now}
+        for number, (job, told, _, node) in ended.items():
+            del self.there[number]
+            path = report_path(Path(told.split(" ")[-1]), job)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if report := self.report_of(job, node):
+                path.write_text(json.dumps(asdict(report)))
+        states = dict.fromkeys(self.there, "RUNNING") | dict.fromkeys(ended, "FAILED")
         return {
-            number: Queued("RUNNING", "", "n1", job.name, comment)
-            for number, (job, comment, _) in self.there.items()
+            number: Queued(states[number], "", node, job.name, comment)
+            for number, (job, comment, _, node) in {**self.there, **ended}.items()
         }
 
     def cancel(self, numbers: Sequence[str]) -> None:
@@ -262,6 +273,100 @@ def test_a_site_that_writes_comments_of_its_own_keeps_no_job_from_being_watched(
             }
 
     assert run(plan, OwnComments(plan, seconds=200)).status == ExitStatus.COMPLETE
+
+
+class BadNode(SimulatedSlurm):
+    """Every job goes to the node n1 that is not kept from it, and fails there in the way ``fails``."""
+
+    def __init__(
+        self, plan: Plan, fails: Callable[[Job], Report | None], bad: Sequence[str] = ("n1",)
+    ) -> None:
+        super().__init__(plan)
+        self.fails, self.bad, self.nodes = fails, bad, list[tuple[str, str]]()
+
+    def take(self, words: Sequence[str]) -> str:
+        told = dict(word.partition("=")[::2] for word in words)
+        if {"n1", "n2"} <= {*told.get("--exclude", "").split(",")}:
+            raise SlurmFailed("Batch job submission failed: Requested node configuration is not available")
+        return super().take(words)
+
+    def node_for(self, excluded: str) -> str:
+        return "n2" if "n1" in excluded.split(",") else "n1"
+
+    def report_of(self, job: Job, node: str) -> Report | None:
+        self.nodes.append((job.name, node))
+        folder = Path(self.plan.run_folder)
+        for before in map(self.plan.job, job.after):
+            if not job.always and not read_report(folder, before):
+                return Report(None, "not started: generate of m/a is failed", skipped=True, node=node)
+        report = self.fails(job) if node in self.bad else super().report_of(job, node)
+        for key, outcome in report.outcomes.items() if report else ():
+            write_outcome(folder, cell_of(key), job.step, outcome)
+        return report
+
+
+def broken_gpu(job: Job) -> Report:
+    why = Outcome("failed", "model does not load: RuntimeError: CUDA error: no device")
+    return Report(1, outcomes=dict.fromkeys(job.owed, why), node="n1", idle=True)
+
+
+@pytest.mark.parametrize("fails", [broken_gpu, lambda job: None], ids=["a broken GPU", "no shared disk"])
+def test_what_one_node_fails_another_one_does(
+    plan: Plan, fails: Callable[[Job], Report | None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    slurm = BadNode(plan, fails)
+    summary = run(plan, slurm)
+    assert summary.status == ExitStatus.COMPLETE
+    assert {cell.state for cell in summary.cells} == {COMPLETE}
+    assert slurm.nodes[-1] == ("report", "n2"), "it comes after all others"
+    told = capsys.readouterr().err
+    assert "generate:m on node n1, job 1 (" in told and "it is submitted again for another node" in told
+    assert re.search(r"node n1 failed \d jobs that another node completed: have it checked", told)
+
+
+@pytest.mark.parametrize("bad", [("n1", "n2"), ("n1",)])
+def test_what_no_other_node_does_fails_by_its_own_reason(plan: Plan, bad: Sequence[str]) -> None:
+    """There are two bad nodes; or one good one, which config.sh excludes."""
+    assert plan.cluster
+    words = {name: ["--exclude=n2"] if len(bad) == 1 else [] for name in plan.cluster.sbatch}
+    plan = replace(plan, cluster=replace(plan.cluster, sbatch=words))
+    slurm = BadNode(plan, broken_gpu, bad)
+    summary = run(plan, slurm)
+    assert summary.status == ExitStatus.FAILED and slurm.now < 500
+    assert {cell.message for cell in summary.cells} == {
+        "generate: model does not load: RuntimeError: CUDA error: no device"
+    }
+    assert slurm.submitted.count("generate:m") == len(bad)
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        Report(1, outcomes=dict.fromkeys(KEYS, Outcome("failed", "12 images failed")), node="n1"),
+        Report(1, outcomes={KEYS[0]: Outcome(COMPLETE)}, node="n1", idle=True),
+        Report(1, outcomes=dict.fromkeys(KEYS, Outcome("stale", "needs --overwrite")), node="n1", idle=True),
+    ],
+    ids=["it has paid for something", "it has done something", "no node would do it"],
+)
+def test_a_failure_that_is_no_nodes_is_not_tried_elsewhere(plan: Plan, report: Report) -> None:
+    slurm = BadNode(plan, lambda job: report if job.stage == "generate" else Report(1, node="n1"))
+    assert run(plan, slurm).status == ExitStatus.FAILED
+    assert sorted(slurm.submitted) == sorted(job.name for job in plan.jobs)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--mem=8G"], ["--mem=8G", "--exclude=n1"]),
+        (["--exclude=a,b", "--exclusive"], ["--exclusive", "--exclude=a,b,n1"]),
+        (["-x", "a", "-xb", "-wn3"], ["-wn3", "--exclude=b,n1"]),
+    ],
+)
+def test_a_nodes_exclusion_adds_to_those_of_config_sh(words: list[str], expected: list[str]) -> None:
+    faults = NodeFaults()
+    assert faults.words("generate:m", words) == words
+    assert faults.may_try_elsewhere("generate:m", "n1") and not faults.may_try_elsewhere("generate:m", "n2")
+    assert faults.words("generate:m", words) == expected
 
 
 def test_what_slurm_refuses_fails_its_cells_alone(plan: Plan) -> None:

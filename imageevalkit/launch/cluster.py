@@ -41,8 +41,9 @@ from imageevalkit.jobs import (
 )
 from imageevalkit.launch.display import RunningJob, View, WaitingJob, choose_display, print_table
 from imageevalkit.launch.ledger import INTERRUPTED, SKIPPED, Ledger, RunSummary, money_of
+from imageevalkit.launch.nodes import NodeFaults
 from imageevalkit.launch.process import DRIVER_PYTHON, with_our_paths
-from imageevalkit.launch.slurm import ENDED, KILLED, Queued, Slurm, SlurmFailed, words_for_gpus
+from imageevalkit.launch.slurm import ENDED, KILLED, NODES_FAULT, Queued, Slurm, SlurmFailed, words_for_gpus
 from imageevalkit.locks import why_of_one_machine
 from imageevalkit.progress import Pace, PaceReader
 from imageevalkit.secrets import environ_with, one_line
@@ -71,7 +72,7 @@ class Report:
 
     ``status`` is the job's own (None: it was not started, as ``problem`` says; ``skipped``: for want of a stage
     before). Times are seconds since 1970. ``outcomes`` are those that it has left, by cell: another machine may see the
-    report before their files.
+    report before their files. ``idle``: its last attempt on ``node`` recorded nothing.
     """
 
     status: int | None
@@ -81,6 +82,13 @@ class Report:
     began: float = 0.0
     ended: float = 0.0
     outcomes: dict[str, Outcome] = field(default_factory=dict)
+    node: str = ""
+    idle: bool = False
+
+    @property
+    def is_good(self) -> bool:
+        """True if the job did what it should, as far as it could."""
+        return self.status in (ExitStatus.COMPLETE, ExitStatus.INCOMPLETE)
 
 
 _REPORT = Shape.of(Report)
@@ -249,6 +257,7 @@ class _Submitted:
     since: float
     state: str = "PENDING"
     reason: str = ""
+    node: str = ""
     running_since: float = 0.0
     gone_since: float = 0.0
     paces: Sequence[Pace] = ()
@@ -313,6 +322,10 @@ class _Run:
         self._unsure: dict[str, float] = {}
         self._silence = ""  # of a controller that does not answer
         self._ended = set[str]()
+        self._faults = NodeFaults()
+        self._first_tries: dict[str, tuple[_Submitted, Report]] = {}
+        self._again_at: dict[str, float] = {}  # when it was decided to submit a job again, by name
+        self._old_ids = set[str]()  # of jobs that were submitted again
         self._paces: dict[str, PaceReader] = {}
         self._held_back = ""
         self._full_until = 0.0  # it takes no more jobs until then, or until one of ours has ended
@@ -343,6 +356,8 @@ class _Run:
             if not self._is_cancelled:
                 self._tell_what_is_left()
             raise
+        if told := self._faults.summary():
+            self._display.tell("note", told)
         self._display.close(money_of(self._paces.values()))
         if self._leaves_by:
             return self._leave(self._leaves_by)
@@ -414,6 +429,9 @@ class _Run:
                     return
                 self._pending.remove(job)
                 self._ids[job.name] = ""
+                if job.name in self._first_tries:  # there is no other node for it
+                    self._end(*self._first_tries[job.name])
+                    continue
                 self._ended.add(job.name)
                 self._ledger.never_started(job, FAILED, f"sbatch: {error}")
                 continue
@@ -444,7 +462,8 @@ class _Run:
 
     def _submit(self, job: Job) -> str:
         """Its number. Raises SlurmFailed."""
-        words, before = self._cluster.sbatch.get(job.name, []), self._before(job)
+        words = self._faults.words(job.name, self._cluster.sbatch.get(job.name, []))
+        before = self._before(job)
         depends = [f"--dependency=afterany:{':'.join(before)}"] if before else []
         log = files_of(self._folder) / f"{job.stem}.log"
         command = [DRIVER_PYTHON, "-P", "-m", "imageevalkit.launch.node_job"]
@@ -494,6 +513,7 @@ class _Run:
             queued = there.get(one.id)
             if queued and not one.is_queued_as(queued):
                 queued = None
+            one.node = (queued and queued.node) or one.node
             if queued and queued.state not in ENDED:
                 if queued.state == "RUNNING" and one.state != "RUNNING":
                     one.running_since = now
@@ -505,31 +525,84 @@ class _Run:
                 continue
             report = read_report(one.folder, one.job)
             one.gone_since = one.gone_since or now
-            state = queued.state if queued else ""
+            if queued:  # Slurm forgets it soon
+                one.state = queued.state
+            state = one.state if one.state in ENDED else ""
             # what left no report when it was killed never will
             patience = _KILLED_FOR if state in KILLED else FILES_COME_WITHIN
             if report:
-                self._end(one, report)
+                self._has_left(one, report)
             elif self._stop:
                 self._end(one, Report(None, began=now, ended=now))
             elif now - one.gone_since > patience:
                 why = f"Slurm job {one.id} is {state or 'not in the queue any more'}"
-                self._end(one, Report(None, f"{why}, and left no report", began=now, ended=now))
+                on = f" on node {one.node}" if one.node else ""
+                idle = state in NODES_FAULT
+                self._has_left(
+                    one, Report(None, f"{why}{on}, and left no report", began=now, ended=now, idle=idle)
+                )
 
     def _find_those_of_silence(self, there: Mapping[str, Queued]) -> None:
         """What is in the queue of the jobs that sbatch may have submitted; what is not may be submitted again."""
         for name, asked in list(self._unsure.items()):
             job = self._plan.job(name)
             comment = self._comment(job)
-            number = next((number for number, queued in there.items() if queued.comment == comment), "")
+            numbers = (number for number, queued in there.items() if queued.comment == comment)
+            number = next((number for number in numbers if number not in self._old_ids), "")
             if number:
                 self._add(job, number, comment, self._folder)
                 self._is_cancelled = False  # if the run is being stopped, it comes late
             if number or self._now() - asked > _TAKEN_WITHIN:
                 del self._unsure[name]
 
+    def _has_left(self, one: _Submitted, report: Report) -> None:
+        """The job has left the queue: it has ended, or must be submitted again."""
+        job, is_last = one.job, self._stop is not None or one.folder != self._folder
+        if not is_last and (report.skipped or job.always):
+            # a job before it was submitted again, and this one began when that job had failed
+            if any(self._again_at.get(name, -1.0) > one.since for name in job.after):
+                self._put_back([one])
+                return
+            if any(other.job.name in job.after for other in self._active):
+                return  # whether that one is submitted again is not decided
+        outcomes = [
+            report.outcomes.get(key) or read_outcome(one.folder, cell_of(key), job.step) for key in job.owed
+        ]
+        did_nothing = report.idle and all(outcome is None or outcome.state == FAILED for outcome in outcomes)
+        is_bad = did_nothing and not (report.skipped or report.is_good)
+        node = report.node or one.node
+        if is_last or not is_bad or not self._faults.may_try_elsewhere(job.name, node):
+            self._end(one, report)
+            return
+        said = report.problem or next((outcome.message for outcome in outcomes if outcome), "it crashed")
+        text = f"{job.name} on node {node}, job {one.id} ({said}): it is submitted again for another node"
+        self._display.tell(FAILED, text, FAILED)
+        self._first_tries[job.name] = one, report
+        behind = [other for other in self._active if job.name in other.job.after and other.state != "RUNNING"]
+        try:
+            self._slurm.cancel([other.id for other in behind])
+        except (SlurmFailed, UserError):
+            behind = []  # they see that it failed, and leave
+        self._put_back([one, *behind])
+
+    def _put_back(self, those: Sequence[_Submitted]) -> None:
+        """Have ``those`` jobs submitted again."""
+        for one in those:
+            self._active.remove(one)
+            self._old_ids.add(one.id)
+            self._again_at[one.job.name] = self._now()
+            del self._ids[one.job.name]
+            job = self._plan.job(one.job.name)
+            self._ledger.forget_failures(job)
+            report_path(self._folder, job).unlink(missing_ok=True)
+        names = {job.name for job in self._pending} | {one.job.name for one in those}
+        self._pending = [job for job in self._plan.jobs if job.name in names]
+
     def _end(self, one: _Submitted, report: Report) -> None:
-        self._active.remove(one)
+        if one in self._active:
+            self._active.remove(one)
+        if report.is_good:
+            self._faults.completed(one.job.name)
         self._ended.add(one.job.name)
         self._full_until = 0.0
         one.pace.read()  # its last words, for the sum of money

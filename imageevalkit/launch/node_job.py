@@ -144,19 +144,22 @@ class _NodeJob:
         ):  # as Slurm 22.05 does where a node dies while a job of it is put back
             what = f"Slurm gave it {len(given)} of {job.gpus} GPUs"
             again = int(os.environ.get("SLURM_RESTART_COUNT", "0")) < _MOST_RESTARTS
-            return self._back_in_queue(what) if again else self._leave(Report(None, what))
+            return self._back_in_queue(what) if again else self._leave(Report(None, what, idle=True))
         try:
             locks = self._locks()
         except (UserError, OSError) as error:
             return self._leave(Report(None, one_line(error)))
         written, attempt, status = self._written(), 0, None
+        idle = True
         while self._stopping is None and self._claim.is_ours():
             attempt += 1
+            before_attempt = self._written()
             try:
                 status = self._attempt(attempt, locks)
             except OSError as error:
                 problem = f"cannot start: {error.strerror}: {error.filename or job.command[0]}"
-                return self._leave(Report(None, problem, attempts=attempt))
+                return self._leave(Report(None, problem, attempts=attempt, idle=True))
+            idle = self._written() == before_attempt
             if attempt > job.retries or not self._worth_retry(status):
                 break
         if not self._claim.is_ours():
@@ -167,7 +170,7 @@ class _NodeJob:
             self._gather(locks)
         if self._stopping and (job.always or self._lacks_outcomes()):
             return self._stopped(attempt, status, has_moved)
-        return self._leave(Report(status, attempts=attempt))
+        return self._leave(Report(status, attempts=attempt, idle=idle))
 
     def _lost_before(self) -> dict[str, str]:
         """As :func:`imageevalkit.jobs.lost_before`, once what other machines have left is seen here."""
@@ -312,6 +315,7 @@ class _NodeJob:
         owed = {key: read_outcome(self._folder, cell_of(key), self._job.step) for key in self._job.owed}
         outcomes = {key: asdict(outcome) for key, outcome in owed.items() if outcome}
         told = asdict(report) | {"began": self._began, "ended": time.time(), "outcomes": outcomes}
+        told["node"] = _node()
         with contextlib.suppress(CellFailure, OSError):  # a full disk: that there is none tells as much
             write_atomic(report_path(self._folder, self._job), json.dumps(told))
         if report.problem:
@@ -320,8 +324,7 @@ class _NodeJob:
             if outcome and outcome.state not in USABLE:
                 say(f"{key}: {outcome.state}: {outcome.message}")
         # what lacks an item is as usable as it will be: an engine that starts failed scripts again need not do so
-        is_usable = report.status in (ExitStatus.COMPLETE, ExitStatus.INCOMPLETE)
-        return ExitStatus.COMPLETE if is_usable else ExitStatus.FAILED
+        return ExitStatus.COMPLETE if report.is_good else ExitStatus.FAILED
 
 
 if __name__ == "__main__":

@@ -79,6 +79,8 @@ KILLED = frozenset(
 )
 """States of a job that was ended for good by somebody else."""
 ENDED = KILLED | {"COMPLETED", "FAILED"}
+NODES_FAULT = frozenset({"BOOT_FAIL", "FAILED", "NODE_FAIL"})
+"""States of a job that did not start, if it left nothing: its node may lack the shared disk."""
 
 
 class SlurmFailed(Exception):
