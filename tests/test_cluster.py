@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from imageevalkit.errors import ExitStatus, UserError
 from imageevalkit.jobs import (
     COMPLETE,
     Cluster,
+    GenerateOrder,
     Job,
     Outcome,
     Plan,
@@ -39,7 +41,7 @@ from imageevalkit.launch.cluster import (
 )
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.nodes import NodeFaults
-from imageevalkit.launch.slurm import Queued, Slurm, SlurmFailed, words_for
+from imageevalkit.launch.slurm import Queued, Slurm, SlurmFailed, words_for, words_for_size
 from imageevalkit.locks import take_lock
 
 KEYS = ("m/a", "m/b")
@@ -102,6 +104,9 @@ class SimulatedSlurm(Slurm):
         self.trouble(None)
         for number in numbers:
             self.there.pop(number, None)
+
+    def start_early(self, numbers: Sequence[str]) -> None:
+        raise SlurmFailed("Access/permission denied")
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -233,6 +238,61 @@ def test_what_sbatch_does_not_say_is_seen_in_the_queue(plan: Plan, is_taken: boo
     slurm.trouble = trouble
     assert run(plan, slurm).status == ExitStatus.COMPLETE
     assert sorted(slurm.submitted) == sorted(job.name for job in plan.jobs), "each once"
+
+
+class OneAfterAnother(SimulatedSlurm):
+    """Jobs that come after others wait for them, unless they are told to start early."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan, seconds=100)
+        self.early: dict[str, float] = {}
+
+    def queue(self) -> dict[str, Queued]:
+        there = super().queue()
+        waits = {"state": "PENDING", "reason": "Dependency", "node": ""}
+        return {
+            number: one if number == "1" or number in self.early else one._replace(**waits)
+            for number, one in there.items()
+        }
+
+    def start_early(self, numbers: Sequence[str]) -> None:
+        self.early |= dict.fromkeys(numbers, self.now)
+
+
+def test_an_evaluation_waits_for_the_images_of_its_own_benchmark_alone(plan: Plan) -> None:
+    slurm, folder = OneAfterAnother(plan), Path(plan.run_folder)
+
+    def trouble(words: Sequence[str] | None) -> None:
+        if 10 < slurm.now < 20:
+            write_outcome(folder, cell_of(KEYS[0]), "generate", Outcome(COMPLETE))
+        if 30 < slurm.now < 40:
+            write_outcome(folder, cell_of(KEYS[1]), "generate", Outcome("failed"))
+
+    slurm.trouble = trouble
+    run(plan, slurm)
+    assert slurm.submitted[1] == "evaluate:m/a"
+    assert [*slurm.early] == ["2"] and 10 < slurm.early["2"] < 20
+
+
+def test_what_is_submitted_after_its_images_are_there_waits_for_nothing(plan: Plan) -> None:
+    assert plan.cluster
+    plan = replace(plan, cluster=replace(plan.cluster, max_jobs=2))
+    plan.jobs.sort(key=lambda job: job.name != "generate:m" and job.name != f"evaluate:{KEYS[1]}")
+    slurm, told = SimulatedSlurm(plan, seconds=100), list[Sequence[str]]()
+
+    def trouble(words: Sequence[str] | None) -> None:
+        if words:
+            told.append(words)
+        if words is None and 10 < slurm.now < 20:
+            write_outcome(Path(plan.run_folder), cell_of(KEYS[0]), "generate", Outcome(COMPLETE))
+        if words is None and 30 < slurm.now < 40:  # makes room
+            slurm.there.pop("2", None)
+            report_path(Path(plan.run_folder), plan.jobs[1]).write_text(json.dumps(asdict(Report(1))))
+
+    slurm.trouble = trouble
+    run(plan, slurm)
+    [late] = [words for words in told if words and words[0] == "--job-name=evaluate:m/a"]
+    assert not [word for word in late if word.startswith("--dependency")]
 
 
 class Forgetful(SimulatedSlurm):
@@ -589,12 +649,31 @@ def test_words_that_are_the_launchers_own_are_refused(words: str, wrong: str) ->
     job = Job("generate:m", "generate", ["g"], ["m/a"], ["a.log"])
     config = Config(maps={"SLURM_ARGS_MAP": {"*": words}})
     if not wrong:
-        assert words_for(config, job)[1:] == shlex.split(words)
+        assert words_for(config, job) == shlex.split(words)
         return
     with pytest.raises(
         UserError, match=re.escape(f"SLURM_ARGS_MAP in config.sh: '{wrong}' is the launcher's")
     ):
         words_for(config, job)
+
+
+@pytest.mark.parametrize(
+    ("job", "words", "expected"),
+    [
+        ({}, [], ["--cpus-per-task=4"]),
+        ({"light": True}, [], ["--cpus-per-task=2"]),
+        ({"gpus": 2, "gpus_at_most": 8}, [], ["--gpus-per-node=8", "--cpus-per-task=16"]),
+        ({"gpus": 2}, ["--gres=gpu:h200:2"], ["--cpus-per-task=4"]),
+        ({"gpus": 1, "gpus_at_most": 4}, ["--cpus-per-task=3"], ["--gpus-per-node=4"]),
+        ({"gpus": 1, "gpus_at_most": 4}, ["-c3"], ["--gpus-per-node=4"]),
+        ({"gpus": 1, "gpus_at_most": 4}, ["--cpus-per-gpu=3"], ["--gpus-per-node=4"]),
+        ({"order": GenerateOrder(False, {}, replicas=3)}, [], ["--cpus-per-task=12"]),
+    ],
+)
+def test_a_job_asks_for_the_cpus_of_its_replicas(
+    job: dict[str, Any], words: list[str], expected: list[str]
+) -> None:
+    assert words_for_size(Job("generate:m", "generate", ["g"], ["m/a"], ["a.log"], **job), words) == expected
 
 
 def test_a_job_that_another_machine_has_taken_is_let_go(

@@ -95,7 +95,12 @@ def test_no_image_is_read_that_is_as_old_as_its_record(
     generate(FakeModel(), benchmark(4))
     read = list[str]()
     whole = images.bytes_of_file
-    monkeypatch.setattr(images, "bytes_of_file", lambda path: [read.append(path.name), whole(path)][1])
+
+    def reading(path: Path) -> bytes | None:
+        read.append(path.name)
+        return whole(path)
+
+    monkeypatch.setattr(images, "bytes_of_file", reading)
     assert left(["m/fake"], order(), 100) == 0 and not read
     set_age(CELL.folder / "images/00001.png", -60)
     (CELL.folder / "images/00002.png").write_bytes(b"")

@@ -43,7 +43,7 @@ from imageevalkit.launch.display import RunningJob, View, WaitingJob, choose_dis
 from imageevalkit.launch.ledger import INTERRUPTED, SKIPPED, Ledger, RunSummary, money_of
 from imageevalkit.launch.nodes import NodeFaults
 from imageevalkit.launch.process import DRIVER_PYTHON, with_our_paths
-from imageevalkit.launch.slurm import ENDED, KILLED, NODES_FAULT, Queued, Slurm, SlurmFailed, words_for_gpus
+from imageevalkit.launch.slurm import ENDED, KILLED, NODES_FAULT, Queued, Slurm, SlurmFailed, words_for_size
 from imageevalkit.locks import why_of_one_machine
 from imageevalkit.progress import Pace, PaceReader
 from imageevalkit.secrets import environ_with, one_line
@@ -447,14 +447,17 @@ class _Run:
         return "as Slurm takes no more jobs now" if self._now() < self._full_until else ""
 
     def _before(self, job: Job) -> list[str]:
-        """The numbers of the jobs that must have ended: those it comes after, and what an earlier run has left in the
-        queue of its cells, which has their locks."""
+        """The numbers of the jobs that must have ended before ``job`` starts."""
         numbers = [self._ids[name] for name in job.after if name in self._ids and name not in self._ended]
+        return [*([] if self._ledger.verdict(job).ready else numbers), *self._others_at(job)]
+
+    def _others_at(self, job: Job) -> list[str]:
+        """The numbers of the jobs of earlier runs that have the locks of cells of ``job``."""
         # shards share the lock
         others = (
             one for one in self._active if one.folder != self._folder and not (one.job.shard and job.shard)
         )
-        return [*numbers, *(one.id for one in others if not {*one.job.owed}.isdisjoint(job.owed))]
+        return [one.id for one in others if not {*one.job.owed}.isdisjoint(job.owed)]
 
     def _comment(self, job: Job) -> str:
         """By which ``job`` is known in the queue, whoever looks there."""
@@ -481,7 +484,7 @@ class _Run:
                 f"--signal=B:USR1@{self._cluster.grace}",
                 "--export=ALL",
                 *depends,
-                *words_for_gpus(job.gpus_at_most, words),
+                *words_for_size(job, words),
                 *words,
                 f"--wrap=exec {shlex.join([*command, *job_words(self._plan.path, job.name)])}",
             ],
@@ -508,6 +511,12 @@ class _Run:
             return
         self._silence = ""
         self._find_those_of_silence(there)
+        self._take_in(there)
+        if self._stop is None:
+            self._start_early()
+
+    def _take_in(self, there: Mapping[str, Queued]) -> None:
+        """Takes in what the queue says of the submitted jobs, and what those have left that are not in it."""
         now = self._now()
         for one in list(self._active):
             queued = there.get(one.id)
@@ -541,6 +550,18 @@ class _Run:
                 self._has_left(
                     one, Report(None, f"{why}{on}, and left no report", began=now, ended=now, idle=idle)
                 )
+
+    def _start_early(self) -> None:
+        """Lets evaluations start whose own images are there, while others of the same model are made."""
+        waiting = (one for one in self._active if (one.state, one.reason) == ("PENDING", "Dependency"))
+        early = [
+            one.id
+            for one in waiting
+            if not one.job.always and self._ledger.verdict(one.job).ready and not self._others_at(one.job)
+        ]
+        if early:
+            with contextlib.suppress(SlurmFailed):  # then they start when the job before them has ended
+                self._slurm.start_early(early)
 
     def _find_those_of_silence(self, there: Mapping[str, Queued]) -> None:
         """What is in the queue of the jobs that sbatch may have submitted; what is not may be submitted again."""

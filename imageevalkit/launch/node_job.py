@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -28,7 +28,7 @@ from imageevalkit.launch.cluster import FILES_COME_WITHIN, Report, read_report, 
 from imageevalkit.launch.gpus import visible_gpus
 from imageevalkit.launch.process import CANNOT_START, FINAL, guarded, job_environ, start_of
 from imageevalkit.launch.slurm import Slurm, SlurmFailed
-from imageevalkit.locks import take_lock
+from imageevalkit.locks import drop_lock, take_lock
 from imageevalkit.machine import available_cores
 from imageevalkit.secrets import one_line
 
@@ -39,6 +39,7 @@ _MOST_RESTARTS = 5  # for want of GPUs
 # Of a node that is lost to the controller, the job may go on for a while beside the one that takes its place.
 _LOCKED_FOR = 600.0
 _LOOK_AT_CLAIM_EVERY = 5.0
+_LOOK_AT_DONE_EVERY = 2.0
 # For what this machine looks at for the first time, nothing is remembered that could be old.
 _SEEN_WITHIN = 5.0
 # Seconds in which who had the job sees that another has it, and ends: NFS clients look every 3 to 60 s.
@@ -188,25 +189,42 @@ class _NodeJob:
                         time.sleep(_TICK)
         return lost_before(self._plan, job)
 
-    def _locks(self) -> list[int]:
-        """Those of the cells of the job, or of its shard of them. Raises UserError: they are not to be had; OSError."""
-        found, job = list[int](), self._job
-        for cell in map(cell_of, sorted(job.owed)):
+    def _locks(self) -> dict[str, list[int]]:
+        """The locks of the job's cells, or of its shard of them, by cell.
+
+        A cell that an earlier start of the job has completed is left out: its evaluation may have the lock.
+
+        Raises UserError: a lock is not to be had; OSError.
+        """
+        found, job = dict[str, list[int]](), self._job
+        for key in sorted(job.owed):
+            if self._is_done(key):
+                continue
             if job.shard:
-                found += lock_shard(cell, job.shard, _LOCKED_FOR)
+                found[key] = lock_shard(cell_of(key), job.shard, _LOCKED_FOR)
             else:
-                found.append(lock_cell(cell, _LOCKED_FOR, for_owner=True))
+                found[key] = [lock_cell(cell_of(key), _LOCKED_FOR, for_owner=True)]
         return found
 
-    def _gather(self, locks: Sequence[int]) -> None:
+    def _is_done(self, key: str) -> bool:
+        outcome = read_outcome(self._folder, cell_of(key), self._job.step)
+        return outcome is not None and outcome.state in USABLE
+
+    def _drop_locks_of_done(self, locks: Mapping[str, list[int]]) -> None:
+        """An evaluation may start on another node as soon as the images of its cell are there."""
+        for key, (lock, *_) in locks.items():
+            if self._is_done(key):
+                drop_lock(lock)
+
+    def _gather(self, locks: Mapping[str, list[int]]) -> None:
         """The last of all shards of a cell takes what they have recorded into the records of the cell."""
-        for cell, lock in zip(map(cell_of, sorted(self._job.owed)), locks[::2], strict=True):
+        for key, (lock, *_) in locks.items():
             # others are at work; or it is left to the next who has the cell
             with contextlib.suppress(BlockingIOError, UserError, CellFailure, OSError):
-                take_lock(lock, cell.folder)
-                mend_records(cell)
+                take_lock(lock, cell_of(key).folder)
+                mend_records(cell_of(key))
 
-    def _attempt(self, attempt: int, locks: Sequence[int]) -> int:
+    def _attempt(self, attempt: int, locks: Mapping[str, list[int]]) -> int:
         """The status with which the job ended. Raises OSError."""
         job = self._job
         # without a GPU of its own it would see all of the node, where no cgroup hides them
@@ -222,11 +240,16 @@ class _NodeJob:
                 f", GPUs {environ['CUDA_VISIBLE_DEVICES']}" if environ.get("CUDA_VISIBLE_DEVICES") else ""
             )
             title = f"{job.name} attempt {attempt}, {place}"
-            self._process = guarded(job.command, REPO / job.logs[0], title, environ, lifeline, locks)
+            fds = [fd for of_cell in locks.values() for fd in of_cell]
+            self._process = guarded(job.command, REPO / job.logs[0], title, environ, lifeline, fds)
             if self._stopping:
                 self._process.terminate()
+            look_at_done = time.monotonic() + _LOOK_AT_DONE_EVERY
             while (status := self._process.poll()) is None:
                 time.sleep(_TICK)
+                if len(locks) > 1 and time.monotonic() > look_at_done:
+                    self._drop_locks_of_done(locks)
+                    look_at_done = time.monotonic() + _LOOK_AT_DONE_EVERY
                 if not self._claim.is_ours():
                     self._process.terminate()
             return status

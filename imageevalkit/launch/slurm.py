@@ -9,11 +9,11 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from imageevalkit.errors import UserError
-from imageevalkit.jobs import Job, cell_of
+from imageevalkit.jobs import GenerateOrder, Job, cell_of
 from imageevalkit.launch.config import ALL, Config, parse_count
 from imageevalkit.launch.models import entry_name
 from imageevalkit.secrets import one_line
@@ -32,7 +32,7 @@ MAPS = (*_MAPS, _ARGS)
 API = "api"
 """In these maps, the jobs that wait for endpoints: they need the internet, and no GPU."""
 STAGES = ("rewrite", "generate", "adopt", "evaluate", "report")
-_CPUS = {True: "2", False: "4"}  # by whether a job is light
+_CPUS = {True: 2, False: 4}  # of each replica, by whether a job is light
 # What the launcher itself tells sbatch, by which it finds its jobs and starts them again; a second word would win.
 _OURS = (
     *("--job-name", "--comment", "--dependency", "--chdir", "--output", "--open-mode", "--nodes", "--ntasks"),
@@ -53,6 +53,7 @@ _ANSWERS_WITHIN = 60.0
 _AT_ONCE = 500  # numbers of jobs in one command
 _PREFIX = re.compile(r"^\w+: (?:(?:error|fatal): )?")  # "sbatch: error: "
 _ASKS_FOR_GPUS = re.compile(r"--gpus|-G|--gres=.*\bgpu")
+_ASKS_FOR_CPUS = re.compile(r"--cpus-per-(?:task|gpu)|-c")
 _GPU = re.compile(r"\bgpu(?::[^:,(\s]+)?:(\d+)")
 # The controller's words for "no more jobs for now", which pass when some have ended, as QOSMaxSubmitJobPerUserLimit.
 _LATER = re.compile(
@@ -134,16 +135,25 @@ class Slurm:
         """Ends a running job and puts it back into the queue. Raises as :meth:`submit`."""
         _asked("scontrol", "requeue", number)
 
+    def start_early(self, numbers: Sequence[str]) -> None:
+        """Lets these jobs start before the jobs that they wait for have ended. Raises as :meth:`submit`."""
+        _for_all(numbers, lambda part: _asked("scontrol", "update", f"JobId={','.join(part)}", "Dependency="))
+
     def cancel(self, numbers: Sequence[str]) -> None:
-        """End these jobs. Raises as :meth:`submit`."""
-        failed: SlurmFailed | None = None
-        for n in range(0, len(numbers), _AT_ONCE):
-            try:
-                _asked("scancel", *numbers[n : n + _AT_ONCE])
-            except SlurmFailed as error:
-                failed = error
-        if failed:
-            raise failed
+        """Ends these jobs. Raises as :meth:`submit`."""
+        _for_all(numbers, lambda part: _asked("scancel", *part))
+
+
+def _for_all(numbers: Sequence[str], tell: Callable[[Sequence[str]], object]) -> None:
+    """Calls ``tell`` with all ``numbers``, part by part. Raises SlurmFailed after the last part, if one failed."""
+    failed: SlurmFailed | None = None
+    for n in range(0, len(numbers), _AT_ONCE):
+        try:
+            tell(numbers[n : n + _AT_ONCE])
+        except SlurmFailed as error:
+            failed = error
+    if failed:
+        raise failed
 
 
 def _asked(*command: str, environ: Mapping[str, str] | None = None) -> str:
@@ -202,7 +212,6 @@ def words_for(config: Config, job: Job) -> list[str]:
         return next((given[key].strip() for key in keys if key in given), "")
 
     told = {option: found(variable) for variable, option in _MAPS.items()}
-    told["--cpus-per-task"] = told["--cpus-per-task"] or _CPUS[job.light or job.always]
     words = [f"{option}={value}" for option, value in told.items() if value]
     try:
         more = shlex.split(found(_ARGS))
@@ -223,7 +232,22 @@ def _is_ours(word: str) -> bool:
     return is_long or (len(word) > 1 and word[0] == "-" and word[1] in _OURS_SHORT)
 
 
-def words_for_gpus(gpus: int, words: Iterable[str]) -> list[str]:
-    """What sbatch is told of ``gpus``, unless ``words`` ask for GPUs: of one kind, perhaps."""
-    is_told = any(_ASKS_FOR_GPUS.match(word) for word in words)
-    return [f"--gpus-per-node={gpus}"] if gpus and not is_told else []
+def words_for_size(job: Job, words: Iterable[str]) -> list[str]:
+    """The options of sbatch for GPUs and CPUs of ``job``, unless the ``words`` of config.sh ask for them."""
+    words = list(words)
+    size = list[str]()
+    if job.gpus_at_most and not any(map(_ASKS_FOR_GPUS.match, words)):
+        size.append(f"--gpus-per-node={job.gpus_at_most}")
+    if not any(map(_ASKS_FOR_CPUS.match, words)):
+        size.append(f"--cpus-per-task={_CPUS[job.light or job.always] * _replicas(job)}")
+    return size
+
+
+def _replicas(job: Job) -> int:
+    """How many copies of its model the job may run at once."""
+    if job.gpus:
+        return job.gpus_at_most // job.gpus
+    order = job.order
+    if isinstance(order, GenerateOrder) and not order.api and not order.replica_gpus:
+        return order.replicas or 1
+    return 1
