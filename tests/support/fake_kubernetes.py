@@ -39,8 +39,9 @@ _SECONDS = 0.3
 class FakeKubernetes:
     """Its Jobs by name, and ``begun``: for each Job the ends of all others when it was created.
 
-    A new Job has no status at first, as in a cluster whose controller has not seen it; then a pod is active; then it
-    has the condition in ``ends`` of its annotation ``imageevalkit/job`` (Complete unless given; "deleted": it is gone).
+    A new Job has no status, as in a cluster whose controller has not seen it. Once somebody watches it, a pod is
+    active; then it ends as ``ends`` says of its annotation ``imageevalkit/job`` (Complete, Failed or deleted; Complete
+    unless given). Who does not wait for a Job never sees its end.
     """
 
     def __init__(self, ends: dict[str, str]) -> None:
@@ -48,6 +49,7 @@ class FakeKubernetes:
         self.begun: dict[str, dict[str, str]] = {}
         self._ends, self._version, self.changed = ends, 0, threading.Condition()
         self.is_closed = False
+        self._watched = set[str]()
 
     def create(self, job: dict[str, Any]) -> dict[str, Any]:
         name = job["metadata"]["annotations"]["imageevalkit/job"]
@@ -59,7 +61,6 @@ class FakeKubernetes:
                 "creationTimestamp": "2026-01-01T00:00:00Z",
             }
             self._put(job, {})
-        threading.Thread(target=self._run, args=(job["metadata"]["name"], name), daemon=True).start()
         return self.jobs[job["metadata"]["name"]]
 
     def _by_name(self) -> dict[str, dict[str, Any]]:
@@ -75,8 +76,16 @@ class FakeKubernetes:
         self.jobs[metadata["name"]] = {**job, "metadata": metadata, "status": status}
         self.changed.notify_all()
 
-    def _run(self, key: str, name: str) -> None:
-        end = self._ends.get(name, "Complete")
+    def watch(self, key: str) -> None:
+        """Somebody waits for the Job called ``key``."""
+        with self.changed:
+            is_first = key in self.jobs and key not in self._watched
+            self._watched.add(key)
+        if is_first:
+            threading.Thread(target=self._run, args=(key,), daemon=True).start()
+
+    def _run(self, key: str) -> None:
+        end = self._ends.get(self.jobs[key]["metadata"]["annotations"]["imageevalkit/job"], "Complete")
         time.sleep(_SECONDS)
         with self.changed:
             self._put(self.jobs[key], {"active": 1})
@@ -116,6 +125,8 @@ def fake_kubernetes(kubeconfig: Path, ends: dict[str, str]) -> Iterator[FakeKube
             url = urlsplit(self.path)
             asked = {key: values[0] for key, values in parse_qs(url.query).items()}
             name = asked.get("fieldSelector", "").removeprefix("metadata.name=")
+            if name:
+                cluster.watch(name)
             if url.path == "/openapi/v2":  # without schemas kubectl leaves validation to the server
                 self._answer(200, None)
             elif url.path in _OF_THE_API:
