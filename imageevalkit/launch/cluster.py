@@ -417,8 +417,9 @@ class _Run:
             # has left the queue may be that of another job
             if any(one.folder != self._folder or one.gone_since for one in before):
                 continue
+            comment = self._comment(job)
             try:
-                number = self._submit(job)
+                number = self._submit(job, comment)
             except SlurmFailed as error:
                 if error.is_silent:
                     self._unsure[job.name], self._silence = self._now(), str(error)
@@ -435,7 +436,7 @@ class _Run:
                 self._ended.add(job.name)
                 self._ledger.never_started(job, FAILED, f"sbatch: {error}")
                 continue
-            self._add(job, number, self._comment(job), self._folder)
+            self._add(job, number, comment, self._folder)
             taken += job.gpus_at_most
 
     def _no_room(self) -> str:
@@ -463,8 +464,8 @@ class _Run:
         """By which ``job`` is known in the queue, whoever looks there."""
         return f"{_MARK} {identity(self._plan, job)} {self._folder.absolute()}"
 
-    def _submit(self, job: Job) -> str:
-        """Its number. Raises SlurmFailed."""
+    def _submit(self, job: Job, comment: str) -> str:
+        """Submits ``job`` and returns its number. Raises SlurmFailed."""
         words = self._faults.words(job.name, self._cluster.sbatch.get(job.name, []))
         before = self._before(job)
         depends = [f"--dependency=afterany:{':'.join(before)}"] if before else []
@@ -473,7 +474,7 @@ class _Run:
         return self._slurm.submit(
             [
                 f"--job-name={job.name}",
-                f"--comment={self._comment(job)}",
+                f"--comment={comment}",
                 f"--chdir={REPO}",
                 f"--output={log.absolute()}",
                 "--open-mode=append",
