@@ -384,6 +384,27 @@ def test_what_one_node_fails_another_one_does(
     assert re.search(r"node n1 failed \d jobs that another node completed: have it checked", told)
 
 
+def test_jobs_that_left_between_two_looks_are_submitted_again(plan: Plan) -> None:
+    """The evaluations began when the images had failed, and were gone before the launcher looked again."""
+
+    class Quick(BadNode):
+        def take(self, words: Sequence[str]) -> str:
+            number = super().take(words)
+            if self.now < 10:  # all of the first tries
+                self.there[number] = (*self.there[number][:2], self.seconds, self.there[number][3])
+            return number
+
+        def queue(self) -> dict[str, Queued]:
+            waits = {"state": "PENDING", "reason": "Dependency"}
+            there = super().queue()
+            behind = {n: there[n]._replace(**waits) for n in "234" if n in self.there}
+            return there | behind
+
+    slurm = Quick(plan, broken_gpu)
+    assert run(plan, slurm).status == ExitStatus.COMPLETE
+    assert slurm.submitted.count("generate:m") == 2
+
+
 @pytest.mark.parametrize("bad", [("n1", "n2"), ("n1",)])
 def test_what_no_other_node_does_fails_by_its_own_reason(plan: Plan, bad: Sequence[str]) -> None:
     """There are two bad nodes; or one good one, which config.sh excludes."""

@@ -245,7 +245,7 @@ class _Others:
         return self._jobs[folder].get(key)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Submitted:
     """A job in the queue under ``id``, submitted with ``comment`` by the run in ``folder``."""
 
@@ -266,7 +266,7 @@ class _Submitted:
         """True if the job in the queue is this one. A controller that lost its state gives old numbers to new jobs."""
         # some sites replace comments by their own
         is_marked = queued.comment.startswith(f"{_MARK} ")
-        return queued.name == self.job.name and (queued.comment == self.comment or not is_marked)
+        return queued.comment == self.comment or (queued.name == self.job.name and not is_marked)
 
     @property
     def why(self) -> str:
@@ -532,6 +532,8 @@ class _Run:
                 one.state, one.reason, one.gone_since = queued.state, queued.reason, 0.0
                 if one.state == "RUNNING":  # not at every tick: hundreds of files, and a network between
                     one.paces = one.pace.read(self._ledger.ended_in(one.job, 1))
+                continue
+            if one not in self._active:  # it was put back with a job before it
                 continue
             report = read_report(one.folder, one.job)
             one.gone_since = one.gone_since or now
