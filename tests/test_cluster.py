@@ -737,3 +737,21 @@ def test_a_job_asks_a_controller_that_is_away_again_to_requeue_it(
     job._back_in_queue("its time limit came")
     report = read_report(Path(plan.run_folder), plan.jobs[0])
     assert (report is None) == is_requeued and len(asked) == (3 if is_requeued else 1)
+
+
+def test_a_job_drops_the_lock_of_a_result_whose_images_are_there(plan: Plan) -> None:
+    """Its evaluation takes the lock on another node, and a second start of the job does not wait for it."""
+    done, open_ = map(cell_of, KEYS)
+    first = node_job._NodeJob(plan, plan.jobs[0])
+    locks = first._locks()
+    write_outcome(Path(plan.run_folder), done, "generate", Outcome(COMPLETE))
+    first._drop_locks_of_done(locks)
+    evaluation = lock_cell(done, grace=0.0)
+    with pytest.raises(UserError, match="m/b is being written"):
+        lock_cell(open_, grace=0.0)
+    for fds in locks.values():
+        os.close(fds[0])
+    again = node_job._NodeJob(plan, plan.jobs[0])._locks()
+    assert [*again] == [open_.key]
+    for fd in (evaluation, *again[open_.key]):
+        os.close(fd)
