@@ -95,7 +95,7 @@ declare -gA SLURM_ACCOUNT_MAP=()
 declare -gA SLURM_QOS_MAP=()
 declare -gA SLURM_TIME_MAP=()
 declare -gA SLURM_MEM_MAP=()
-declare -gA SLURM_CPUS_MAP=() # where nothing is said 2 for "api" and report, else 4
+declare -gA SLURM_CPUS_MAP=() # where nothing is said 2 for "api" and report, else 4 for each replica of a model
 declare -gA SLURM_ARGS_MAP=() # any other words of sbatch
 
 # On how many machines a model's images are made at once, by model or "*" (nothing: one; not of models behind an API).

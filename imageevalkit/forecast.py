@@ -49,13 +49,15 @@ class Datasets:
         settings: Mapping[str, Any],
         shard: Shard | None = None,
         asked: int | None = None,
+        quick: bool = False,
     ) -> Survey:
         """What is there of the images of ``cell`` against ``settings``, as a ``shard`` looks at it.
 
         Of all cells without a folder it is the same.
         """
         if cell.folder.exists():
-            return survey(cell, as_shown(cell, self.items(cell, limit, asked)), settings, shard=shard)
+            items = as_shown(cell, self.items(cell, limit, asked))
+            return survey(cell, items, settings, quick=quick, shard=shard)
         return self._untouched(Cell(MODEL_NAME_MARK, cell.benchmark), limit, asked)
 
 

@@ -56,6 +56,11 @@ def take_lock(fd: int, path: Path, wait: bool = False, shared: bool = False) -> 
         raise _without_locks(error, path, "flock") from None
 
 
+def drop_lock(fd: int) -> None:
+    """Drop the lock on ``fd``, for all processes that have it from this one."""
+    fcntl.flock(fd, fcntl.LOCK_UN)
+
+
 def take_byte(fd: int, path: Path, byte: int, wait: bool = False) -> bool:
     """Lock one ``byte`` of ``fd``, an open file at ``path``, for this process; False: another one has it.
 

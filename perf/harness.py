@@ -74,6 +74,14 @@ class Usage(NamedTuple):
     others: float
 
     @property
+    def how_it_ended(self) -> str:
+        """``exit status 1 after 12 s``; of a command that took too long, that it was killed."""
+        if self.status < 0 and self.wall >= _LONGEST_RUN:
+            return f"killed after {self.wall:.0f} s, as a run may take {_LONGEST_RUN:.0f} s: is the machine busy?"
+        how = f"exit status {self.status}" if self.status >= 0 else signal.Signals(-self.status).name
+        return f"{how} after {self.wall:.0f} s"
+
+    @property
     def figures(self) -> dict[str, str]:
         """For the columns of a table."""
         shown = f"{self.wall:.2f}", f"{self.cpu:.1f}", f"{self.peak_mb:.0f}", f"{self.server_cpu:.2f}"

@@ -175,8 +175,8 @@ def simulated_rows(folder: Path, models: int, shards: int) -> list[Row]:
     label, said = f"{models} models × {_BENCHMARKS} benchmarks on {NODES * GPUS} GPUs", log.read_text()
     label = f"{label}, simulated" if shards == 1 else f"  each model in {shards} shards, simulated"
     if usage.status:
-        return [Row(label, 0.0, problems=[said[-2000:]], others=usage.others)]
-    told, others = json.loads(said), usage.others
+        return [Row(label, 0.0, problems=[f"{usage.how_it_ended}: {said[-2000:]}"], others=usage.others)]
+    told, others = json.loads(said.splitlines()[-1]), usage.others
     lost = models * _BENCHMARKS - told["complete"]
     figures = {**usage.figures, "bound s": f"{told['bound']:.0f}", "wall s": f"{told['makespan']:.0f}"}
     problems = [f"{lost} cells are not complete"] * bool(lost)

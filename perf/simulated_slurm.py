@@ -75,7 +75,7 @@ class SimulatedSlurm(Slurm):
             self._before[number] = {one for one in before if self._queue[one].state != "COMPLETED"}
             for one in self._before[number]:
                 self._behind[one].append(number)
-            self._queue[number] = Queued("PENDING", "Dependency", "", told["--comment"])
+            self._queue[number] = Queued("PENDING", "Dependency", "", told["--job-name"], told["--comment"])
             if not self._before[number]:
                 self._get_ready(number)
                 self._start_what_fits()
@@ -86,6 +86,15 @@ class SimulatedSlurm(Slurm):
     def queue(self) -> dict[str, Queued]:
         with self._simulating():
             return dict(self._queue)
+
+    def start_early(self, numbers: Sequence[str]) -> None:
+        with self._simulating():
+            for number in numbers:
+                for before in self._before[number]:
+                    self._behind[before].remove(number)
+                self._before[number].clear()
+                self._get_ready(number)
+            self._start_what_fits()
 
     def cancel(self, numbers: Sequence[str]) -> None:
         raise AssertionError("nobody stops the run")
@@ -194,7 +203,7 @@ def main() -> None:
     said, began = io.StringIO(), time.process_time()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         found = look_around(plan, slurm)
-        summary = run_plan(plan, found, slurm, lambda: slurm.now, slurm.sleep)
+        summary = run_plan(plan, found, slurm, False, lambda: slurm.now, slurm.sleep)
     figures = {
         "complete": sum(cell.state == COMPLETE for cell in summary.cells),
         "jobs": len(plan.jobs),

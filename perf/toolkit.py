@@ -242,7 +242,7 @@ class Toolkit:
         if not usage.status:
             return []
         texts = [path.read_text(errors="replace")[-1500:] for path in self.log.rglob("*.log")]
-        return ["\n".join([f"exit status {usage.status}:", *texts])]
+        return ["\n".join([f"{usage.how_it_ended}:", *texts])]
 
     def seconds_row(self, label: str, usage: Usage, bar: Bar, *problems: str) -> Row:
         """A command whose wall time is held against ``bar``."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +16,7 @@ import kubernetes_validate
 import pytest
 
 from tests.support.checkout import REPO, make_checkout, needs_driver_env, run_eval
+from tests.support.fake_kubernetes import fake_kubernetes
 
 pytestmark = needs_driver_env
 WORDS = ("--model_names", "reference-typeset;reference-noise", "--ds_names", "quicktext", "--limit", "2")
@@ -71,35 +74,58 @@ def test_a_job_after_one_that_failed_is_not_run(tmp_path: Path) -> None:
     assert report["skipped"] and "generate of reference-noise/quicktext is failed" in report["problem"]
 
 
+def of_guide(language: str, has: str) -> str:
+    """The one block of the guide to Kubernetes in this ``language`` that ``has`` these words."""
+    guide = (REPO / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    [block] = [block for block in re.findall(rf"```{language}\n(.*?)```", guide, re.DOTALL) if has in block]
+    return str(block)
+
+
+def write_manifests(folder: Path) -> list[dict[str, Any]]:
+    """The Jobs that the guide makes of three jobs on two levels, written into ``folder``."""
+    common = {"after": [], "cpus": 8, "secrets": []}
+    jobs = [
+        {"name": "generate:a/b", "script": "/d/0001.sh", "level": 1, "gpus": 2, "light": False, **common},
+        {"name": "generate:c", "script": "/d/0002.sh", "level": 1, "gpus": 0, "light": False, **common},
+        {"name": "evaluate:a/b/wise", "script": "/d/0003.sh", "level": 2, "gpus": 0, "light": True, **common},
+    ]
+    jobs[2] |= {"after": ["generate:a/b"], "secrets": ["API_KEY"]}
+    (folder / "jobs.json").write_text(json.dumps(jobs))
+    words = ["jobs.json", "image:1", "claim", "/d", "keys"]
+    subprocess.run([sys.executable, "-c", of_guide("python", "manifest"), *words], cwd=folder, check=True)
+    lists = [json.loads((folder / f"level-{level}.json").read_text()) for level in (1, 2)]
+    return [item for each in lists for item in each["items"]]
+
+
 def test_the_manifests_of_the_guide_are_those_that_kubernetes_takes(tmp_path: Path) -> None:
     """Against the schemas that Kubernetes publishes, unknown fields refused."""
-    guide = (REPO / "docs" / "kubernetes.md").read_text(encoding="utf-8")
-    [program] = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
-    jobs = [
-        {"name": "generate:a/b", "script": "/d/0001.sh", "after": [], "level": 1, "gpus": 2, "cpus": 8}
-        | {"light": False, "secrets": []},
-        {
-            "name": "evaluate:a/b/wise",
-            "script": "/d/0002.sh",
-            "after": ["generate:a/b"],
-            "level": 2,
-            "gpus": 0,
-        }
-        | {"cpus": 8, "light": True, "secrets": ["API_KEY"]},
-    ]
-    (tmp_path / "jobs.json").write_text(json.dumps(jobs))
-    command = [sys.executable, "-c", program, "jobs.json", "image:1", "claim", "/d", "keys"]
-    subprocess.run(command, cwd=tmp_path, check=True)
-    lists = [json.loads((tmp_path / f"level-{level}.json").read_text()) for level in (1, 2)]
-    manifests = [item for each in lists for item in each["items"]]
-    assert len(manifests) == 2
+    manifests = write_manifests(tmp_path)
     for manifest in manifests:
         kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
-    [first], [second] = ([one["spec"]["template"]["spec"]["containers"][0]] for one in manifests)
-    assert first["resources"]["limits"] == {"nvidia.com/gpu": 2}
-    assert second["env"][0]["valueFrom"]["secretKeyRef"] == {"name": "keys", "key": "API_KEY"}
+    first, second, third = (one["spec"]["template"]["spec"] for one in manifests)
+    assert first["containers"][0]["resources"]["limits"] == {"memory": "128Gi", "nvidia.com/gpu": 2}
+    assert first["tolerations"] and "nodeSelector" in first and "tolerations" not in second
+    assert {"name": "shm", "mountPath": "/dev/shm"} in second["containers"][0]["volumeMounts"]
+    assert third["containers"][0]["env"][0]["valueFrom"]["secretKeyRef"] == {"name": "keys", "key": "API_KEY"}
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(manifests[0] | {"spec": {}}, kubernetes_validate.latest_version())
+
+
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="no kubectl")
+@pytest.mark.parametrize("end", ["Complete", "Failed", "deleted"])
+def test_a_level_of_the_guide_begins_when_the_level_before_has_ended(tmp_path: Path, end: str) -> None:
+    """The real kubectl, before a fake of the API."""
+    write_manifests(tmp_path)
+    script, kubeconfig = of_guide("bash", "kubectl wait"), tmp_path / "kubeconfig"
+    with fake_kubernetes(kubeconfig, {"generate:a/b": end}) as cluster:
+        environ = os.environ | {"KUBECONFIG": str(kubeconfig), "HOME": str(tmp_path)}
+        done = subprocess.run(
+            ["bash", "-c", script], cwd=tmp_path, env=environ, timeout=120, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        ended = {"generate:c": "Complete"} | ({} if end == "deleted" else {"generate:a/b": end})
+        assert cluster.begun["evaluate:a/b/wise"] == ended
+        assert len(cluster.begun) == 3
 
 
 def test_no_key_is_in_a_script(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from imageevalkit import images
 from imageevalkit.cell import Cell
 from imageevalkit.forecast import Datasets
 from imageevalkit.generation.cell_run import GenerateOptions
@@ -74,9 +77,35 @@ def test_counts_what_is_left_in_calls(benchmark: Callable[[int], FakeDataset]) -
     flipped = bytearray((CELL.folder / "images/00002.png").read_bytes())
     flipped[-20] ^= 1
     (CELL.folder / "images/00002.png").write_bytes(flipped)
+    set_age(CELL.folder / "images/00002.png", -60)
     assert left(["m/fake"], order(), 100) == 2, "of the same size, and damaged"
     assert left(["m/fake"], order(guidance_scale=5), 100) == 0, "images are stale: the cell stops"
     assert left(["m/fake"], order(guidance_scale=5, overwrite=True), 100) == 9
+
+
+def set_age(path: Path, seconds: float) -> None:
+    """``path`` was changed so many seconds ago."""
+    os.utime(path, (time.time() - seconds,) * 2)
+
+
+def test_no_image_is_read_that_is_as_old_as_its_record(
+    benchmark: Callable[[int], FakeDataset], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a large run are terabytes: the job that may make them again reads them."""
+    generate(FakeModel(), benchmark(4))
+    read = list[str]()
+    whole = images.bytes_of_file
+
+    def reading(path: Path) -> bytes | None:
+        read.append(path.name)
+        return whole(path)
+
+    monkeypatch.setattr(images, "bytes_of_file", reading)
+    assert left(["m/fake"], order(), 100) == 0 and not read
+    set_age(CELL.folder / "images/00001.png", -60)
+    (CELL.folder / "images/00002.png").write_bytes(b"")
+    assert left(["m/fake"], order(), 100) == 1, "the first has another time, and its bytes"
+    assert {*read} == {"00001.png", "00002.png", ".00002.png.part"}
 
 
 def test_refused_items_count_when_they_are_sent_again(benchmark: Callable[[int], FakeDataset]) -> None:
@@ -150,7 +179,7 @@ def test_an_image_damaged_later_is_not_made_on_the_cpu(tmp_path: Path) -> None:
 
 @needs_driver_env
 def test_a_finished_run_waits_for_no_gpu(tmp_path: Path) -> None:
-    """Again with all GPUs in use: it ends. One image short: it takes one of two GPUs."""
+    """Again with all GPUs in use: it ends. One image damaged: a job without a GPU sees it, the next one takes a GPU."""
     checkout = make_checkout(tmp_path / "checkout")
     (checkout / "config.local.sh").write_text("INFER_GPU_MAP['reference-noise']=1\n")
     smi = tmp_path / "smi"
@@ -166,7 +195,12 @@ def test_a_finished_run_waits_for_no_gpu(tmp_path: Path) -> None:
     again = run_eval(checkout, *words, PATH=path)
     assert (again.returncode, "waiting" in again.stderr) == (0, False), again.stdout + again.stderr
     set_memory(smi, dict.fromkeys(uuids, 0))
-    next(p for p in (checkout / "output").rglob("*") if p.suffix in (".png", ".jpg")).write_bytes(b"")
+    image = next(p for p in (checkout / "output").rglob("*") if p.suffix in (".png", ".jpg"))
+    before, data = image.stat(), image.read_bytes()
+    image.write_bytes(data[:-1])
+    os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns))
+    damaged = run_eval(checkout, *words, PATH=path)
+    assert damaged.returncode == 1 and "no GPU to make them again" in damaged.stdout, damaged.stdout
     mended = run_eval(checkout, *words, PATH=path)
     for uuid in uuids:
         Path("/tmp/imageevalkit-gpus", uuid).unlink(missing_ok=True)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from perf import latency_server as server
-from perf.harness import REPO, Row, Table, at_least, at_most
+from perf import matrix
+from perf.harness import REPO, Row, Table, Usage, at_least, at_most
 from perf.latency_server import AnsweredRequest, job_lengths, makespan
 from tests.support.checkout import needs_driver_env
 
@@ -142,3 +145,25 @@ def test_a_program_measures_the_tree_as_it_is(program: str, options: list[str]) 
     assert ended.stderr == ""
     assert len(ended.stdout.splitlines()) > 2
     assert "FAILED" not in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("status", "wall", "reason"),
+    [
+        (-9, 901.0, "killed after 901 s, as a run may take 900 s"),
+        (-9, 5.0, "SIGKILL after 5 s"),
+        (3, 5.0, "exit status 3 after 5 s"),
+    ],
+)
+def test_a_simulated_cluster_that_prints_nothing_fails_with_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, wall: float, reason: str
+) -> None:
+    """It is killed on a busy machine."""
+
+    def measured(command: Sequence[str], *, log: Path, **given: object) -> Usage:
+        log.write_text("")
+        return Usage(status, 0.0, wall, 1.0, 1.0, 0.0, 0.0)
+
+    monkeypatch.setattr(matrix, "measure", measured)
+    [row] = matrix.simulated_rows(tmp_path, 1, 4)
+    assert row.verdict == "FAILED" and row.problems[0].startswith(reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import stat
 import threading
 import time
 from collections.abc import Mapping
@@ -40,6 +41,7 @@ REFUSED: Final = "refused"
 FAILED: Final = "failed"
 BLANK: Final = "blank"
 CORRUPT: Final = "corrupt"
+_CLOCKS_DIFFER = 2.0  # seconds, of a file server and a node
 Status = Literal["generated", "refused", "failed", "blank", "corrupt"]
 """What became of an item, in the words of :class:`imageevalkit.cell.results.Coverage`."""
 
@@ -204,6 +206,15 @@ def whole_image(path: Path, record: Record, mend: bool = False) -> bytes | None:
                 commit_part(path)
             return data
     return None
+
+
+def is_as_recorded(path: Path, record: Record) -> bool:
+    """True if the image at ``path`` has not been written since its ``ok`` record. Does not read the image."""
+    try:
+        found, saved = path.stat(), datetime.fromisoformat(record.time).timestamp()
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_size > 0 and found.st_mtime <= saved + _CLOCKS_DIFFER
 
 
 class RecordWriter:

@@ -26,6 +26,7 @@ from imageevalkit.cell.records import (
     REFUSED,
     Record,
     Status,
+    is_as_recorded,
     last_records,
     mend_records,
     whole_image,
@@ -136,6 +137,7 @@ def survey(
     mend: bool = False,
     pixels: bool = False,
     tolerant: bool = False,
+    quick: bool = False,
     shard: Shard | None = None,
     tell: Tell = tell_nobody,
 ) -> Survey:
@@ -144,7 +146,8 @@ def survey(
     ``settings`` are those that images should be of; None: of any. With ``mend`` an interrupted rename is finished, and
     records that only their copy still has are taken back; else nothing is touched. For a ``shard`` that is so of its
     own items and records alone, and of all others their records are believed. ``pixels``: what a judge must know
-    of them; a file that no record vouches for is decoded then. Raises CellFailure: a file of the cell cannot be read;
+    of them; a file that no record vouches for is decoded then. ``quick``: an image that is no younger than its record
+    is not read. Raises CellFailure: a file of the cell cannot be read;
     an image only if generation reads it (one with a record, or any without ``pixels``) and this is not ``tolerant``,
     else it is corrupt.
     """
@@ -178,6 +181,8 @@ def survey(
                 item, record.outcome if record else FAILED, record, mismatch=why if record else ""
             )
         try:
+            if quick and record and record.status == OK and is_as_recorded(item.path, record):
+                return ImageState(item, GENERATED, record, mismatch=why)
             return _state(item, record, why, mend, pixels)
         except images.CorruptImage as error:
             reason = f"the image does not decode ({error})"

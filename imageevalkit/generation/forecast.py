@@ -47,8 +47,8 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
 def calls_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
     """How many calls of its model a job with this order has to make for a cell, counted until it is ``enough`` in all.
 
-    A call makes ``batch_size`` images. Images are hashed, as the job itself does: a damaged one is one to make. Only
-    reads. Raises whatever a benchmark whose files are missing does.
+    A call makes ``batch_size`` images. An image is read only if it is younger than its record: there may be terabytes,
+    and the job itself reads them all. Changes nothing. Raises whatever a benchmark whose files are missing does.
     """
     order, left = GenerateOrder(**request["order"]), request["enough"]
 
@@ -56,7 +56,7 @@ def calls_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
         nonlocal left
         if left <= 0:
             return 0
-        setting, whole, found = _survey(cell, request, datasets)
+        setting, whole, found = _survey(cell, request, datasets, quick=True)
         if whole.of("stale") and not order.overwrite:
             return 0  # the cell stops
         images = len(found.to_make(order.overwrite, order.retry_refused))
@@ -68,14 +68,14 @@ def calls_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
 
 
 def _survey(
-    cell: Cell, request: Mapping[str, Any], datasets: Datasets
+    cell: Cell, request: Mapping[str, Any], datasets: Datasets, quick: bool = False
 ) -> tuple[Mapping[str, Any], Survey, Survey]:
     """The resolved setting of the model of ``cell``, what is there of its images, and of the job's shard of them."""
     order, task = GenerateOrder(**request["order"]), datasets[cell.benchmark].dataset_task
     setting = order.settings[cell.model][task]
     shard = Shard.of(request["shard"])
     asked = order.asked.get(cell.benchmark)
-    whole = datasets.survey(cell, order.limit, fp.settings_of(task, setting), shard, asked)
+    whole = datasets.survey(cell, order.limit, fp.settings_of(task, setting), shard, asked, quick)
     return setting, whole, whole.of_shard(shard) if shard else whole
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import signal
@@ -149,6 +150,10 @@ class _Generation:
             if replicas is None:
                 return self._load(traffic, run)
             if unlent:  # never on the CPU instead
+                for item in run.todo:
+                    # the next plan reads what is younger than its record, and gives the job GPUs
+                    with contextlib.suppress(OSError):
+                        os.utime(item.path)
                 raise CellFailure(
                     "images were damaged or removed after the run had begun, and its job has no GPU to make them "
                     "again: the same command does"

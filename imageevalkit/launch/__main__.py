@@ -128,7 +128,7 @@ def main() -> ExitStatus:
     if options.until:
         summary = run_rounds(options, config, plan, locks)
     else:
-        summary = cluster.run_plan(plan, found, slurm) if found else run_plan(plan, locks)
+        summary = cluster.run_plan(plan, found, slurm, options.detach) if found else run_plan(plan, locks)
     print_report(plan)
     if summary.status in (ExitStatus.INTERRUPTED, ExitStatus.TERMINATED):
         return summary.status

@@ -24,7 +24,7 @@ from imageevalkit.cell import LAUNCHERS_LOCK, REPO, lock_cell, output_root
 from imageevalkit.cell.jsonl import Shape, parse
 from imageevalkit.cell.records import mend_records
 from imageevalkit.cell.shards import FOLDER as SHARDS
-from imageevalkit.errors import CellFailure, UserError, complain, say
+from imageevalkit.errors import CellFailure, ExitStatus, UserError, complain, say
 from imageevalkit.jobs import (
     COMPLETE,
     FAILED,
@@ -41,8 +41,9 @@ from imageevalkit.jobs import (
 )
 from imageevalkit.launch.display import RunningJob, View, WaitingJob, choose_display, print_table
 from imageevalkit.launch.ledger import INTERRUPTED, SKIPPED, Ledger, RunSummary, money_of
+from imageevalkit.launch.nodes import NodeFaults
 from imageevalkit.launch.process import DRIVER_PYTHON, with_our_paths
-from imageevalkit.launch.slurm import ENDED, KILLED, Queued, Slurm, SlurmFailed, words_for_gpus
+from imageevalkit.launch.slurm import ENDED, KILLED, NODES_FAULT, Queued, Slurm, SlurmFailed, words_for_size
 from imageevalkit.locks import why_of_one_machine
 from imageevalkit.progress import Pace, PaceReader
 from imageevalkit.secrets import environ_with, one_line
@@ -71,7 +72,7 @@ class Report:
 
     ``status`` is the job's own (None: it was not started, as ``problem`` says; ``skipped``: for want of a stage
     before). Times are seconds since 1970. ``outcomes`` are those that it has left, by cell: another machine may see the
-    report before their files.
+    report before their files. ``idle``: its last attempt on ``node`` recorded nothing.
     """
 
     status: int | None
@@ -81,6 +82,13 @@ class Report:
     began: float = 0.0
     ended: float = 0.0
     outcomes: dict[str, Outcome] = field(default_factory=dict)
+    node: str = ""
+    idle: bool = False
+
+    @property
+    def is_good(self) -> bool:
+        """True if the job did what it should, as far as it could."""
+        return self.status in (ExitStatus.COMPLETE, ExitStatus.INCOMPLETE)
 
 
 _REPORT = Shape.of(Report)
@@ -135,11 +143,12 @@ def identity(plan: Plan, job: Job) -> str:
 
 
 class FoundJob(NamedTuple):
-    """A job in the queue that an earlier run has submitted, whose ``folder`` it reports to; ``logs`` are its own."""
+    """A job in the queue that an earlier run has submitted with ``comment``. It reports to ``folder`` and ``logs``."""
 
     number: str
     folder: Path
     logs: list[str]
+    comment: str
 
 
 @dataclass(frozen=True)
@@ -185,7 +194,7 @@ def _jobs_there(plan: Plan, slurm: Slurm, owed: Sequence[str]) -> dict[str, Foun
         if queued.state == "COMPLETING":
             ending.update(other.owed)  # it has left what it leaves; who comes next waits for its locks
         elif key in own:
-            jobs.setdefault(own[key].name, FoundJob(number, Path(folder), other.logs))
+            jobs.setdefault(own[key].name, FoundJob(number, Path(folder), other.logs, queued.comment))
         elif shared := sorted(cells & {*other.owed}):
             raise UserError(
                 f"{shared[0]} is being worked on by Slurm job {number} ({other.name}), which was told otherwise "
@@ -236,20 +245,28 @@ class _Others:
         return self._jobs[folder].get(key)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Submitted:
-    """A job in the queue under ``id``; ``folder`` is that of the run that submitted it."""
+    """A job in the queue under ``id``, submitted with ``comment`` by the run in ``folder``."""
 
     job: Job
     id: str
+    comment: str
     folder: Path
     pace: PaceReader
     since: float
     state: str = "PENDING"
     reason: str = ""
+    node: str = ""
     running_since: float = 0.0
     gone_since: float = 0.0
     paces: Sequence[Pace] = ()
+
+    def is_queued_as(self, queued: Queued) -> bool:
+        """True if the job in the queue is this one. A controller that lost its state gives old numbers to new jobs."""
+        # some sites replace comments by their own
+        is_marked = queued.comment.startswith(f"{_MARK} ")
+        return queued.comment == self.comment or (queued.name == self.job.name and not is_marked)
 
     @property
     def why(self) -> str:
@@ -264,16 +281,22 @@ def run_plan(
     plan: Plan,
     found: Found,
     slurm: Slurm,
+    detached: bool = False,
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> RunSummary:
     """Submit ``plan``, but for what was ``found`` (:func:`look_around`), watch it to its end, show it, print the table
     of all cells and write ``summary.json``.
 
-    SIGINT, SIGTERM, SIGHUP and a file at :func:`imageevalkit.jobs.stop_path` cancel all jobs of the run. ``now`` tells
-    the time in seconds, as ``sleep`` takes it: that of a simulation is its own.
+    A file at :func:`imageevalkit.jobs.stop_path` cancels all jobs of the run, and so do SIGINT, SIGTERM and SIGHUP. If
+    the launcher is ``detached``, these signals end the launcher only: a login node that reboots must not cancel days of
+    work.
+
+    Args:
+        now: Returns the time in seconds; a simulation has a clock of its own.
+        sleep: Waits for so many seconds of that clock.
     """
-    return _Run(plan, found, slurm, now, sleep).run()
+    return _Run(plan, found, slurm, detached, now, sleep).run()
 
 
 class _Run:
@@ -282,17 +305,13 @@ class _Run:
         plan: Plan,
         found: Found,
         slurm: Slurm,
+        detached: bool,
         now: Callable[[], float],
         sleep: Callable[[float], object],
     ) -> None:
         assert plan.cluster
-        self._cluster, self._found, self._slurm, self._now, self._sleep = (
-            plan.cluster,
-            found,
-            slurm,
-            now,
-            sleep,
-        )
+        self._cluster, self._found, self._slurm = plan.cluster, found, slurm
+        self._is_detached, self._now, self._sleep = detached, now, sleep
         self._plan, self._folder = plan, Path(plan.run_folder)
         self._display = choose_display(sys.stderr)
         self._ledger = Ledger(plan, self._display)
@@ -303,10 +322,15 @@ class _Run:
         self._unsure: dict[str, float] = {}
         self._silence = ""  # of a controller that does not answer
         self._ended = set[str]()
+        self._faults = NodeFaults()
+        self._first_tries: dict[str, tuple[_Submitted, Report]] = {}
+        self._again_at: dict[str, float] = {}  # when it was decided to submit a job again, by name
+        self._old_ids = set[str]()  # of jobs that were submitted again
         self._paces: dict[str, PaceReader] = {}
         self._held_back = ""
         self._full_until = 0.0  # it takes no more jobs until then, or until one of ours has ended
         self._next_look = self._next_view = 0.0
+        self._leaves_by: signal.Signals | None = None
         self._stop: signal.Signals | None = None
         self._stop_time = 0.0
         self._is_stopping = self._is_cancelled = False
@@ -319,7 +343,7 @@ class _Run:
             if there := self._found.jobs.get(job.name):
                 told = f"{job.name} is job {there.number} of {there.folder}: it is not submitted again"
                 self._display.tell("found", told)
-                self._add(job, there.number, there.folder, there.logs)
+                self._add(job, there.number, there.comment, there.folder, there.logs)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
                 signal.signal(number, self._on_stop_signal)
@@ -327,11 +351,16 @@ class _Run:
             while self._go_on():
                 self._sleep(_TICK)
         except BaseException:
-            self._cancel()
+            if not self._is_detached:
+                self._cancel()
             if not self._is_cancelled:
                 self._tell_what_is_left()
             raise
+        if told := self._faults.summary():
+            self._display.tell("note", told)
         self._display.close(money_of(self._paces.values()))
+        if self._leaves_by:
+            return self._leave(self._leaves_by)
         summary = self._ledger.close(self._pending, self._now() - self._began, self._stop)
         print_table(summary, sys.stdout)
         return summary
@@ -339,15 +368,19 @@ class _Run:
     def _go_on(self) -> bool:
         if stop_path(self._folder).exists():
             self._on_stop_signal(signal.SIGTERM, None)
+        elif self._leaves_by:
+            return False
         if self._stop and not self._is_cancelled:
             if not self._is_stopping:
                 words = f"{self._stop.name}: cancelling the jobs of this run"
                 self._display.tell("stopping", words, INTERRUPTED)
             self._is_stopping, self._next_look = True, 0.0
-            self._cancel()
         if self._now() >= self._next_look:
             self._look()
             self._next_look = self._now() + _LOOK_EVERY + len(self._active) / _JOBS_PER_SECOND
+        # after the look: numbers that it did not confirm may be those of other jobs
+        if self._stop and not self._is_cancelled and not self._silence:
+            self._cancel()
         if self._stop is None:
             self._submit_in_order()
         elif self._now() - self._stop_time > _STOPS_WITHIN:
@@ -379,10 +412,14 @@ class _Run:
                 continue
             if any(name not in self._ids for name in job.after):
                 continue  # one of them is not submitted yet
-            if any(one.job.name in job.after and one.folder != self._folder for one in self._active):
-                continue  # what that one leaves is not in this run's folder before it has ended
+            before = [one for one in self._active if one.job.name in job.after]
+            # what a job of another run leaves is not in this run's folder before it has ended; the number of a job that
+            # has left the queue may be that of another job
+            if any(one.folder != self._folder or one.gone_since for one in before):
+                continue
+            comment = self._comment(job)
             try:
-                number = self._submit(job)
+                number = self._submit(job, comment)
             except SlurmFailed as error:
                 if error.is_silent:
                     self._unsure[job.name], self._silence = self._now(), str(error)
@@ -393,10 +430,13 @@ class _Run:
                     return
                 self._pending.remove(job)
                 self._ids[job.name] = ""
+                if job.name in self._first_tries:  # there is no other node for it
+                    self._end(*self._first_tries[job.name])
+                    continue
                 self._ended.add(job.name)
                 self._ledger.never_started(job, FAILED, f"sbatch: {error}")
                 continue
-            self._add(job, number, self._folder)
+            self._add(job, number, comment, self._folder)
             taken += job.gpus_at_most
 
     def _no_room(self) -> str:
@@ -408,29 +448,33 @@ class _Run:
         return "as Slurm takes no more jobs now" if self._now() < self._full_until else ""
 
     def _before(self, job: Job) -> list[str]:
-        """The numbers of the jobs that must have ended: those it comes after, and what an earlier run has left in the
-        queue of its cells, which has their locks."""
+        """The numbers of the jobs that must have ended before ``job`` starts."""
         numbers = [self._ids[name] for name in job.after if name in self._ids and name not in self._ended]
+        return [*([] if self._ledger.verdict(job).ready else numbers), *self._others_at(job)]
+
+    def _others_at(self, job: Job) -> list[str]:
+        """The numbers of the jobs of earlier runs that have the locks of cells of ``job``."""
         # shards share the lock
         others = (
             one for one in self._active if one.folder != self._folder and not (one.job.shard and job.shard)
         )
-        return [*numbers, *(one.id for one in others if not {*one.job.owed}.isdisjoint(job.owed))]
+        return [one.id for one in others if not {*one.job.owed}.isdisjoint(job.owed)]
 
     def _comment(self, job: Job) -> str:
         """By which ``job`` is known in the queue, whoever looks there."""
         return f"{_MARK} {identity(self._plan, job)} {self._folder.absolute()}"
 
-    def _submit(self, job: Job) -> str:
-        """Its number. Raises SlurmFailed."""
-        words, before = self._cluster.sbatch.get(job.name, []), self._before(job)
+    def _submit(self, job: Job, comment: str) -> str:
+        """Submits ``job`` and returns its number. Raises SlurmFailed."""
+        words = self._faults.words(job.name, self._cluster.sbatch.get(job.name, []))
+        before = self._before(job)
         depends = [f"--dependency=afterany:{':'.join(before)}"] if before else []
         log = files_of(self._folder) / f"{job.stem}.log"
         command = [DRIVER_PYTHON, "-P", "-m", "imageevalkit.launch.node_job"]
         return self._slurm.submit(
             [
                 f"--job-name={job.name}",
-                f"--comment={self._comment(job)}",
+                f"--comment={comment}",
                 f"--chdir={REPO}",
                 f"--output={log.absolute()}",
                 "--open-mode=append",
@@ -441,21 +485,21 @@ class _Run:
                 f"--signal=B:USR1@{self._cluster.grace}",
                 "--export=ALL",
                 *depends,
-                *words_for_gpus(job.gpus_at_most, words),
+                *words_for_size(job, words),
                 *words,
                 f"--wrap=exec {shlex.join([*command, *job_words(self._plan.path, job.name)])}",
             ],
             with_our_paths(environ_with(job.secrets)),
         )
 
-    def _add(self, job: Job, number: str, folder: Path, logs: list[str] | None = None) -> None:
+    def _add(self, job: Job, number: str, comment: str, folder: Path, logs: list[str] | None = None) -> None:
         self._pending.remove(job)
         self._ids[job.name] = number
         job = replace(job, logs=logs or job.logs)
         pace = self._paces[job.name] = PaceReader(
             replace(self._plan, run_folder=str(folder)).progress_path(job)
         )
-        self._active.append(_Submitted(job, number, folder, pace, self._now()))
+        self._active.append(_Submitted(job, number, comment, folder, pace, self._now()))
 
     # Watching
 
@@ -468,9 +512,18 @@ class _Run:
             return
         self._silence = ""
         self._find_those_of_silence(there)
+        self._take_in(there)
+        if self._stop is None:
+            self._start_early()
+
+    def _take_in(self, there: Mapping[str, Queued]) -> None:
+        """Takes in what the queue says of the submitted jobs, and what those have left that are not in it."""
         now = self._now()
         for one in list(self._active):
             queued = there.get(one.id)
+            if queued and not one.is_queued_as(queued):
+                queued = None
+            one.node = (queued and queued.node) or one.node
             if queued and queued.state not in ENDED:
                 if queued.state == "RUNNING" and one.state != "RUNNING":
                     one.running_since = now
@@ -480,33 +533,100 @@ class _Run:
                 if one.state == "RUNNING":  # not at every tick: hundreds of files, and a network between
                     one.paces = one.pace.read(self._ledger.ended_in(one.job, 1))
                 continue
+            if one not in self._active:  # it was put back with a job before it
+                continue
             report = read_report(one.folder, one.job)
             one.gone_since = one.gone_since or now
-            state = queued.state if queued else ""
+            if queued:  # Slurm forgets it soon
+                one.state = queued.state
+            state = one.state if one.state in ENDED else ""
             # what left no report when it was killed never will
             patience = _KILLED_FOR if state in KILLED else FILES_COME_WITHIN
             if report:
-                self._end(one, report)
+                self._has_left(one, report)
             elif self._stop:
                 self._end(one, Report(None, began=now, ended=now))
             elif now - one.gone_since > patience:
                 why = f"Slurm job {one.id} is {state or 'not in the queue any more'}"
-                self._end(one, Report(None, f"{why}, and left no report", began=now, ended=now))
+                on = f" on node {one.node}" if one.node else ""
+                idle = state in NODES_FAULT
+                self._has_left(
+                    one, Report(None, f"{why}{on}, and left no report", began=now, ended=now, idle=idle)
+                )
+
+    def _start_early(self) -> None:
+        """Lets evaluations start whose own images are there, while others of the same model are made."""
+        waiting = (one for one in self._active if (one.state, one.reason) == ("PENDING", "Dependency"))
+        early = [
+            one.id
+            for one in waiting
+            if not one.job.always and self._ledger.verdict(one.job).ready and not self._others_at(one.job)
+        ]
+        if early:
+            with contextlib.suppress(SlurmFailed):  # then they start when the job before them has ended
+                self._slurm.start_early(early)
 
     def _find_those_of_silence(self, there: Mapping[str, Queued]) -> None:
         """What is in the queue of the jobs that sbatch may have submitted; what is not may be submitted again."""
         for name, asked in list(self._unsure.items()):
             job = self._plan.job(name)
             comment = self._comment(job)
-            number = next((number for number, queued in there.items() if queued.comment == comment), "")
+            numbers = (number for number, queued in there.items() if queued.comment == comment)
+            number = next((number for number in numbers if number not in self._old_ids), "")
             if number:
-                self._add(job, number, self._folder)
+                self._add(job, number, comment, self._folder)
                 self._is_cancelled = False  # if the run is being stopped, it comes late
             if number or self._now() - asked > _TAKEN_WITHIN:
                 del self._unsure[name]
 
+    def _has_left(self, one: _Submitted, report: Report) -> None:
+        """The job has left the queue: it has ended, or must be submitted again."""
+        job, is_last = one.job, self._stop is not None or one.folder != self._folder
+        if not is_last and (report.skipped or job.always):
+            # a job before it was submitted again, and this one began when that job had failed
+            if any(self._again_at.get(name, -1.0) > one.since for name in job.after):
+                self._put_back([one])
+                return
+            if any(other.job.name in job.after for other in self._active):
+                return  # whether that one is submitted again is not decided
+        outcomes = [
+            report.outcomes.get(key) or read_outcome(one.folder, cell_of(key), job.step) for key in job.owed
+        ]
+        did_nothing = report.idle and all(outcome is None or outcome.state == FAILED for outcome in outcomes)
+        is_bad = did_nothing and not (report.skipped or report.is_good)
+        node = report.node or one.node
+        if is_last or not is_bad or not self._faults.may_try_elsewhere(job.name, node):
+            self._end(one, report)
+            return
+        said = report.problem or next((outcome.message for outcome in outcomes if outcome), "it crashed")
+        text = f"{job.name} on node {node}, job {one.id} ({said}): it is submitted again for another node"
+        self._display.tell(FAILED, text, FAILED)
+        self._first_tries[job.name] = one, report
+        behind = [other for other in self._active if job.name in other.job.after and other.state != "RUNNING"]
+        try:
+            self._slurm.cancel([other.id for other in behind])
+        except (SlurmFailed, UserError):
+            behind = []  # they see that it failed, and leave
+        self._put_back([one, *behind])
+
+    def _put_back(self, those: Sequence[_Submitted]) -> None:
+        """Have ``those`` jobs submitted again."""
+        for one in those:
+            self._active.remove(one)
+            self._old_ids.add(one.id)
+            self._again_at[one.job.name] = self._now()
+            del self._ids[one.job.name]
+            job = self._plan.job(one.job.name)
+            self._ledger.forget_failures(job)
+            report_path(self._folder, job).unlink(missing_ok=True)
+        names = {job.name for job in self._pending} | {one.job.name for one in those}
+        self._pending = [job for job in self._plan.jobs if job.name in names]
+
     def _end(self, one: _Submitted, report: Report) -> None:
-        self._active.remove(one)
+        if one in self._active:
+            self._active.remove(one)
+        if report.is_good:
+            self._faults.completed(one.job.name)
         self._ended.add(one.job.name)
         self._full_until = 0.0
         one.pace.read()  # its last words, for the sum of money
@@ -561,12 +681,24 @@ class _Run:
     # The end
 
     def _on_stop_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._stop is None:
+        if self._is_detached and not stop_path(self._folder).exists():
+            self._leaves_by = self._leaves_by or signal.Signals(number)
+        elif self._stop is None:
             # what is being submitted at this moment has no number yet: `_go_on` cancels all
             self._stop, self._stop_time = signal.Signals(number), self._now()
 
+    def _leave(self, why: signal.Signals) -> RunSummary:
+        """The summary of a run whose jobs go on without this launcher. It is not written: the run has not ended."""
+        text = (
+            f"{why.name}: this launcher ends, and {counted(len(self._active), 'job')} go on in Slurm's queue"
+        )
+        if late := len(self._pending):
+            text += f"; {counted(late, 'more job')} not submitted yet"
+        self._display.tell("stopping", f"{text}. The same command goes on; bash eval.sh --cancel ends them")
+        return RunSummary(ExitStatus.TERMINATED, self._now() - self._began, [], [])
+
     def _cancel(self) -> None:
-        if ids := [one.id for one in self._active]:
+        if ids := [one.id for one in self._active if not one.gone_since]:
             try:
                 self._slurm.cancel(ids)
             except (SlurmFailed, UserError) as error:

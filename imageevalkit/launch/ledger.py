@@ -157,6 +157,20 @@ class Ledger:
                 opened_path(self._folder, cell_of(cell)).unlink(missing_ok=True)
             self._plan.progress_path(job).unlink(missing_ok=True)
 
+    def forget_failures(self, job: Job) -> None:
+        """Remove the outcomes of ``job`` that are not usable: it is submitted again."""
+        for key in job.owed:
+            path = outcome_path(self._folder, cell_of(key), job.step)
+            outcome = self._outcome(job, key)
+            if outcome and outcome.state not in USABLE:
+                path.unlink(missing_ok=True)
+            stage = self._stages.get((job.name, key))
+            if stage and stage.state not in USABLE:
+                del self._stages[job.name, key]
+                self._files.discard(path.name)
+                self._states[key] = None
+        self._verdicts.clear()
+
     def verdict(self, job: Job) -> Verdict:
         """Whether the jobs that ``job`` must run after let it start."""
         if job.name not in self._verdicts:

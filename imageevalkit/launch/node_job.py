@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -27,16 +27,19 @@ from imageevalkit.jobs import USABLE, Job, Plan, cell_of, load_plan, lost_before
 from imageevalkit.launch.cluster import FILES_COME_WITHIN, Report, read_report, report_path
 from imageevalkit.launch.gpus import visible_gpus
 from imageevalkit.launch.process import CANNOT_START, FINAL, guarded, job_environ, start_of
-from imageevalkit.locks import take_lock
+from imageevalkit.launch.slurm import Slurm, SlurmFailed
+from imageevalkit.locks import drop_lock, take_lock
 from imageevalkit.machine import available_cores
 from imageevalkit.secrets import one_line
 
 _TICK = 0.2
 _ENDED_WITHIN = 60.0  # seconds that Slurm may take to end a job which it puts back into the queue
+_ASK_AGAIN_AFTER = 2.0  # seconds, if the controller does not answer
 _MOST_RESTARTS = 5  # for want of GPUs
 # Of a node that is lost to the controller, the job may go on for a while beside the one that takes its place.
 _LOCKED_FOR = 600.0
 _LOOK_AT_CLAIM_EVERY = 5.0
+_LOOK_AT_DONE_EVERY = 2.0
 # For what this machine looks at for the first time, nothing is remembered that could be old.
 _SEEN_WITHIN = 5.0
 # Seconds in which who had the job sees that another has it, and ends: NFS clients look every 3 to 60 s.
@@ -142,19 +145,22 @@ class _NodeJob:
         ):  # as Slurm 22.05 does where a node dies while a job of it is put back
             what = f"Slurm gave it {len(given)} of {job.gpus} GPUs"
             again = int(os.environ.get("SLURM_RESTART_COUNT", "0")) < _MOST_RESTARTS
-            return self._back_in_queue(what) if again else self._leave(Report(None, what))
+            return self._back_in_queue(what) if again else self._leave(Report(None, what, idle=True))
         try:
             locks = self._locks()
         except (UserError, OSError) as error:
             return self._leave(Report(None, one_line(error)))
         written, attempt, status = self._written(), 0, None
+        idle = True
         while self._stopping is None and self._claim.is_ours():
             attempt += 1
+            before_attempt = self._written()
             try:
                 status = self._attempt(attempt, locks)
             except OSError as error:
                 problem = f"cannot start: {error.strerror}: {error.filename or job.command[0]}"
-                return self._leave(Report(None, problem, attempts=attempt))
+                return self._leave(Report(None, problem, attempts=attempt, idle=True))
+            idle = self._written() == before_attempt
             if attempt > job.retries or not self._worth_retry(status):
                 break
         if not self._claim.is_ours():
@@ -165,7 +171,7 @@ class _NodeJob:
             self._gather(locks)
         if self._stopping and (job.always or self._lacks_outcomes()):
             return self._stopped(attempt, status, has_moved)
-        return self._leave(Report(status, attempts=attempt))
+        return self._leave(Report(status, attempts=attempt, idle=idle))
 
     def _lost_before(self) -> dict[str, str]:
         """As :func:`imageevalkit.jobs.lost_before`, once what other machines have left is seen here."""
@@ -183,25 +189,42 @@ class _NodeJob:
                         time.sleep(_TICK)
         return lost_before(self._plan, job)
 
-    def _locks(self) -> list[int]:
-        """Those of the cells of the job, or of its shard of them. Raises UserError: they are not to be had; OSError."""
-        found, job = list[int](), self._job
-        for cell in map(cell_of, sorted(job.owed)):
+    def _locks(self) -> dict[str, list[int]]:
+        """The locks of the job's cells, or of its shard of them, by cell.
+
+        A cell that an earlier start of the job has completed is left out: its evaluation may have the lock.
+
+        Raises UserError: a lock is not to be had; OSError.
+        """
+        found, job = dict[str, list[int]](), self._job
+        for key in sorted(job.owed):
+            if self._is_done(key):
+                continue
             if job.shard:
-                found += lock_shard(cell, job.shard, _LOCKED_FOR)
+                found[key] = lock_shard(cell_of(key), job.shard, _LOCKED_FOR)
             else:
-                found.append(lock_cell(cell, _LOCKED_FOR, for_owner=True))
+                found[key] = [lock_cell(cell_of(key), _LOCKED_FOR, for_owner=True)]
         return found
 
-    def _gather(self, locks: Sequence[int]) -> None:
+    def _is_done(self, key: str) -> bool:
+        outcome = read_outcome(self._folder, cell_of(key), self._job.step)
+        return outcome is not None and outcome.state in USABLE
+
+    def _drop_locks_of_done(self, locks: Mapping[str, list[int]]) -> None:
+        """An evaluation may start on another node as soon as the images of its cell are there."""
+        for key, (lock, *_) in locks.items():
+            if self._is_done(key):
+                drop_lock(lock)
+
+    def _gather(self, locks: Mapping[str, list[int]]) -> None:
         """The last of all shards of a cell takes what they have recorded into the records of the cell."""
-        for cell, lock in zip(map(cell_of, sorted(self._job.owed)), locks[::2], strict=True):
+        for key, (lock, *_) in locks.items():
             # others are at work; or it is left to the next who has the cell
             with contextlib.suppress(BlockingIOError, UserError, CellFailure, OSError):
-                take_lock(lock, cell.folder)
-                mend_records(cell)
+                take_lock(lock, cell_of(key).folder)
+                mend_records(cell_of(key))
 
-    def _attempt(self, attempt: int, locks: Sequence[int]) -> int:
+    def _attempt(self, attempt: int, locks: Mapping[str, list[int]]) -> int:
         """The status with which the job ended. Raises OSError."""
         job = self._job
         # without a GPU of its own it would see all of the node, where no cgroup hides them
@@ -217,11 +240,16 @@ class _NodeJob:
                 f", GPUs {environ['CUDA_VISIBLE_DEVICES']}" if environ.get("CUDA_VISIBLE_DEVICES") else ""
             )
             title = f"{job.name} attempt {attempt}, {place}"
-            self._process = guarded(job.command, REPO / job.logs[0], title, environ, lifeline, locks)
+            fds = [fd for of_cell in locks.values() for fd in of_cell]
+            self._process = guarded(job.command, REPO / job.logs[0], title, environ, lifeline, fds)
             if self._stopping:
                 self._process.terminate()
+            look_at_done = time.monotonic() + _LOOK_AT_DONE_EVERY
             while (status := self._process.poll()) is None:
                 time.sleep(_TICK)
+                if len(locks) > 1 and time.monotonic() > look_at_done:
+                    self._drop_locks_of_done(locks)
+                    look_at_done = time.monotonic() + _LOOK_AT_DONE_EVERY
                 if not self._claim.is_ours():
                     self._process.terminate()
             return status
@@ -260,12 +288,18 @@ class _NodeJob:
         return done.returncode == 0 and done.stdout.strip() not in ("", "N/A")
 
     def _back_in_queue(self, why: str, attempt: int = 1) -> ExitStatus:
-        number = os.environ.get("SLURM_JOB_ID", "")
-        done = subprocess.run(["scontrol", "requeue", number], capture_output=True, text=True, check=False)
-        if done.returncode:
-            said = one_line(done.stderr or done.stdout, 200)
-            problem = f"{why}, and it may not be queued again ({said}): the same command goes on"
-            return self._leave(Report(None, problem, attempts=attempt))
+        until = time.monotonic() + _ENDED_WITHIN
+        while True:
+            try:
+                Slurm().requeue(os.environ["SLURM_JOB_ID"])
+                break
+            except (SlurmFailed, UserError) as error:
+                is_silent = isinstance(error, SlurmFailed) and error.is_silent
+                if is_silent and not self._is_ending and time.monotonic() < until:
+                    time.sleep(_ASK_AGAIN_AFTER)
+                    continue
+                problem = f"{why}, and Slurm does not requeue it ({one_line(error, 200)}): run the same command again"
+                return self._leave(Report(None, problem, attempts=attempt))
         say(f"{why}: back in the queue")
         until = time.monotonic() + _ENDED_WITHIN
         while not self._is_ending and time.monotonic() < until:
@@ -304,6 +338,7 @@ class _NodeJob:
         owed = {key: read_outcome(self._folder, cell_of(key), self._job.step) for key in self._job.owed}
         outcomes = {key: asdict(outcome) for key, outcome in owed.items() if outcome}
         told = asdict(report) | {"began": self._began, "ended": time.time(), "outcomes": outcomes}
+        told["node"] = _node()
         with contextlib.suppress(CellFailure, OSError):  # a full disk: that there is none tells as much
             write_atomic(report_path(self._folder, self._job), json.dumps(told))
         if report.problem:
@@ -312,8 +347,7 @@ class _NodeJob:
             if outcome and outcome.state not in USABLE:
                 say(f"{key}: {outcome.state}: {outcome.message}")
         # what lacks an item is as usable as it will be: an engine that starts failed scripts again need not do so
-        is_usable = report.status in (ExitStatus.COMPLETE, ExitStatus.INCOMPLETE)
-        return ExitStatus.COMPLETE if is_usable else ExitStatus.FAILED
+        return ExitStatus.COMPLETE if report.is_good else ExitStatus.FAILED
 
 
 if __name__ == "__main__":

@@ -9,11 +9,11 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from imageevalkit.errors import UserError
-from imageevalkit.jobs import Job, cell_of
+from imageevalkit.jobs import GenerateOrder, Job, cell_of
 from imageevalkit.launch.config import ALL, Config, parse_count
 from imageevalkit.launch.models import entry_name
 from imageevalkit.secrets import one_line
@@ -32,7 +32,7 @@ MAPS = (*_MAPS, _ARGS)
 API = "api"
 """In these maps, the jobs that wait for endpoints: they need the internet, and no GPU."""
 STAGES = ("rewrite", "generate", "adopt", "evaluate", "report")
-_CPUS = {True: "2", False: "4"}  # by whether a job is light
+_CPUS = {True: 2, False: 4}  # of each replica, by whether a job is light
 # What the launcher itself tells sbatch, by which it finds its jobs and starts them again; a second word would win.
 _OURS = (
     *("--job-name", "--comment", "--dependency", "--chdir", "--output", "--open-mode", "--nodes", "--ntasks"),
@@ -53,6 +53,7 @@ _ANSWERS_WITHIN = 60.0
 _AT_ONCE = 500  # numbers of jobs in one command
 _PREFIX = re.compile(r"^\w+: (?:(?:error|fatal): )?")  # "sbatch: error: "
 _ASKS_FOR_GPUS = re.compile(r"--gpus|-G|--gres=.*\bgpu")
+_ASKS_FOR_CPUS = re.compile(r"--cpus-per-(?:task|gpu)|-c")
 _GPU = re.compile(r"\bgpu(?::[^:,(\s]+)?:(\d+)")
 # The controller's words for "no more jobs for now", which pass when some have ended, as QOSMaxSubmitJobPerUserLimit.
 _LATER = re.compile(
@@ -60,18 +61,27 @@ _LATER = re.compile(
 )
 # The same words stand for a bound on jobs and for one on a job's size or time, where none of its own comes before them.
 _PERHAPS_LATER = re.compile(r"^(?!.*\w+Limit\b).*submit limit", re.I)
-# Of a controller that starts again, or has too much to do: what it was told may have reached it.
+# The controller restarts, is overloaded or cannot be reached: it may have received the command. slurm_errno.h has the
+# words of most of them.
 _SILENT = re.compile(
-    r"contact slurm controller|timed out|Connection (?:refused|reset)|Transport endpoint|connection failure"
-    r"|standby mode|Zero Bytes|Unable to connect|primary controller|Address family not supported|Unexpected message",
+    r"contact slurm controller|timed out|Connection (?:refused|reset)|Transport endpoint"
+    r"|standby mode|Zero Bytes|Unable to connect|primary controller|Address family not supported|Unexpected message"
+    r"|missing socket|Message (?:send|receive) failure|Communication (?:connection|shutdown) failure"
+    r"|Protocol authentication|Insane message length|Munge (?:encode|decode) failed",
     re.I,
 )
+# What "sbatch --parsable" prints: the job, and the cluster where there are several.
+_NUMBER = re.compile(r"(\d+)(?:;\S+)?")
+# A tab is in no name: those of models must be printable.
+_TAB, _COLUMNS = "\t", ("%i", "%T", "%r", "%N", "%j", "%k")
 # "JOB STATE CODES" of squeue
 KILLED = frozenset(
     {"BOOT_FAIL", "CANCELLED", "DEADLINE", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"}
 )
 """States of a job that was ended for good by somebody else."""
 ENDED = KILLED | {"COMPLETED", "FAILED"}
+NODES_FAULT = frozenset({"BOOT_FAIL", "FAILED", "NODE_FAIL"})
+"""States of a job that did not start, if it left nothing: its node may lack the shared disk."""
 
 
 class SlurmFailed(Exception):
@@ -88,11 +98,12 @@ class SlurmFailed(Exception):
 
 
 class Queued(NamedTuple):
-    """A job in Slurm's queue: its ``state`` and why it waits; ``comment`` is what it was submitted with."""
+    """A job in Slurm's queue: its ``state`` and why it waits; ``name`` and ``comment`` are from its submission."""
 
     state: str
     reason: str
     node: str
+    name: str
     comment: str
 
 
@@ -100,35 +111,49 @@ class Slurm:
     """The Slurm that this machine submits jobs to."""
 
     def submit(self, words: Sequence[str], environ: Mapping[str, str]) -> str:
-        """The number of the job of which sbatch is told ``words``, and which has ``environ``.
+        """Submits a job with the options ``words`` and returns its number. The job has ``environ``.
 
         Raises SlurmFailed; UserError: there is no sbatch.
         """
-        return _asked("sbatch", "--parsable", *words, environ=environ).strip().partition(";")[0]
+        printed = _asked("sbatch", "--parsable", *words, environ=environ)
+        # a site's plugins may print a banner before or after the number
+        for line in reversed(printed.splitlines()):
+            if found := _NUMBER.fullmatch(line.strip()):
+                return found[1]
+        raise SlurmFailed(f"sbatch printed no job number ({one_line(printed, 100)})", is_silent=True)
 
     def queue(self) -> dict[str, Queued]:
         """This user's jobs by number, those that ended within the last minutes too. Raises as :meth:`submit`."""
         # a user's own filters must not hide jobs that are there
         environ = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}
-        told = _asked(
-            *("squeue", "--noheader", "--me", "--states=all", "--format=%i|%T|%r|%N|%k"), environ=environ
-        )
-        found = {}
-        for line in told.splitlines():
-            number, state, reason, node, comment = [*line.split("|", 4), "", "", "", ""][:5]
-            found[number] = Queued(state, reason, node, comment)
-        return found
+        columns = f"--format={_TAB.join(_COLUMNS)}"
+        printed = _asked("squeue", "--noheader", "--me", "--states=all", columns, environ=environ)
+        rows = (line.split(_TAB, len(_COLUMNS) - 1) for line in printed.splitlines())
+        return {number: Queued(*row) for number, *row in rows if len(row) == len(Queued._fields)}
+
+    def requeue(self, number: str) -> None:
+        """Ends a running job and puts it back into the queue. Raises as :meth:`submit`."""
+        _asked("scontrol", "requeue", number)
+
+    def start_early(self, numbers: Sequence[str]) -> None:
+        """Lets these jobs start before the jobs that they wait for have ended. Raises as :meth:`submit`."""
+        _for_all(numbers, lambda part: _asked("scontrol", "update", f"JobId={','.join(part)}", "Dependency="))
 
     def cancel(self, numbers: Sequence[str]) -> None:
-        """End these jobs. Raises as :meth:`submit`."""
-        failed: SlurmFailed | None = None
-        for n in range(0, len(numbers), _AT_ONCE):
-            try:
-                _asked("scancel", *numbers[n : n + _AT_ONCE])
-            except SlurmFailed as error:
-                failed = error
-        if failed:
-            raise failed
+        """Ends these jobs. Raises as :meth:`submit`."""
+        _for_all(numbers, lambda part: _asked("scancel", *part))
+
+
+def _for_all(numbers: Sequence[str], tell: Callable[[Sequence[str]], object]) -> None:
+    """Calls ``tell`` with all ``numbers``, part by part. Raises SlurmFailed after the last part, if one failed."""
+    failed: SlurmFailed | None = None
+    for n in range(0, len(numbers), _AT_ONCE):
+        try:
+            tell(numbers[n : n + _AT_ONCE])
+        except SlurmFailed as error:
+            failed = error
+    if failed:
+        raise failed
 
 
 def _asked(*command: str, environ: Mapping[str, str] | None = None) -> str:
@@ -187,7 +212,6 @@ def words_for(config: Config, job: Job) -> list[str]:
         return next((given[key].strip() for key in keys if key in given), "")
 
     told = {option: found(variable) for variable, option in _MAPS.items()}
-    told["--cpus-per-task"] = told["--cpus-per-task"] or _CPUS[job.light or job.always]
     words = [f"{option}={value}" for option, value in told.items() if value]
     try:
         more = shlex.split(found(_ARGS))
@@ -208,7 +232,22 @@ def _is_ours(word: str) -> bool:
     return is_long or (len(word) > 1 and word[0] == "-" and word[1] in _OURS_SHORT)
 
 
-def words_for_gpus(gpus: int, words: Iterable[str]) -> list[str]:
-    """What sbatch is told of ``gpus``, unless ``words`` ask for GPUs: of one kind, perhaps."""
-    is_told = any(_ASKS_FOR_GPUS.match(word) for word in words)
-    return [f"--gpus-per-node={gpus}"] if gpus and not is_told else []
+def words_for_size(job: Job, words: Iterable[str]) -> list[str]:
+    """The options of sbatch for GPUs and CPUs of ``job``, unless the ``words`` of config.sh ask for them."""
+    words = list(words)
+    size = list[str]()
+    if job.gpus_at_most and not any(map(_ASKS_FOR_GPUS.match, words)):
+        size.append(f"--gpus-per-node={job.gpus_at_most}")
+    if not any(map(_ASKS_FOR_CPUS.match, words)):
+        size.append(f"--cpus-per-task={_CPUS[job.light or job.always] * _replicas(job)}")
+    return size
+
+
+def _replicas(job: Job) -> int:
+    """How many copies of its model the job may run at once."""
+    if job.gpus:
+        return job.gpus_at_most // job.gpus
+    order = job.order
+    if isinstance(order, GenerateOrder) and not order.api and not order.replica_gpus:
+        return order.replicas or 1
+    return 1

@@ -31,7 +31,7 @@ from imageevalkit.launch.benchmarks import BenchmarkChoice, ConfiguredJudge, cho
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.models import check_model, model_tasks
 from imageevalkit.launch.process import DRIVER_PYTHON, program_of, python_of, with_our_paths
-from imageevalkit.launch.slurm import words_for_gpus
+from imageevalkit.launch.slurm import words_for_size
 from imageevalkit.machine import available_cores
 from imageevalkit.secrets import environ_with
 from imageevalkit.text import columns_of, counted
@@ -120,7 +120,7 @@ def describe(plan: Plan) -> tuple[str, ExitStatus]:
         lines.append(f"{job.name}: {program}, {gpus_of(job)}, {counted(job.cores, 'core')}")
         if plan.cluster:
             words = plan.cluster.sbatch[job.name]
-            lines.append(f"  sbatch {shlex.join([*words_for_gpus(job.gpus_at_most, words), *words])}")
+            lines.append(f"  sbatch {shlex.join([*words_for_size(job, words), *words])}")
         if isinstance(job.order, ServeOrder):
             served = ", ".join(job.cells)
             lines.append(f"  serves {job.order.judge} ({job.order.command[0]}) to {served}")

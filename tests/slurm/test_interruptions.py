@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import signal
 from pathlib import Path
 
@@ -17,7 +20,7 @@ from tests.slurm.runs import (
     start,
     states,
 )
-from tests.support.checkout import run_eval
+from tests.support.checkout import add_model, run_eval
 
 pytestmark = needs_cluster
 
@@ -101,3 +104,48 @@ def test_ctrl_c_leaves_nothing_in_the_queue(checkout: Path, cluster: Cluster) ->
     assert run.returncode == 130, told
     assert "stopped by SIGINT" in told[0]
     wait_for(lambda: not cluster.jobs(), 30)
+
+
+_NOT_ON_N1 = """
+import os
+
+from PIL import Image
+
+
+class NotOnN1:
+    def __init__(self, model_path):
+        if os.environ["SLURMD_NODENAME"] == "n1":
+            raise RuntimeError("CUDA error: no device")
+        self.model_name = "{name}"
+
+    def generate(self, prompt, seed=42):
+        return Image.new("RGB", (48, 48), "red")
+"""
+
+
+def test_what_a_bad_node_fails_is_done_on_another_one(checkout: Path, cluster: Cluster) -> None:
+    names = ["some", "other", "third"]
+    for name in names:
+        add_model(checkout, name, "NotOnN1", _NOT_ON_N1.format(name=name), gpus=1)
+    words = ["--model_names", ";".join(names), "--ds_names", "quicktext", "--limit", "2"]
+    done = run_eval(checkout, *words, "--launcher", "slurm")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert set(states(checkout).values()) == {"complete"}
+    assert re.search(r"generate:\w+ on node n1, job \d+ \(model does not load: .*no device\)", done.stderr)
+    assert "that another node completed: have it checked" in done.stderr
+
+
+def test_jobs_go_on_when_a_signal_ends_their_detached_launcher(checkout: Path, cluster: Cluster) -> None:
+    words = add_slow_model(checkout)
+    done = run_eval(checkout, *words, "--launcher", "slurm", "--detach")
+    assert done.returncode == 0, done.stderr
+    wait_for(lambda: count(checkout, "slow") > 0, 120)
+    folder = run_folder(checkout)
+    launcher = json.loads((folder / "launcher.json").read_text())["pid"]
+    os.kill(launcher, signal.SIGTERM)
+    log = folder / "launcher.log"
+    wait_for(lambda: "SIGTERM: this launcher ends, and 3 jobs go on in Slurm's queue" in log.read_text(), 60)
+    assert len(cluster.jobs()) == 3
+    hurry(checkout)
+    wait_for(lambda: not cluster.jobs(), 120)
+    assert "slow" in (checkout / "output" / "leaderboard.md").read_text()

@@ -17,6 +17,7 @@ from tests.slurm.runs import (
     ON_GPUS,
     add_slow_model,
     count,
+    hurry,
     needs_cluster,
     run_folder,
     start,
@@ -96,6 +97,23 @@ def test_bounds_hold_jobs_back(checkout: Path, cluster: Cluster) -> None:
         time.sleep(0.2)
     assert run.returncode == 0, run.communicate()
     assert most == 1
+
+
+def test_an_evaluation_starts_while_images_of_another_benchmark_are_made(
+    checkout: Path, cluster: Cluster
+) -> None:
+    """They are on two nodes: the job that makes the images has the locks of both results at first."""
+    words = [*add_slow_model(checkout)[:2], "--ds_names", ";".join(BENCHMARKS[:2])]
+    (checkout / "config.local.sh").write_text(
+        "declare -gA SLURM_ARGS_MAP=(['generate']='--nodelist=n1' ['evaluate']='--nodelist=n2')\n"
+    )
+    run = start(checkout, *words)
+    wait_for((checkout / "output/slow/quicktext/scores.jsonl").exists, 180)
+    assert cluster.jobs()["generate:slow"][1] == "RUNNING"
+    hurry(checkout)
+    told = run.communicate(timeout=120)
+    assert run.returncode == 0, told
+    assert set(states(checkout).values()) == {"complete"}
 
 
 @pytest.mark.parametrize("launcher", ["slurm", "local"])

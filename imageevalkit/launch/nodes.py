@@ -1,0 +1,56 @@
+"""Nodes of a cluster that fail the jobs they are given, where other nodes do not."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+
+from imageevalkit.text import counted
+
+# One proof may be a matter of the job: a large model fails on the nodes with small GPUs.
+_PROOFS = 2
+
+
+class NodeFaults:
+    """The nodes on which jobs of a run failed before they had done anything.
+
+    Each job has one more try, on another node. If that try succeeds, the failure was the first node's. A node with two
+    such failures is excluded for all jobs that are submitted later.
+    """
+
+    def __init__(self) -> None:
+        self._first = dict[str, str]()  # the node that failed a job first, by the job's name
+        self._failed = Counter[str]()  # by node: the jobs that another node completed
+
+    def may_try_elsewhere(self, job: str, node: str) -> bool:
+        """Notes that ``node`` failed ``job``. Returns True at the first time, if the node is known."""
+        if not node or job in self._first:
+            return False
+        self._first[job] = node
+        return True
+
+    def completed(self, job: str) -> None:
+        """Notes that ``job`` has ended well."""
+        if node := self._first.pop(job, ""):
+            self._failed[node] += 1
+
+    def node_of(self, job: str) -> str:
+        """The node that failed ``job`` before; empty: none did."""
+        return self._first.get(job, "")
+
+    def words(self, job: str, words: Sequence[str]) -> list[str]:
+        """The options ``words`` of sbatch, which exclude the nodes that must not have ``job``, too."""
+        nodes = {node for node, count in self._failed.items() if count >= _PROOFS} | {self.node_of(job)}
+        if not (excluded := sorted(nodes - {""})):
+            return list(words)
+        options = argparse.ArgumentParser(add_help=False)
+        options.add_argument("-x", "--exclude", action="append", default=[])
+        given, rest = options.parse_known_args(words)
+        # sbatch goes by the last --exclude
+        return [*rest, f"--exclude={','.join([*given.exclude[-1:], *excluded])}"]
+
+    def summary(self) -> str:
+        """One line about the nodes to look at; empty if there are none."""
+        told = [f"{node} failed {counted(count, 'job')}" for node, count in sorted(self._failed.items())]
+        return f"node {', node '.join(told)} that another node completed: have it checked" if told else ""
