@@ -26,8 +26,8 @@ OVERLAP=true
 # Overridden by --replicas.
 REPLICAS=
 
-# Seconds that a local model may take for one image (empty: no bound). A worker that takes longer is ended and started
-# again; an image on which two have ended so is failed.
+# Seconds that a local model may take for one image (empty: no limit). A worker that takes longer is ended and started
+# again; an image on which two have ended so is failed. The first image of a worker may take ten times as long.
 ITEM_TIMEOUT="${ITEM_TIMEOUT:-}"
 
 # A failed item leaves a white placeholder image. It is counted as blank, never as generated.

@@ -8,7 +8,10 @@ if ((BASH_VERSINFO[0] < 5)) && [[ $BASH_VERSION != 4.[3-9]* ]]; then
   exit 2
 fi
 
+unset PYTHONHOME # of another Python, which ours cannot start with
 REPO="$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd -P)"
+# shellcheck source=utils/config_defaults.sh
+. "$REPO/utils/config_defaults.sh"
 if [[ $REPO == *:* ]]; then
   echo "error: $REPO holds a ':', which PYTHONPATH splits at; move the toolkit to another folder" >&2
   exit 2
@@ -60,7 +63,7 @@ find_python() {
   return 2
 }
 
-export PYTHONPATH="$REPO:$REPO/infer${PYTHONPATH:+:$PYTHONPATH}"
+OUR_PATHS="$REPO:$REPO/infer"
 # every file of a run is UTF-8, whatever the locale
 export PYTHONUTF8=1
 
@@ -71,7 +74,7 @@ if [[ -n $asks_help || ! -x $DRIVER ]]; then
   # -P: the user's working folder must not shadow our packages or the standard library
   python=$DRIVER
   [[ -x $DRIVER ]] || python=$(find_python)
-  "$python" -P -m imageevalkit.launch.options "$@"
+  PYTHONPATH=$OUR_PATHS "$python" -P -m imageevalkit.launch.options "$@"
   [[ -z $asks_help ]] || exit 0
 fi
 
@@ -83,14 +86,16 @@ for name in "${ENVIRONMENT_FIRST[@]}"; do given[$name]="${!name-}"; done
 # Sourced here and not in a function, where a user's plain `declare` would make a local variable.
 for file in "$REPO/config.sh" "$REPO/config.local.sh"; do
   [[ -e $file ]] || continue
-  if ! bash -n "$file"; then
+  is_unix=1
+  is_unix_text "$file" || is_unix=''
+  if ! if [[ $is_unix ]]; then bash -n "$file"; else bash -n <(unix_text "$file"); fi; then
     echo "error: $file has a syntax error (see the line above)" >&2
     exit 2
   fi
   set +eu # a user's file need not be written for strict mode
   trap 'echo "error: $file ends the run: it calls exit (or is stopped by a command of its own)" >&2; exit 2' EXIT
   # shellcheck source=config.sh disable=SC1091
-  source "$file"
+  if [[ $is_unix ]]; then source "$file"; else source <(unix_text "$file"); fi
   trap - EXIT
   set -eu
 done
@@ -114,6 +119,10 @@ if ((status)); then
   echo "error: the driver's environment $REPO/.venv cannot be made (see above)" >&2
   exit 2
 fi
+if [[ -n ${PYTHONPATH:-} ]]; then
+  PYTHONPATH=$("$DRIVER" -IS "$REPO/imageevalkit/launch/python_path.py" "$DRIVER")
+fi
+export PYTHONPATH="$OUR_PATHS${PYTHONPATH:+:$PYTHONPATH}"
 # exec: the launcher becomes this process, so that Ctrl-C, SIGTERM and its exit status are the launcher's own
 exec 3< <(dump_config)
 # utils/prefetch.sh reads the same configuration

@@ -5,6 +5,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 # modules are compiled once, when they are first imported: to compile all of torch and its like takes longer than that
 unset PYTHONPATH PYTHONDONTWRITEBYTECODE
 export PIP_NO_COMPILE=no # pip reads it as the value of its setting "compile"
+export PIP_USER=0        # a pip.conf with "user = true" does not go with --target
 
 # what is under way in the background ends with this script, however it ends
 checked=''

@@ -5,6 +5,7 @@ Nothing heavy is imported before it is used.
 
 from __future__ import annotations
 
+import ast
 import difflib
 import functools
 import importlib
@@ -17,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from imageevalkit.assets import REWRITERS, BenchmarkFiles, Needed
+from imageevalkit.assets.weights import without_cache_layout
 from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.benchmark.contract import Benchmark, benchmark_code
 from imageevalkit.benchmark.question import PixelRule
@@ -198,8 +200,11 @@ def load_dataset(name: str, settings: Mapping[str, Any] = MappingProxyType({})) 
     setting = foreign_dataset(name)
     if setting is None:
         raise UserError(f"unknown benchmark '{name}'{suggest(name, benchmark_tasks())}")
-    module = importlib.import_module(setting.module, package="custom_datasets")
-    dataset = getattr(module, setting.class_name)()
+    if own := _own_loader():
+        dataset = own(name)
+    else:
+        module = importlib.import_module(setting.module, package="custom_datasets")
+        dataset = getattr(module, setting.class_name)()
     for attribute, registered in (("dataset_name", name), ("dataset_task", setting.task)):
         if (own := getattr(dataset, attribute, None)) != registered:
             raise CellFailure(
@@ -251,6 +256,8 @@ def foreign_dataset(name: str) -> DatasetSetting | None:
 
 def _foreign_datasets() -> tuple[Mapping[str, DatasetSetting], Mapping[str, str]]:
     """The lines of DATASET_SETTINGS by name; and what is wrong with others. Raises UserError as above."""
+    if _own_loader():
+        return _datasets_of_branches()
     lines = vars(_imported("custom_datasets.load_dataset")).get("DATASET_SETTINGS")
     if not isinstance(lines, Mapping):
         raise UserError(f"{_FOREIGN} is {lines!r}, and must be a dict with a line for each foreign benchmark")
@@ -269,9 +276,51 @@ def _foreign_datasets() -> tuple[Mapping[str, DatasetSetting], Mapping[str, str]
     return settings, broken
 
 
+def _own_loader() -> Any:
+    """The function load_dataset(name) of a load_dataset.py that has no DATASET_SETTINGS, as upstream's; else None."""
+    named = vars(_imported("custom_datasets.load_dataset"))
+    return None if "DATASET_SETTINGS" in named else named.get("load_dataset")
+
+
+def _datasets_of_branches() -> tuple[Mapping[str, DatasetSetting], Mapping[str, str]]:
+    """The datasets of a load_dataset.py with ``if name == "x": … elif …``, as :func:`_foreign_datasets`.
+
+    The file is read, not run: to build each dataset would take long. Benchmarks of our own win over those of the file.
+    """
+    tree = ast.parse((REPO / "infer/custom_datasets/load_dataset.py").read_bytes())
+    modules = {
+        alias.asname or alias.name: (f"{'.' * node.level}{node.module}", alias.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+    }
+    settings, broken = {}, {}
+    for branch in (node for node in ast.walk(tree) if isinstance(node, ast.If)):
+        used = (node.id for part in branch.body for node in ast.walk(part) if isinstance(node, ast.Name))
+        module, class_name = next((modules[name] for name in used if name in modules), ("", ""))
+        task = next((part for part in module.split(".") if part in TASKS), "")
+        for name in (node.value for node in ast.walk(branch.test) if isinstance(node, ast.Constant)):
+            if not isinstance(name, str) or name in _benchmarks()[0]:
+                continue
+            if task:
+                settings[name] = DatasetSetting(task, module.removeprefix("custom_datasets"), class_name)
+            else:
+                broken[name] = (
+                    f"load_dataset() in infer/custom_datasets/load_dataset.py: the branch of '{name}' uses no class "
+                    "that is imported from dataset_cls.t2i, dataset_cls.edit or dataset_cls.subject"
+                )
+    return settings, broken
+
+
 def models() -> Any:
     """The registry of models, ``infer/custom_models/load_model.py``. Raises UserError: it cannot be imported."""
-    return _imported("custom_models.load_model")
+    module = _imported("custom_models.load_model")
+    if "api_setting" not in vars(module):
+        raise UserError(
+            "infer/custom_models/load_model.py is of another toolkit: it has no api_setting. Restore ours (git "
+            "checkout infer/custom_models/load_model.py) and add your entries to its MODEL_SETTINGS, as they are"
+        )
+    return module
 
 
 def rewriter_names() -> list[str]:
@@ -327,7 +376,7 @@ def choose_judge(judge: str) -> JudgeChoice:
         is_same = setting.backend == backend
         return JudgeChoice(name, setting if is_same else JudgeSetting(backend, setting.model_path))
     # pathlib raises where there is no such user; so it is a folder that is not there
-    model_path = name if backend == "openai" else os.path.expanduser(name)  # noqa: PTH111
+    model_path = name if backend == "openai" else without_cache_layout(os.path.expanduser(name))  # noqa: PTH111
     return JudgeChoice(name, JudgeSetting(backend, model_path))
 
 

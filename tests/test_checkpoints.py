@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from imageevalkit import registry
 from imageevalkit.assets.checkpoints import files_of, holds_checkpoints, steps_in, tells_all, what_lacks
 from imageevalkit.cell import Cell, by_name, checkpoint_of
 from imageevalkit.errors import CellFailure, UserError
@@ -111,6 +112,21 @@ def test_lora_checkpoints_are_folders_or_files(tmp_path: Path) -> None:
     assert found["qwen-image@9"] == {"lora": str(files / "style-000009.safetensors")}
 
 
+@pytest.mark.parametrize("written", [True, False])
+def test_sample_images_beside_checkpoints_are_no_checkpoints(tmp_path: Path, written: bool) -> None:
+    """Trainers write them to folders of their own, of the same steps and of others."""
+    for step in (8, 12, 16):
+        (tmp_path / f"samples-{step}").mkdir()
+        (tmp_path / f"samples-{step}/0.png").touch()
+    for step in (8, 16):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+    if written:
+        end_checkpoint(tmp_path / "checkpoint-8", 7)
+    found = {step: tmp_path / f"checkpoint-{step}" for step in (8, 16)}
+    assert steps_in(tmp_path) == found
+    assert holds_checkpoints(tmp_path)
+
+
 def test_what_cannot_be_meant_is_one_line(run: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no checkpoint of step 7 in .*run \(there: 500, 1000\)"):
         expanded(f"{RUN}@7", {"model_path": str(run)})
@@ -125,6 +141,24 @@ def test_what_cannot_be_meant_is_one_line(run: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"unknown model 'reference-nois@7' \(did you mean 'reference-noise'"):
         resolve_model("reference-nois@7", "t2i", False, {})
     assert list(expanded(f"{RUN}@7", {}, infer=False)) == [f"{RUN}@7"], "its images may be there"
+
+
+def test_the_cache_folder_of_a_repository_stands_for_its_snapshot(tmp_path: Path) -> None:
+    folder = tmp_path / "hub/models--org--name"
+    for commit in ("a1", "b2"):
+        (folder / "snapshots" / commit).mkdir(parents=True)
+    kwargs = {"model_path": str(folder)}
+    with pytest.raises(UserError, match=r"cache with 2 snapshots: name one of them, as \S+/snapshots/a1$"):
+        resolve_model(RUN, "t2i", False, kwargs)
+    (folder / "refs").mkdir()
+    (folder / "refs/main").write_text("b2\n")
+    assert resolve_model(RUN, "t2i", False, kwargs)["model_path"] == str(folder / "snapshots/b2")
+    judge = registry.choose_judge(f"transformers:{folder}")
+    assert judge.setting.model_path == str(folder / "snapshots/b2")
+    assert judge.name == str(folder), "the name that the user gave"
+    (folder / "refs/main").unlink()
+    (folder / "snapshots/a1").rmdir()
+    assert resolve_model(RUN, "t2i", False, kwargs)["model_path"] == str(folder / "snapshots/b2")
 
 
 def test_a_checkpoint_that_is_half_there_blocks_its_cells(run: Path) -> None:

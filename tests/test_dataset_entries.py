@@ -225,3 +225,51 @@ def test_one_cell_is_no_cells(checkout: Path) -> None:
     words = ["--model_names", "slow-noise", "--ds_names", "quicktext", "--limit", "1", "--eval", "false"]
     assert run_eval(checkout, *words, "--dry_run").stdout.startswith("plan: 1 cell, 2 jobs, ")
     assert "\n1 cell, 2 jobs; run folder " in "\n" + run_eval(checkout, *words).stdout
+
+
+def test_a_registry_with_branches_in_place_of_lines_works(checkout: Path) -> None:
+    """As upstream's, copied over ours."""
+    add_benchmark(checkout, "plain", "Broken", BROKEN.format(name="plain", fault=""))
+    add_benchmark(checkout, "edits", "Edits", EDITS, "edit")
+    (checkout / "infer/custom_datasets/load_dataset.py").write_text(
+        """
+def load_dataset(dataset_name):
+    if dataset_name == "plain":
+        from .dataset_cls.t2i.plain import Broken
+        return Broken()
+    elif dataset_name in ("quicktext", "edits"):
+        from custom_datasets.dataset_cls.edit.edits import Edits
+        dataset = Edits()
+    elif dataset_name == "odd":
+        dataset = object()
+    else:
+        raise ValueError(f"unknown dataset {dataset_name}")
+    return dataset
+"""
+    )
+    listed = run_eval(checkout, "--list")
+    assert listed.returncode == 0, listed.stderr
+    assert "the branch of 'odd' uses no class that is imported from dataset_cls.t2i" in listed.stdout
+    words = (
+        "--model_names",
+        "slow-noise",
+        "--ds_names",
+        "plain;quicktext",
+        "--eval",
+        "false",
+        "--limit",
+        "2",
+    )
+    run = run_eval(checkout, *words)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert len(list((checkout / "output/slow-noise/plain").rglob("*.png"))) == 2
+
+
+def test_a_registry_of_models_of_another_toolkit_is_one_line(checkout: Path) -> None:
+    (checkout / "infer/custom_models/load_model.py").write_text(
+        "MODEL_SETTINGS = {'t2i': {}, 'edit': {}}\n\n\ndef load_model(model_name, model_task):\n    pass\n"
+    )
+    run = run_eval(checkout, "--model_names", "reference-noise", "--ds_names", "quicktext")
+    assert (run.returncode, run.stderr.count("\n")) == (2, 1)
+    assert "infer/custom_models/load_model.py is of another toolkit" in run.stderr
+    assert "add your entries to its MODEL_SETTINGS" in run.stderr

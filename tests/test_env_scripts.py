@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -17,6 +18,7 @@ import pytest
 from imageevalkit.assets import HubAsset, http, hub
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure
+from imageevalkit.launch.python_path import usable_paths
 from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 from tests.support.hub_server import COMMIT, hub_server
 from tests.support.tree import copy_tree, environment, lend_driver_environment, one_error, run
@@ -129,6 +131,59 @@ def test_failed_installation_is_one_clear_line_and_leaves_nothing_complete(root:
     last = failed.stderr.strip().splitlines()[-1]
     assert last.startswith("error: pip could not install requirements/model/tiny.txt") and "log/env/" in last
     assert (target / STAMP).read_text() == "building\n"
+
+
+def wheel(folder: Path, code: str) -> Path:
+    """A wheel of the package ``tiny`` with that code."""
+    path = folder / "tiny-1-py3-none-any.whl"
+    about = "tiny-1.dist-info"
+    files = {
+        "tiny.py": code,
+        f"{about}/METADATA": "Metadata-Version: 2.1\nName: tiny\nVersion: 1\n",
+        f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files[f"{about}/RECORD"] = "".join(f"{name},,\n" for name in [*files, f"{about}/RECORD"])
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    return path
+
+
+def test_what_the_user_has_elsewhere_is_no_part_of_an_environment(
+    root: Path, python: str, tmp_path: Path
+) -> None:
+    (root / "requirements/model/tiny.txt").write_text(f"tiny @ file://{wheel(tmp_path, 'x = 1')}\n")
+    theirs = tmp_path / "theirs"
+    with zipfile.ZipFile(wheel(tmp_path, "x = 1")) as archive:
+        archive.extractall(theirs)
+    (tmp_path / "pip.conf").write_text("[install]\nuser = true\n")
+    built = make_env(
+        *(root, "--model", "tiny", "--path", root / "env"),
+        PYTHON=python,
+        PYTHONPATH=str(theirs),
+        PIP_CONFIG_FILE=str(tmp_path / "pip.conf"),
+    )
+    assert built.returncode == 0, built.stderr
+    assert list((root / "env/lib").glob("python*/site-packages/tiny.py"))
+
+
+def test_an_environment_whose_main_package_does_not_import_is_not_ready(
+    root: Path, python: str, tmp_path: Path
+) -> None:
+    code = "import os\nif 'LIBRARY' not in os.environ:\n    raise ImportError('libtiny.so.1: cannot open')\n"
+    (root / "requirements/model/tiny.txt").write_text(f"tiny @ file://{wheel(tmp_path, code)}\n")
+    words = (root, "--model", "tiny", "--path", root / "env")
+    failed = make_env(*words, PYTHON=python)
+    assert failed.returncode == 1 and "is ready" not in failed.stderr
+    assert failed.stderr.splitlines()[-1].startswith(
+        "error: tiny is installed in env, but does not import: ImportError: libtiny.so.1: cannot open (log: "
+    )
+    (root / "env/kept").touch()
+    assert make_env(*words, PYTHON=python).returncode == 1, "as long as it does not import"
+    mended = make_env(*words, PYTHON=python, LIBRARY="here")
+    assert mended.returncode == 0 and "is ready" in mended.stderr
+    assert (root / "env/kept").exists(), "what is installed is not installed again"
+    assert make_env(*words).stderr == ""
 
 
 def test_environment_of_a_user_is_left_alone(root: Path, python: str) -> None:
@@ -437,18 +492,91 @@ def test_env_python_names_what_is_missing(root: Path) -> None:
     assert env_python(root, "./.venv").stdout.strip() == f"{root}/./.venv/bin/python"
 
 
+@needs_driver_env
+def test_helpers_work_where_cdpath_is_set(tmp_path: Path) -> None:
+    root = make_checkout(tmp_path / "kit")
+    environ = {"CDPATH": f".:{tmp_path}:{root}", "PYTHON": sys.executable}
+    done = run("bash", "utils/env_python.sh", "", cwd=root, environ=environ)
+    assert done.stdout == f"{root}/.venv/bin/python\n"
+    done = run("bash", "utils/make_env.sh", "--model", "reference-noise", cwd=root, environ=environ)
+    assert done.returncode == 0 and "nothing to build: model 'reference-noise'" in done.stderr
+    done = run("bash", "utils/prefetch.sh", "--help", cwd=root, environ=environ)
+    assert done.returncode == 0, done.stderr
+    done = run("bash", "eval/wise.sh", "m", "", cwd=root, environ=environ)
+    assert "there are no images of m/wise: " in one_error(done, 2)
+    done = run("bash", "utils/download_model_hf_home.sh", cwd=root, environ=environ)
+    assert "REPO" in one_error(done, 2)
+
+
+@needs_driver_env
+def test_packages_of_another_python_are_left_out(tmp_path: Path) -> None:
+    """As a module system of a cluster puts them on PYTHONPATH."""
+    root = make_checkout(tmp_path / "kit")
+    theirs = tmp_path / "lib/python3.8/site-packages"
+    for name in ("msgspec", "PIL"):
+        (theirs / name).mkdir(parents=True)
+        (theirs / name / "__init__.py").write_text("raise ImportError('built for Python 3.8')\n")
+    listed = run_eval(root, "--list", PYTHONPATH=f"{theirs}:{tmp_path}", PYTHONHOME="/nowhere")
+    assert listed.returncode == 0, listed.stderr
+    assert listed.stderr == f"note: PYTHONPATH names {theirs}, packages of another Python: left out\n"
+    evaluated = run("bash", "eval/wise.sh", "m", "", cwd=root, environ={"PYTHONPATH": str(theirs)})
+    assert "there are no images of m/wise: " in evaluated.stderr.splitlines()[-1]
+
+
+def test_the_entries_of_pythonpath_that_a_python_can_use(tmp_path: Path) -> None:
+    (tmp_path / "env/lib/python3.12").mkdir(parents=True)
+    modules = {
+        "code": "model.py",
+        "own_extensions": "ops/_C.cpython-310-x86_64-linux-gnu.so",
+        "pure": "tiny-1.dist-info/METADATA",
+        "of_310": "tiny/_C.cpython-310-x86_64-linux-gnu.so",
+        "of_312": "_tiny.cpython-312-x86_64-linux-gnu.so",
+        "x/lib/python3.12/site-packages": "tiny.py",
+        "x/lib/python3.9/site-packages": "tiny.py",
+        "x/lib/python3.9": "os.py",
+    }
+    for folder, file in modules.items():
+        (tmp_path / folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder / file).touch()
+    for folder in ("of_310", "of_312"):
+        (tmp_path / folder / "tiny-1.dist-info").mkdir()
+    paths = os.pathsep.join(str(tmp_path / folder) for folder in modules)
+    kept = usable_paths(paths, tmp_path / "env/bin/python")
+    left_out = ["of_310", "x/lib/python3.9/site-packages", "x/lib/python3.9"]
+    assert kept == [str(tmp_path / folder) for folder in modules if folder not in left_out]
+    assert usable_paths(paths, "/no/environment/bin/python") == paths.split(os.pathsep)
+
+
+def test_a_clone_has_the_scripts_as_bash_can_run_them(tmp_path: Path) -> None:
+    """Whatever core.autocrlf says, which Git for Windows sets, and which a shared home then has on Linux too."""
+    git = ("git", "-c", "core.autocrlf=true", "-c", "user.name=x", "-c", "user.email=x@example.org")
+    (tmp_path / "kit").mkdir()
+    shutil.copy(REPO / ".gitattributes", tmp_path / "kit")
+    (tmp_path / "kit/eval.sh").write_bytes(b"set -e\necho works\n")
+    (tmp_path / "kit/image.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\n")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "all"]):
+        assert run(*git, *words, cwd=tmp_path / "kit").returncode == 0
+    assert run(*git, "clone", "-q", "kit", "clone", cwd=tmp_path).returncode == 0
+    for name in ("eval.sh", "image.png"):
+        assert (tmp_path / "clone" / name).read_bytes() == (tmp_path / "kit" / name).read_bytes()
+
+
 # --- config_defaults.sh ---
 
 SETTINGS = ("CONDA_BASE", "TORCH_HOME", "HF_HOME", "HF_TOKEN", "HF_ENDPOINT", "AZURE_OPENAI_ENDPOINT")
 
 
-def test_helpers_take_the_same_settings_as_eval_sh(root: Path) -> None:
+@pytest.mark.parametrize("windows", [False, True])
+def test_helpers_take_the_same_settings_as_eval_sh(root: Path, windows: bool) -> None:
     for name in ("config.sh", "eval.sh"):
         shutil.copy(REPO / name, root)
     (root / "config.local.sh").write_text(
         'CONDA_BASE=/file/conda\nTORCH_HOME=""\nHF_TOKEN=file-token\nHF_ENDPOINT=http://file\n'
         "AZURE_OPENAI_ENDPOINT=http://file\n"
     )
+    for name in ("config.sh", "config.local.sh") if windows else ():
+        text = (root / name).read_bytes().replace(b"\n", b"\r\n")
+        (root / name).write_bytes(b"\xef\xbb\xbf" + text)
     environ = {
         "CONDA_BASE": "/environment/conda",
         "TORCH_HOME": "/environment/torch",

@@ -91,7 +91,7 @@ def test_what_a_judge_of_embedded_prompts_is_asked_with_is_missed_before_an_imag
     def files(given: dict[str, str]) -> list[str]:
         return [file.path for of in read_request(given, Config()).data.values() for file in of().local]
 
-    assert files(judged) == ["judge_prompts.json"]
+    assert files(judged) == ["prompts/judge_prompts.json"]
     assert files(words) == files({**judged, "--eval": "false"}) == []
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from imageevalkit.errors import UserError
+from imageevalkit.launch import config
 from imageevalkit.launch.config import parse_kwargs, parse_kwargses
 
 
@@ -74,6 +75,42 @@ def test_errors_are_one_line(text: str, models: int, says: str) -> None:
         parse_kwargses(text, models)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("size=1024x1024，quality=low", "the value of 'size' is '1024x1024，quality=low'; '，' is not ','"),
+        ("size=“1024x1024”", "the value of 'size' is '“1024x1024”'; '“' is not '\"'"),
+        ("v=[1，2]", "the value of 'v' is '[1，2]'; '，' is not ','"),
+    ],
+)
+def test_punctuation_of_an_input_method_is_named(
+    capsys: pytest.CaptureFixture[str], text: str, says: str
+) -> None:
+    config._note.cache_clear()
+    parse_kwargs(text)
+    assert capsys.readouterr().err == f"note: custom_model_kwargses: {says}\n"
+
+
+def test_punctuation_within_quotes_is_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    config._note.cache_clear()
+    assert parse_kwargs('negative_prompt="模糊，低质量"') == {"negative_prompt": "模糊，低质量"}
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "models", "says"),
+    [
+        ("size＝1024", 1, "needs quotes: name=\"a, b\"); '＝' is not '='"),
+        ("“size=1”", 1, "; '“' is not '\"'"),
+        ("a=1；b=2", 2, "(an empty one is fine); '；' is not ';'"),
+    ],
+)
+def test_punctuation_of_an_input_method_is_named_in_errors(text: str, models: int, says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_kwargses(text, models)
+    assert says in str(caught.value)
 
 
 @pytest.mark.parametrize(

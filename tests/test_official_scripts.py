@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from PIL import Image
 
+from imageevalkit.atomic import copy_file
+from imageevalkit.benchmark import shapes
 from imageevalkit.benchmark.contract import Answers, Sample, ScoredItem, Scores
 from imageevalkit.benchmark.shapes import OfficialScript
 from imageevalkit.cell import Cell
@@ -83,6 +89,32 @@ def test_a_program_scores_the_images_of_the_run_alone(benchmark: Widths, scores:
     }
 
 
+def test_a_program_that_changes_its_images_leaves_those_of_the_run_alone(
+    benchmark: Widths, scores: Scores
+) -> None:
+    """Programs resize images in place, or remove what they have read."""
+    folder = scores.items[0].item.folder
+    before = {path: path.read_bytes() for path in folder.rglob("*.png")}
+    (benchmark.code / "program.py").write_text(
+        PROGRAM
+        + """
+for n, path in enumerate(sorted(images.rglob("*.png"))):
+    path.write_bytes(b"") if n else path.unlink()
+"""
+    )
+    benchmark.metrics(scores)
+    assert len(before) == 3
+    assert {path: path.read_bytes() for path in folder.rglob("*.png")} == before
+
+
+def test_what_a_killed_evaluation_left_is_no_image_of_the_next(benchmark: Widths, scores: Scores) -> None:
+    left = scores.items[0].item.folder / ".official"
+    (left / "images/images/deep").mkdir(parents=True)
+    (left / "images/images/deep/1.png").write_bytes(b"half a copy")
+    assert benchmark.metrics(scores)["width"].n == 2
+    assert not left.exists()
+
+
 @pytest.mark.parametrize(
     ("program", "says"),
     [
@@ -106,6 +138,19 @@ def test_a_missing_folder_of_the_program_is_named(benchmark: Widths, scores: Sco
         benchmark.metrics(scores)
 
 
+def test_images_that_cannot_be_copied_are_a_failure_with_its_reason(
+    benchmark: Widths, scores: Scores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shapes, "copy_file", full)
+    with pytest.raises(
+        CellFailure, match=r"needs a copy .*images/deep/0\.png cannot be written: No space left"
+    ):
+        benchmark.metrics(scores)
+
+
 def test_a_program_that_is_not_there_is_named(benchmark: Widths, scores: Scores) -> None:
     benchmark.command = lambda images, output: ["no-such-program"]  # type: ignore[method-assign]
     with pytest.raises(CellFailure, match="cannot be run: No such file or directory: no-such-program"):
@@ -125,3 +170,17 @@ def test_a_program_scores_whether_or_not_anybody_may_be_asked(
     outcome = evaluate_cell(cell, benchmark, items, ProgressWriter(), EvaluateOrder(ask=ask))
     assert outcome.state == COMPLETE
     assert read_result(cell.result).metrics["width"].value == 32
+
+
+def test_a_copy_shares_its_blocks_where_the_file_system_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "image").write_bytes(b"pixels")
+
+    def clone(target: BinaryIO, request: int, source: int) -> None:
+        assert request == 0x40049409, "FICLONE of linux/fs.h"
+        target.write(b"shares: " + os.pread(source, 99, 0))
+
+    monkeypatch.setattr(fcntl, "ioctl", clone)
+    copy_file(tmp_path / "image", tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == b"shares: pixels"

@@ -176,7 +176,7 @@ def test_every_option_of_a_run_is_taken(root: Path) -> None:
     assert "--dry_run" in one_error(prefetch(root, "--dry_run"), 2), "it must not download"
     rewriter = prefetch(root, "--check", "--prompt_rewriter", "dtm")
     assert rewriter.returncode == 1
-    assert "prompt rewriter dtm: judge_prompts.json is missing" in rewriter.stderr
+    assert "prompt rewriter dtm: prompts/judge_prompts.json is missing" in rewriter.stderr
     # images made elsewhere need no model, and may be of any
     assert prefetch(root, "--check", "--images", root, "--model_names", "somebodys").returncode == 0
 

@@ -42,7 +42,7 @@ TEXTS = {
     "judge/official.py::build#user": 'Prompt: "{Prompt}"\nWhy: "{Why}"\n{{"score": 0}} – 只答一个数',
     "judge/official.py::ask": "{} Answer in one word.",
 }
-FILE = "judge_prompts.json"
+FILE = "prompts/judge_prompts.json"
 
 
 def sha256(text: str) -> str:
@@ -85,7 +85,7 @@ def test_from_the_lists_of_a_mirror(data: Path, source: Path, tmp_path: Path) ->
     write_lists(source, {**TEXTS, "another.py::prompt": "not asked for"})
     assert fetch(TINY, tmp_path / "mirror") == []
     assert TINY.prompts() == TEXTS
-    assert sorted(path.name for path in data.iterdir()) == [FILE]
+    assert [path for path in data.rglob("*") if path.is_file()] == [data / FILE]
     assert TINY.sha256() == PROMPTS
     assert report(TINY) == []
 
@@ -104,7 +104,9 @@ def test_from_the_program_on_a_server(
         monkeypatch.setattr("imageevalkit.assets.data.GITHUB", url)
         assert fetch(TINY, None) == []
     assert TINY.prompts() == TEXTS
-    assert sorted(path.name for path in data.iterdir()) == [FILE], "the program itself is not kept"
+    assert [path for path in data.rglob("*") if path.is_file()] == [data / FILE], (
+        "the program itself is not kept"
+    )
 
 
 def test_no_server_no_file(data: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +125,7 @@ def test_tampered_text_is_refused_and_replaces_nothing(
         write_lists(source, {**TEXTS, "judge/official.py::build#system": "You are a kind judge."})
     else:
         write_program(source, PROGRAM.replace("strict", "kind"))
-    data.mkdir(parents=True)
+    (data / FILE).parent.mkdir(parents=True)
     (data / FILE).write_text("{}")
     (problem,) = fetch(TINY, tmp_path / "mirror")
     assert "does not hold the pinned text of judge/official.py::build#system" in problem
@@ -149,7 +151,7 @@ def test_program_that_is_no_python(data: Path, source: Path, tmp_path: Path) -> 
 )
 def test_what_is_wrong_is_found_before_anything_is_asked(data: Path, content: str | None, says: str) -> None:
     if content is not None:
-        data.mkdir(parents=True)
+        (data / FILE).parent.mkdir(parents=True)
         (data / FILE).write_text(content)
     (problem,) = TINY.problems()
     assert says in problem
@@ -158,6 +160,16 @@ def test_what_is_wrong_is_found_before_anything_is_asked(data: Path, content: st
     message = str(caught.value)
     assert says in message and "\n" not in message
     assert "--ds_names tiny-judge" in message and "copy benchmarks/tiny_judge/data" in message
+
+
+def test_the_file_of_an_earlier_version_counts_and_prefetch_moves_it(data: Path, tmp_path: Path) -> None:
+    """WISE's class of upstream's toolkit reads every JSON file in the data folder as prompts."""
+    data.mkdir(parents=True)
+    (data / "judge_prompts.json").write_text(json.dumps(TEXTS))
+    assert (TINY.problems(), TINY.prompts()) == ([], TEXTS), "on a machine without internet"
+    assert fetch(TINY, tmp_path / "no mirror") == []
+    assert list(data.glob("*.json")) == []
+    assert (TINY.problems(), TINY.prompts()) == ([], TEXTS)
 
 
 def test_fields_of_a_template_are_named_by_their_last_name() -> None:

@@ -640,8 +640,8 @@ def test_dtm_from_prefetch_to_report(checkout: Path, tmp_path: Path) -> None:
         lacking = runs.run(rewriter="dtm")
         assert lacking.returncode == 1, lacking.stdout + lacking.stderr
         assert (
-            "prompt rewriter dtm: judge_prompts.json is missing. Run: bash utils/prefetch.sh --prompt_rewriter dtm"
-            in (lacking.stdout)
+            "prompt rewriter dtm: prompts/judge_prompts.json is missing. "
+            "Run: bash utils/prefetch.sh --prompt_rewriter dtm" in (lacking.stdout)
         )
         fetched = subprocess.run(
             ["bash", "utils/prefetch.sh", "--prompt_rewriter", "dtm", "--mirror", str(mirror)],

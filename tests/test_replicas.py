@@ -119,7 +119,7 @@ def contents(cell: Cell = CELL) -> dict[str, bytes]:
 
 
 def test_workers_share_the_items_and_load_once(notes: Path) -> None:
-    outcome, said = generate(2, 40, notes=notes, seconds=0.04)
+    outcome, said = generate(2, 40, notes=notes, seconds=0.04, meets=2)
     assert (outcome.state, outcome.message) == (COMPLETE, "40 of 40 images")
     assert sorted(line[2] for line in calls(notes)) == sorted(f"prompt {n}" for n in range(40))
     shares = Counter(line[0] for line in calls(notes))
@@ -272,6 +272,22 @@ def test_an_image_that_takes_longer_than_it_may_ends_its_worker_and_fails_at_the
     assert error == {"class": "WorkerDied", "text": "no image within 4 s (ITEM_TIMEOUT)"}
     assert sum(line[2] == "prompt 2" for line in calls(notes)) == 2
     assert len({line[0] for line in lines(notes)}) == 3, "one process, and one more for each that was ended"
+
+
+def test_the_first_image_of_a_process_and_of_a_batch_size_may_take_longer() -> None:
+    run = Run(item_timeout=1.5)
+    (outcome,) = run((CELL, FakeDataset(5)), batch_size=2, compiles=4.0)
+    assert outcome == Outcome(COMPLETE, "5 of 5 images")
+
+
+def test_a_first_image_that_hangs_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicas, "_FIRST_CALL_SECONDS", 3.0)
+    monkeypatch.setattr(replicas, "_FIRST_CALL_FACTOR", 1)
+    run = Run(item_timeout=1.5)
+    (outcome,) = run((CELL, FakeDataset(3)), slow_on="prompt 0", slow_seconds=3600.0)
+    assert (outcome.state, outcome.message.split(";")[0]) == (INCOMPLETE, "2 of 3 images, 1 failed")
+    error = last_records(CELL)["images/00000"].error
+    assert error and error["text"] == "no image within 3 s, the limit of a first call (ITEM_TIMEOUT is 1.5)"
 
 
 def test_items_that_hang_cost_no_worker_however_many_they_are(
@@ -509,7 +525,7 @@ def test_no_more_workers_than_items(notes: Path) -> None:
 def test_each_worker_sees_its_own_gpus(notes: Path) -> None:
     environs = environs_of(2, None, {"CUDA_VISIBLE_DEVICES": "3,GPU-a,5,7,1"})
     assert [e["CUDA_VISIBLE_DEVICES"] for e in environs] == ["3,GPU-a", "5,7"]
-    Run(environs=environs)((CELL, FakeDataset(20)), notes=notes, seconds=0.01)
+    Run(environs=environs)((CELL, FakeDataset(20)), notes=notes, meets=2)
     assert {line[1] for line in calls(notes)} == {"3,GPU-a", "5,7"}
 
 

@@ -317,7 +317,7 @@ def test_the_dataset_needs_prefetch_and_a_local_file_does_not(tmp_path: Path) ->
         assert "rows.jsonl is missing" in files.problems()
         assert f"copy benchmarks/{name.replace('-', '_')}/data" in files.explain(files.problems())
     given = trig_data.write_local(tmp_path / "data", "t2i", 1)
-    texts = ("judge_prompts.json", "vqascore_prompts.json")
+    texts = ("prompts/judge_prompts.json", "vqascore_prompts.json")
     assert registry.benchmark_files("trig-t2i", given).problems() == [f"{file} is missing" for file in texts]
 
 

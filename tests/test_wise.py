@@ -546,7 +546,7 @@ def test_judges(wise: MakeWise, monkeypatch: pytest.MonkeyPatch, name: str, defa
 
 def test_missing_prompts_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_official_data("wise-rewrite", tmp_path, monkeypatch)
-    (assets.data_folder("wise-rewrite") / "judge_prompts.json").unlink()
+    (assets.data_folder("wise-rewrite") / "prompts/judge_prompts.json").unlink()
     says = r"judge_prompts\.json is missing.*--ds_names wise-rewrite"
     with pytest.raises(CellFailure, match=says) as caught:
         Answerers(registry.make_benchmark("wise-rewrite", {}, ""))

@@ -4,7 +4,21 @@
 # endpoints they belong to: there the environment does. A NAME that is empty in the end is unset.
 # A subshell reads the files: nothing else in them reaches the helper.
 
+unset CDPATH # makes `cd` print, and go elsewhere
 config_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+# Editors on Windows add a byte order mark, and CR at the ends of lines, which bash would take into each value.
+# `is_unix_text FILE`: FILE has neither. `unix_text FILE` prints FILE without them.
+is_unix_text() {
+  [[ $(<"$1")$'\n' != *$'\r\n'* && $(<"$1") != $'\xef\xbb\xbf'* ]]
+}
+
+unix_text() {
+  local text
+  text=$(<"$1")$'\n'
+  text=${text#$'\xef\xbb\xbf'}
+  printf '%s' "${text//$'\r\n'/$'\n'}"
+}
 
 config_defaults() {
   local setting name
@@ -20,7 +34,7 @@ config_defaults() {
     done
     for file in config.sh config.local.sh; do
       # shellcheck source=/dev/null
-      [[ ! -f $config_root/$file ]] || . "$config_root/$file" >/dev/null
+      [[ ! -f $config_root/$file ]] || . <(unix_text "$config_root/$file") >/dev/null
     done
     for name; do
       printf '%s=%s\0' "$name" "${given[$name]:-${!name}}"
@@ -35,7 +49,7 @@ config_map() {
     set +eu
     for file in "${2:-$config_root/config.sh}" ${2:-"$config_root/config.local.sh"}; do
       # shellcheck source=/dev/null
-      [[ ! -f $file ]] || . "$file" >/dev/null
+      [[ ! -f $file ]] || . <(unix_text "$file") >/dev/null
     done
     declare -n map=$1
     for name in "${!map[@]}"; do printf '%s\0%s\0' "$name" "${map[$name]}"; done

@@ -3,6 +3,7 @@
 #   bash utils/download_model_hf_home.sh org/name [org/name…] [--repo-type model|dataset] [--revision R] [--include P]
 # HF_HOME, HF_ENDPOINT and HF_TOKEN come from the environment or the config files; the token is never an argument.
 set -euo pipefail
+unset CDPATH PYTHONHOME # CDPATH makes `cd` print, and go elsewhere
 
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 bash "$repo/utils/make_env.sh" --driver

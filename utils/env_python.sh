@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Prints the Python of an environment as config.sh names it (see config_defaults.sh): bash utils/env_python.sh ENV
 set -euo pipefail
+unset CDPATH # makes `cd` print, and go elsewhere
 
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=utils/config_defaults.sh

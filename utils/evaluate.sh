@@ -12,7 +12,11 @@ if [[ -z $name || $# -lt 1 || $# -gt 2 ]]; then
   echo "error: usage: $usage" >&2
   exit 2
 fi
+unset CDPATH PYTHONHOME
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python="$(bash utils/env_python.sh "${2-}")"
+if [[ -n ${PYTHONPATH:-} ]]; then
+  PYTHONPATH=$("$python" -IS imageevalkit/launch/python_path.py "$python")
+fi
 export PYTHONPATH="$PWD:$PWD/infer${PYTHONPATH:+:$PYTHONPATH}"
 exec "$python" -m imageevalkit.evaluation --ds_name "$name" --model_name="$1"

@@ -10,13 +10,18 @@
 # where there is one, else it is a venv. A list's line "# python: 3.10" says which Python it is made with (else 3.12).
 # Nothing happens when the environment is up to date. PYTHON names the interpreter of a venv, conda or not.
 set -euo pipefail
+# CDPATH makes `cd` print, and go elsewhere. Packages on PYTHONPATH count as installed for pip, and those of another
+# Python break it.
+unset CDPATH PYTHONPATH PYTHONHOME
+# a pip.conf with "user = true" is refused in a venv, and would install beside a conda environment
+export PIP_USER=0
 
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=utils/config_defaults.sh
 . "$repo/utils/config_defaults.sh"
 
-# Inside each environment: the hash of the list it holds, or "building". Written last, so that an environment
-# left by a killed build never looks complete.
+# Inside each environment: the hash of the list it holds, or "building", or "installed" if its packages are there and may
+# not import. The hash is written last, so that an environment left by a killed build never looks complete.
 stamp_name=.imageevalkit-requirements
 
 fail() {
@@ -327,6 +332,21 @@ install() {
   pip -r "$list"
 }
 
+# An installation is of no use if its main package does not import: a library of the system is missing, glibc is too
+# old, pip has put the packages elsewhere. The main package of a list is torch, or msgspec (the driver's), or the one
+# that the list is named after.
+check_main_packages() {
+  local package status why
+  for package in torch msgspec "$name"; do
+    grep -qiE "^${package}[[:space:]]*([=<>~!@[;]|$)" <<<"$lines" || continue
+    status=0
+    logged "$path/bin/python" -I -c "import ${package//-/_}" || status=$?
+    why="Python ended with status $status"
+    ((status != 1)) || why=$(grep . "$log" | tail -n 1)
+    ((status == 0)) || fail "$package is installed in $shown_path, but does not import: $why (log: $log)" 1
+  done
+}
+
 check_tools
 parse_options "$@"
 resolve
@@ -381,10 +401,14 @@ if [[ -z $state || $state == building || ! -x $path/bin/python ]] || { [[ -n $wa
   echo "making $shown_path and installing $count packages of $shown_list …" >&2
   make_empty
 else
-  echo "$shown_list has changed: updating its $count packages in $shown_path …" >&2
+  why="$shown_list has changed"
+  [[ $state != installed ]] || why="the last installation of $shown_list could not be used"
+  echo "$why: updating its $count packages in $shown_path …" >&2
   echo building >"$path/$stamp_name"
 fi
 install
+echo installed >"$path/$stamp_name"
+check_main_packages
 echo "$hash" >"$path/$stamp_name"
 echo "$shown_path is ready after $SECONDS s (log: ${log/#"$repo/"/})" >&2
 say_how_it_is_found

@@ -40,8 +40,9 @@ from imageevalkit.hashes import git_blob_of, sha256_file
 
 CODE = "infer/custom_models/code"
 """Where the authors' repositories are; git ignores it, as it does the other places."""
-PROMPTS = "judge_prompts.json"
-"""The file of a benchmark's prompts in its data folder: ``{key: text}``."""
+PROMPTS = "prompts/judge_prompts.json"
+"""The file of a benchmark's prompts below its data folder: ``{key: text}``. It has a folder of its own, because dataset
+classes of other toolkits read every JSON file in the data folder itself."""
 _PLACES = (CODE, "infer/custom_models/checkpoints", "eval_models/weights")
 
 
@@ -188,6 +189,8 @@ class FileAsset(NamedTuple):
 class PromptsAsset(NamedTuple):
     """Texts of a GitHub repository's program at a commit, kept in one JSON object ``path`` of the data folder.
 
+    Earlier versions kept the file in the data folder itself; it counts there too (:meth:`place`).
+
     ``texts`` is the SHA-256 of each text (as UTF-8) by its key ``file::where``: ``file`` is the path in the
     repository, ``where`` tells a reader the function and role.
     """
@@ -203,11 +206,17 @@ class PromptsAsset(NamedTuple):
         """``owner/name/commit``: the same below GitHub's raw address and below a mirror folder."""
         return f"{self.repo}/{self.commit}"
 
+    def place(self, folder: Path) -> Path:
+        """The file of the texts in the data folder ``folder``."""
+        new, old = folder / self.path, folder / PurePosixPath(self.path).name
+        return old if is_there(old) and not is_there(new) else new
+
     def problem(self, folder: Path, hashes: bool = True) -> str:
         """As that of a file; the texts are few and short, and always compared."""
-        if not is_there(folder / self.path):
+        place = self.place(folder)
+        if not is_there(place):
             return f"{self.path} is missing"
-        texts = read_json(folder / self.path)
+        texts = read_json(place)
         if texts is None:
             return f"{self.path} is no JSON"
         if not isinstance(texts, Mapping) or not all(isinstance(text, str) for text in texts.values()):
@@ -510,7 +519,7 @@ class BenchmarkFiles(NamedTuple):
         found = [asset for asset in self.local if isinstance(asset, PromptsAsset)]
         if problems := [problem for asset in found if (problem := asset.problem(self.folder))]:
             raise CellFailure(self.explain(problems))
-        return {key: text for asset in found for key, text in read_json(self.folder / asset.path).items()}
+        return {key: text for asset in found for key, text in read_json(asset.place(self.folder)).items()}
 
 
 class RewriterFiles(BenchmarkFiles):

@@ -20,6 +20,8 @@ _UNFINISHED = re.compile(r"\.|tmp\b|tmp[-_]|.*\.(?:tmp|temp|part|partial|incompl
 _ZIPPED = (".bin", ".pt", ".pth", ".ckpt")
 _ZIP_MAGIC = b"PK\x03\x04"
 _DESCRIBED = ("model_index.json", "config.json", "adapter_config.json")
+_USUAL = re.compile(r"checkpoint|ckpt|(global_?)?step|iter|epoch|#$", re.IGNORECASE)
+_LOOKED_AT = 3  # folders of one kind of name
 _LORA = "pytorch_lora_weights.safetensors"  # as diffusers' trainers save it
 
 
@@ -41,6 +43,7 @@ def steps_in(folder: Path, files: bool = False) -> dict[int, Path]:
     (``lora-4000.safetensors``).
 
     Names of unfinished things (``tmp-checkpoint-1000``, ``….tmp``), hidden ones, and shards of one file are left out.
+    So are folders named otherwise than those with weights: trainers write ``samples-1000`` beside ``checkpoint-1000``.
     Raises UserError: two are of one step; OSError: it cannot be read.
     """
     found = dict[int, Path]()
@@ -49,12 +52,37 @@ def steps_in(folder: Path, files: bool = False) -> dict[int, Path]:
     if files and not any(number for number, _ in numbered):
         weights = (path for path in listed if path.suffix in WEIGHTS_SUFFIXES and not path.is_dir())
         numbered = [(_STEP.fullmatch(path.stem), path) for path in weights if not _SHARD.fullmatch(path.name)]
-    for number, path in numbered:
-        if number and (other := found.setdefault(int(number[1]), path)) != path:
+    for number, path in _with_weights([(number, path) for number, path in numbered if number]):
+        if (other := found.setdefault(int(number[1]), path)) != path:
             raise UserError(
                 f"{folder}: {other.name} and {path.name} are both of step {int(number[1])}: move one of them away"
             )
     return dict(sorted(found.items()))
+
+
+_Numbered = tuple[re.Match[str], Path]
+
+
+def _with_weights(numbered: list[_Numbered]) -> list[_Numbered]:
+    """Those of ``numbered`` whose name, but for its numbers, is that of one with weights.
+
+    If none has weights yet, those that are named as trainers name checkpoints, else all.
+    """
+    kinds = dict[str, list[_Numbered]]()
+    for number, path in numbered:
+        kinds.setdefault(re.sub("[0-9]+", "#", path.name), []).append((number, path))
+    if len(kinds) < 2:
+        return numbered
+    # the first are finished; to look at all would take long, once a second
+    chosen = [
+        name for name, kind in kinds.items() if any(_has_weights(path) for _, path in kind[:_LOOKED_AT])
+    ]
+    chosen = chosen or [name for name in kinds if _USUAL.match(name)] or [*kinds]
+    return [one for name in chosen for one in kinds[name]]
+
+
+def _has_weights(path: Path) -> bool:
+    return not path.is_dir() or is_checkpoint(path) or any(map(is_checkpoint, path.glob("*/")))
 
 
 def holds_checkpoints(folder: Path, files: bool = False) -> bool:

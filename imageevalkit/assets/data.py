@@ -69,6 +69,13 @@ def fetch_asset(asset: Needed, name: str, hashes: bool, mirror: Path | None) -> 
 def fetch(files: BenchmarkFiles, mirror: Path | None) -> list[str]:
     """Get what a benchmark lacks from ``mirror`` or the internet; return what could not be got."""
     name, local = files.benchmark, files.local
+    for asset in local:
+        if (
+            isinstance(asset, PromptsAsset)
+            and (old := asset.place(files.folder)) != files.folder / asset.path
+        ):
+            (files.folder / asset.path).parent.mkdir(exist_ok=True)
+            old.replace(files.folder / asset.path)
     wrong = [asset for asset in local if asset.problem(files.folder, hashes=True)]
     with tqdm(total=sum(map(_size, wrong)), desc=name, unit="B", unit_scale=True, disable=None) as bar:
 

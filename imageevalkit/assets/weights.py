@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from imageevalkit.cell.fingerprint import weights_of
-from imageevalkit.errors import CellFailure
+from imageevalkit.errors import CellFailure, UserError
 
 
 def why_not_loaded(model_path: str, error: BaseException) -> str:
@@ -48,6 +48,26 @@ _REASONS = {
 def may_be_hub_id(model_path: str) -> bool:
     """``owner/name``, as opposed to what can only be a path."""
     return re.fullmatch("[^/.~][^/]*/[^/.~][^/]*", model_path) is not None
+
+
+def without_cache_layout(path: str) -> str:
+    """``path``, or the snapshot in it if it is a repository's folder in a Hugging Face cache (``models--org--name``).
+
+    Raises UserError: the folder has several snapshots, and none of them is its branch main.
+    """
+    folder = Path(path).expanduser()
+    snapshots = folder / "snapshots"
+    if not folder.name.startswith("models--") or not snapshots.is_dir():
+        return path
+    main = folder / "refs/main"
+    there = sorted(each for each in snapshots.iterdir() if each.is_dir())
+    of_main = [each for each in there if main.is_file() and each.name == main.read_text().strip()]
+    if len(chosen := of_main or there) != 1:
+        raise UserError(
+            f"{folder} is a folder of the Hugging Face cache with {len(there)} snapshots: name one of them"
+            + "".join(f", as {each}" for each in there[:1])
+        )
+    return str(chosen[0])
 
 
 def first_line(error: BaseException) -> str:

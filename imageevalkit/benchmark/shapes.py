@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import reprlib
+import shutil
 import subprocess
-import tempfile
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -13,6 +13,7 @@ from pathlib import Path
 from string import Formatter
 from typing import Any, ClassVar
 
+from imageevalkit.atomic import copy_file
 from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask
 from imageevalkit.cell import short_path
@@ -145,20 +146,21 @@ class Grades(PromptFile):
 
 
 class OfficialScript(Benchmark):
-    """Its official program is run on the images of the run, and says what they are worth together.
+    """Runs the official program of a benchmark on the images of the run.
 
-    What it prints is in the log, the files it writes are in ``official/``. Its ``metrics.json`` has the metrics, or
-    :meth:`read` finds them elsewhere.
+    The program's output is in the log; the files that it writes are in ``official/``. ``metrics.json`` among them holds
+    the metrics, unless :meth:`read` finds them elsewhere.
     """
 
     _files: Mapping[str, bytes] = {}
 
     @abstractmethod
     def command(self, images: Path, output: Path) -> Sequence[str]:
-        """The words of its command line; it runs in the folder :attr:`data`, where its code is.
+        """Returns the command line. It runs in the folder :attr:`data`, which holds the program's code.
 
-        ``images`` is a folder with links to the images that count, below it as :meth:`samples` names them: what else an
-        earlier run has left is not there. ``output`` is an empty folder.
+        Args:
+            images: a folder with copies of the run's images, named as in :meth:`samples`. The program may change them.
+            output: an empty folder for the program's files.
         """
 
     def read(self, output: Path, images: int) -> Mapping[str, Metric]:
@@ -178,14 +180,14 @@ class OfficialScript(Benchmark):
                 f"{program} runs in {short_path(self.data)}, which is no folder: put the program there, or "
                 "name it in assets"
             )
-        with tempfile.TemporaryDirectory(prefix="official-") as folder:
-            images, output = Path(folder, "images"), Path(folder, "output")
-            output.mkdir()
-            for one in scores.items:
-                if one.score is not None and one.image is not None:
-                    link = images / f"{one.item.id}{one.image.suffix}"
-                    link.parent.mkdir(parents=True, exist_ok=True)
-                    link.symlink_to(one.image.absolute())
+        # On the images' own disk, where a copy may share their blocks. One fixed name: after a kill -9 the next
+        # evaluation removes what is left.
+        work = scores.items[0].item.folder.absolute() / ".official"
+        shutil.rmtree(work, ignore_errors=True)
+        try:
+            images, output = work / "images", work / "output"
+            output.mkdir(parents=True)
+            self._copy_images(scores, images, program)
             try:
                 status = subprocess.run(self.command(images, output), cwd=self.data, check=False).returncode
             except OSError as error:
@@ -194,6 +196,22 @@ class OfficialScript(Benchmark):
                 raise CellFailure(f"{program} ended with status {status}; the log has what it said")
             self._files = {path.name: path.read_bytes() for path in output.iterdir() if path.is_file()}
             return self.read(output, len(scores))
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+    def _copy_images(self, scores: Scores, folder: Path, program: str) -> None:
+        """Copy the images that have a score to ``folder``. Raises CellFailure: an image cannot be copied."""
+        for one in scores.items:
+            if one.score is not None and one.image is not None:
+                copy = folder / f"{one.item.id}{one.image.suffix}"
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    copy_file(one.image, copy)
+                except OSError as error:
+                    raise CellFailure(
+                        f"{program} needs a copy of each image, and {short_path(copy)} cannot be written: "
+                        f"{error.strerror}"
+                    ) from None
 
     def official_files(self, scores: Scores) -> Mapping[str, str | bytes]:
         return self._files

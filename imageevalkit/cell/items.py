@@ -72,10 +72,14 @@ class Item:
         return replace(self, input_list=parts, rewriting=rewriting)
 
     @property
+    def folder(self) -> Path:
+        """The folder of the item's result: ``output/<model>/<benchmark>``."""
+        return self.path.parents[len(PurePosixPath(self.id).parts) - 1]
+
+    @property
     def model(self) -> str:
         """The name of the model whose image it is."""
-        cell = self.path.parents[len(PurePosixPath(self.id).parts) - 1]
-        return cell.parent.relative_to(output_root()).as_posix()
+        return self.folder.parent.relative_to(output_root()).as_posix()
 
     @property
     def prompt_sha256(self) -> str:

@@ -111,6 +111,10 @@ _LOOK_EVERY = 0.5  # seconds
 # the first image, which libraries may compile for, after more.
 _STALL_FACTOR, _STALL_AFTER, _STALL_AFTER_AT_FIRST = 10, 60.0, 600.0
 _RECENT = 100  # images, of which the median is
+# The first call of a process may compile for minutes (torch.compile does so again for each batch size). Until a model
+# has shown how long that takes, its limit is this many times ITEM_TIMEOUT, and at least so many seconds; then this many
+# times the slowest first call: an item that hangs must not cost ten minutes in each new process.
+_FIRST_CALL_FACTOR, _FIRST_CALL_SECONDS, _KNOWN_FIRST_CALL_FACTOR = 10, 600.0, 3
 
 
 # Seconds for a process that has nothing left to do. Fewer than a guard's, which would else kill this process, the
@@ -131,6 +135,7 @@ class _Worker:
     ``chunks``: what it has been sent, in order; it is making the first, ``since`` then (of the event loop's clock).
     ``stalls``: that takes too long, as has been told. ``deaths``: in a row, without an image. ``timeouts``: how
     often it was ended because items took longer than they may, which are no deaths of its own.
+    ``warm``: the sizes of the chunks that this process has made with its model.
     """
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
@@ -143,6 +148,7 @@ class _Worker:
         self.key = self.loading = ""
         self.cannot = set[str]()
         self.chunks = list[Chunk]()
+        self.warm = set[int]()
         self.since = 0.0
         self.deaths = self.deaths_in_all = self.timeouts = 0
 
@@ -232,8 +238,8 @@ def _last_words(status: int) -> str:
 class Replicas:
     """The workers of one model; each of ``environs`` makes one see its own GPUs. Used within one event loop.
 
-    A worker that takes more than ``item_timeout`` seconds for each image of a call is ended: a death of its items, but
-    none of its own.
+    A worker that takes more than ``item_timeout`` seconds for each image of a call is ended; its first call has a
+    larger limit. That counts as a death of the items, not of the worker.
     """
 
     def __init__(
@@ -245,6 +251,7 @@ class Replicas:
         self.size = len(environs)
         self._item_timeout = item_timeout
         self._seconds: deque[float] = deque(maxlen=_RECENT)
+        self._slowest_first_call: dict[str, float] = {}
         self._watching: asyncio.Task[None] | None = None
         self.say: Callable[[str], None] = say
         self._workers = [_Worker(command, environ) for environ in environs]
@@ -320,10 +327,18 @@ class Replicas:
 
     def _look_at(self, worker: _Worker, seconds: float) -> None:
         items = len(worker.chunks[0].items)
-        if self._item_timeout is not None and seconds > self._item_timeout * items:
-            for_all = f" for each of {items}" * (items > 1)
-            worker.kill(f"no image within {self._item_timeout:g} s{for_all} (ITEM_TIMEOUT)")
-            return
+        if self._item_timeout is not None:
+            usual = self._item_timeout * items
+            limit = max(usual, self._limit_of_first_call(worker.chunks[0], usual, worker.warm))
+            if seconds > limit:
+                why = (
+                    f"within {limit:g} s, the limit of a first call (ITEM_TIMEOUT is {self._item_timeout:g})"
+                )
+                if limit == usual:
+                    for_all = f" for each of {items}" * (items > 1)
+                    why = f"within {self._item_timeout:g} s{for_all} (ITEM_TIMEOUT)"
+                worker.kill(f"no image {why}")
+                return
         bound = _STALL_AFTER_AT_FIRST
         if self._seconds:
             bound = max(_STALL_AFTER, _STALL_FACTOR * items * statistics.median(self._seconds))
@@ -331,6 +346,14 @@ class Replicas:
             worker.stalls = True
             bounds = "" if self._item_timeout else "; ITEM_TIMEOUT in config.sh ends what takes too long"
             self._tell(f"a worker has made no image for {seconds:.0f} s{self._usual()}{bounds}")
+
+    def _limit_of_first_call(self, chunk: Chunk, usual: float, warm: set[int]) -> float:
+        """Seconds for a call that may compile and else takes ``usual`` at most. 0: the call has nothing to compile."""
+        if len(chunk.items) in warm:
+            return 0.0
+        if known := self._slowest_first_call.get(chunk.key):
+            return _KNOWN_FIRST_CALL_FACTOR * known
+        return max(_FIRST_CALL_FACTOR * usual, _FIRST_CALL_SECONDS)
 
     # One worker
 
@@ -372,7 +395,11 @@ class Replicas:
     def _on_made(self, worker: _Worker, message: ImagesReport) -> None:
         chunk = worker.chunks.pop(0)
         now = asyncio.get_running_loop().time()
-        self._seconds.extend([(now - worker.since) / len(chunk.items)] * len(chunk.items))
+        size, seconds = len(chunk.items), now - worker.since
+        self._seconds.extend([seconds / size] * size)
+        if size not in worker.warm and any(isinstance(answer, Generated) for answer in message.answers):
+            worker.warm.add(size)
+            self._slowest_first_call[chunk.key] = max(seconds, self._slowest_first_call.get(chunk.key, 0.0))
         worker.since, worker.stalls, worker.deaths = now, False, 0
         for item, returned in zip(chunk.items, message.answers, strict=True):
             if item.answer.done():
@@ -393,6 +420,7 @@ class Replicas:
         most = _MOST_DEATHS_LOADING if worker.loading else _MOST_DEATHS
         worker.retired = worker.deaths >= most or worker.deaths_in_all >= _MOST_DEATHS_IN_ALL
         worker.connected, worker.key, worker.loading, worker.stalls = False, "", "", False
+        worker.warm.clear()
         self._last_death = one_line(death, 300)
         chunks, worker.chunks = worker.chunks, []
         self._queue.extendleft(reversed(self._given_back(chunks, death)))
@@ -480,6 +508,7 @@ class Replicas:
         if key not in worker.cannot and key != worker.key:
             model = self._models[key]
             worker.loading, worker.key = key, ""
+            worker.warm.clear()
             worker.send(LoadOrder(key, model.setting, model.log))
 
 

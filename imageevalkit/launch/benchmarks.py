@@ -75,12 +75,7 @@ def chosen_rewriter(config: Config, name: str, given: Mapping[str, Any]) -> Rewr
 
     Raises UserError: there is none, or the settings are not its own.
     """
-    texts, names = config.map("REWRITER_KWARGS_MAP"), registry.rewriter_names()
-    for mapped in texts:
-        if mapped not in names:
-            raise UserError(
-                f"REWRITER_KWARGS_MAP in config.sh names unknown prompt rewriter '{mapped}'{suggest(mapped, names)}"
-            )
+    texts = config.map("REWRITER_KWARGS_MAP")
     cls: type[Rewriter] = registry.rewriter_class(name)
     kwargs = {**parse_kwargs(texts.get(name, ""), f"REWRITER_KWARGS_MAP['{name}'] in config.sh"), **given}
     remark = " (request parameters go into extra_body)"

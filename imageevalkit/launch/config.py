@@ -6,6 +6,7 @@ Settings that a user gives are sets by ``;`` and pairs by ``,``; names and types
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import os
 import re
@@ -134,6 +135,8 @@ _SECRET = re.compile(
 )
 # user:password@, or a token alone, before a host; a path or a query may hold an @
 _URL_WITH_PASSWORD = re.compile(r"\w://[^\s/?#\"']+@")
+# what input methods and word processors write for the characters that separate kwargs
+_LOOKALIKES = dict(zip("，；＝：“”„‘’［］｛｝", ',;=:"""\'\'[]{}', strict=True))
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KWARGSES = "custom_model_kwargses"
 _OPEN, _CLOSE = "[{", "]}"
@@ -156,7 +159,7 @@ def parse_kwargses(text: str, models: int, source: str = "") -> list[dict[str, A
         counts = f"{len(sets)} set{'s' * (len(sets) > 1)} for {models} model{'s' * (models > 1)}"
         raise UserError(
             f"custom_model_kwargses{source} has {counts}: "
-            "give one per model, separated by ';' (an empty one is fine)"
+            f"give one per model, separated by ';' (an empty one is fine){_lookalike(text)}"
         )
     return sets
 
@@ -172,13 +175,26 @@ def parse_kwargs(text: str, where: str = _KWARGSES) -> dict[str, Any]:
         if not equals or not _NAME.fullmatch(name):
             raise UserError(
                 f"{where}: '{pair.strip()}' is no name=value "
-                '(a comma inside a value needs quotes: name="a, b")'
+                f'(a comma inside a value needs quotes: name="a, b"){_lookalike(pair)}'
             )
         if name in kwargs:
             raise UserError(f"{where}: '{name}' is given twice")
         kwargs[name] = _value(value.strip())
+        if not value.strip().startswith(('"', "'")) and (found := _lookalike(value)):
+            _note(f"{where}: the value of '{name}' is {value.strip()!r}{found}")
         _check_no_secret(name, kwargs[name], where)
     return kwargs
+
+
+def _lookalike(text: str) -> str:
+    """Words on the first character of ``text`` that only looks like a separator, quote or bracket; empty: none does."""
+    char = next((char for char in text if char in _LOOKALIKES), "")
+    return f"; '{char}' is not '{_LOOKALIKES[char]}'" if char else ""
+
+
+@functools.cache  # once, however often the same text is parsed
+def _note(text: str) -> None:
+    say(f"note: {text}", sys.stderr)
 
 
 def _check_no_secret(name: str, value: Any, where: str) -> None:

@@ -41,6 +41,7 @@ from imageevalkit.launch.process import (
     shorten,
     tail_of,
 )
+from imageevalkit.launch.python_path import usable_paths
 from imageevalkit.progress import Progress, ProgressReader, ProgressWriter
 from imageevalkit.secrets import environ_with
 
@@ -291,8 +292,8 @@ def _server_environ(order: ServeOrder) -> dict[str, str]:
     folder = str(Path(order.command[0]).parent)
     environ["PATH"] = os.pathsep.join([folder, *filter(None, [environ.get("PATH")])])
     # our folders (tests, utils) must not shadow packages of its environment
-    paths = environ.get("PYTHONPATH", "").split(os.pathsep)
-    environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path not in ("", *map(str, OUR_PATHS)))
+    paths = usable_paths(environ.get("PYTHONPATH", ""), order.command[0])
+    environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path not in map(str, OUR_PATHS))
     return environ
 
 

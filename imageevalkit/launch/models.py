@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from imageevalkit import registry
 from imageevalkit.assets import Needed, Needs, UrlAsset, parse_entries
 from imageevalkit.assets.check import weights_at, why_missing
-from imageevalkit.assets.weights import may_be_hub_id
+from imageevalkit.assets.weights import may_be_hub_id, without_cache_layout
 from imageevalkit.cell import REPO, checkpoint_of
 from imageevalkit.cell.fingerprint import maker_of, module_now
 from imageevalkit.errors import CellFailure, UserError, suggest
@@ -99,7 +99,10 @@ def resolve_model(name: str, task: str, use_api: bool, kwargs: Mapping[str, Any]
     generic = entry["module"] == models.API_SETTINGS[task]["module"]
     if generic and merged.get("endpoint") == models.API_ENDPOINT:
         del merged["endpoint"]  # said or not, the images are the same
-    return {**entry, "model_path": merged.pop("model_path", entry["model_path"]), "model_kwargs": merged}
+    path = merged.pop("model_path", entry["model_path"])
+    if not entry.get("api") and isinstance(path, str):
+        path = without_cache_layout(path)
+    return {**entry, "model_path": path, "model_kwargs": merged}
 
 
 def check_kwargs(model: str, setting: Mapping[str, Any], options: Options) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,7 +14,7 @@ from imageevalkit.cell import Cell, log_root, output_root
 from imageevalkit.cell.items import MODEL_NAME_MARK
 from imageevalkit.cell.records import OF_IMAGES
 from imageevalkit.cell.shards import FOLDER
-from imageevalkit.errors import CellFailure, UserError, suggest
+from imageevalkit.errors import CellFailure, UserError, say, suggest
 from imageevalkit.jobs import Cluster, Job, Plan
 from imageevalkit.launch import slurm
 from imageevalkit.launch.benchmarks import BenchmarkChoice, choose_benchmark
@@ -186,33 +188,44 @@ def _check_images_of(model: str) -> None:
         )
 
 
+@functools.cache  # once, however many plans a process makes
+def _note(text: str) -> None:
+    say(f"note: {text}", sys.stderr)
+
+
 def _check_maps(options: Options, config: Config) -> None:
-    """Raises UserError: a name in a map of config.sh or in --judges looks like a slip."""
+    """Say which names in the maps of config.sh are unknown and look like a slip.
+
+    Such a map may be of a user's other toolkit, with benchmarks that this one lacks. A run that asks for an unknown
+    name fails on its own.
+
+    Raises UserError: --judges names an unknown benchmark.
+    """
     tasks, models, judges = registry.benchmark_tasks(), model_tasks(), registry.judges()
     # what a broken file holds is not known
     of_benchmarks = (
         () if registry.broken_benchmarks() else ("EVAL_ENV_MAP", "EVAL_GPU_MAP", "JUDGE_MAP", "DS_KWARGS_MAP")
     )
-    for variable in (*of_benchmarks, "INFER_GPU_MAP"):
-        what, known = ("benchmark", [*tasks]) if variable in of_benchmarks else ("model", [*models])
+    known = {map_: ("benchmark", [*tasks]) for map_ in of_benchmarks}
+    known |= {
+        "INFER_GPU_MAP": ("model", [*models]),
+        **{map_: ("key", [ALL, slurm.API, *slurm.STAGES, *models, *tasks]) for map_ in slurm.MAPS},
+        SHARDS: ("key", [ALL, *models]),
+        "REWRITER_KWARGS_MAP": ("prompt rewriter", registry.rewriter_names()),
+    }
+    for variable, (what, names) in known.items():
         for name in config.map(variable):
-            # there are names of others' too
-            if name not in known and (near := suggest(name, known)):
-                raise UserError(f"{variable} in config.sh names unknown {what} '{name}'{near}")
-    of_jobs = {map_: [ALL, slurm.API, *slurm.STAGES, *models, *tasks] for map_ in slurm.MAPS}
-    for variable, known in {**of_jobs, SHARDS: [ALL, *models]}.items():
-        for name in config.map(variable):
-            if name not in known and (near := suggest(name, known)):
-                raise UserError(f"{variable} in config.sh has the unknown key '{name}'{near}")
-    for benchmark in options.judges:
-        if benchmark not in {*tasks, *options.benchmarks, *config.map("JUDGE_MAP")}:
-            raise UserError(f"--judges names unknown benchmark '{benchmark}'{suggest(benchmark, tasks)}")
+            if name not in names and (near := suggest(name, names)):
+                _note(f"{variable} in config.sh names unknown {what} '{name}'{near}")
     for judge in config.map("JUDGE_KWARGS_MAP"):
         if judge not in judges and ":" not in judge:
-            raise UserError(
+            _note(
                 f"JUDGE_KWARGS_MAP in config.sh names unknown judge '{judge}'{suggest(judge, judges)}; "
                 "a judge that is not registered is written backend:model"
             )
+    for benchmark in options.judges:
+        if benchmark not in {*tasks, *options.benchmarks, *config.map("JUDGE_MAP")}:
+            raise UserError(f"--judges names unknown benchmark '{benchmark}'{suggest(benchmark, tasks)}")
 
 
 def _block(options: Options, benchmarks: Mapping[str, BenchmarkChoice], blocked: dict[str, str]) -> None:

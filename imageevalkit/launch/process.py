@@ -17,6 +17,7 @@ from imageevalkit.cell import REPO
 from imageevalkit.errors import ExitStatus, UserError
 from imageevalkit.jobs import ATTEMPT_ENV, CORES_ENV, Job
 from imageevalkit.launch import guard
+from imageevalkit.launch.python_path import usable_paths
 from imageevalkit.secrets import environ_with
 from imageevalkit.text import plain
 
@@ -74,17 +75,19 @@ _LINE_WIDTH = 200
 
 def job_environ(job: Job, gpus: dict[str, str], cores: int, attempt: int = 1) -> dict[str, str]:
     """The environment of ``job``: the launcher's without secrets of others, its own additions, what it was given."""
-    environ = with_our_paths(environ_with(job.secrets) | job.environ | gpus)
+    environ = with_our_paths(environ_with(job.secrets) | job.environ | gpus, job.command[0])
     environ |= {CORES_ENV: str(cores), ATTEMPT_ENV: str(attempt)}
     # else the last words of a killed job die in its buffer
     environ.setdefault("PYTHONUNBUFFERED", "1")
     return environ
 
 
-def with_our_paths(environ: dict[str, str]) -> dict[str, str]:
-    """``environ`` with the folders in which Python finds the toolkit and what ``infer/`` registers."""
-    paths = [*map(str, OUR_PATHS), *filter(None, [environ.get("PYTHONPATH")])]
-    return environ | {"PYTHONPATH": os.pathsep.join(paths)}
+def with_our_paths(environ: dict[str, str], program: str = DRIVER_PYTHON) -> dict[str, str]:
+    """``environ`` for the Python ``program``, which finds the toolkit and what ``infer/`` registers."""
+    own = map(str, OUR_PATHS)
+    return environ | {
+        "PYTHONPATH": os.pathsep.join([*own, *usable_paths(environ.get("PYTHONPATH", ""), program)])
+    }
 
 
 def guarded(

@@ -224,7 +224,7 @@ def _ask(plan: Plan, of_benchmarks: Sequence[Sequence[_Request]]) -> None:
             capture_output=True,
             text=True,
             errors="replace",
-            env=with_our_paths(environ_with(first.secrets)),
+            env=with_our_paths(environ_with(first.secrets), first.python),
             cwd=REPO,
             check=False,
         )

@@ -60,7 +60,11 @@ class FakeReplica:
         slow_on: str = "",
         slow_seconds: float = 0.0,
         starts: bool = False,
+        compiles: float = 0.0,
+        meets: int = 0,
     ) -> None:
+        self._meets = meets
+        self._compiles, self._compiled = compiles, set[int]()
         self._slow_on, self._slow_seconds = slow_on, slow_seconds
         self._kernel_fits = kernel_fits
         if lingers:
@@ -100,6 +104,13 @@ class FakeReplica:
             given[0].load()
             given = f"{given[0].size} {given[1]}"
         self._note(given)
+        while (
+            len(self._processes_at_work()) < self._meets
+        ):  # so that no process does all before another has started
+            time.sleep(0.01)
+        if len(together) not in self._compiled:  # as torch.compile does, for each batch size
+            self._compiled.add(len(together))
+            time.sleep(self._compiles)
         time.sleep(self._seconds)
         if given == self._slow_on:
             time.sleep(self._slow_seconds)
@@ -120,6 +131,10 @@ class FakeReplica:
         image: Image.Image = picture(given, seed)
         image.putpixel((1, 1), (len(together), 0, 0))
         return image
+
+    def _processes_at_work(self) -> set[str]:
+        noted = Path(self._notes).read_text().splitlines() if self._meets else []
+        return {line.split(" | ")[0] for line in noted if not line.endswith(" | load")}
 
     def _note(self, *words: str) -> None:
         if self._notes:
