@@ -163,17 +163,16 @@ def _answer(question: Question, reply: Mapping[str, Any], top: int) -> Answer | 
         return failure_in(reply) or Failure(Kind.TRANSIENT, "the reply (HTTP 200) holds no message")
     message = choice["message"]
     text = _text(message.get("content"))
-    is_text = isinstance(message.get("content"), str)
-    counts = not question.of_first_token and (
-        question.accepts == "any" or (question.accepts == "text" and is_text)
-    )
     words = one_line(text, LONGEST_MESSAGE)
     failure = failure_in(reply, choice, message) or stopped_by_policy(reply, choice, words)
+    is_text = question.accepts == "text" and isinstance(message.get("content"), str)
+    counts = (is_text or question.accepts == "any") and not question.of_first_token
     if failure and not (counts and failure.kind is Kind.REFUSAL):
         return failure
     if not question.of_first_token:
         finish = finish_reasons(reply, choice)[0]
-        if not (text.strip() or failure) and (lost := _without_answer(finish, message, counts)):
+        is_empty = not (text.strip() or (counts and (failure or finish == "length")))
+        if is_empty and (lost := _without_answer(finish, message)):
             return lost
         return Answer(question, text, cut=finish == "length")
     logprobs = choice.get("logprobs")
@@ -226,15 +225,15 @@ def _text(content: Any) -> str:
     return content if isinstance(content, str) else ""
 
 
-def _without_answer(finish: str, message: Mapping[str, Any], counts: bool) -> Failure | None:
-    """The failure that a ``message`` without text means. None if the judge ended it so, or if it ``counts``."""
-    if finish == "stop" or (finish == "length" and counts):
-        return None
+def _without_answer(finish: str, message: Mapping[str, Any]) -> Failure | None:
+    """Why ``message``, which has no words, is no answer; None: the judge ended it there, it has nothing to say."""
     if finish == "length":
         # it would be so again: the sampling is the same
         thought = any(message.get(name) for name in ("reasoning_content", "reasoning"))
         spent = "spent on thinking" if thought else "spent without a word"
         return Failure(Kind.ITEM, f"the reply is empty: all tokens allowed were {spent}", maybe_billed=True)
+    if finish == "stop":
+        return None
     return Failure(Kind.LOST, f"the reply is empty (finish reason {finish or 'not told'})", maybe_billed=True)
 
 
