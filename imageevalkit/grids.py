@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from imageevalkit.errors import UserError
@@ -15,7 +16,10 @@ NO_IMAGE_SIZE = (1024, 1024)
 
 
 class Grid(NamedTuple):
-    """``rows`` × ``cols`` cells of equal size, counted row by row.
+    """``rows`` × ``cols`` cells, counted row by row.
+
+    By default the cells have equal size and a black one is padding, as OneIG-Bench has it. ``whole``: the last row and
+    column get the pixels that do not divide, and a black cell is an image too, as DPG-Bench has it.
 
     The official splitter of OneIG-Bench divides the *width* by the first number of its ``image_grid m,n``, while the
     official helper lays ``(r, c)`` out as r rows: an official ``image_grid m,n`` is our ``n,m`` (spec quirk G1).
@@ -23,6 +27,7 @@ class Grid(NamedTuple):
 
     rows: int
     cols: int
+    whole: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Grid:
@@ -47,8 +52,9 @@ class Grid(NamedTuple):
         return self.rows * self.cols
 
     def boxes(self, size: tuple[int, int]) -> list[tuple[int, int, int, int]]:
-        """The cells of an image of ``size`` (width, height) as Pillow takes boxes; what does not divide, at the right
-        and bottom, is dropped.
+        """The cells of an image of ``size`` (width, height) as Pillow takes boxes.
+
+        Unless the grid is ``whole``, no cell has the pixels at the right and bottom that do not divide.
 
         Raises ValueError: the image is smaller than the grid.
         """
@@ -57,11 +63,11 @@ class Grid(NamedTuple):
             raise ValueError(
                 f"{size[0]}×{size[1]} px cannot be cut into {self.rows} rows and {self.cols} columns"
             )
-        return [
-            (col * width, row * height, (col + 1) * width, (row + 1) * height)
-            for row in range(self.rows)
-            for col in range(self.cols)
-        ]
+        xs = [col * width for col in range(self.cols + 1)]
+        ys = [row * height for row in range(self.rows + 1)]
+        if self.whole:
+            xs[-1], ys[-1] = size
+        return [(left, top, right, bottom) for top, bottom in pairwise(ys) for left, right in pairwise(xs)]
 
     def split(self, image: Image.Image) -> list[Image.Image]:
         """The cells of ``image`` as RGB, black ones too. Raises ValueError: it is smaller than the grid."""

@@ -359,6 +359,24 @@ def test_what_was_cut_out_of_a_grid_before_is_known_until_the_grid_changes(tmp_p
     assert len(images_to_come(CELL, wanted, found)) == 2
 
 
+def test_a_whole_grid_is_cut_anew_where_earlier_versions_cut_it_otherwise(tmp_path: Path) -> None:
+    sheet = tmp_path / "sheet.png"
+    picture = Image.new("RGB", (17, 8), "red")
+    picture.paste("black", (8, 0, 17, 8))
+    picture.save(sheet)
+    wanted = items(FakeDataset(2))
+    for is_whole, sizes in ((False, [8]), (True, [8, 9])):
+        places = {item.id: Place(sheet, Grid(1, 2, is_whole), n) for n, item in enumerate(wanted)}
+        coming = images_to_come(CELL, wanted, places).values()
+        assert [one.sha256.partition(":")[0] for one in coming] == ["to come", "to come"]
+        adopt_cell(CELL, wanted, tmp_path, places, ProgressWriter())
+        made = [item.path for item in wanted if last_records(CELL)[item.id].status == "ok"]
+        assert [Image.open(path).width for path in made] == sizes
+    written = CELL.generation.read_bytes()
+    adopt_cell(CELL, wanted, tmp_path, places, ProgressWriter())
+    assert CELL.generation.read_bytes() == written, "nothing is new"
+
+
 def test_through_eval_sh_from_another_folder(tmp_path: Path) -> None:
     checkout = find_no_text(make_checkout(tmp_path / "kit"))
     theirs = tmp_path / "theirs"

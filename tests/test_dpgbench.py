@@ -25,9 +25,10 @@ from imageevalkit.benchmark.question import Answer, Picture, measure
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.errors import CellFailure
-from imageevalkit.jobs import INCOMPLETE
+from imageevalkit.jobs import COMPLETE, INCOMPLETE
 from imageevalkit.progress import ProgressWriter
 from tests.support.function_judge import items
+from tests.support.grid_images import noise, same
 from tests.support.mirror import official_source, shared_mirror
 
 _KIT = ("PenghaoYin/ImageEvalKit", "85b5e1511b867688fa37edee304ee0adc953e941")
@@ -236,15 +237,50 @@ def write_cells(folder: Path, names: Sequence[str]) -> None:
             )
 
 
-def test_our_files_are_those_of_the_official_program_on_the_official_grids(
-    benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def scorer(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The names of the official program that scores, which asks ``accelerate`` for nothing but one process."""
     pytest.importorskip("pandas")
     for name, parts in (
         ("accelerate", {"Accelerator": one_process}),
         ("accelerate.utils", {"gather_object": lambda values: values}),
     ):
         monkeypatch.setitem(sys.modules, name, SimpleNamespace(**parts))
+    return program("step2_compute_dpg_bench.py")
+
+
+def test_a_grid_is_cut_as_the_official_program_cuts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A black cell is the image of a safety filter, and a folder beside the grid is what is left of its making."""
+    grid = noise(1, (7, 5))
+    grid.paste("black", (3, 2, 7, 5))
+    write_cells(tmp_path, ["p1"])
+    grid.save(tmp_path / "p1.png")
+    made, cell = [item_of("p1", n) for n in range(4)], Cell("m", "dpgbench")
+    found = find_images(tmp_path, made, [], DPGBench().find_images)
+    outcome = adopt_cell(cell, made, tmp_path, found, ProgressWriter())
+    assert (outcome.state, outcome.message) == (COMPLETE, f"4 images of {tmp_path}")
+    ours = [Image.open(item.path) for item in made]
+    boxes = ((0, 0, 3, 2), (3, 0, 7, 2), (0, 2, 3, 5), (3, 2, 7, 5))
+    assert all(same(one, grid.crop(box)) for one, box in zip(ours, boxes, strict=True))
+
+    theirs = list[Image.Image]()
+
+    def answer(image: Image.Image, question: str) -> str:
+        theirs.append(image)
+        return "yes"
+
+    judge = SimpleNamespace(vqa=answer)
+    asked = {"p1": {"qid2tuple": {1: "a"}, "qid2question": {1: "?"}, "qid2dependency": {1: [0]}}}
+    options = SimpleNamespace(pic_num=4, res_path=str(tmp_path / "r.txt"))
+    scorer(monkeypatch)["compute_dpg_one_sample"](options, asked, str(tmp_path / "p1.png"), judge, None)
+    assert all(same(*pair) for pair in zip(ours, theirs, strict=True))
+
+
+def test_our_files_are_those_of_the_official_program_on_the_official_grids(
+    benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    space = scorer(monkeypatch)
     draw = random.Random(8)
     rows = [
         *HEADER,
@@ -276,7 +312,6 @@ def test_our_files_are_those_of_the_official_program_on_the_official_grids(
         texts = [proposition.question for proposition in made._propositions[name].values()]
         return said[name, repetition - 1][texts.index(question)]
 
-    space = program("step2_compute_dpg_bench.py")
     space |= {"MPLUG": lambda path, device: SimpleNamespace(vqa=answer), "tqdm": iter}
     monkeypatch.setattr(space["time"], "sleep", lambda seconds: None)
     table = tmp_path / "dpgbench/data/dpgbench.csv"

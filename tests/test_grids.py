@@ -40,6 +40,14 @@ def test_combine_undoes_split_but_for_what_does_not_divide(grid: Grid, size: tup
     assert same(grid.combine(grid.split(whole)), whole.crop((0, 0, *kept)))
 
 
+@pytest.mark.parametrize("size", [(24, 24), (25, 31), (4, 4)])
+def test_the_last_cells_of_a_whole_grid_have_the_rest(grid: Grid, size: tuple[int, int]) -> None:
+    even, whole = grid.boxes(size), grid._replace(whole=True).boxes(size)
+    assert [box[:2] for box in whole] == [box[:2] for box in even]
+    assert sum((right - left) * (bottom - top) for left, top, right, bottom in whole) == size[0] * size[1]
+    assert whole[-1][2:] == size
+
+
 def test_cells_are_counted_row_by_row(grid: Grid) -> None:
     whole = grid.combine([Image.new("RGB", (2, 3), (n + 1, 0, 0)) for n in range(grid.cells)])
     for n in range(grid.cells):

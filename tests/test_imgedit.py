@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -21,6 +22,7 @@ from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.errors import CellFailure
 from imageevalkit.images import sha256_file
+from imageevalkit.judges.api import read_reply
 from tests.support.function_judge import evaluate, items, use_function_judge, write_images
 from tests.support.mirror import shared_mirror
 from tests.support.official_programs import ClientOfOpenAI, request_to, run_program
@@ -68,6 +70,7 @@ def item(key: str, kind: str) -> Item:
         ("Prompt Compliance: 7\nVisual Naturalness: 10", 8.5, None),
         ("Brief reasoning: text: more\nPrompt Compliance: 2", 2.0, None),
         ("Prompt Compliance: \u00b2", None, None),
+        ("Prompt Compliance: 5\nVisual Naturalness: \u00b2", None, None),
         ("", None, None),
     ],
 )
@@ -78,11 +81,30 @@ def test_the_score_of_an_edit(reply: str, official: float | None, corrected: flo
 def test_grades_are_read_as_the_official_program_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = run_program(*_KIT, f"{_FOLDER}/step3_get_avgscore.py", monkeypatch)["extract_scores_and_average"]
     draw, read = random.Random(2), 0
-    pieces = ["A: ", "5", "4", "12", ": ", ":", "\n", " ", "- B: ", "x", "\r", "0", "\x0b", "3.", "\u0663"]
+    pieces = [
+        "A: ",
+        "5",
+        "4",
+        "12",
+        ": ",
+        ":",
+        "\n",
+        " ",
+        "- B: ",
+        "x",
+        "\r",
+        "0",
+        "\x0b",
+        "3.",
+        "\u0663",
+        "\u00b2",
+    ]
     # of equal ones one is enough
     for reply in {"".join(draw.choice(pieces) for _ in range(draw.randint(0, 9))) for _ in range(100_000)}:
-        ours = grade(reply)
-        assert ours == theirs(reply), repr(reply)
+        ours, official = grade(reply), None
+        with suppress(ValueError):  # it ends the official program
+            official = theirs(reply)
+        assert ours == official, repr(reply)
         read += ours is not None
     assert read > 5_000
 
@@ -123,6 +145,53 @@ def test_types_are_rounded_and_so_is_their_mean() -> None:
     assert metrics["overall_official"].value is None  # of so few edits
     assert metrics["overall_unrounded"].value == pytest.approx((7.83 / 3 + 9.67 / 2) / 2)
     assert metrics["style"].n == 2
+
+
+def test_a_reply_that_stops_the_official_program_leaves_no_official_score(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    theirs = run_program(*_KIT, f"{_FOLDER}/step3_get_avgscore.py", monkeypatch)["compute_averages"]
+    for reply in ("", "no grade", "a: 5", "a: \u00b2", "a: 5\nb: 3\u00b2"):
+        stops = False
+        try:
+            theirs({"1": reply})
+        except ValueError:
+            stops = True
+        metrics = ImgEdit().metrics(scored(ImgEdit(), [*GRADES * 122, *GRADES[:4], ("style", reply)]))
+        assert metrics["overall"].value is not None
+        assert (metrics["overall_official"].value is None) == stops, reply
+
+
+FILTERED: dict[str, Any] = {"finish_reason": "content_filter"}
+
+
+@pytest.mark.parametrize(
+    ("content", "choice", "refusal", "counts"),
+    [
+        ("a: 5", FILTERED, None, True),
+        ("a: 5", {"finish_reason": "stop"}, "I cannot rate it.", True),
+        ("a: 5", {"finish_reason": "stop", "native_finish_reason": "SAFETY"}, None, True),
+        ("", {"finish_reason": "length"}, None, True),
+        ("", FILTERED, None, True),
+        # the official program stops at a null
+        (None, {"finish_reason": "length"}, None, False),
+        (None, {"finish_reason": "stop"}, "I cannot rate it.", False),
+    ],
+)
+def test_officially_the_content_counts_whatever_else_a_reply_says(
+    content: str | None, choice: dict[str, Any], refusal: str | None, counts: bool
+) -> None:
+    message = {"content": content, "refusal": refusal}
+    body = json.dumps({"choices": [{**choice, "message": message}]}).encode()
+    for rules, expected in (("official", counts), ("corrected", False)):
+        benchmark = ImgEdit(ImgEditSettings(rules=rules))  # type: ignore[arg-type]
+        vars(benchmark)["prompts"] = {"add": PROMPT}
+        vars(benchmark)["_sources"] = {item("1", "add").id: []}
+        [asked] = benchmark.questions(item("1", "add"), Picture(Path("1.png"), "ab" * 32), Answers({}))
+        answer = read_reply(asked.of_item("1"), body, 0, None)
+        assert isinstance(answer, Answer) == expected, rules
+        if isinstance(answer, Answer):
+            assert answer.text == content
 
 
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

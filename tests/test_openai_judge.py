@@ -621,6 +621,23 @@ def test_an_endpoint_that_gave_log_probabilities_in_an_earlier_run_may_lack_some
     assert judge_server.received < 99
 
 
+def test_an_endpoint_whose_lists_are_all_empty_is_unusable(judge_server: JudgeServer) -> None:
+    """The rules of a benchmark may accept an empty list; an endpoint that gives no other would score 0 all over."""
+    questions = [
+        Question(
+            "q", (Message("user", (f"Is it {n}?",)),), Sampling(1), item=str(n), likeliest=5, accepts="any"
+        )
+        for n in range(40)
+    ]
+    judge_server.default = "few_logprobs"
+    given: list[Answer] = []
+    with pytest.raises(JudgeUnusable, match="returns no log-probabilities"):
+        collect(judge(1).ask(questions), given)
+    assert 10 < len(given) < 40 and {str(answer.probabilities) for answer in given} == {"{}"}
+    judge_server.script("Is it 3?", "ok")
+    assert len(ask(questions, workers=1)) == 40
+
+
 # settings
 
 

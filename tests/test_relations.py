@@ -6,10 +6,11 @@ import csv
 import io
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import combinations, pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -34,10 +35,12 @@ from imageevalkit.relations.files import MOST_ON_PAGE
 from imageevalkit.relations.files import draw as pictures
 from imageevalkit.relations.recognition import Points, decide, find_relations, statistics
 from tests.support.cells import Made, write_items
+from tests.support.official_programs import run_program
 
 DIMENSIONS = ["IQ-R", "IQ-O", "IQ-A", "TA-C", "TA-R", "TA-S", "D-K", "D-A", "R-T", "R-B"]
 ABSENT = [("D-A", "R-T"), ("D-A", "R-B"), ("R-T", "R-B")]
 PAIRS = [pair for pair in combinations(DIMENSIONS, 2) if pair not in ABSENT]
+_OFFICIAL = ("fesvhtr/TRIG", "e43923c30f7a64f742bc42d7bacc5ebd941412e2", "trig/evaluation/relationator.py")
 PAPER: dict[str, Any] = {"preset": "paper"}
 
 
@@ -379,6 +382,52 @@ def test_the_official_files_have_the_official_form(
     }
     of_code = {0: "synergy", 1: "tradeoff", 2: "dominance", -2: "dominance", 3: "bottleneck", -1: "undefined"}
     assert all(one["type"] == of_code[codes["_".join(one["metrics"])]] for one in result["insights"])
+
+
+def test_the_official_program_writes_the_same_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mean of the means of pairs, which are rounded to floats, would be 0.465."""
+    few = {("IQ-R", "IQ-O"): [(0.5, 0.095)], ("IQ-O", "TA-C"): [(0.411, 0.5), (0.651, 0.3), (0.705, 0.4)]}
+    table = table_of(few)
+    assert [row.split(",")[1] for row in table.splitlines() if row.startswith("IQ-O")] == ["0.466"]
+
+    draw = random.Random(6)
+    many = {pair: planted(draw.choice([0, 3, 1]), 30, draw) for pair in PAIRS}
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data/result").mkdir(parents=True)
+    absent = ("seaborn", "networkx", "sklearn", "sklearn.manifold", "sklearn.linear_model")
+    kernels = ("sklearn.gaussian_process", "sklearn.gaussian_process.kernels")
+    stand_in: Any = SimpleNamespace(TSNE=None, LinearRegression=Line, RBF=None)
+    modules: dict[str, Any] = dict.fromkeys((*absent, *kernels), stand_in)
+    program = run_program(*_OFFICIAL, monkeypatch, **modules)["Relationator"]
+    for points in (few, many):
+        of_pair = {f"{one}_{other}": dict(enumerate(both)) for (one, other), both in points.items()}
+        (tmp_path / "data/result/demo.json").write_text(json.dumps(of_pair))
+        program({"relation": {"metric": "spearman_corr"}})()
+        [theirs] = tmp_path.rglob("relationship_codes.csv")
+        assert means_in(table_of(points)) == means_in(theirs.read_text())
+
+
+def table_of(points: Mapping[tuple[str, str], Sequence[tuple[float, float]]]) -> str:
+    """Our table of the relations between the dimensions of some pairs with such points."""
+    items = [one for pair, of_pair in points.items() for one in scored(*pair, of_pair)]
+    names = [name for name in DIMENSIONS if any(name in pair for pair in points)]
+    return files.official_table(find_relations(items, names, Settings(resamples=100), "judge")[0])
+
+
+def means_in(table: str) -> list[list[str]]:
+    """The fields on the diagonal and below it."""
+    return [row.split(",")[: n + 2] for n, row in enumerate(table.splitlines()[1:])]
+
+
+class Line:
+    """In place of scikit-learn's linear regression: what the official program needs to decide about a tilt."""
+
+    def fit(self, x: Any, y: Any) -> Line:
+        self.slope, self.at_zero = numpy.polyfit(x[:, 0], y, 1)
+        return self
+
+    def predict(self, x: Any) -> Any:
+        return self.slope * x[:, 0] + self.at_zero
 
 
 def test_the_official_table_is_alphabetical(trig: tuple[dict[tuple[str, str], int], Relations]) -> None:

@@ -25,6 +25,7 @@ from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric, write_files
 from imageevalkit.images import sha256_file
+from imageevalkit.judges.api import read_reply
 from tests.support.function_judge import evaluate, items, use_function_judge, write_images
 from tests.support.mirror import official_folder, official_source, use_official_data
 from tests.support.official_programs import ClientOfOpenAI, request_to, run_program
@@ -259,6 +260,20 @@ def test_which_template_was_drawn_is_on_record(tmp_path: Path, monkeypatch: pyte
     assert [score["detail"]["template"] for score in scores] == [names[n] for n in drawn[-3:]]
     # the same wordings are known again
     assert evaluate(benchmark, made, limit=3)[0].state == "complete" and len(asked) == 9
+
+
+@pytest.mark.parametrize(("rules", "counts"), [("official", True), ("corrected", False)])
+def test_officially_the_content_counts_whatever_else_a_reply_says(rules: Any, counts: bool) -> None:
+    """The official program asks again after an empty reply, too: no answers can be read in it."""
+    benchmark = Tiff(TiffSettings(rules=rules))
+    vars(benchmark)["prompts"] = defaultdict(str)
+    data = {"questions": ["Is it red?"], "expected": ["yes"]}
+    item = Item("1", Path("1.png"), 42, "a cat", None, data)
+    [asked] = benchmark.questions(item, Picture(item.path, "ab" * 32), Answers({}))
+    for content, finish in (("yes", "content_filter"), ("", "length"), (None, "length")):
+        choice = {"message": {"content": content}, "finish_reason": finish}
+        reply = read_reply(asked, json.dumps({"choices": [choice]}).encode(), 0, None)
+        assert isinstance(reply, Answer) == counts, (content, finish)
 
 
 def test_the_official_program_asks_the_same_and_writes_the_same_files(

@@ -7,6 +7,7 @@ import decimal
 import json
 import math
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,8 +31,10 @@ from imageevalkit.benchmark.contract import Benchmark, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.judges.api import read_reply
 from imageevalkit.launch.benchmarks import choose_benchmark
 from imageevalkit.launch.config import Config, checked
+from imageevalkit.requests.failures import Failure
 from tests.support import trig_data
 from tests.support.function_judge import evaluate, items, scores_of, use_function_judge, write_images
 from tests.support.hub_server import COMMIT as HUB_COMMIT
@@ -96,14 +100,17 @@ def test_the_score_of_the_likeliest_tokens(
     assert trig_score(tokens, "corrected") == (corrected if corrected is None else pytest.approx(corrected))
 
 
-def test_scores_are_those_of_the_official_program() -> None:
-    import random
-    from types import SimpleNamespace
-
+def official_metric() -> Any:
+    """An object with the official method that scores a list of tokens."""
     source = official_source("fesvhtr/TRIG", _COMMIT, "trig/metrics/trig_api.py")
     start, end = source.index("    def logprobs_score"), source.index("    def compute_batch")
     space: dict[str, Any] = {"math": math}
     exec(compile("class Theirs:\n" + source[start:end], "official", "exec"), space)
+    return space["Theirs"]()
+
+
+def test_scores_are_those_of_the_official_program() -> None:
+    theirs_of = official_metric().logprobs_score
     draw, names = (
         random.Random(5),
         ["Excellent", "good", "Medium", "bad", "Terr", "Ter", "ex", "The", " Good", "terr"],
@@ -112,8 +119,38 @@ def test_scores_are_those_of_the_official_program() -> None:
         tokens = {name: draw.random() ** 6 for name in draw.sample(names, 5)}
         listed = [SimpleNamespace(token=name, logprob=math.log(p)) for name, p in tokens.items()]
         for rules, confidence in (("official", False), ("paper", True)):
-            theirs = round(space["Theirs"]().logprobs_score(listed, confidence), 3)
+            theirs = round(theirs_of(listed, confidence), 3)
             assert trig_score(tokens, rules) == pytest.approx(theirs, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "score", "is_short"),
+    [
+        pytest.param([("Good", 0.4), ("Medium", 0.3), ("Good", 0.2)], 0.667, True, id="a text twice"),
+        pytest.param([*((text, 0.1) for text in "ABCDE"), ("Good", 0.05)], 0.75, False, id="six"),
+        pytest.param([("Good", 0.5), ("Bad", 0.3), ("The", 0.1)], 0.562, True, id="three"),
+        pytest.param([("Good", 0.9), ("Bad", 0.9), ("The", 0.9)], 0.5, False, id="three beyond 1"),
+        pytest.param([], 0.0, True, id="none"),
+    ],
+)
+def test_officially_a_list_of_tokens_counts_as_it_is(
+    tmp_path: Path, tokens: list[tuple[str, float]], score: float, is_short: bool
+) -> None:
+    listed = [{"token": token, "logprob": math.log(p), "bytes": [*token.encode()]} for token, p in tokens]
+    logprobs = {"content": [{"token": "Good", "logprob": -0.5, "top_logprobs": listed}]}
+    choice = {"message": {"content": "Good"}, "finish_reason": "length", "logprobs": logprobs}
+    body = json.dumps({"choices": [choice]}).encode()
+    for rules in ("official", "paper", "corrected"):
+        benchmark = with_texts(local(tmp_path, "t2i", rules=rules))
+        item = items(benchmark)[0]
+        asked, _ = benchmark.questions(item, Picture(item.path, "ab" * 32), {})  # type: ignore[arg-type]
+        answer = read_reply(asked, body, 5, None)
+        assert isinstance(answer, Failure) == (rules == "corrected" and is_short)
+        if rules == "official":
+            assert isinstance(answer, Answer) and benchmark.parse(asked, answer) == pytest.approx(score)
+
+    entries = [SimpleNamespace(**one) for one in listed]
+    assert round(official_metric().logprobs_score(entries), 3) == pytest.approx(score)
 
 
 def test_a_reply_without_probabilities_is_no_score(tmp_path: Path) -> None:

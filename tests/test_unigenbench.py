@@ -23,7 +23,12 @@ from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores, Unparse
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
+from imageevalkit.cell.results import read_result
+from imageevalkit.evaluation.engine import evaluate_cell
 from imageevalkit.images import sha256_file
+from imageevalkit.jobs import EvaluateOrder
+from imageevalkit.judges.api import read_reply
+from imageevalkit.progress import ProgressWriter
 from tests.support.function_judge import evaluate, items, use_function_judge, write_images
 from tests.support.mirror import official_source, use_official_data
 from tests.support.official_programs import ClientOfOpenAI, request_to, run_program
@@ -110,6 +115,8 @@ def test_replies_are_read_as_the_official_programs_read_them(monkeypatch: pytest
         "'null, {x}'",
         "'两只\\n'",
         "''",
+        "'😀'",
+        r"'\ud83d'",
         "None",
         "true",
         "'a' 'b'",
@@ -139,13 +146,15 @@ def test_replies_are_read_as_the_official_programs_read_them(monkeypatch: pytest
     modules: dict[str, Any] = {"openai": ClientOfOpenAI(reply).module, "pandas": SimpleNamespace()}
     judge = run_program(*_KIT, f"{_EVAL}/gemini_en_eval.py", monkeypatch, **modules)
     judge["local_image_to_data_url"] = lambda path: ""
-    rows = []
+    rows, accepted = [], set[int]()
     for n, (text, count) in enumerate(replies):
         said.append(text)
         stored: Any = math.nan  # what pandas reads in place of "null"
         with suppress(AskedAgain, TypeError):  # TypeError: of bytes; it ends the official program
             args = (0, "a cat", ROW_0[:count], ROW_0, "", "0_0.png", "", "")
-            stored = json.dumps(judge["call_evaluation"](args)["result_json"], ensure_ascii=False, indent=4)
+            found = judge["call_evaluation"](args)["result_json"]
+            accepted.add(n)
+            stored = json.dumps(found, ensure_ascii=False, indent=4)
         rows.append({"testpoint": str([f"{n} {k}" for k in range(count)]), "result_json": stored})
     table = SimpleNamespace(read_csv=lambda path: SimpleNamespace(iterrows=lambda: enumerate(rows)))
     counts = run_program(*_KIT, f"{_EVAL}/calculate_score.py", monkeypatch, pandas=table)["small_class_stats"]
@@ -155,11 +164,73 @@ def test_replies_are_read_as_the_official_programs_read_them(monkeypatch: pytest
         asked = question(count)
         try:
             ours = [[int(x == 1), 1] for x in benchmark.parse(asked, Answer(asked, text))["score"]]
-        except Unparsed:
+        except Unparsed as error:
             ours = []
+            assert error.final == (n in accepted), text
         assert ours == [counts[f"{n} {k}"] for k in range(count) if f"{n} {k}" in counts], text
         read += bool(ours)
     assert read > 10_000
+
+
+def test_no_reply_is_asked_for_after_one_that_the_official_program_accepts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stores these lists and cannot read them again: the image has no score, unless the user asks again."""
+    use_official_data("unigenbench", tmp_path, monkeypatch)
+    benchmark = UniGenBench(UniGenBenchSettings(language="en"))
+    values = ["1", "True", "None", "1e999", "b'1'", "dict", "text"]
+    made = items(benchmark, len(values))
+    write_images(made)
+    first = {}
+    for item, value in zip(made, values, strict=True):
+        count = len(item.data["points"])
+        scores = {"dict": str(dict.fromkeys(range(count), 1)), "text": f"'{'1' * count}'"}
+        shown = scores.get(value, f"[{', '.join([value] * count)}]")
+        first[item.id] = f"<analysis>{['seen'] * count}</analysis><score>{shown}</score>"
+
+    def say(asked: Question) -> str:
+        [item] = [one for one in made if one.id == asked.item]
+        return first.pop(item.id, reply([1] * len(item.data["points"])))
+
+    asked, found = use_function_judge(say, monkeypatch), []
+    for retry in (False, False, True, False):
+        order = EvaluateOrder(retry_unparsed=retry)
+        evaluate_cell(Cell("m", benchmark.name), benchmark, made, ProgressWriter(), order)
+        coverage = read_result(Cell("m", benchmark.name).result).coverage
+        found.append((len(asked), coverage.judged, coverage.unparsed))
+    assert found == [(7, 1, 6), (7, 1, 6), (13, 7, 0), (13, 7, 0)]
+
+
+@pytest.mark.parametrize("finish", ["stop", "length", "content_filter"])
+@pytest.mark.parametrize("content", ["", None])
+def test_a_reply_without_content_is_asked_for_again(
+    content: str | None, finish: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    benchmark = UniGenBench(UniGenBenchSettings(language="en"))
+    asked = question_of(benchmark)
+    choice = {"message": {"content": content, "refusal": "No."}, "finish_reason": finish}
+    answer = read_reply(asked, json.dumps({"choices": [choice]}).encode(), 0, None)
+    assert isinstance(answer, Answer)
+    with pytest.raises(Unparsed) as error:
+        benchmark.parse(asked, answer)
+    assert not error.value.final and benchmark.tries == 11
+
+    client = ClientOfOpenAI(lambda request: content if len(client.asked) == 1 else reply([1]))
+    modules: dict[str, Any] = {"openai": client.module, "pandas": SimpleNamespace()}
+    program = run_program(*_KIT, f"{_EVAL}/gemini_en_eval.py", monkeypatch, **modules)
+    program["local_image_to_data_url"] = lambda path: ""
+    row = program["call_evaluation"]((0, "a cat", ROW_0[:1], ROW_0, "", "0_0.png", "", ""))
+    assert (len(client.asked), row["result_json"]["score"]) == (2, [1])
+
+
+def test_a_reply_that_stops_the_official_program_leaves_no_official_score() -> None:
+    benchmark = UniGenBench(UniGenBenchSettings(language="en"))
+    lists = reply([1, 0]), reply([True, True]), "<analysis>['', '']</analysis><score>[b'', b'']</score>"
+    half_an_emoji = lists[0].replace("seen", r"\ud83d"), f"\ud83d{lists[0]}"
+    for text, is_counted in zip((*lists, *half_an_emoji, "\ud83d"), (True, True, *[False] * 4), strict=True):
+        metrics = benchmark.metrics(scored(benchmark, [*IMAGES * 299, *IMAGES[:7], (ROW_X, text)]))
+        assert (metrics["en_official"].value is not None) == is_counted, text
+        assert metrics["en"].value is not None
 
 
 def test_the_official_program_counts_our_file(tmp_path: Path) -> None:
@@ -242,8 +313,8 @@ def test_the_authors_own_judge_is_shown_a_jpeg_first(tmp_path: Path, monkeypatch
     assert ours.keys() == {"model", "messages", "max_tokens"} and ours["max_tokens"] == 4096
 
 
-def test_corrected_rules_leave_gemini_room_to_think() -> None:
-    benchmark = UniGenBench(UniGenBenchSettings(language="en", rules="corrected"))
+def question_of(benchmark: UniGenBench) -> Question:
+    """The question about an image with the test points ROW_X, without the official words."""
     names = (
         "explanation",
         "test_explanation",
@@ -253,7 +324,12 @@ def test_corrected_rules_leave_gemini_room_to_think() -> None:
     vars(benchmark)["prompts"] = {f"{_EVAL}/gemini_en_eval.py::call_evaluation.{name}": "" for name in names}
     [one] = scored(benchmark, [(ROW_X, reply([1, 0]))]).items
     [asked] = benchmark.questions(one.item, Picture(one.item.path, "ab" * 32), Answers({}))
-    assert asked.sampling.max_tokens == 16384
+    return asked
+
+
+def test_corrected_rules_leave_gemini_room_to_think() -> None:
+    benchmark = UniGenBench(UniGenBenchSettings(language="en", rules="corrected"))
+    assert question_of(benchmark).sampling.max_tokens == 16384
     for text in (reply([1, 0.5]), reply([1, "1"])):
         with pytest.raises(Unparsed, match="neither 0 nor 1"):
             benchmark.parse(question(2), Answer(question(2), text))
@@ -272,11 +348,10 @@ def test_the_official_program_writes_and_prints_the_same(
 
     def said(item: Item) -> str:
         draw = random.Random(item.id)
-        return (
-            'No, "never"'
-            if item.id.endswith("1_2")
-            else reply([draw.randint(0, 1) for _ in item.data["points"]])
-        )
+        if item.id.endswith("1_2"):
+            return 'No, "never"'
+        scores = [item.id.endswith("0_3") or draw.randint(0, 1) for _ in item.data["points"]]
+        return reply(scores).replace("seen", "seen 😀")
 
     def in_request(request: dict[str, Any]) -> str:
         url = request["messages"][0]["content"][1]["image_url"]["url"]
@@ -298,7 +373,7 @@ def test_the_official_program_writes_and_prints_the_same(
 
     use_function_judge(lambda asked: said(next(one for one in made if one.id == asked.item)), monkeypatch)
     outcome, result = evaluate(benchmark, made)
-    assert outcome.state == "incomplete" and result.coverage.unparsed == 1
+    assert outcome.state == "incomplete" and result.coverage.unparsed == 2
     theirs, ours = (
         list(csv.DictReader(path.open(encoding="utf-8", newline="")))
         for path in (

@@ -36,7 +36,7 @@ from imageevalkit.metrics import arithmetic_mean, grouped, mean, mean_by, points
 from imageevalkit.secrets import one_line
 
 _QUESTIONS = "dpgbench.csv"
-_GRID = Grid(2, 2)
+_GRID = Grid(2, 2, whole=True)
 _WORD = re.compile(r"[a-z]+")
 
 
@@ -93,7 +93,10 @@ class DPGBench(Benchmark):
                 yield Sample(f"images/{name}/{repetition}.png", prompt, repetition, data)
 
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
-        """Our own layout's, and of a prompt that has none the cells of its official grid, ``<item>.png``."""
+        """The cells of the official grid ``<prompt>.png``, or ``<prompt>/<repetition>.png`` where there is no grid.
+
+        The official program reads the grid, whatever is left in the folder beside it.
+        """
         # the driver reads this module before any package is there
         from imageevalkit.adoption import Place, only_one
         from imageevalkit.images import IMAGE_SUFFIXES
@@ -107,10 +110,10 @@ class DPGBench(Benchmark):
             places = dict[str, Place]()
             for item in items:
                 name, repetition = item.data["prompt_id"], item.data["repetition"]
-                if own := named.get(f"{name}/{repetition}"):
-                    places[item.id] = only_one(own)
-                elif grids := named.get(name):
+                if grids := named.get(name):
                     places[item.id] = only_one(grids, _GRID, repetition)
+                elif own := named.get(f"{name}/{repetition}"):
+                    places[item.id] = only_one(own)
             return places
 
         return max(map(found, (source, source / "images")), key=len) or None

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from imageevalkit.assets import asset_list
 from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Settings, Unparsed
-from imageevalkit.benchmark.question import Answer, Picture, Question, ask
+from imageevalkit.benchmark.question import Accepts, Answer, Picture, Question, ask
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric, Score
 from imageevalkit.metrics import arithmetic_mean, grouped, mean_by, mean_of_means, only_if, spread
@@ -84,13 +84,17 @@ class ImgEdit(Benchmark):
         # officially every file is declared a PNG, the sources (JPEG) too
         declared = "image/png" if self.is_official else None
         pictures = [picture._replace(media_type=declared) for picture in (*self.sources(item), image)]
-        return [ask("grades", text, *pictures, max_tokens=None, temperature=None)]
+        # the official program reads the content alone
+        accepts: Accepts = "text" if self.is_official else "ended"
+        return [ask("grades", text, *pictures, max_tokens=None, temperature=None, accepts=accepts)]
 
     def parse(self, question: Question, answer: Answer) -> list[int]:
         """The grades. Official: the numbers that stand alone behind a colon and a blank, whatever their names and how
         many there are (quirk). Corrected: the three that the judge was asked for, each 1-5."""
-        lines = [line.strip().split(": ") for line in (answer.text or "").splitlines()]
-        stated = [(line[0], int(line[1])) for line in lines if len(line) == 2 and _is_number(line[1])]
+        lines = _lines_with_grades(answer.text or "")
+        if self.is_official and not all(_is_number(grade) for _, grade in lines):
+            raise Unparsed("a grade that stops the official program", answer.text or "")
+        stated = [(name, int(grade)) for name, grade in lines if _is_number(grade)]
         if not self.is_official:
             grades = {name.strip("*-# "): grade for name, grade in stated if 1 <= grade <= _SCALE}
             stated = [(name, grades[name]) for name in _NAMED.findall(question.text) if name in grades]
@@ -115,8 +119,8 @@ class ImgEdit(Benchmark):
 
         * ``extract``, ``style``, …: the mean of a type. ``overall``: the mean of the types that have a score.
         * official rules: each of these is rounded to 2 decimals, ``overall`` from rounded ones (quirk);
-          ``overall_unrounded`` is not. ``overall_official``: without value where an edit has no reply, as the official
-          program prints nothing then.
+          ``overall_unrounded`` is not. ``overall_official``: without value if an edit has no reply, or one that stops
+          the official program, which prints nothing then.
         """
         types = mean_by(scores, "overall", "type", order=TYPES, top=_SCALE)
         whole = mean_of_means(scores, "overall", "type", TYPES, top=_SCALE)
@@ -125,9 +129,11 @@ class ImgEdit(Benchmark):
         rounded = {name: round(metric.value or 0.0, 2) for name, metric in types.items()}
         overall = replace(whole, value=round(arithmetic_mean(rounded.values()), 2) if types else None)
         whole_set = sum(one.status in ("judged", "unparsed") for one in scores.items) == self.prompt_count
+        replies = (reply for one in scores.items for reply in one.replies.values())
+        stops = any(not _is_number(grade) for reply in replies for _, grade in _lines_with_grades(reply))
         return {
             "overall": overall,
-            "overall_official": only_if(whole_set, overall),
+            "overall_official": only_if(whole_set and not stops, overall),
             "overall_unrounded": whole,
             **{name: replace(metric, value=rounded[name]) for name, metric in types.items()},
         }
@@ -150,6 +156,13 @@ def _type(edit: Mapping[str, str]) -> str:
     return {"adjust": "alter"}.get(edit["edit_type"], edit["edit_type"])
 
 
-def _is_number(text: str) -> bool:
-    # of the digits that isdigit() accepts, int() takes no superscripts, and no thousands of them
-    return text.isdigit() and text.isdecimal() and len(text) <= 300
+def _lines_with_grades(reply: str) -> list[list[str]]:
+    """The name and the grade of each line that the official program takes for a grade."""
+    lines = [line.strip().split(": ") for line in reply.splitlines()]
+    return [line for line in lines if len(line) == 2 and line[1].isdigit()]
+
+
+def _is_number(digits: str) -> bool:
+    """Whether the official program can read the ``digits`` of a grade, and the mean of some such grades is finite."""
+    # isdigit() is true of superscripts too, which int() does not read
+    return digits.isdecimal() and len(digits) <= 300

@@ -27,7 +27,7 @@ from imageevalkit.benchmark.contract import (
     Settings,
     Unparsed,
 )
-from imageevalkit.benchmark.question import Answer, Message, Picture, Question, Sampling
+from imageevalkit.benchmark.question import Accepts, Answer, Message, Picture, Question, Sampling
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.jsonl import Shape
 from imageevalkit.cell.results import Metric, Score
@@ -317,11 +317,13 @@ class TrigT2I(Benchmark):
         for picture in self.sources(item) if self.settings.rules == "corrected" else ():
             user += [_SOURCE, picture, _GENERATED]
         about = [data["subject"]] if "subject" in data else []
+        # quirk: the official program takes every list of tokens as it is: short, long, empty, with a text twice
+        accepts: Accepts = "ended" if self.settings.rules == "corrected" else "any"
         for dimension in data["pair"].split("_"):
             told = self.prompts[f"{_CONFIG}_dimension_msg['{self.key}']['{dimension}']"]
             system = self.prompts[f"{_CONFIG}_system_msg['{self.key}']"].format(*about, told)
             messages = Message("system", (system,)), Message("user", (*user, image))
-            yield Question(dimension, messages, _SAMPLING, likeliest=_LISTED)
+            yield Question(dimension, messages, _SAMPLING, likeliest=_LISTED, accepts=accepts)
         for name in self.settings.others_of(data["pair"]):
             yield zoo.question_of(name, image, data["prompt"], self._texts)
 

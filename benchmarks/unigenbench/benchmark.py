@@ -8,14 +8,23 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from imageevalkit.assets import asset_list
-from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Settings, Unparsed
-from imageevalkit.benchmark.question import Answer, Encoding, Picture, Question, ask
+from imageevalkit.benchmark.contract import (
+    Answers,
+    Benchmark,
+    Sample,
+    ScoredItem,
+    Scores,
+    Settings,
+    Unparsed,
+)
+from imageevalkit.benchmark.question import Accepts, Answer, Encoding, Picture, Question, ask
 from imageevalkit.cell import portable_path
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric, Score
@@ -30,6 +39,8 @@ _MAX_TOKENS = 4096
 # some gateways count what Gemini thinks, and cut its reply off
 _MORE_TOKENS = 16384
 _OFFLINE = "vllm:CodeGoat24/UniGenBench-EvalModel-"
+# what reading a Python literal and writing it as JSON raise
+_UNREADABLE = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError)
 # what the authors' client of their own judge sends
 _JPEG = Encoding("JPEG", 95)
 
@@ -134,22 +145,26 @@ class UniGenBench(Benchmark):
         shown = image._replace(media_type="image/png") if self.is_official else image
         parts = (image._replace(encoding=_JPEG), text) if offline else (text, shown)
         most = _MAX_TOKENS if self.is_official or offline else _MORE_TOKENS
-        return [ask(_QUESTION, *parts, max_tokens=most, temperature=None, data=len(data["points"]))]
+        # the official program reads the content alone, and asks again if there is none
+        accepts: Accepts = "any" if self.is_official else "ended"
+        count = len(data["points"])
+        return [ask(_QUESTION, *parts, max_tokens=most, temperature=None, data=count, accepts=accepts)]
 
     def parse(self, question: Question, answer: Answer) -> dict[str, Any]:
         """The lists in the reply, ``analysis`` and ``score``, as the official program reads them: Python literals."""
         text = answer.text or ""
+        stated = _stated(text, question.data)
         try:
-            found = {name: _literal(name, text) for name in ("analysis", "score")}
-            # quirk: it stores them as JSON and reads that as Python again, so that a true or a null drops the image
-            found = ast.literal_eval(json.dumps(found))
-        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-            raise Unparsed("no lists of analyses and scores", text) from None
-        count = question.data
-        if not isinstance(found["score"], list) or not all(
-            isinstance(part, Sized) and len(part) == count for part in found.values()
-        ):
-            raise Unparsed(f"not {count} analyses and scores", text)
+            # quirk: the official program stores them as JSON and reads that as Python, which has no true or null
+            stored = json.dumps(
+                stated, ensure_ascii=not self.is_official
+            )  # half an emoji stops the official program
+            found: dict[str, Any] = ast.literal_eval(stored)
+            if not isinstance(found["score"], list):
+                raise ValueError("no list")
+        except _UNREADABLE:
+            why = "lists that the official program stores and cannot read again"
+            raise Unparsed(why, text, final=self.is_official) from None
         if not self.is_official and not all(score in (0, 1) for score in found["score"]):
             raise Unparsed("a score that is neither 0 nor 1", text)
         return found
@@ -179,7 +194,8 @@ class UniGenBench(Benchmark):
         """By name, in percent of test points; the four images of a prompt are one to an interval.
 
         * ``en``, ``zh``: the mean of the ten primary dimensions, as in the authors' leaderboard, or of those of them
-          that have a score. ``en_official`` (official rules): without value unless every image was made.
+          that have a score. ``en_official`` (official rules): without value unless every image was made, or if a reply
+          stops the official program.
         * ``en/Attribute``, ``en/Attribute - Size``: of a primary and of a sub-dimension.
         """
         found: dict[str, Metric] = {}
@@ -192,7 +208,8 @@ class UniGenBench(Benchmark):
             if self.is_official:
                 made = [one.item.data["language"] for one in scores.items if one.image is not None]
                 whole = made.count(language) == _PROMPTS * self.images_per_prompt
-                found[f"{language}_official"] = only_if(whole, found[language])
+                stops = any(_stops(one) for one in scores.items if one.item.data["language"] == language)
+                found[f"{language}_official"] = only_if(whole and not stops, found[language])
             found |= mean_by(mine, "met", "primary", prefix=f"{language}/", order=primary, **options)
             sub = [point for point in mine if point.keys["point"] != point.keys["primary"]]
             found |= mean_by(sub, "met", "point", prefix=f"{language}/", **options)
@@ -207,10 +224,10 @@ class UniGenBench(Benchmark):
                 data = one.item.data
                 if data["language"] != language or _QUESTION not in one.replies:
                     continue
-                text = None
-                if _QUESTION in one.answers:
-                    shown = {"prompt": one.item.prompt, "testpoint": data["points"]}
-                    text = json.dumps(shown | one.answers[_QUESTION].value, ensure_ascii=False, indent=4)
+                text, shown = None, {"prompt": one.item.prompt, "testpoint": data["points"]}
+                with suppress(Unparsed, *_UNREADABLE):
+                    shown |= _stated(one.replies[_QUESTION], len(data["points"]))
+                    text = json.dumps(shown, ensure_ascii=False, indent=4)
                 path = portable_path(one.image or one.item.path)
                 rows.append(
                     [data["index"], one.item.prompt, data["points"], one.replies[_QUESTION], text, path]
@@ -228,6 +245,31 @@ class UniGenBench(Benchmark):
 
 def _listed(header: str, texts: Mapping[str, str]) -> str:
     return "".join([header, *(f"\n{name}: {text}" for name, text in texts.items()), "\n」"])
+
+
+def _stated(text: str, count: int) -> dict[str, Any]:
+    """What the official program stores of a reply. Raises Unparsed: it asks again."""
+    try:
+        found = {name: _literal(name, text) for name in ("analysis", "score")}
+        if any(len(part) != count for part in found.values()):
+            raise Unparsed(f"not {count} analyses and scores", text)
+    except _UNREADABLE:
+        raise Unparsed("no lists of analyses and scores", text) from None
+    return found
+
+
+def _stops(one: ScoredItem) -> bool:
+    """Whether the official program ends at the reply about an image, because it cannot write it to its file."""
+    text = one.replies.get(_QUESTION, "")
+    try:
+        text.encode()
+        if one.score is None:  # else the lists were written and read again
+            json.dumps(_stated(text, len(one.item.data["points"])), ensure_ascii=False).encode()
+    except Unparsed:
+        return False
+    except _UNREADABLE:
+        return True
+    return False
 
 
 def _literal(tag: str, text: str) -> Any:

@@ -67,8 +67,8 @@ def adopt_cell(
 ) -> Outcome:
     """Make the images of ``cell`` those at ``places`` (below ``source``); what is the same as before is left alone.
 
-    Files are copied byte for byte, cells of a file as PNG. An item without an image, with a black cell, or with a file
-    that is no whole image is recorded as failed. Raises CellFailure: as :func:`check_cell`, or the disk is full.
+    Files are copied byte for byte, cells of a file as PNG. An item without an image, with a cell of padding, or with a
+    file that is no whole image is recorded as failed. Raises CellFailure: as :func:`check_cell`, or the disk is full.
     """
     key = fp.remember(cell.fingerprints, check_cell(cell, items, source, places, overwrite), {})
     # earlier versions took what is no image too, and said nothing of its colours
@@ -199,7 +199,7 @@ def _read(
     for item in items:
         old, n = before.get(item.id), places[item.id].index
         is_there = old and (old.status != OK or whole_image(item.path, old, mend=True))
-        if old and is_there and is_of(old, path, n, sha256):
+        if old and is_there and is_of(old, path, n, sha256) and not _is_cut_anew(old, grid):
             copies.append((item, old, None))
         else:
             record = replace(Record.of(item, OK), source=str(path.absolute()), source_sha256=sha256, cell=n)
@@ -214,9 +214,9 @@ def _read(
         elif fresh and grid:
             whole = decode(data)
             cells = grid.split(whole)
-            uneven = bool(whole.width % grid.cols or whole.height % grid.rows) or None
-            fresh = [(item, replace(record, uneven=uneven)) for item, record in fresh]
-            copies += [(item, *_cell(record, cells[record.cell or 0])) for item, record in fresh]
+            is_uneven = not grid.whole and (whole.width % grid.cols or whole.height % grid.rows)
+            fresh = [(item, replace(record, uneven=bool(is_uneven) or None)) for item, record in fresh]
+            copies += [(item, *_cell(record, cells[record.cell or 0], grid)) for item, record in fresh]
     except ValueError as error:
         copies += [(item, _lost(record, "ItemFailed", f"{path}: {error}"), None) for item, record in fresh]
     except CorruptImage as error:
@@ -231,6 +231,11 @@ def is_of(record: Record, path: Path, n: int | None, sha256: str) -> bool:
     return (record.source, record.cell, original) == (str(path.absolute()), n, sha256)
 
 
+def _is_cut_anew(record: Record, grid: Grid | None) -> bool:
+    """Whether ``record`` is of a cell that earlier versions took for padding, or cut without all of its pixels."""
+    return bool(grid and grid.whole and (record.outcome == FAILED or record.uneven))
+
+
 def images_to_come(cell: Cell, items: Sequence[Item], places: Places) -> dict[str, ImageState]:
     """The images that there will be, by item id; new ones of files that end early, and black cells, count too."""
     sha256_of = functools.cache(sha256_file)
@@ -240,6 +245,7 @@ def images_to_come(cell: Cell, items: Sequence[Item], places: Places) -> dict[st
         if place is None or place.path is None:
             continue
         is_known = record and is_of(record, place.path, place.index, sha256_of(place.path))
+        is_known = is_known and record and not _is_cut_anew(record, place.grid)
         if is_known and state.status == GENERATED:
             states[item.id] = state
         elif not (is_known and record and record.status != OK) and (place.grid or _is_image(place.path)):
@@ -257,8 +263,8 @@ def _lost(record: Record, kind: str, text: str) -> Record:
     return replace(record, status=FAILED, error={"class": kind, "text": one_line(text)})
 
 
-def _cell(record: Record, cell: Image.Image) -> tuple[Record, EncodedImage | None]:
-    if is_black(cell):
+def _cell(record: Record, cell: Image.Image, grid: Grid) -> tuple[Record, EncodedImage | None]:
+    if not grid.whole and is_black(cell):
         place = f"cell {(record.cell or 0) + 1} of {record.source}"
         text = f"{place} is black: the official padding for an image that was not made"
         return _lost(record, "ItemFailed", text), None

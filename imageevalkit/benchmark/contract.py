@@ -54,10 +54,15 @@ class Settings:
 
 
 class Unparsed(Exception):
-    """A reply came, but no value can be read in it; the text of the error says why, with the ``reply`` if given."""
+    """No value can be read in a reply. The text of the error says why, with the ``reply`` if given.
 
-    def __init__(self, why: str, reply: str | None = None) -> None:
+    ``final``: the official program accepts such a reply and does not ask again. So the engine does not, whatever
+    ``Benchmark.tries`` is.
+    """
+
+    def __init__(self, why: str, reply: str | None = None, final: bool = False) -> None:
         super().__init__(why if reply is None else f"{why} in '{one_line(reply, 100)}'")
+        self.final = final
 
 
 class Sample(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 
 class Encoding(NamedTuple):
@@ -79,6 +79,17 @@ class Picture(NamedTuple):
         return [self.sha256, self.media_type, self.encoding, rule]
 
 
+Accepts = Literal["ended", "text", "any"]
+"""Which replies of an endpoint count as answers.
+
+* "ended": those that the judge ended by itself, with all tokens that were asked for.
+* "text": also every content that is a text, even an empty one, whatever the finish reason or a refusal says.
+* "any": also a reply without content, as an empty text, and every list of the likeliest tokens as it is.
+
+The last two are those of official programs that look at nothing else in a reply.
+"""
+
+
 class Message(NamedTuple):
     """``role`` is "system", "user" or "assistant"; ``parts`` are texts and pictures in their order."""
 
@@ -122,7 +133,7 @@ class Question:
     ``choice_ids`` are the ids of those tokens where the protocol fixes them: who has the tokenizer takes no others.
     ``likeliest``: in place of choices, the probabilities of so many of the likeliest first tokens are asked for.
     ``data`` is what ``parse`` needs to know besides; nobody is told. ``variant`` says in which of several wordings,
-    drawn at random, it is asked: on record beside its answer.
+    drawn at random, it is asked: on record beside its answer. ``accepts`` says which replies of an endpoint count.
     """
 
     name: str
@@ -134,6 +145,7 @@ class Question:
     item: str = ""
     variant: str = field(default="", compare=False)
     likeliest: int = 0
+    accepts: Accepts = field(default="ended", compare=False)
 
     def of_item(self, item: str) -> Question:
         """The same about that item."""
@@ -148,6 +160,7 @@ class Question:
             item,
             self.variant,
             self.likeliest,
+            self.accepts,
         )
 
     @property
@@ -180,12 +193,13 @@ def ask(
     choices: tuple[str, ...] = (),
     data: Any = None,
     variant: str = "",
+    accepts: Accepts = "ended",
 ) -> Question:
     """A question to the judge, in one message of texts and pictures; see :class:`Question`."""
     message = Message("user", parts)
     messages = (Message("system", (system,)), message) if system else (message,)
     sampling = Sampling(1 if choices else max_tokens, temperature)
-    return Question(name, messages, sampling, choices, data=data, variant=variant)
+    return Question(name, messages, sampling, choices, data=data, variant=variant, accepts=accepts)
 
 
 def measure(name: str, *parts: str | Picture) -> Question:

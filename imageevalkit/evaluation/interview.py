@@ -104,7 +104,7 @@ class Place:
     is of that ``run``.
 
     ``seen``: how many replies to each request were looked at, and ``text`` is the last of them. Of the attempts without
-    a value, ``forgiven`` ones count as none.
+    a value, ``forgiven`` ones count as none. ``final``: the official program asks no further.
     """
 
     question: Question
@@ -114,6 +114,7 @@ class Place:
     text: str | None = None
     seen: dict[str, int] = field(default_factory=dict)
     forgiven: int = 0
+    final: bool = False
     status: str = JUDGE_FAILED
     reason: str = ""
 
@@ -417,9 +418,11 @@ class Interview:
         for place in fresh if self._options.retry_unparsed else ():
             if not place.answer:
                 place.forgiven, place.status, place.reason = place.attempts, JUDGE_FAILED, ""
+                place.final = False
         for place in places.values():
             has_failed = place.status == JUDGE_FAILED and place.reason
-            if not (place.answer or has_failed) and place.attempts - place.forgiven < self._benchmark.tries:
+            is_closed = place.answer or place.final or has_failed
+            if not is_closed and place.attempts - place.forgiven < self._benchmark.tries:
                 if place.request not in self._open:
                     self._fresh.append(place.request)
                 self._open[place.request] = place.question
@@ -452,7 +455,7 @@ class Interview:
         try:
             place.answer = self.read(question, reply)
         except Unparsed as error:
-            place.reason = str(error) or "it holds no value"
+            place.reason, place.final = str(error) or "it holds no value", place.final or error.final
         else:
             place.run, place.status, place.reason = reply.run, JUDGED, ""
         return True

@@ -62,9 +62,10 @@ def listed_tokens(question: Question, settings: ApiSettings) -> int:
 def chat_request(
     model_id: str, question: Question, parameters: Mapping[str, Any], pictures: Mapping[Picture, DataUrl]
 ) -> Request:
-    """The request; the base64 of each picture is a piece of its own: megabytes are not copied.
+    """The request. The base64 of each picture is a piece of its own: megabytes are not copied.
 
-    All contents are lists of parts, also those of one text: that is how the official evaluators send them.
+    Every content is a list of parts, a system message too. WISE's program sends the system message so; those of
+    TIIF-Bench and TRIG send it as a plain string, which endpoints read alike.
     """
     mark = uuid.uuid4().hex  # stands where a picture goes
 
@@ -164,29 +165,35 @@ def _answer(question: Question, reply: Mapping[str, Any], top: int) -> Answer | 
     text = _text(message.get("content"))
     words = one_line(text, LONGEST_MESSAGE)
     failure = failure_in(reply, choice, message) or stopped_by_policy(reply, choice, words)
-    if failure:
+    is_text = question.accepts == "text" and isinstance(message.get("content"), str)
+    counts = (is_text or question.accepts == "any") and not question.of_first_token
+    if failure and not (counts and failure.kind is Kind.REFUSAL):
         return failure
     if not question.of_first_token:
         finish = finish_reasons(reply, choice)[0]
-        if not text.strip() and (lost := _without_answer(finish, message)):
+        is_empty = not (text.strip() or (counts and (failure or finish == "length")))
+        if is_empty and (lost := _without_answer(finish, message)):
             return lost
         return Answer(question, text, cut=finish == "length")
     logprobs = choice.get("logprobs")
     tokens = list_of(logprobs.get("content")) if isinstance(logprobs, dict) else []
     first = tokens[0] if tokens and isinstance(tokens[0], dict) else {}
     likeliest = _probabilities(list_of(first.get("top_logprobs")))
+    is_list = question.accepts == "any" and isinstance(first.get("top_logprobs"), list)
     # the sampled token is listed twice, or once where it is not among the most probable ones
     sampled = [] if question.likeliest else _probabilities([first])
     listed = dict(reversed([*likeliest, *sampled]))
-    if not listed:
+    if not (listed or is_list):
         return NO_LOGPROBS
     outside = max(0.0, 1.0 - math.fsum(listed.values()))
-    if len(likeliest) < top and outside > _ROUNDING:  # else what is not listed is surely less probable
+    # else what is not listed is surely less probable
+    if len(likeliest) < top and outside > _ROUNDING and not is_list:
         return FEWER_THAN_SCORED if question.likeliest else FEW_LOGPROBS
     if question.likeliest:
         largest = sorted(listed.items(), key=lambda one: -one[1])[: question.likeliest]
         probabilities = by_text(
-            (token.decode(errors="replace"), probability) for token, probability in largest
+            (token.decode(errors="replace"), probability)
+            for token, probability in (likeliest if is_list else largest)
         )
     else:
         # 0 where none is listed, so up to ``outside`` too low

@@ -18,6 +18,7 @@ from imageevalkit.benchmark.question import Answer, JudgeOnHold, JudgeUnusable, 
 from imageevalkit.errors import CellFailure, UserError, say
 from imageevalkit.images import CorruptImage
 from imageevalkit.judges.api import (
+    NO_LOGPROBS,
     WITHOUT_LOGPROBS,
     PictureCache,
     chat_request,
@@ -284,7 +285,11 @@ class _Session:
                 return reply._replace(kind=Kind.LOST, text=text)
         if isinstance(reply, Answer):
             history.proven.add(key)
-            history.gives_logprobs |= question.of_first_token
+            history.gives_logprobs |= bool(reply.probabilities)
+            history.without_logprobs += reply.probabilities == {}
+            if history.without_logprobs > _MOST_WITHOUT_LOGPROBS and not history.gives_logprobs:
+                # an empty list may count as one answer, not as all of them
+                self._fail(JudgeUnusable(NO_LOGPROBS.text))
             return replace(reply, text=self._engine.endpoint.without_own_key(reply.text or ""))
         return reply
 

@@ -282,5 +282,5 @@ def key_of(metrics: Sequence[str], settings: Settings, evaluator: str, scored: I
     return digest.hexdigest()
 
 
-_RULES = 2
+_RULES = 3
 """To be raised when relations, files or pictures of the same scores change."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import warnings
 import zlib
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations, permutations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -99,7 +100,7 @@ def find_relations(
         thresholds=dict(vars(settings.thresholds)),
         correlation=settings.correlation,
         resamples=settings.resamples,
-        means=_pooled(pairs),
+        means=_pooled(points),
         pairs=pairs,
         items=len(scored),
     )
@@ -161,14 +162,19 @@ def _pair(first: str, second: str, points: Points, settings: Settings) -> Pair:
     )
 
 
-def _pooled(pairs: Sequence[Pair]) -> dict[str, float]:
-    """The mean of each metric over all points of all its pairs."""
-    sums: dict[str, tuple[float, int]] = {}
-    for pair in pairs:
-        for name in (pair.first, pair.second):
-            total, n = sums.get(name, (0.0, 0))
-            sums[name] = total + pair.mean_of(name) * pair.n, n + pair.n
-    return {name: total / n for name, (total, n) in sums.items()}
+def _pooled(points: Mapping[tuple[str, str], Points]) -> dict[str, float]:
+    """The mean of each metric over all points of all its pairs.
+
+    The sum is over the points in their order, as in the official program. A mean of the means of pairs is another
+    float, which may round to another third decimal.
+    """
+    import numpy
+
+    values: dict[str, list[ndarray]] = defaultdict(list)
+    for (first, second), of_pair in points.items():
+        values[first].append(of_pair.x)
+        values[second].append(of_pair.y)
+    return {name: float(numpy.concatenate(parts).mean()) for name, parts in values.items()}
 
 
 def _given(settings: Settings) -> dict[str, Any]:
