@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import math
+import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ from typing import Any
 from PIL import Image, ImageOps
 
 from imageevalkit.benchmark.question import TRANSFORMERS, Answer, Encoding, Picture, PixelRule, Question
+from imageevalkit.benchmark.thoughts import NO_ANSWER, REMEDY, answer_in
 from imageevalkit.images import CorruptImage, decode, in_turn, opened
 from imageevalkit.judges.choice import ApiSettings
 from imageevalkit.machine import on_cpu, when_one_is_free
@@ -35,6 +37,9 @@ from imageevalkit.text import dollars
 # The questions about one picture come together; where they do not, reading it again is cheaper than the memory.
 _MOST_KEPT = 16
 _ROUNDING = 1e-4  # of a sum of probabilities that are sent as logarithms
+# vLLM and DeepSeek, vLLM since 0.11 and OpenRouter, OpenRouter, LiteLLM, Ollama
+_THOUGHT_FIELDS = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks", "thinking")
+_THOUGHT_TYPE = re.compile(r"think|reasoning")
 
 # qwen-vl-utils 0.0.14: an image has 4 to 16384 visual tokens, and no side is longer than 200 times the other.
 _LEAST, _MOST, _LONGEST = 4, 16384, 200
@@ -138,6 +143,7 @@ FEWER_THAN_SCORED = _unusable(
     "the endpoint lists fewer of the likeliest tokens than the benchmark scores, whatever top_logprobs is: choose "
     "another endpoint (of a server of your own, --max-logprobs raises it), another judge or the transformers backend",
 )
+THOUGHTS_ONLY = Failure(Kind.ITEM, NO_ANSWER, maybe_billed=True)
 WITHOUT_LOGPROBS = frozenset(failure.text for failure in (NO_LOGPROBS, FEW_LOGPROBS, FEWER_THAN_SCORED))
 
 
@@ -171,9 +177,14 @@ def _answer(question: Question, reply: Mapping[str, Any], top: int) -> Answer | 
         if not text.strip() and (lost := _without_answer(finish, message)):
             return lost
         return Answer(question, text, cut=finish == "length")
+    if not text.strip() and _thinks(message):
+        return THOUGHTS_ONLY
     logprobs = choice.get("logprobs")
     tokens = list_of(logprobs.get("content")) if isinstance(logprobs, dict) else []
     first = tokens[0] if tokens and isinstance(tokens[0], dict) else {}
+    token = _bytes(first).decode(errors="replace")
+    if answer_in(token, is_first_token=True) is None:
+        return THOUGHTS_ONLY
     likeliest = _probabilities(list_of(first.get("top_logprobs")))
     # the sampled token is listed twice, or once where it is not among the most probable ones
     sampled = [] if question.likeliest else _probabilities([first])
@@ -197,7 +208,7 @@ def _answer(question: Question, reply: Mapping[str, Any], top: int) -> Answer | 
     return Answer(
         question,
         # a token that ends the reply is special, and no text
-        _bytes(first).decode(errors="replace") if text else "",
+        token if text else "",
         probabilities=probabilities,
         outside=outside,
     )
@@ -212,19 +223,37 @@ def by_text(tokens: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 
 def _text(content: Any) -> str:
+    """The text of a message without the parts that hold thoughts."""
     if isinstance(content, list):
-        texts = (part.get("text") if isinstance(part, dict) else part for part in content)
+        texts = (
+            part.get("text") if isinstance(part, dict) else part for part in content if not _is_thought(part)
+        )
         return "".join(text for text in texts if isinstance(text, str))
     return content if isinstance(content, str) else ""
 
 
+def _is_thought(part: Any) -> bool:
+    """Whether ``part`` of a content holds thoughts: Mistral and Anthropic name a type, Gemini sets ``thought``."""
+    if not isinstance(part, dict):
+        return False
+    return bool(_THOUGHT_TYPE.search(str(part.get("type")))) or part.get("thought") is True
+
+
+def _thinks(message: Mapping[str, Any]) -> bool:
+    """Whether ``message`` holds thoughts outside of its text."""
+    return any(message.get(name) for name in _THOUGHT_FIELDS) or any(
+        map(_is_thought, list_of(message.get("content")))
+    )
+
+
 def _without_answer(finish: str, message: Mapping[str, Any]) -> Failure | None:
-    """Why ``message``, which has no words, is no answer; None: the judge ended it there, it has nothing to say."""
+    """The failure that a ``message`` without text means. None if the judge stopped by itself and has nothing to say."""
     if finish == "length":
         # it would be so again: the sampling is the same
-        thought = any(message.get(name) for name in ("reasoning_content", "reasoning"))
-        spent = "spent on thinking" if thought else "spent without a word"
+        spent = f"spent on thinking: {REMEDY}" if _thinks(message) else "spent without a word"
         return Failure(Kind.ITEM, f"the reply is empty: all tokens allowed were {spent}", maybe_billed=True)
+    if _thinks(message):
+        return THOUGHTS_ONLY
     if finish == "stop":
         return None
     return Failure(Kind.LOST, f"the reply is empty (finish reason {finish or 'not told'})", maybe_billed=True)
