@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
-from imageevalkit.benchmark.question import Question, Sampling
+from imageevalkit import registry
+from imageevalkit.benchmark.question import Answer, Picture, Question, Sampling, ask
 from imageevalkit.benchmark.shapes import YesNo
 from imageevalkit.benchmark.thoughts import answer_in
 from imageevalkit.cell import Cell
 from imageevalkit.judges.api import read_reply
+from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.requests.failures import Failure, Kind
 from tests.support.function_judge import evaluate, items, use_function_judge, write_images
+from tests.support.judge_server import JudgeServer
 
 REMEDIES = ("reasoning parser", '{"chat_template_kwargs":{"enable_thinking":false}}', "reasoning_effort")
 
@@ -183,3 +189,64 @@ def test_replies_on_record_are_read_by_the_same_rule(
     assert len(asked) == asks
     assert result.metrics["accuracy"].value == 0.0
     assert result.coverage.judged == 2
+
+
+def test_a_vllm_server_says_whether_its_template_opens_thoughts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The opening tag is in the prompt, so that the first token is a word like any other."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    end = "<|im_start|>assistant\n<think>\n"
+    Image.new("RGB", (8, 8)).save(tmp_path / "1.png")
+    picture = Picture(tmp_path / "1.png", "ab" * 32)
+    token = ask("token", picture, "Is it red?", choices=("Yes",))
+    text = ask("text", picture, "Is it red?")
+    for question, finish, thinks, answer in (
+        (token, "length", True, None),
+        (token, "length", False, "Okay"),
+        (text, "length", True, None),
+        (text, "length", False, "Okay"),
+        (text, "stop", True, "Okay"),
+    ):
+        entry = {"token": "Okay", "logprob": 0.0}
+        logprobs = {"content": [{**entry, "top_logprobs": [entry]}]}
+        choice = {"message": {"content": "Okay"}, "finish_reason": finish, "logprobs": logprobs}
+        with JudgeServer() as server:
+            server.replies = {
+                "/tokenize": {"tokens": [1, 2]},
+                "/detokenize": {"prompt": end if thinks else f"{end}\n</think>\n\n"},
+                "/v1/chat/completions": {"choices": [choice]},
+            }
+            extra = {"chat_template_kwargs": {"enable_thinking": thinks}}
+            options = JudgeOptions({"base_url": server.base_url, "extra_body": extra})
+            judge = registry.judge("vllm:org/judge", {}, options=options)
+            answers = list(judge.ask([replace(question, item=item) for item in "12"]))
+        assert [one.text for one in answers] == [answer] * 2
+        looks = [request.fields for request in server.requests if request.path == "/tokenize"]
+        assert [one["chat_template_kwargs"] for one in looks] == [{"enable_thinking": thinks}], "once"
+
+
+def test_a_cut_reply_of_a_judge_that_closes_thoughts_is_cut_inside_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of an endpoint that is no vLLM server, the replies alone tell that its template opens thoughts."""
+    monkeypatch.setenv("API_KEY", "sk-judge")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with JudgeServer() as server:
+        server.choose = lambda request, attempt: (
+            "closes_thoughts" if "first" in request.prompt else "in_thoughts"
+        )
+        options = JudgeOptions({"base_url": server.base_url}, workers=1)
+        judge = registry.judge("openai:m-1", {}, options=options)
+        [before], [first], [after] = (
+            list(judge.ask([ask("q", words)])) for words in ("before", "the first that closes", "after")
+        )
+    assert (before.text, first.text, after.text) == ("The image shows", "No.</think>Yes", None)
+    assert all(remedy in after.error for remedy in REMEDIES)
+
+
+def test_a_reply_that_is_cut_after_thoughts_in_another_field_is_an_answer() -> None:
+    message = {"content": "The image shows", "reasoning": "Let me see."}
+    body = json.dumps({"choices": [{"message": message, "finish_reason": "length"}]}).encode()
+    reply = read_reply(Question("q", (), Sampling(500)), body, 1, None, begins_inside=True)
+    assert isinstance(reply, Answer) and reply.text == "The image shows"

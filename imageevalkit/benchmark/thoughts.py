@@ -49,6 +49,17 @@ def opened_by(prompt: str) -> str:
     return tags[-1][0] if is_last else ""
 
 
+def begins_inside(reply: str) -> bool:
+    """Whether ``reply`` ends thoughts that it does not open: the chat template has opened them."""
+    first = _TAG.search(reply)
+    return first is not None and is_closing(first[0])
+
+
+def has_think_tag(reply: str) -> bool:
+    """Whether thoughts begin or end anywhere in ``reply``."""
+    return bool(_TAG.search(reply))
+
+
 def is_think_tag(token: str) -> bool:
     """Whether ``token`` is an opening or closing think tag and nothing else."""
     return bool(_TAG.fullmatch(token))

@@ -15,7 +15,7 @@ from typing import Any
 from PIL import Image, ImageOps
 
 from imageevalkit.benchmark.question import TRANSFORMERS, Answer, Encoding, Picture, PixelRule, Question
-from imageevalkit.benchmark.thoughts import NO_ANSWER, REMEDY, answer_in
+from imageevalkit.benchmark.thoughts import NO_ANSWER, REMEDY, answer_in, has_think_tag
 from imageevalkit.images import CorruptImage, decode, in_turn, opened
 from imageevalkit.judges.choice import ApiSettings
 from imageevalkit.machine import on_cpu, when_one_is_free
@@ -147,12 +147,18 @@ THOUGHTS_ONLY = Failure(Kind.ITEM, NO_ANSWER, maybe_billed=True)
 WITHOUT_LOGPROBS = frozenset(failure.text for failure in (NO_LOGPROBS, FEW_LOGPROBS, FEWER_THAN_SCORED))
 
 
-def read_reply(question: Question, content: bytes, top: int, price: Price | None) -> Answer | Failure:
-    """The answer in the body of a 200, or what it means; ``top`` likeliest first tokens were asked for."""
+def read_reply(
+    question: Question, content: bytes, top: int, price: Price | None, begins_inside: bool = False
+) -> Answer | Failure:
+    """The answer in the body of a 200, or the failure that the body means.
+
+    ``top`` is the number of likeliest first tokens that were asked for. ``begins_inside``: the chat template opens
+    thoughts, so that a reply begins inside of them.
+    """
 
     def read(reply: Mapping[str, Any]) -> Answer | Failure:
         counts, reported = tokens_of(reply.get("usage")), reported_cost(reply.get("usage"))
-        found = _answer(question, reply, top)
+        found = _answer(question, reply, top, begins_inside)
         if isinstance(found, Failure):  # it has its price too
             return found._replace(tokens=counts, reported_cost=reported)
         billed = billed_tokens(counts)
@@ -162,7 +168,7 @@ def read_reply(question: Question, content: bytes, top: int, price: Price | None
     return read_json(content, read)
 
 
-def _answer(question: Question, reply: Mapping[str, Any], top: int) -> Answer | Failure:
+def _answer(question: Question, reply: Mapping[str, Any], top: int, begins_inside: bool) -> Answer | Failure:
     choice = next(iter(objects_in(reply.get("choices"))), None)
     if choice is None or not isinstance(choice.get("message"), dict):
         return failure_in(reply) or Failure(Kind.TRANSIENT, "the reply (HTTP 200) holds no message")
@@ -176,8 +182,10 @@ def _answer(question: Question, reply: Mapping[str, Any], top: int) -> Answer | 
         finish = finish_reasons(reply, choice)[0]
         if not text.strip() and (lost := _without_answer(finish, message)):
             return lost
+        if begins_inside and finish == "length" and not _thinks(message) and not has_think_tag(text):
+            return THOUGHTS_ONLY
         return Answer(question, text, cut=finish == "length")
-    if not text.strip() and _thinks(message):
+    if begins_inside or (not text.strip() and _thinks(message)):
         return THOUGHTS_ONLY
     logprobs = choice.get("logprobs")
     tokens = list_of(logprobs.get("content")) if isinstance(logprobs, dict) else []
