@@ -67,9 +67,11 @@ def test_an_empty_reply_of_many_tokens_holds_hidden_thoughts() -> None:
 
 
 def replied(question: Question, message: dict[str, Any], finish: str = "stop", **choice: Any) -> Any:
-    """What is read in a chat completion: a text, or the failure."""
+    """What is read in a chat completion: a text, or the failure. Hidden thoughts of ``message`` are in the usage."""
+    message = dict(message)
+    usage = {"completion_tokens_details": {"reasoning_tokens": message.pop("hidden", 0)}}
     choices = [{"message": {"role": "assistant", **message}, "finish_reason": finish, **choice}]
-    reply = read_reply(question, json.dumps({"choices": choices}).encode(), 1, None)
+    reply = read_reply(question, json.dumps({"choices": choices, "usage": usage}).encode(), 1, None)
     return reply if isinstance(reply, Failure) else reply.text
 
 
@@ -77,6 +79,7 @@ def replied(question: Question, message: dict[str, Any], finish: str = "stop", *
     ("message", "text"),
     [
         ({"content": "Yes", "reasoning_content": "No"}, "Yes"),
+        ({"content": "Yes", "hidden": 500}, "Yes"),
         ({"content": [{"type": "thinking", "thinking": "No"}, {"type": "text", "text": "Yes"}]}, "Yes"),
         ({"content": [{"type": "reasoning", "text": "No"}, {"type": "text", "text": "Yes"}]}, "Yes"),
         ({"content": [{"text": "No", "thought": True}, {"text": "Yes"}]}, "Yes"),
@@ -93,6 +96,7 @@ THOUGHTS_ONLY = [
     {"content": "", "reasoning": "It is yes."},
     {"content": " \n", "reasoning_details": [{"type": "reasoning.text", "text": "It is yes."}]},
     {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "It is yes."}]}]},
+    {"content": "", "hidden": 500},
 ]
 
 

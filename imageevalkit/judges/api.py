@@ -6,7 +6,6 @@ import asyncio
 import io
 import json
 import math
-import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +17,7 @@ from imageevalkit.benchmark.question import TRANSFORMERS, Answer, Encoding, Pict
 from imageevalkit.benchmark.thoughts import NO_ANSWER, REMEDY, answer_in, has_think_tag
 from imageevalkit.images import CorruptImage, decode, in_turn, opened
 from imageevalkit.judges.choice import ApiSettings
+from imageevalkit.judges.thoughts import has_thoughts, text_of
 from imageevalkit.machine import on_cpu, when_one_is_free
 from imageevalkit.requests.client import Request
 from imageevalkit.requests.failures import LONGEST_MESSAGE, Failure, Kind
@@ -37,9 +37,6 @@ from imageevalkit.text import dollars
 # The questions about one picture come together; where they do not, reading it again is cheaper than the memory.
 _MOST_KEPT = 16
 _ROUNDING = 1e-4  # of a sum of probabilities that are sent as logarithms
-# vLLM and DeepSeek, vLLM since 0.11 and OpenRouter, OpenRouter, LiteLLM, Ollama
-_THOUGHT_FIELDS = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks", "thinking")
-_THOUGHT_TYPE = re.compile(r"think|reasoning")
 
 # qwen-vl-utils 0.0.14: an image has 4 to 16384 visual tokens, and no side is longer than 200 times the other.
 _LEAST, _MOST, _LONGEST = 4, 16384, 200
@@ -173,19 +170,20 @@ def _answer(question: Question, reply: Mapping[str, Any], top: int, begins_insid
     if choice is None or not isinstance(choice.get("message"), dict):
         return failure_in(reply) or Failure(Kind.TRANSIENT, "the reply (HTTP 200) holds no message")
     message = choice["message"]
-    text = _text(message.get("content"))
+    text = text_of(message.get("content"))
     words = one_line(text, LONGEST_MESSAGE)
     failure = failure_in(reply, choice, message) or stopped_by_policy(reply, choice, words)
     if failure:
         return failure
+    thinks = has_thoughts(reply, message)
     if not question.of_first_token:
         finish = finish_reasons(reply, choice)[0]
-        if not text.strip() and (lost := _without_answer(finish, message)):
+        if not text.strip() and (lost := _without_answer(finish, thinks)):
             return lost
-        if begins_inside and finish == "length" and not _thinks(message) and not has_think_tag(text):
+        if begins_inside and finish == "length" and not thinks and not has_think_tag(text):
             return THOUGHTS_ONLY
         return Answer(question, text, cut=finish == "length")
-    if begins_inside or (not text.strip() and _thinks(message)):
+    if begins_inside or (not text.strip() and thinks):
         return THOUGHTS_ONLY
     logprobs = choice.get("logprobs")
     tokens = list_of(logprobs.get("content")) if isinstance(logprobs, dict) else []
@@ -230,37 +228,13 @@ def by_text(tokens: Iterable[tuple[str, float]]) -> dict[str, float]:
     return sums
 
 
-def _text(content: Any) -> str:
-    """The text of a message without the parts that hold thoughts."""
-    if isinstance(content, list):
-        texts = (
-            part.get("text") if isinstance(part, dict) else part for part in content if not _is_thought(part)
-        )
-        return "".join(text for text in texts if isinstance(text, str))
-    return content if isinstance(content, str) else ""
-
-
-def _is_thought(part: Any) -> bool:
-    """Whether ``part`` of a content holds thoughts: Mistral and Anthropic name a type, Gemini sets ``thought``."""
-    if not isinstance(part, dict):
-        return False
-    return bool(_THOUGHT_TYPE.search(str(part.get("type")))) or part.get("thought") is True
-
-
-def _thinks(message: Mapping[str, Any]) -> bool:
-    """Whether ``message`` holds thoughts outside of its text."""
-    return any(message.get(name) for name in _THOUGHT_FIELDS) or any(
-        map(_is_thought, list_of(message.get("content")))
-    )
-
-
-def _without_answer(finish: str, message: Mapping[str, Any]) -> Failure | None:
-    """The failure that a ``message`` without text means. None if the judge stopped by itself and has nothing to say."""
+def _without_answer(finish: str, thinks: bool) -> Failure | None:
+    """The failure that a message without text means. None if the judge stopped by itself and has nothing to say."""
     if finish == "length":
         # it would be so again: the sampling is the same
-        spent = f"spent on thinking: {REMEDY}" if _thinks(message) else "spent without a word"
+        spent = f"spent on thinking: {REMEDY}" if thinks else "spent without a word"
         return Failure(Kind.ITEM, f"the reply is empty: all tokens allowed were {spent}", maybe_billed=True)
-    if _thinks(message):
+    if thinks:
         return THOUGHTS_ONLY
     if finish == "stop":
         return None

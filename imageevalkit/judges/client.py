@@ -31,7 +31,7 @@ from imageevalkit.judges.api import (
 )
 from imageevalkit.judges.choice import WEIGHTS_USER, ApiSettings, Judge
 from imageevalkit.judges.server import ServerAddress, split_kwargs
-from imageevalkit.judges.template import opens_thoughts
+from imageevalkit.judges.thoughts import opens_thoughts
 from imageevalkit.machine import requests_that_fit
 from imageevalkit.requests.batches import MOST_REQUESTS, Batches, Place, here
 from imageevalkit.requests.client import check_packages, has_official
