@@ -17,6 +17,7 @@ from imageevalkit.benchmark.question import Answer, Picture, Question, Sampling,
 from imageevalkit.benchmark.shapes import YesNo
 from imageevalkit.benchmark.thoughts import answer_in
 from imageevalkit.cell import Cell
+from imageevalkit.errors import CellFailure
 from imageevalkit.judges.api import read_reply
 from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.requests.failures import Failure, Kind
@@ -168,6 +169,16 @@ def test_a_judgement_without_an_answer_withholds_the_headline_and_is_asked_again
     assert result.headline == ["accuracy"]
 
 
+def change_records(cell: Cell, count: int | None = None, **changed: Any) -> None:
+    """Change the first records of replies as an older version may have left them."""
+    records = [json.loads(line) for line in cell.judgements.read_text().splitlines()]
+    for record in records[:count]:
+        record |= changed
+    cell.judgements.write_text("".join(f"{json.dumps(one)}\n" for one in records))
+    for copy in cell.folder.glob(".judgements*"):
+        copy.unlink()
+
+
 @pytest.mark.parametrize(
     ("old", "asks"),
     [
@@ -183,16 +194,24 @@ def test_replies_on_record_are_read_by_the_same_rule(
 ) -> None:
     asked = use_function_judge(lambda question: "No", monkeypatch)
     evaluate(Verdict(), items(Verdict()))
-    records = [json.loads(line) for line in cell.judgements.read_text().splitlines()]
-    records[0] |= {"status": "ok", "parsed": 1, **old}
-    cell.judgements.write_text("".join(f"{json.dumps(one)}\n" for one in records))
-    for copy in cell.folder.glob(".judgements*"):
-        copy.unlink()
+    change_records(cell, 1, status="ok", parsed=1, **old)
     asked.clear()
     _, result = evaluate(Verdict(), items(Verdict()))
     assert len(asked) == asks
     assert result.metrics["accuracy"].value == 0.0
     assert result.coverage.judged == 2
+
+
+def test_a_score_that_took_thoughts_for_answers_does_not_stand(
+    cell: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_function_judge(lambda question: "No", monkeypatch)
+    evaluate(Verdict(), items(Verdict()))
+    use_function_judge(lambda question: None, monkeypatch)
+    change_records(cell, status="ok", parsed=0, raw="<think>No, the image", tokens={"output": 16})
+    with pytest.raises(CellFailure, match="nothing was judged"):
+        evaluate(Verdict(), items(Verdict()))
+    assert not cell.result.exists() and not cell.scores.exists()
 
 
 def test_a_vllm_server_says_whether_its_template_opens_thoughts(

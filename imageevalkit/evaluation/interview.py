@@ -171,6 +171,7 @@ class Interview:
         self._fresh: list[str] = []  # of the open ones those that nobody has asked for yet
         self._reused = 0
         self._replies: dict[str, list[Reply]] = defaultdict(list)
+        self._thoughts = set[str]()  # requests with a reply on record that holds no answer
         # by evaluator, of each of its answers in all runs: tokens by kind, USD
         self._spent: dict[str | None, list[tuple[Mapping[str, float], float | None]]] = defaultdict(list)
         self.began = ""
@@ -178,6 +179,8 @@ class Interview:
             self.count(record)
             if reply := Reply.of(record):
                 self._replies[record["request"]].append(reply)
+            elif record["status"] != "failed":
+                self._thoughts.add(record["request"])
             self.began = max(self.began, record.get("run", ""))
         for record in read_if_there(cell.repeats, RECORD, tell):
             self.count(record)
@@ -247,6 +250,11 @@ class Interview:
         """How many have more replies than the official evaluator asks for."""
         most = self._benchmark.tries
         return sum(any(sum(p.seen.values()) > most for p in places) for places in self._asking.values())
+
+    @property
+    def has_lost_answers(self) -> bool:
+        """Whether thoughts on record, which once counted as an answer, are still the only reply to a question."""
+        return any(one in self._asking and not self._replies.get(one) for one in self._thoughts)
 
     @property
     def is_asking(self) -> bool:
