@@ -350,6 +350,31 @@ def test_a_second_run_asks_nothing(undisturbed: Run, second: Run, benchmark: str
 
 
 @pytest.fixture(scope="module")
+def thinking(kit: Kit, undisturbed: Run) -> Run:
+    """A run of the same images whose judges think before they answer."""
+    kept = shutil.ignore_patterns("judgements*", ".judgements*", "result*", "scores*", "official")
+    for name in DISTURBED_ASKED:
+        shutil.copytree(kit.cell("undisturbed", name), kit.cell("thinking", name), ignore=kept)
+        measured = [one for one in undisturbed[name].records if "judge-" not in one["evaluator"]]
+        record = kit.cell("thinking", name) / "judgements.jsonl"
+        record.write_text("".join(f"{json.dumps(one)}\n" for one in measured))
+    return kit.run(
+        "thinking", DISTURBED_ASKED, "--infer", "false", judge=lambda name: JudgeServer(default="thinks")
+    )
+
+
+@of_asked
+def test_thoughts_are_no_answer(undisturbed: Run, thinking: Run, benchmark: str) -> None:
+    seen = thinking[benchmark]
+    if benchmark in PROBABILITIES:
+        assert (seen.state, seen.result) == ("failed", {})
+        assert "reasoning parser" in seen.message
+        return
+    assert seen.state == "complete", seen.message
+    assert seen.result["metrics"] == undisturbed[benchmark].result["metrics"]
+
+
+@pytest.fixture(scope="module")
 def cut_off(kit: Kit, undisturbed: Run) -> Run:
     """A run of the same images whose evaluations are killed, and go on; then the judges die."""
     names = [name for name in kit.names if name in DISTURBED]

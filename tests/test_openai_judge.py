@@ -8,6 +8,7 @@ import io
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -40,7 +41,7 @@ from imageevalkit.judges.api import FEW_LOGPROBS, FEWER_THAN_SCORED, NO_LOGPROBS
 from imageevalkit.judges.choice import ApiSettings, JudgeChoice, JudgeOptions, JudgeSetting
 from imageevalkit.judges.client import ApiJudge
 from imageevalkit.judges.server import Address
-from imageevalkit.launch.config import checked
+from imageevalkit.launch.config import checked, parse_kwargs
 from imageevalkit.progress import watched
 from imageevalkit.requests.failures import Failure
 from tests.support.checkout import REPO
@@ -360,7 +361,9 @@ def test_a_reply_that_takes_too_long_is_asked_for_again(judge_server: JudgeServe
         ("quota", "the account has no quota left"),
         ("could_not", "HTTP 400: Could not process image; check its kwargs"),
         ("redirect", "HTTP 307 redirect to 'http://127.0.0.1:"),
-        ("max_tokens", "Use 'max_completion_tokens' instead"),
+        ("max_tokens", "--judge_kwargs max_tokens_parameter=max_completion_tokens"),
+        ("temperature", r"""--judge_kwargs 'extra_body=\{"temperature":null\}' leaves it out"""),
+        ("no_template", r"""--judge_kwargs 'extra_body=\{"chat_template_kwargs":null\}' leaves it out"""),
     ],
 )
 def test_a_judge_that_cannot_be_used_ends_the_asking(
@@ -376,6 +379,17 @@ def test_a_judge_that_cannot_be_used_ends_the_asking(
     assert "judge 'm-1' at 127.0.0.1" in text and "\n" not in text
     assert KEY not in text and KEY[-4:] not in text
     assert len(judge_server.requests) <= 8
+
+
+def test_a_setting_that_leaves_a_parameter_out_keeps_the_others_and_works(
+    judge_server: JudgeServer, picture: Picture
+) -> None:
+    judge_server.choose = lambda request, attempt: "temperature" if "temperature" in request.fields else "ok"
+    with pytest.raises(JudgeUnusable) as raised:
+        ask([wise(picture)], extra_body={"top_p": 0.5})
+    [setting] = re.findall("--judge_kwargs '(.*)'", str(raised.value))
+    assert reply_to(wise(picture), **parse_kwargs(setting)).text
+    assert judge_server.requests[-1].fields["top_p"] == 0.5
 
 
 def bad_items(judge_server: JudgeServer, count: int) -> None:
@@ -686,8 +700,8 @@ def test_a_vllm_server_is_found_by_its_address_file_and_gets_no_key(
     (answer,) = vllm(tmp_path / "address").ask([wise(picture)])
     (named,) = vllm(base_url=judge_server.base_url).ask([wise(picture)])
     assert answer.text == named.text and answer.text is not None
-    assert [r.headers["authorization"] for r in judge_server.requests] == ["Bearer EMPTY"] * 2
-    assert judge_server.requests[0].fields["model"] == "Qwen/Q"
+    assert {r.headers["authorization"] for r in judge_server.requests} == {"Bearer EMPTY"}
+    assert {r.fields["model"] for r in judge_server.requests} == {"Qwen/Q"}
 
 
 def test_a_server_of_this_run_that_is_started_again_costs_no_question(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import shutil
@@ -27,6 +28,7 @@ from imageevalkit.benchmark.question import (
     Question,
     Sampling,
 )
+from imageevalkit.benchmark.thoughts import without_thoughts
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.judges.api import judge_picture, open_picture
 from imageevalkit.judges.choice import JudgeOptions, TransformersSettings
@@ -424,13 +426,13 @@ def test_replies_about_one_image_are_those_of_single_calls_with_one_vision_pass(
     folder = ending_often(checkpoint(family), tmp_path / "copy")
     plain, ours = PlainJudge(folder), judge_of(folder, batch_size=3)
     ids: list[list[int]] = []
-    decode = ours._local.processor.tokenizer.batch_decode
+    texts = ours._local._texts
 
-    def noting(rows: Any, **kwargs: Any) -> Any:
+    def noting(rows: Any) -> list[str]:
         ids.extend(rows.tolist())
-        return decode(rows, **kwargs)
+        return texts(rows)
 
-    monkeypatch.setattr(ours._local.processor.tokenizer, "batch_decode", noting)
+    monkeypatch.setattr(ours._local, "_texts", noting)
     questions = questions_about_two(tmp_path, sampling)
     with VisionPasses() as passes:
         got = replies(ours, questions)
@@ -526,6 +528,35 @@ def test_words_for_the_chat_template_reach_it(
     plain = PlainJudge(checkpoint("qwen3_vl"))
     assert inputs["input_ids"].equal(plain.inputs(question, enable_thinking=False)["input_ids"])
     assert not inputs["input_ids"].equal(plain.inputs(question)["input_ids"])
+
+
+def test_a_reply_to_a_prompt_that_opens_thoughts_begins_inside_them(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Else a reply that is cut before its thoughts end would be an answer, and so would the first token of them."""
+    folder = Path(shutil.copytree(checkpoint("qwen3_vl"), tmp_path / "thinks"))
+    template = folder / "chat_template.jinja"
+    template.write_text(template.read_text() + "{{- '<think>\\n' -}}")
+    picture = save_image(tmp_path / "a.png", (64, 64))
+    one = ask_about(picture, "Is it red?", sampling=Sampling(4))
+    others = [
+        replace(one, name="shared", messages=(Message("user", (picture, "How many?")),)),
+        replace(ask_about(picture, "Is it a cat?", _YES_NO, sampling=Sampling(1)), name="token"),
+    ]
+    alone, *together = replies(judge_of(folder), [one]) + replies(judge_of(folder), [one, *others])
+    for answer in (alone, *together):
+        assert answer.text is not None and answer.text.startswith("<think>")
+        assert without_thoughts(answer).text is None
+
+
+def test_think_tags_that_are_special_tokens_stay_in_the_text(judge: Callable[..., TransformersJudge]) -> None:
+    local = judge()._local
+    tokenizer = copy.deepcopy(local.processor.tokenizer)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<think>", "</think>"]})
+    ids = tokenizer("<|im_start|><think>\nno 7</think>\n\nYes<|im_end|>", return_tensors="pt")["input_ids"]
+    processor = copy.copy(local.processor)
+    processor.tokenizer = tokenizer
+    assert replace(local, processor=processor)._texts(ids) == ["<think>\nno 7</think>\n\nYes"]
 
 
 def test_a_question_that_fails_by_itself_costs_no_other(

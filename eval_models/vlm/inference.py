@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from PIL import Image
 
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question, Sampling, ask
+from imageevalkit.benchmark.thoughts import is_think_tag, opened_by
 from imageevalkit.errors import say, suggest
 from imageevalkit.images import CorruptImage
 from imageevalkit.judges.api import by_text, judge_picture
@@ -49,6 +50,7 @@ _TRIAL = ("Is it red?", "What is in the image, and how many are there?")
 _BY_TOKEN = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
 _MOST_TOKENS = 4096  # of a reply whose length the protocol leaves to the endpoint
 _EXTRA = ("repetition_penalty", "chat_template_kwargs")
+_LONGEST_TAG = 8  # tokens of an opening think tag and a line end
 
 
 class UnfitPrompt(Exception):
@@ -279,6 +281,7 @@ class LocalModel:
             found = logits.softmax(dim=-1)[self.first_tokens(question.choices)].tolist()
             probabilities = dict(zip(question.choices, found, strict=True))
         (text,) = self._texts(logits.argmax()[None, None])
+        text = self._opened_by(ids) + text
         return Answer(
             question,
             text,
@@ -288,10 +291,34 @@ class LocalModel:
         )
 
     def _texts(self, tokens: torch.Tensor) -> list[str]:
-        texts: list[str] = self.processor.tokenizer.batch_decode(
-            tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        """The text of each row of ``tokens``: special tokens are left out, unless they are think tags."""
+        return [self._text(row) for row in tokens.tolist()]
+
+    def _text(self, row: Sequence[int]) -> str:
+        pieces, start = list[str](), 0
+        for n, token in enumerate(row):
+            if token in self._special_think_tags:
+                pieces += [self._decoded(row[start:n]), self._special_think_tags[token]]
+                start = n + 1
+        return "".join([*pieces, self._decoded(row[start:])])
+
+    def _decoded(self, ids: Any, skips_special: bool = True) -> str:
+        text: str = self.processor.tokenizer.decode(
+            ids, skip_special_tokens=skips_special, clean_up_tokenization_spaces=False
         )
-        return texts
+        return text
+
+    @functools.cached_property
+    def _special_think_tags(self) -> dict[int, str]:
+        """The think tags, by token id, that the tokenizer leaves out of texts."""
+        added = self.processor.tokenizer.added_tokens_decoder
+        return {
+            id: token.content for id, token in added.items() if token.special and is_think_tag(token.content)
+        }
+
+    def _opened_by(self, ids: torch.Tensor) -> str:
+        """The opening think tag with which the chat template ends the prompt ``ids``, or an empty text."""
+        return opened_by(self._decoded(ids[-_LONGEST_TAG:], skips_special=False))
 
     def _generated(self, sampling: Sampling, inputs: Inputs, cache: Any = None, **more: Any) -> Any:
         """What ``generate`` returns as a dictionary; ``more`` goes to it too."""
@@ -319,12 +346,13 @@ class LocalModel:
         stop = self.model.generation_config.eos_token_id
         stops = {stop} if isinstance(stop, int) else set(stop or ())
         answers = []
-        rows = zip(questions, self._texts(tokens), tokens.tolist(), _lengths(inputs), strict=True)
-        for question, text, row, prompt in rows:
+        tags = map(self._opened_by, inputs["input_ids"])
+        rows = zip(questions, tags, self._texts(tokens), tokens.tolist(), _lengths(inputs), strict=True)
+        for question, tag, text, row, prompt in rows:
             # up to the one that ended the reply, if one did; padding follows where others are longer
             length = next((n for n, token in enumerate(row, start=1) if token in stops), 0)
             counts = {"input": prompt, "output": length or len(row)}
-            answers.append(Answer(question, text, tokens=counts))
+            answers.append(Answer(question, tag + text, tokens=counts))
         return answers
 
     def _prefix(self, prompts: Sequence[Inputs]) -> tuple[Prefix, list[torch.Tensor]]:

@@ -16,14 +16,12 @@ from typing import Any, ClassVar
 from imageevalkit.atomic import copy_file
 from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask
+from imageevalkit.benchmark.reply_formats import grade_in, yes_no_in
 from imageevalkit.cell import short_path
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import METRICS, Metric, Score, read_metrics
 from imageevalkit.errors import CellFailure, suggest
 from imageevalkit.metrics import mean, mean_by
-
-_WORD = re.compile(r"[^\W\d_]+")
-_YES_NO = {"yes": 1, "no": 0, "true": 1, "false": 0, "是": 1, "是的": 1, "否": 0, "不是": 0}
 
 
 class PromptFile(Benchmark):
@@ -98,12 +96,12 @@ class YesNo(PromptFile):
     max_tokens = 16
 
     def parse(self, question: Question, answer: Answer) -> int:
-        """1 for yes, 0 for no: the first word says so."""
+        """1 for yes, 0 for no."""
         text = answer.text or ""
-        word = _WORD.search(text.lower())
-        if word is None or word[0] not in _YES_NO:
+        value = yes_no_in(text)
+        if value is None:
             raise Unparsed("neither yes nor no", text)
-        return _YES_NO[word[0]]
+        return value
 
     def values(self, value: int) -> Mapping[str, float]:
         return {"accuracy": value}
@@ -113,7 +111,7 @@ class YesNo(PromptFile):
 
 
 class Grades(PromptFile):
-    """A judge gives each image some ``grades`` (their names), each once in its reply as ``name: number``.
+    """A judge gives each image some ``grades`` (their names), as ``name: number``, in JSON or in a table.
 
     ``scale`` is the lowest and the highest; a grade that lacks or is beyond it is none. The metrics are the mean of
     each grade and ``overall``, that of an image's mean grade unless a grade is called so, of all and by group.
@@ -124,17 +122,16 @@ class Grades(PromptFile):
     scale: ClassVar[tuple[float, float]] = (0, 10)
 
     def parse(self, question: Question, answer: Answer) -> dict[str, float]:
-        """The grades by name: the last number that stands behind each name."""
-        found, text = {}, answer.text or ""
+        """The grades by name."""
+        found, text = dict[str, float](), answer.text or ""
         low, high = self.scale
         for name in self.grades:
-            label = rf"\b{re.escape(name)}\b[\"'*\s]*[:=\uff1a]?[\"'*\s]*"
-            numbers = re.findall(rf"{label}(-?\d+(?:\.\d+)?)", text, re.IGNORECASE)
-            if not numbers:
+            grade = grade_in(text, name, high)
+            if grade is None:
                 raise Unparsed(f"no {name}", text)
-            found[name] = float(numbers[-1])
-            if not low <= found[name] <= high:
-                raise Unparsed(f"{name} {found[name]:g} is not on the scale of {low:g} to {high:g}")
+            if not low <= grade <= high:
+                raise Unparsed(f"{name} {grade:g} is not on the scale of {low:g} to {high:g}")
+            found[name] = grade
         return found
 
     def values(self, value: Mapping[str, float]) -> Mapping[str, float]:

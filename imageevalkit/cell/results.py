@@ -452,7 +452,7 @@ def bases(cell: Cell) -> dict[Path, dict[str, Basis] | None]:
 
 
 def forget(cell: Cell, folder: Path) -> None:
-    """Remove the result of ``cell`` in ``folder``: it describes images that are not there any more."""
+    """Remove the result of ``cell`` in ``folder``."""
     # the result last: who finds it without scores takes it for one that rests on everything
     for path in (folder / one.name for one in (cell.official, cell.relations, cell.scores, cell.result)):
         if path.is_dir() and not path.is_symlink():
@@ -461,6 +461,14 @@ def forget(cell: Cell, folder: Path) -> None:
             path.unlink(missing_ok=True)
     if folder != cell.folder:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def forget_evaluator(cell: Cell, evaluator: str) -> None:
+    """Remove the results of ``cell`` that the ``evaluator`` of that id has given."""
+    for path in (cell.result, *others(cell)):
+        with contextlib.suppress(OSError, ValueError):
+            if read_result(path).evaluator.id == evaluator:
+                forget(cell, path.parent)
 
 
 # ---- the scores of somebody else's program, by name

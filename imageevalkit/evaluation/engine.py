@@ -93,6 +93,10 @@ def evaluate_cell(
             for item, state in states.items()
         ]
     )
+    if (
+        interview.has_lost_answers
+    ):  # else a score of an older version, which took thoughts for answers, would stand
+        results.forget_evaluator(cell, interview.evaluator.id)
     coverage, why = coverage_of(states, scores, unasked), _why(scores, options.ask)
     judged = f"{coverage.judged} of {coverage.expected} judged"
     stopped = f"{interview.problem} ({judged}; the next run goes on)" if interview.problem else ""

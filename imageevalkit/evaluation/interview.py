@@ -23,6 +23,7 @@ from imageevalkit.benchmark.contract import (
     require,
 )
 from imageevalkit.benchmark.question import Answer, JudgeOnHold, JudgeUnusable, Picture, Question
+from imageevalkit.benchmark.thoughts import answer_in, without_thoughts
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.jsonl import JsonlWriter, Shape, Tell, read_if_there, tell_nobody, writer_of
@@ -80,7 +81,7 @@ def _begun(cell: Cell, latest: str) -> str:
 
 class Reply(NamedTuple):
     """What is kept of an answer, so that it is worth the same in every run, and when the ``run`` began that it is of
-    (empty: not known)."""
+    (empty: not known). The ``text`` has no thoughts."""
 
     text: str
     probabilities: Mapping[str, float] | None = None
@@ -88,10 +89,19 @@ class Reply(NamedTuple):
     run: str = ""
 
     @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Reply:
-        """That of a line of ``judgements.jsonl`` with a ``raw`` text."""
-        found = record.get("probabilities"), record.get("outside"), record.get("run", "")
-        return cls(record["raw"], *found)
+    def of(cls, record: Mapping[str, Any]) -> Reply | None:
+        """The reply in a line of ``judgements.jsonl``. None if the judge failed, or wrote thoughts and no answer."""
+        raw, tokens, probabilities = (
+            record.get("raw"),
+            record.get("tokens") or {},
+            record.get("probabilities"),
+        )
+        if raw is None or record["status"] == "failed":
+            return None
+        text = answer_in(raw, tokens.get("output", 0), probabilities is not None)
+        return (
+            None if text is None else cls(text, probabilities, record.get("outside"), record.get("run", ""))
+        )
 
     def to(self, question: Question) -> Answer:
         """The answer that it is, without a value."""
@@ -162,13 +172,16 @@ class Interview:
         self._fresh: list[str] = []  # of the open ones those that nobody has asked for yet
         self._reused = 0
         self._replies: dict[str, list[Reply]] = defaultdict(list)
+        self._thoughts = set[str]()  # requests with a reply on record that holds no answer
         # by evaluator, of each of its answers in all runs: tokens by kind, USD
         self._spent: dict[str | None, list[tuple[Mapping[str, float], float | None]]] = defaultdict(list)
         self.began = ""
         for record in read_if_there(cell.judgements, RECORD, tell):
             self.count(record)
-            if record["status"] != "failed" and record.get("raw") is not None:
-                self._replies[record["request"]].append(Reply.of(record))
+            if reply := Reply.of(record):
+                self._replies[record["request"]].append(reply)
+            elif record["status"] != "failed":
+                self._thoughts.add(record["request"])
             self.began = max(self.began, record.get("run", ""))
         for record in read_if_there(cell.repeats, RECORD, tell):
             self.count(record)
@@ -240,6 +253,11 @@ class Interview:
         return sum(any(sum(p.seen.values()) > most for p in places) for places in self._asking.values())
 
     @property
+    def has_lost_answers(self) -> bool:
+        """Whether thoughts on record, which once counted as an answer, are still the only reply to a question."""
+        return any(one in self._asking and not self._replies.get(one) for one in self._thoughts)
+
+    @property
     def is_asking(self) -> bool:
         """Whether a question is open."""
         return bool(self._open)
@@ -305,15 +323,17 @@ class Interview:
         Raises CellFailure: the question was not open, or the benchmark breaks its contract; JudgeUnusable: who gives it
         has never answered, and failed often enough.
         """
-        question, text, asked = answer.question, answer.text, self.answerers.of(answer.question)
+        question, raw, asked = answer.question, answer.text, self.answerers.of(answer.question)
         place, who = self._places[question.item][question.name], asked.evaluator.id
         what = f"{who} answers {question.name} of item {question.item}"
         if self._open.pop(place.request, None) is None:
             raise CellFailure(f"{what} twice")
-        if not isinstance(text, str | None):
+        if not isinstance(raw, str | None):
             raise CellFailure(
-                f"{what} with {reprlib.repr(text)}: an answer is a text, that of a measurement JSON"
+                f"{what} with {reprlib.repr(raw)}: an answer is a text, that of a measurement JSON"
             )
+        answer = without_thoughts(answer)
+        text = answer.text
         record: dict[str, Any] = {
             "item": question.item,
             "question": question.name,
@@ -321,7 +341,7 @@ class Interview:
             "run": self.began,
             "request": place.request,
             "status": UNPARSED,
-            "raw": text,
+            "raw": raw,
             "parsed": None,
             "error": None,
             "seconds": round(answer.seconds, 4),

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 from imageevalkit.benchmark.contract import Benchmark, ScoredItem, Scores, Unparsed, benchmark_code
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Question
+from imageevalkit.benchmark.thoughts import without_thoughts
 from imageevalkit.cell import Cell, short_path
 from imageevalkit.cell.jsonl import read_if_there, writer_of
 from imageevalkit.cell.results import DRIFTED, Metric, Noise, Score
@@ -149,9 +150,9 @@ class Repeats:
                 questions = [question for question, _, _ in wanted.values()]
                 for left, answer in enumerate(self._interview.answerers.ask(questions), 1):
                     _, request, number = wanted[answer.question.item, answer.question.name]
-                    if answer.text is None:
-                        failed.add(request)
                     record = self._record(places[request][0], answer, number)
+                    if record["status"] == "failed":
+                        failed.add(request)
                     writer.append(record)
                     self._records[request].append(record)
                     self._interview.count(record)
@@ -201,6 +202,7 @@ class Repeats:
         return wanted
 
     def _record(self, place: Place, answer: Answer, number: int) -> dict[str, Any]:
+        raw, answer = answer.text, without_thoughts(answer)
         status, value, error = "failed", None, redact(answer.error) or None
         if answer.text is not None:
             reply = Reply(answer.text, answer.probabilities, answer.outside, self._run)
@@ -217,7 +219,7 @@ class Repeats:
             "again": number,
             "request": place.request,
             "status": status,
-            "raw": answer.text,
+            "raw": raw,
             "parsed": value,
             "first": place.answer.value,
             "error": error,
@@ -241,7 +243,7 @@ class Repeats:
         first = Reply(place.text, answer.probabilities, answer.outside, place.run)
         again = (Reply.of(one) for one in self._records[place.request] if one["status"] == "ok")
         said = defaultdict[str, list[_Said]](list)
-        for reply in (one for one in (first, *again) if one.run in (place.run, self._run)):
+        for reply in (one for one in (first, *again) if one and one.run in (place.run, self._run)):
             with contextlib.suppress(Unparsed):  # by a parser that was mended since
                 value = self._interview.read(question, reply).value
                 probabilities = reply.probabilities if question.of_first_token else None

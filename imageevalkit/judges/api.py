@@ -14,8 +14,10 @@ from typing import Any
 from PIL import Image, ImageOps
 
 from imageevalkit.benchmark.question import TRANSFORMERS, Answer, Encoding, Picture, PixelRule, Question
+from imageevalkit.benchmark.thoughts import NO_ANSWER, REMEDY, answer_in, has_think_tag
 from imageevalkit.images import CorruptImage, decode, in_turn, opened
 from imageevalkit.judges.choice import ApiSettings
+from imageevalkit.judges.thoughts import has_thoughts, text_of
 from imageevalkit.machine import on_cpu, when_one_is_free
 from imageevalkit.requests.client import Request
 from imageevalkit.requests.failures import LONGEST_MESSAGE, Failure, Kind
@@ -139,15 +141,22 @@ FEWER_THAN_SCORED = _unusable(
     "the endpoint lists fewer of the likeliest tokens than the benchmark scores, whatever top_logprobs is: choose "
     "another endpoint (of a server of your own, --max-logprobs raises it), another judge or the transformers backend",
 )
+THOUGHTS_ONLY = Failure(Kind.ITEM, NO_ANSWER, maybe_billed=True)
 WITHOUT_LOGPROBS = frozenset(failure.text for failure in (NO_LOGPROBS, FEW_LOGPROBS, FEWER_THAN_SCORED))
 
 
-def read_reply(question: Question, content: bytes, top: int, price: Price | None) -> Answer | Failure:
-    """The answer in the body of a 200, or what it means; ``top`` likeliest first tokens were asked for."""
+def read_reply(
+    question: Question, content: bytes, top: int, price: Price | None, begins_inside: bool = False
+) -> Answer | Failure:
+    """The answer in the body of a 200, or the failure that the body means.
+
+    ``top`` is the number of likeliest first tokens that were asked for. ``begins_inside``: the chat template opens
+    thoughts, so that a reply begins inside of them.
+    """
 
     def read(reply: Mapping[str, Any]) -> Answer | Failure:
         counts, reported = tokens_of(reply.get("usage")), reported_cost(reply.get("usage"))
-        found = _answer(question, reply, top)
+        found = _answer(question, reply, top, begins_inside)
         if isinstance(found, Failure):  # it has its price too
             return found._replace(tokens=counts, reported_cost=reported)
         billed = billed_tokens(counts)
@@ -157,27 +166,36 @@ def read_reply(question: Question, content: bytes, top: int, price: Price | None
     return read_json(content, read)
 
 
-def _answer(question: Question, reply: Mapping[str, Any], top: int) -> Answer | Failure:
+def _answer(question: Question, reply: Mapping[str, Any], top: int, begins_inside: bool) -> Answer | Failure:
     choice = next(iter(objects_in(reply.get("choices"))), None)
     if choice is None or not isinstance(choice.get("message"), dict):
         return failure_in(reply) or Failure(Kind.TRANSIENT, "the reply (HTTP 200) holds no message")
     message = choice["message"]
-    text = _text(message.get("content"))
+    text = text_of(message.get("content"))
     words = one_line(text, LONGEST_MESSAGE)
     failure = failure_in(reply, choice, message) or stopped_by_policy(reply, choice, words)
     is_text = question.accepts == "text" and isinstance(message.get("content"), str)
     counts = (is_text or question.accepts == "any") and not question.of_first_token
     if failure and not (counts and failure.kind is Kind.REFUSAL):
         return failure
+    thinks = has_thoughts(reply, message)
     if not question.of_first_token:
         finish = finish_reasons(reply, choice)[0]
-        is_empty = not (text.strip() or (counts and (failure or finish == "length")))
-        if is_empty and (lost := _without_answer(finish, message)):
+        # a judge that only thought has not answered, whatever the benchmark accepts
+        is_answer = text.strip() or (counts and not thinks and (failure or finish == "length"))
+        if not is_answer and (lost := _without_answer(finish, thinks)):
             return lost
+        if begins_inside and finish == "length" and not thinks and not has_think_tag(text):
+            return THOUGHTS_ONLY
         return Answer(question, text, cut=finish == "length")
+    if begins_inside or (not text.strip() and thinks):
+        return THOUGHTS_ONLY
     logprobs = choice.get("logprobs")
     tokens = list_of(logprobs.get("content")) if isinstance(logprobs, dict) else []
     first = tokens[0] if tokens and isinstance(tokens[0], dict) else {}
+    token = _bytes(first).decode(errors="replace")
+    if answer_in(token, is_first_token=True) is None:
+        return THOUGHTS_ONLY
     likeliest = _probabilities(list_of(first.get("top_logprobs")))
     is_list = question.accepts == "any" and isinstance(first.get("top_logprobs"), list)
     # the sampled token is listed twice, or once where it is not among the most probable ones
@@ -204,7 +222,7 @@ def _answer(question: Question, reply: Mapping[str, Any], top: int) -> Answer | 
     return Answer(
         question,
         # a token that ends the reply is special, and no text
-        _bytes(first).decode(errors="replace") if text else "",
+        token if text else "",
         probabilities=probabilities,
         outside=outside,
     )
@@ -218,20 +236,14 @@ def by_text(tokens: Iterable[tuple[str, float]]) -> dict[str, float]:
     return sums
 
 
-def _text(content: Any) -> str:
-    if isinstance(content, list):
-        texts = (part.get("text") if isinstance(part, dict) else part for part in content)
-        return "".join(text for text in texts if isinstance(text, str))
-    return content if isinstance(content, str) else ""
-
-
-def _without_answer(finish: str, message: Mapping[str, Any]) -> Failure | None:
-    """Why ``message``, which has no words, is no answer; None: the judge ended it there, it has nothing to say."""
+def _without_answer(finish: str, thinks: bool) -> Failure | None:
+    """The failure that a message without text means. None if the judge stopped by itself and has nothing to say."""
     if finish == "length":
         # it would be so again: the sampling is the same
-        thought = any(message.get(name) for name in ("reasoning_content", "reasoning"))
-        spent = "spent on thinking" if thought else "spent without a word"
+        spent = f"spent on thinking: {REMEDY}" if thinks else "spent without a word"
         return Failure(Kind.ITEM, f"the reply is empty: all tokens allowed were {spent}", maybe_billed=True)
+    if thinks:
+        return THOUGHTS_ONLY
     if finish == "stop":
         return None
     return Failure(Kind.LOST, f"the reply is empty (finish reason {finish or 'not told'})", maybe_billed=True)

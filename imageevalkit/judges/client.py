@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +17,7 @@ from urllib.parse import urlsplit
 
 from imageevalkit.assets.weights import find_weights
 from imageevalkit.benchmark.question import Answer, JudgeOnHold, JudgeUnusable, Question
+from imageevalkit.benchmark.thoughts import begins_inside
 from imageevalkit.errors import CellFailure, UserError, say
 from imageevalkit.images import CorruptImage
 from imageevalkit.judges.api import (
@@ -29,6 +32,7 @@ from imageevalkit.judges.api import (
 )
 from imageevalkit.judges.choice import WEIGHTS_USER, ApiSettings, Judge
 from imageevalkit.judges.server import ServerAddress, split_kwargs
+from imageevalkit.judges.thoughts import opens_thoughts
 from imageevalkit.machine import requests_that_fit
 from imageevalkit.requests.batches import MOST_REQUESTS, Batches, Place, here
 from imageevalkit.requests.client import check_packages, has_official
@@ -59,6 +63,7 @@ class ChatHistory:
     (``proven``) or turned down without that (``doubted``).
 
     ``replied``: it has sent anything at all. ``answered_before``: questions were answered in an earlier run.
+    ``begins_inside``: whether replies with these parameters (their repr) begin inside thoughts.
     """
 
     answered_before: bool = False
@@ -67,6 +72,7 @@ class ChatHistory:
     without_logprobs: int = 0
     proven: set[str] = field(default_factory=set)
     doubted: Counter[str] = field(default_factory=Counter)
+    begins_inside: dict[str, bool] = field(default_factory=dict)
 
 
 class ApiJudge(Judge):
@@ -189,6 +195,7 @@ class _Session:
         self._model_id = judge.choice.setting.model_path
         self._server = judge.server
         self._pictures = PictureCache()
+        self._template = asyncio.Lock()
         self._problem: JudgeUnusable | None = None
         self._fault: BaseException | None = None
         engine.answered = judge.history.replied
@@ -247,7 +254,9 @@ class _Session:
         else:
             answer = tried.result
             if isinstance(answer, Failure):
-                answer = Answer(question, error=self._error(answer), refused=answer.kind is Kind.REFUSAL)
+                answer = Answer(
+                    question, error=self._error(answer, question), refused=answer.kind is Kind.REFUSAL
+                )
             self._give(
                 replace(
                     answer, usd=bill.cost, seconds=tried.seconds, attempts=tried.attempts, batch=tried.batch
@@ -261,6 +270,8 @@ class _Session:
         parameters = request_parameters(question, settings)
         key = repr(parameters)
         asked = self._server.edition if self._server else 0
+        if self._judge.backend == "vllm":
+            await self._look_at_template(key, parameters)
 
         async def post() -> bytes | Failure:
             # made anew for each attempt: what waits to be asked again, or in a batch, must not hold megabytes
@@ -276,7 +287,8 @@ class _Session:
                 is_item = history.answered_before or history.doubted[key] <= _MOST_DOUBTED
                 return body._replace(kind=Kind.ITEM, text=body.doubt) if body.doubt and is_item else body
             asked = self._server.edition
-        reply = read_reply(question, body, listed_tokens(question, settings), self._engine.price)
+        top, inside = listed_tokens(question, settings), history.begins_inside.get(key, False)
+        reply = read_reply(question, body, top, self._engine.price, inside)
         if isinstance(reply, Failure) and reply.text in WITHOUT_LOGPROBS:
             history.without_logprobs += 1
             before = history.answered_before and history.without_logprobs <= _MOST_WITHOUT_LOGPROBS
@@ -290,8 +302,20 @@ class _Session:
             if history.without_logprobs > _MOST_WITHOUT_LOGPROBS and not history.gives_logprobs:
                 # an empty list may count as one answer, not as all of them
                 self._fail(JudgeUnusable(NO_LOGPROBS.text))
+            if begins_inside(reply.text or ""):
+                history.begins_inside[key] = True
             return replace(reply, text=self._engine.endpoint.without_own_key(reply.text or ""))
         return reply
+
+    async def _look_at_template(self, key: str, parameters: Mapping[str, Any]) -> None:
+        """Find out, once, whether the chat template opens thoughts: a first token of them has no tag to know it by."""
+        known, endpoint = self._judge.history.begins_inside, self._engine.endpoint
+        async with self._template:
+            if key not in known:
+                async with self._engine.clients.plain() as client:
+                    opens = await opens_thoughts(client, endpoint, self._model_id, parameters)
+                if opens is not None:
+                    known[key] = opens
 
     async def _restarted(self, server: ServerAddress, failure: Failure, asked: int) -> bool:
         """Whether the ``server`` of this run was started again since ``asked``, the edition of its address back then.
@@ -316,7 +340,7 @@ class _Session:
             else:
                 await asyncio.sleep(_TICK)
 
-    def _error(self, failure: Failure) -> str:
+    def _error(self, failure: Failure, question: Question) -> str:
         kind, text = failure.kind, failure.text
         if kind is Kind.REFUSAL:
             return f"the {self._judge.role} refused: {text}"
@@ -326,7 +350,18 @@ class _Session:
             return text
         if "max_completion_tokens" in text:
             text += f"; {self._judge.option} max_tokens_parameter=max_completion_tokens"
+        elif refused := _refused_parameter(text, request_parameters(question, self._judge.settings)):
+            extra = json.dumps({**self._judge.settings.extra_body, refused: None}, separators=(",", ":"))
+            text += f"; {self._judge.option} 'extra_body={extra}' leaves it out"
         raise JudgeUnusable(text)
+
+
+def _refused_parameter(error: str, parameters: Collection[str]) -> str:
+    """The one of the request ``parameters`` that an ``error`` of status 400 or 422 is about; empty if it is none."""
+    said = re.split(r"\bHTTP 4(?:00|22)\b", error, maxsplit=1)[1:]
+    words = re.findall(r"\w+", "".join(said))
+    needed = ("max_tokens", "max_completion_tokens", "logprobs", "top_logprobs")
+    return next((word for word in words if word in parameters and word not in needed), "")
 
 
 def _key_of(question: Question) -> str:

@@ -24,6 +24,7 @@ from typing import Any, Literal, NamedTuple
 
 from imageevalkit.benchmark.answerer import digest, without_packages
 from imageevalkit.benchmark.question import Answer, Message, Picture, PixelRule, Question, Sampling
+from imageevalkit.benchmark.thoughts import answer_in, without_thoughts
 from imageevalkit.cell import JUDGES, output_root
 from imageevalkit.cell.jsonl import Shape, read_if_there, writer_of
 from imageevalkit.cell.results import Drift, folder_name
@@ -218,8 +219,8 @@ _MOST_KEPT = 200  # characters of a reply that says neither yes nor no, nor a nu
 
 
 def value_of(text: str) -> str:
-    """What a reply says: yes, no or a number; else its words. What a judge thinks aloud before it does not count."""
-    said = text.rpartition("</think>")[2].strip().lower()
+    """Yes, no or a number in a reply without thoughts; the words of any other reply."""
+    said = text.strip().lower()
     found = _SAID.search(said)
     return found[0] if found else said[:_MOST_KEPT]
 
@@ -288,8 +289,9 @@ class Probing:
                 with closing(writer_of(self.path, _RECORD)) as writer:
                     for left, answer in enumerate(self._judge.ask(questions, workers), 1):
                         name = answer.question.name.removeprefix("probe/")
-                        writer.append(self._record(name, run, answer))
-                        if answer.text is not None:
+                        record = self._record(name, run, answer)
+                        writer.append(record)
+                        if record["status"] == "ok":
                             failed.discard(name)
                         yield len(questions) - left
 
@@ -303,6 +305,7 @@ class Probing:
     def _record(self, name: str, run: str, answer: Answer) -> dict[str, Any]:
         if answer.usd is not None:
             self.usd = (self.usd or 0.0) + answer.usd
+        raw, answer = answer.text, without_thoughts(answer)
         return {
             "probe": name,
             "run": run,
@@ -310,7 +313,7 @@ class Probing:
             "host": self._judge.host,
             "replied": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
             "status": "failed" if answer.text is None else "ok",
-            "raw": answer.text,
+            "raw": raw,
             "value": None if answer.text is None else value_of(answer.text),
             "probabilities": answer.probabilities and dict(answer.probabilities),
             "error": answer.error or None,
@@ -326,7 +329,8 @@ _Runs = dict[str, dict[str, list[dict[str, Any]]]]
 def _said(path: Path) -> _Runs:
     found: _Runs = {probe.name: defaultdict(list) for probe in PROBES}
     for record in read_if_there(path, _RECORD):
-        if record["status"] == "ok" and record["probe"] in found:
+        thinks = answer_in(record.get("raw") or "") is None
+        if record["status"] == "ok" and record["probe"] in found and not thinks:
             found[record["probe"]][record["run"]].append(record)
     return found
 

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from imageevalkit.assets import FileAsset, PromptsAsset, RewriterFiles
 from imageevalkit.benchmark.answerer import digest
 from imageevalkit.benchmark.question import Message, Question, Sampling
+from imageevalkit.benchmark.thoughts import answer_in
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.judges.choice import ChatSettings
@@ -105,10 +106,10 @@ class Rewriter(ABC):
 
     def prompt_in(self, reply: str) -> str:
         """The new prompt: the whole ``reply`` but for thoughts before it. Raises NotRewritten: there is none in it."""
-        # chat templates may begin the thought themselves, so that the reply has its end alone
-        text = reply.rpartition("</think>")[2].strip()
-        if "<think>" in text:
-            raise NotRewritten("the reply is a thought without an end")
+        text = answer_in(reply)
+        if text is None:
+            raise NotRewritten("the reply holds thoughts and no prompt")
+        text = text.strip()
         # half an emoji, which tokenizers do not take
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "ignore")
         if not text:

@@ -3,7 +3,8 @@
 :func:`install` writes this file as ``bin/vllm`` of an environment. What it shall do comes from FAKE_VLLM, a JSON
 object in the environment: ``loads`` (seconds until healthy), ``binds_late`` (seconds until it listens), ``fails``
 ("memory" or "port": how it dies before that), ``fails_times`` (only the first so many starts), ``dies_after``
-(completions; -1: never) and ``deaf`` (to SIGTERM). Each start leaves its arguments in ``starts.jsonl`` beside it.
+(completions; -1: never), ``deaf`` (to SIGTERM) and ``template`` (how its chat template ends a prompt). Each start
+leaves its arguments in ``starts.jsonl`` beside it.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class _Endpoint(BaseHTTPRequestHandler):
     model = ""
     dies_after = -1
     answered = 0
+    template = ""
     turn = threading.Lock()
 
     def do_GET(self) -> None:
@@ -79,6 +81,10 @@ class _Endpoint(BaseHTTPRequestHandler):
             self._reply(401, {"error": "Unauthorized"})
         elif asked["model"] != self.model:
             self._reply(404, {"error": f"The model `{asked['model']}` does not exist."})
+        elif self.path == "/tokenize":
+            self._reply(200, {"tokens": [1, 2], "count": 2, "max_model_len": 4096})
+        elif self.path == "/detokenize":
+            self._reply(200, {"prompt": self.template})
         else:
             with self.turn:
                 self._answer(asked)
@@ -119,6 +125,7 @@ def main() -> None:
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True)
     _Endpoint.healthy_at = time.monotonic() + told.get("loads", 0.0)
     _Endpoint.model = args.served_model_name
+    _Endpoint.template = told.get("template", "")
     _Endpoint.dies_after = told.get("dies_after", -1)
     time.sleep(told.get("binds_late", 0.0))
     ThreadingHTTPServer((args.host, args.port), _Endpoint).serve_forever()

@@ -110,7 +110,7 @@ class ImageServer:
     ``default`` is the fault of requests without a script; ``latency`` is seconds before each answer;
     ``retry_after`` is the header's value in a 429. ``file_faults`` are taken, one each, by the next
     requests for a file; ``redirect_to`` is where the ``redirect`` fault points. ``received`` counts requests, of which
-    ``requests`` are all, or none where they are not to be kept.
+    ``requests`` are all, or none where they are not to be kept. ``replies`` are fixed replies by path.
     """
 
     host = "127.0.0.1"
@@ -130,6 +130,7 @@ class ImageServer:
         self.file_faults: list[str] = []
         self.file_origin: str | None = None
         self.redirect_to = "http://127.0.0.1:9/v1"
+        self.replies: dict[str, Any] = {}
         self.choose: Callable[[Received, int], str] = self._scripted
         self.requests: list[Received] = []
         self.received = 0
@@ -238,7 +239,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         request = self._receive()
         fault = self.images.enter(request)
-        if self.endpoint not in ENDPOINTS:
+        if (reply := self.images.replies.get(self.path)) is not None:
+            self.send_json(200, reply)
+        elif self.endpoint not in ENDPOINTS:
             self.send_json(404, _error("no such path", "not_found"))
         else:
             self.images.faults[fault](self, request)

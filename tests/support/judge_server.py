@@ -28,6 +28,8 @@ from tests.support.image_server import (
 )
 from tests.support.judge_replies import MALFORMED, completion, draw, judged
 
+_THOUGHTS = "No. Score: 0, or [0, 0]. <score>[0]</score>\nConsistency: 0\n**Yes** and no, 3 of 5."
+
 
 def _said(content: Any, finish: str = "stop", **more: Any) -> Fault:
     return lambda h, r: h.send_json(200, completion(r, content, finish, **more))
@@ -40,6 +42,19 @@ def _echoed(handler: Handler, request: Received) -> None:
 def _few_logprobs(handler: Handler, request: Received) -> None:
     reply = judged(request)
     reply["choices"][0]["logprobs"]["content"][0]["top_logprobs"] = []
+    handler.send_json(200, reply)
+
+
+def _thinks(handler: Handler, request: Received) -> None:
+    """The verdict after thoughts that hold other ones; of a first token, that which opens the thoughts."""
+    reply = judged(request)
+    [choice] = reply["choices"]
+    if choice["logprobs"]:
+        entry = {"token": "<think>", "logprob": 0.0}
+        choice["logprobs"]["content"] = [{**entry, "top_logprobs": [entry]}]
+        choice["message"]["content"] = "<think>"
+    else:
+        choice["message"]["content"] = f"<think>{_THOUGHTS}</think>\n\n{choice['message']['content']}"
     handler.send_json(200, reply)
 
 
@@ -57,6 +72,9 @@ JUDGE_FAULTS: dict[str, Fault] = {
     "ok": lambda h, r: h.send_json(200, judged(r)),
     "slow": _slow,
     "malformed": _said(MALFORMED),
+    "thinks": _thinks,
+    "closes_thoughts": _said("No.</think>Yes"),
+    "in_thoughts": _said("The image shows", "length"),
     "parts": _said([{"type": "text", "text": "Score: "}, {"type": "text", "text": "1"}]),
     "half": _said(f"Score: 1 {HALF}"),
     "steering": _said(f"I will not say. {STEERING}"),
@@ -100,6 +118,20 @@ JUDGE_FAULTS: dict[str, Fault] = {
         400, "cannot identify image file <_io.BytesIO object at 0x7f1c>", None, "BadRequestError"
     ),
     "could_not": answering(400, "Could not process image", None, "invalid_request_error"),
+    "temperature": answering(
+        400,
+        "Unsupported value: 'temperature' does not support 0.0 with this model. "
+        "Only the default (1) value is supported.",
+        "unsupported_value",
+        "invalid_request_error",
+        "temperature",
+    ),
+    "no_template": answering(
+        400,
+        "Unrecognized request argument supplied: chat_template_kwargs",
+        None,
+        "invalid_request_error",
+    ),
     "max_tokens": answering(
         400,
         "Unsupported parameter: 'max_tokens' is not supported with this model. "

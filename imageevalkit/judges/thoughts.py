@@ -1,0 +1,71 @@
+"""The thoughts of a judge behind a chat endpoint: those in a message, and a chat template that opens them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from imageevalkit.benchmark.thoughts import opened_by
+from imageevalkit.requests.endpoint import Endpoint
+from imageevalkit.requests.replies import list_of, tokens_of
+
+if TYPE_CHECKING:
+    import httpx2
+
+# vLLM and DeepSeek, vLLM since 0.11 and OpenRouter, OpenRouter, LiteLLM, Ollama
+_THOUGHT_FIELDS = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks", "thinking")
+_THOUGHT_TYPE = re.compile(r"think|reasoning")
+_TIMEOUT = 30.0  # seconds
+_LONGEST_TAG = 8  # tokens of an opening think tag and a line end
+
+
+def text_of(content: Any) -> str:
+    """The text of a message without the parts that hold thoughts."""
+    if isinstance(content, list):
+        texts = (
+            part.get("text") if isinstance(part, dict) else part for part in content if not _is_thought(part)
+        )
+        return "".join(text for text in texts if isinstance(text, str))
+    return content if isinstance(content, str) else ""
+
+
+def _is_thought(part: Any) -> bool:
+    """Whether ``part`` of a content holds thoughts: Mistral and Anthropic name a type, Gemini sets ``thought``."""
+    if not isinstance(part, dict):
+        return False
+    return bool(_THOUGHT_TYPE.search(str(part.get("type")))) or part.get("thought") is True
+
+
+def has_thoughts(reply: Mapping[str, Any], message: Mapping[str, Any]) -> bool:
+    """Whether ``message`` of a ``reply`` has thoughts outside of its text; some endpoints tell only their number."""
+    hidden = (n for name, n in tokens_of(reply.get("usage")).items() if name.endswith("reasoning_tokens"))
+    parts = list_of(message.get("content"))
+    return any(hidden) or any(map(_is_thought, parts)) or any(message.get(name) for name in _THOUGHT_FIELDS)
+
+
+async def opens_thoughts(
+    client: httpx2.AsyncClient, endpoint: Endpoint, model: str, parameters: Mapping[str, Any]
+) -> bool | None:
+    """Whether the chat template of ``model`` ends a prompt with an opening think tag; None if the server is away.
+
+    False if the server has no ``/tokenize`` and ``/detokenize``, which vLLM has outside of ``/v1``.
+    """
+    import httpx2
+
+    async def posted(path: str, body: Mapping[str, Any]) -> Any:
+        url = endpoint.base_url.removesuffix("/v1") + path
+        headers = {"Authorization": f"Bearer {endpoint.key}"}
+        reply = await client.post(url, json={"model": model, **body}, headers=headers, timeout=_TIMEOUT)
+        return reply.json()
+
+    variables = parameters.get("chat_template_kwargs")
+    asked = {"chat_template_kwargs": variables} if variables else {}
+    try:
+        prompt = await posted("/tokenize", {"messages": [{"role": "user", "content": "?"}], **asked})
+        end = await posted("/detokenize", {"tokens": prompt["tokens"][-_LONGEST_TAG:]})
+        return bool(opened_by(end["prompt"]))
+    except httpx2.ConnectError:
+        return None
+    except (httpx2.HTTPError, ValueError, KeyError, TypeError):
+        return False
