@@ -22,7 +22,7 @@ from imageevalkit.benchmark.contract import Benchmark, benchmark_code
 from imageevalkit.benchmark.question import PixelRule
 from imageevalkit.cell import REPO, REWRITER_NAME
 from imageevalkit.cell.items import MODEL_NAME_MARK, SampleEntry
-from imageevalkit.errors import CellFailure, UserError, suggest, unknown
+from imageevalkit.errors import CellFailure, UserError, remedy_of_import, suggest, unknown
 from imageevalkit.guest_code import guest_code
 from imageevalkit.judges.choice import BACKENDS, JudgeChoice, JudgeOptions, JudgeSetting
 from imageevalkit.secrets import one_line
@@ -388,7 +388,7 @@ def measurer(name: str, options: Mapping[str, Any]) -> Answerer:
     except (UserError, CellFailure):
         raise
     except Exception as error:
-        why = f"{type(error).__name__}: {one_line(error)}"
+        why = f"{type(error).__name__}: {one_line(error)}{remedy_of_import(error, 'EVAL_ENV_MAP')}"
         raise UserError(f"measurer '{name}' cannot be made: {why}") from error
     if not isinstance(answerer, Answerer):
         raise UserError(f"measurer '{name}' is no Answerer (imageevalkit/benchmark/answerer.py)")

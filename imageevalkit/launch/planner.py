@@ -95,6 +95,7 @@ def make_plan(options: Options, config: Config, stamp: str = "") -> Plan:
         settings={name: dict(choice.settings) for name, choice in benchmarks.items() if choice.settings},
         parts=parts,
         cluster=cluster,
+        notes=run.notes,
     )
 
 
@@ -223,7 +224,8 @@ def _block(options: Options, benchmarks: Mapping[str, BenchmarkChoice], blocked:
         lacks = {}
         if options.makes_images:
             lacks = {
-                task: missing_of_model(model, task, options.use_api, kwargs) or lacks_of(model, kwargs)
+                task: missing_of_model(model, task, options.use_api, kwargs, options.launcher != EXPORT)
+                or lacks_of(model, kwargs)
                 for task in tasks
             }
         for name, benchmark in benchmarks.items():

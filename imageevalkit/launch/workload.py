@@ -17,6 +17,7 @@ from imageevalkit import registry
 from imageevalkit.benchmark.contract import benchmark_code
 from imageevalkit.cell import REPO, Cell
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, say
+from imageevalkit.forecast import SECONDS_OF_A_REPLY, SECONDS_OF_AN_IMAGE, Estimate
 from imageevalkit.jobs import (
     AdoptOrder,
     EvaluateOrder,
@@ -34,7 +35,7 @@ from imageevalkit.launch.process import DRIVER_PYTHON, program_of, python_of, wi
 from imageevalkit.launch.slurm import words_for_gpus
 from imageevalkit.machine import available_cores
 from imageevalkit.secrets import environ_with
-from imageevalkit.text import columns_of, counted
+from imageevalkit.text import columns_of, counted, dollars, some
 
 _TELL_AFTER = 2.0
 
@@ -100,9 +101,10 @@ def _calls_left(plan: Plan, jobs: Sequence[Job]) -> Mapping[str, int | None]:
 
 
 def describe(plan: Plan) -> tuple[str, ExitStatus]:
-    """One line per job and per cell, and FAILED when a cell cannot start or cannot be counted.
+    """Returns the plan in words, and FAILED if a cell cannot start or cannot be counted.
 
-    Datasets are read in the driver's environment, what evaluators ask is counted in theirs.
+    There is a line for each job and cell, then the notes of the plan and its totals. Datasets are read in the driver's
+    environment; the questions of evaluators are counted in theirs.
     """
     order = "side by side" if plan.parallel else "one after another"
     if plan.parallel is None and any(job.follows for job in plan.jobs):
@@ -113,6 +115,7 @@ def describe(plan: Plan) -> tuple[str, ExitStatus]:
     status = ExitStatus.FAILED if plan.blocked else ExitStatus.COMPLETE
     requests = {job.name: _requests(plan, job) for job in plan.jobs}
     _ask_all(plan, itertools.chain(*requests.values()))
+    estimates = list[Estimate]()
     for job in plan.jobs:
         # the script of an evaluation says less than the environment it runs in
         is_evaluation = isinstance(job.order, EvaluateOrder)
@@ -125,11 +128,54 @@ def describe(plan: Plan) -> tuple[str, ExitStatus]:
             served = ", ".join(job.cells)
             lines.append(f"  serves {job.order.judge} ({job.order.command[0]}) to {served}")
         for request in requests[job.name]:
-            for cell, (line, was_counted) in zip(request.text["cells"], request.told, strict=True):
-                lines.append(f"  {cell}: {line}")
+            for cell, (estimate, was_counted) in zip(request.text["cells"], request.told, strict=True):
+                found = Estimate(*estimate)
+                # copies of a local model share its images
+                copies = max(1, job.gpus_at_most // job.gpus) if job.gpus else 1
+                estimates.append(found._replace(seconds=found.seconds / copies))
+                lines.append(f"  {cell}: {found.text}")
                 status = status if was_counted else ExitStatus.FAILED
-    lines += [f"blocked {cell}: {reason}" for cell, reason in plan.blocked.items()]
-    return "\n".join(lines), status
+    blocked: dict[str, list[str]] = {}
+    for cell, reason in plan.blocked.items():
+        blocked.setdefault(reason, []).append(cell)
+    lines += [f"blocked {some(cells, ', ')}: {reason}" for reason, cells in blocked.items()]
+    lines += [f"note: {note}" for note in plan.notes]
+    return "\n".join([*lines, *_totals(estimates, len(plan.blocked))]), status
+
+
+def _totals(estimates: Sequence[Estimate], blocked: int) -> list[str]:
+    """Returns images, requests, dollars and minutes of all ``estimates`` together, in words, a few lines.
+
+    So many cells are ``blocked``, and not among them.
+    """
+    images, requests, unpriced = (
+        sum(getattr(one, name) for one in estimates) for name in ("images", "requests", "unpriced")
+    )
+    usd = math.fsum(one.usd for one in estimates)
+    money = f"about {dollars(usd)}" if usd else "" if unpriced else "nothing to pay"
+    if unpriced:
+        money += f"{' and ' * bool(money)}{counted(unpriced, 'request')} of unknown price"
+    seconds = math.fsum(
+        max(one.seconds / one.at_once, 60 * one.requests / (one.per_minute or math.inf))
+        for one in estimates
+        if not one.batch
+    )
+    parts = [f"{counted(images, 'image')} to make", counted(requests, "API request"), money]
+    parts += [f"about {counted(math.ceil(seconds / 60), 'minute')}"] * bool(seconds)
+    parts += ["up to 24 hours for batches"] * any(one.batch for one in estimates)
+    lines = [f"total: {', '.join(parts)}"]
+    if seconds and (at_once := {one.at_once for one in estimates if one.requests and not one.batch}):
+        lines.append(
+            f"  assumed: {SECONDS_OF_AN_IMAGE:g} s for an image where none was made before, {SECONDS_OF_A_REPLY:g} s "
+            f"for a judge's reply, {max(at_once)} requests at a time (--num_workers)"
+        )
+    if untimed := list(dict.fromkeys(one.untimed for one in estimates if one.untimed)):
+        lines.append(
+            f"  not in it: the time that this machine takes for {some(untimed, ', ')}; --limit 4 tries it"
+        )
+    if blocked:
+        lines.append(f"  not in it: {counted(blocked, 'blocked cell')}")
+    return lines
 
 
 def gpus_of(job: Job) -> str:
@@ -238,7 +284,7 @@ def _ask(plan: Plan, of_benchmarks: Sequence[Sequence[_Request]]) -> None:
             return
         last = (said.strip().splitlines() or [f"no answer ({error})"])[-1]
         for request in asked:
-            request.told = [(f"unknown: {last}", False) for _ in request.text["cells"]]
+            request.told = [(Estimate(f"unknown: {last}"), False) for _ in request.text["cells"]]
 
 
 _NOTHING, _READY = "-", "ready"
