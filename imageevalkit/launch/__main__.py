@@ -17,6 +17,7 @@ from imageevalkit.jobs import USABLE, GenerateOrder, cell_of
 from imageevalkit.launch import cluster, export, runs
 from imageevalkit.launch.config import Config, read_config
 from imageevalkit.launch.display import print_repeats, print_report
+from imageevalkit.launch.listing import listing
 from imageevalkit.launch.local import run_plan
 from imageevalkit.launch.models import makers
 from imageevalkit.launch.options import EXPORT, Options, is_set, options_over, parse, resolve
@@ -24,7 +25,7 @@ from imageevalkit.launch.planner import make_plan
 from imageevalkit.launch.rounds import run_rounds, told_of_rounds
 from imageevalkit.launch.slurm import Slurm
 from imageevalkit.launch.watch import watch
-from imageevalkit.launch.workload import describe, listing, with_gpus_of_work
+from imageevalkit.launch.workload import describe, with_gpus_of_work
 from imageevalkit.machine import garbage_collection, require
 from imageevalkit.secrets import one_line
 from imageevalkit.text import counted

@@ -138,12 +138,16 @@ _PARAMETERS = """
 _RESEMBLES = 0.75
 
 
-def notes_of_kwargs(model: str, setting: Mapping[str, Any]) -> list[str]:
-    """Returns a note on each request parameter in a resolved ``setting`` that looks like a misspelt known one.
+def notes_of_setting(model: str, setting: Mapping[str, Any]) -> list[str]:
+    """Returns what a user should know of a resolved ``setting`` before the run starts, a line each.
 
-    An endpoint may take parameters that nobody here knows, so that they are sent all the same.
+    That is a local path that does not exist, and each request parameter that looks like a misspelt known one: an
+    endpoint may take parameters that nobody here knows, so that they are sent all the same.
     """
-    models = registry.models()
+    models, path = registry.models(), str(setting["model_path"])
+    if not setting.get("api") and path:
+        problem = missing_path([weights_at(path, None)])
+        return [f"model '{model}': model_path: {problem}"] if problem else []
     if setting["module"] not in {one["module"] for one in models.API_SETTINGS.values()}:
         return []
     kwargs = setting["model_kwargs"]
@@ -240,7 +244,8 @@ def missing_of_model(
         if own := [f"{name}={kwargs[name]}" for name in ("model_path", "revision") if name in kwargs]:
             options += f' --custom_model_kwargses "{",".join(own)}"'
         assets = model_needs(model, use_api, kwargs, [task]).assets
-        if runs_here and (problem := missing_path(assets)):
+        # a class may have no use for the path of its entry, but for the path that its user gives
+        if runs_here and "model_path" in kwargs and (problem := missing_path(assets)):
             return f"model {model}: model_path: {problem}"
         missing = why_missing(assets, options)
     except CellFailure as failure:

@@ -39,10 +39,10 @@ from imageevalkit.launch.models import (
     check_kwargs,
     entry_name,
     model_needs,
-    notes_of_kwargs,
+    notes_of_setting,
     resolve_model,
 )
-from imageevalkit.launch.options import LOCAL, Options
+from imageevalkit.launch.options import EXPORT, LOCAL, Options
 from imageevalkit.launch.process import DRIVER_PYTHON, program_of, python_of
 from imageevalkit.locks import why_of_one_machine
 from imageevalkit.requests.endpoint import Endpoint
@@ -216,12 +216,13 @@ def generate_jobs(run: Run, after: Sequence[str] = ()) -> list[Job]:
                     settings[task]["rewriting"] = told
         for setting in settings.values():
             check_kwargs(model, setting, run.options)
-            for note in notes_of_kwargs(model, setting):
-                run.note(note)
         environment = run.config.map("INFER_ENV_MAP").get(entry_name(model), "")
         python = python_of(environment, f"model {model}", f"--model {model}")
         if not run.open_cells(model):
             continue
+        for setting in settings.values():
+            for note in notes_of_setting(model, setting) if run.options.launcher != EXPORT else ():
+                run.note(note)
         if all(setting.get("api") for setting in settings.values()):
             together.setdefault(python, {})[model] = settings
         else:
