@@ -110,7 +110,7 @@ def _problem_of(cls: type[Benchmark]) -> str:
     lacks = sorted({*cls.__abstractmethods__, *unset})
     if lacks:
         return f"class {cls.__name__} lacks {', '.join(lacks)} ({_CONTRACT})"
-    for attribute in ("by", "grades", "official_headline", "official_judges", "unbounded"):
+    for attribute in ("by", "grades", "item_values", "official_headline", "official_judges", "unbounded"):
         if isinstance(value := vars(cls).get(attribute), str):
             return f"the {attribute} of class {cls.__name__} is {value!r}, and must be a tuple: ({value!r},)"
     return "" if cls.task in TASKS else f"the task of {cls.name} is '{cls.task}': use {', '.join(TASKS)}"

@@ -73,6 +73,17 @@ def result_of(checkout: Path, cell: str) -> dict[str, object]:
             ["--model_names", "reference-noise", "--ds_names", "quicktext", "--judges", "quicktxt=ppocr"],
             "--judges names unknown benchmark 'quicktxt' (did you mean 'quicktext'?)",
         ),
+        (
+            [
+                "--model_names",
+                "reference-noise",
+                "--ds_names",
+                "wise",
+                "--relations",
+                "wise=realism/2,consistancy/2",
+            ],
+            "--relations: wise: there is no metric 'consistancy/2' of items (did you mean 'consistency'?)",
+        ),
         (["--model_names", "../escaped", "--ds_names", "quicktext", "--use_api", "true"], "cannot be a name"),
         (
             ["--model_names", "comparisons", "--ds_names", "quicktext", "--use_api", "true"],

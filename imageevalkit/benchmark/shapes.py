@@ -122,6 +122,11 @@ class Grades(PromptFile):
     grades: ClassVar[Sequence[str]]
     scale: ClassVar[tuple[float, float]] = (0, 10)
 
+    @property
+    def item_values(self) -> Sequence[str]:  # type: ignore[override]
+        """Those of :meth:`values`; a class that overrides it may have others."""
+        return ("overall", *self.grades) if type(self).values is Grades.values else ()
+
     def parse(self, question: Question, answer: Answer) -> dict[str, float]:
         """The grades by name: the last number that stands behind each name."""
         found, text = {}, answer.text or ""
@@ -150,6 +155,8 @@ class OfficialScript(Benchmark):
     What it prints is in the log, the files it writes are in ``official/``. Its ``metrics.json`` has the metrics, or
     :meth:`read` finds them elsewhere.
     """
+
+    needs_all_items = "its official program scores the whole set"
 
     _files: Mapping[str, bytes] = {}
 

@@ -109,6 +109,13 @@ class BenchmarkChoice:
         return REPO / "eval" / f"{self.name}.sh"
 
     @property
+    def needs_all_items(self) -> str:
+        """Why ``--until`` cannot stop it early; empty if it may."""
+        if self.benchmark is None:
+            return f"{self.script.relative_to(REPO).as_posix()} evaluates all of its images together"
+        return self.benchmark.needs_all_items
+
+    @property
     def files(self) -> BenchmarkFiles:
         """What prefetch gets for it."""
         return self.benchmark.files() if self.benchmark else BenchmarkFiles(self.name)
