@@ -145,6 +145,19 @@ class Arguments(argparse.ArgumentParser):
         raise UserError(f"{message} (see {self.prog} --help)")
 
 
+def remedy_of_import(error: BaseException, environments: str) -> str:
+    """Returns what to do if ``error`` is a missing package: ``environments`` is the map that names another environment.
+
+    Empty for any other error.
+    """
+    if not isinstance(error, ModuleNotFoundError):
+        return ""
+    here = Path(sys.prefix)
+    if here.resolve() == (_REPO / ".venv").resolve():
+        return f"; it runs in the driver's environment .venv: name one with that package in {environments} (config.sh)"
+    return f"; install that package in {here}, or name another environment in {environments} (config.sh)"
+
+
 _REPO = Path(__file__).resolve().parents[1]
 # where a user's own rules and datasets are
 _CODE = ("benchmarks", "infer/custom_datasets/dataset_cls")

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import MODEL_NAME_MARK, Item, as_shown, drawn, entries_of, placed
@@ -61,7 +61,32 @@ class Datasets:
         return self._untouched(Cell(MODEL_NAME_MARK, cell.benchmark), limit, asked)
 
 
-Forecast = Callable[[Cell], str | int]
+SECONDS_OF_AN_IMAGE, SECONDS_OF_A_REPLY = 20.0, 3.0
+"""What a plan assumes of an API that has made no image of the cell yet, and of a judge behind an endpoint."""
+
+
+class Estimate(NamedTuple):
+    """What a stage would do for a cell: a line for the user, and what the totals of a plan add up.
+
+    ``images`` are to be made, ``requests`` go to APIs. ``usd`` is the price of those requests; ``unpriced`` counts the
+    ones whose price is not known. ``seconds`` is how long the work takes one after another; ``untimed`` says whose time
+    is not known (empty: it is in ``seconds``). ``at_once`` of the requests are in flight, at most ``per_minute``.
+    """
+
+    text: str
+    images: int = 0
+    requests: int = 0
+    usd: float = 0.0
+    unpriced: int = 0
+    seconds: float = 0.0
+    untimed: str = ""
+    at_once: int = 1
+    per_minute: float | None = None
+    batch: bool = False
+
+
+Forecast = Callable[[Cell], Estimate]
+Count = Callable[[Cell], int]
 
 
 @contextlib.contextmanager
@@ -77,21 +102,24 @@ def stdout_kept() -> Iterator[None]:
         os.close(own)
 
 
-def tell_forecasts(forecast_of: Callable[[Mapping[str, Any], Datasets], Forecast]) -> ExitStatus:
-    """For each request a list of ``[told, counted]``, one for each of its cells; one that fails is not counted."""
+def tell_forecasts(forecast_of: Callable[[Mapping[str, Any], Datasets], Forecast | Count]) -> ExitStatus:
+    """Print, for each request, a list of ``[estimate, counted]``, one for each cell; a cell that fails is not counted.
+
+    An estimate is the list of the fields of :class:`Estimate`.
+    """
     gc.disable()  # of 100,000 questions none is garbage, and looking for some takes a quarter of the time
     asked = json.load(sys.stdin)
     datasets = Datasets(asked["settings"])
     # a benchmark is made once for all cells of which the same is asked
     forecast_for = functools.cache(lambda request: forecast_of(json.loads(request), datasets))
 
-    def told(forecast: Forecast, key: str) -> tuple[str | int, bool]:
+    def told(forecast: Forecast | Count, key: str) -> tuple[Estimate | int, bool]:
         try:
             with guest_code():
                 return forecast(cell_of(key)), True
         except Exception as error:  # a fault in one dataset class or benchmark must not hide the other cells
             said = one_line(error, 300) if isinstance(error, CellFailure) else said_of(error)
-            return f"unknown: {said}", False
+            return Estimate(f"unknown: {said}"), False
 
     answers = []
     with stdout_kept():

@@ -256,6 +256,8 @@ class Plan:
     parts: list[Job] = field(default_factory=list)
     cluster: Cluster | None = None
     """None: it runs on this machine."""
+    notes: list[str] = field(default_factory=list)
+    """What the user should know before the run starts, a line each."""
 
     @property
     def path(self) -> Path:

@@ -24,7 +24,7 @@ from imageevalkit.benchmark.contract import Benchmark, benchmark_code
 from imageevalkit.benchmark.question import PixelRule
 from imageevalkit.cell import REPO, REWRITER_NAME
 from imageevalkit.cell.items import MODEL_NAME_MARK, SampleEntry
-from imageevalkit.errors import CellFailure, UserError, suggest, unknown
+from imageevalkit.errors import CellFailure, UserError, remedy_of_import, suggest, unknown
 from imageevalkit.guest_code import guest_code
 from imageevalkit.judges.choice import BACKENDS, JudgeChoice, JudgeOptions, JudgeSetting
 from imageevalkit.secrets import one_line
@@ -112,7 +112,7 @@ def _problem_of(cls: type[Benchmark]) -> str:
     lacks = sorted({*cls.__abstractmethods__, *unset})
     if lacks:
         return f"class {cls.__name__} lacks {', '.join(lacks)} ({_CONTRACT})"
-    for attribute in ("by", "grades", "official_headline", "official_judges", "unbounded"):
+    for attribute in ("by", "grades", "item_values", "official_headline", "official_judges", "unbounded"):
         if isinstance(value := vars(cls).get(attribute), str):
             return f"the {attribute} of class {cls.__name__} is {value!r}, and must be a tuple: ({value!r},)"
     return "" if cls.task in TASKS else f"the task of {cls.name} is '{cls.task}': use {', '.join(TASKS)}"
@@ -437,7 +437,7 @@ def measurer(name: str, options: Mapping[str, Any]) -> Answerer:
     except (UserError, CellFailure):
         raise
     except Exception as error:
-        why = f"{type(error).__name__}: {one_line(error)}"
+        why = f"{type(error).__name__}: {one_line(error)}{remedy_of_import(error, 'EVAL_ENV_MAP')}"
         raise UserError(f"measurer '{name}' cannot be made: {why}") from error
     if not isinstance(answerer, Answerer):
         raise UserError(f"measurer '{name}' is no Answerer (imageevalkit/benchmark/answerer.py)")

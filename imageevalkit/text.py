@@ -12,7 +12,7 @@ import math
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 _STEERING = re.compile(
@@ -43,6 +43,16 @@ def csv_text(rows: Iterable[Iterable[Any]], line_end: str = "\n") -> str:
 def counted(number: int, noun: str) -> str:
     """``number`` with its ``noun``, which becomes plural with an s: ``1 cell``, ``2 cells``."""
     return f"{number} {noun}{'s' * (number != 1)}"
+
+
+_MOST_NAMED = 5
+
+
+def some(words: Sequence[str], separator: str = "; ", more: str = "") -> str:
+    """Returns the first five of ``words``, joined, and how many there are besides; ``more`` ends that."""
+    left = len(words) - _MOST_NAMED
+    named = separator.join(words[:_MOST_NAMED])
+    return f"{named}{separator}and {left} more{more}" if left > 0 else named
 
 
 def decimals(value: float, digits: int) -> str:

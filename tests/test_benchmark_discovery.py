@@ -72,7 +72,7 @@ def test_one_file_is_a_benchmark_and_its_variant(checkout: Path) -> None:
     add(find_no_text(checkout), "signs", SIGNS)
     listed = run_eval(checkout, "--list").stdout
     for name in ("street-signs", "large-signs"):
-        assert re.search(rf"\n  {name} +t2i +2 +ppocr +ready\n", listed), listed
+        assert re.search(rf"\n  {name} +t2i +2 +yes +- +- +- +ppocr\n", listed), listed
     run = run_eval(checkout, "--model_names", "reference-typeset", "--ds_names", "street-signs;large-signs")
     assert run.returncode == 0, run.stdout + run.stderr
     for name in ("street-signs", "large-signs"):
@@ -228,7 +228,7 @@ def test_two_of_one_name_are_both_told_and_block_that_name_alone(checkout: Path,
     says = f"benchmark 'street-signs' is in {files}: give one of them another name"
     assert run_eval(checkout, "--list").stdout.count(f"\n  {says}\n") == 1
     status, said = plan(checkout, "--ds_names", f"street-signs;large-signs;{copy}")
-    assert status == 1 and said.count("blocked") == 1
+    assert status == 1 and said.count("\nblocked ") == 1
     assert f"blocked reference-typeset/street-signs: {says}" in said
 
 
@@ -308,6 +308,6 @@ def test_a_foreign_one_of_a_name_that_is_taken_is_told_and_hides_nothing(checkou
     line = 'DATASET_SETTINGS["quicktext"] = DatasetSetting("edit", ".dataset_cls.mine", "Mine")'
     registry.write_text(f"{registry.read_text()}\n{line}\n")
     listed = run_eval(checkout, "--list").stdout
-    assert re.search(r"\n  quicktext +t2i +48 +ppocr +ready\n", listed), listed
+    assert re.search(r"\n  quicktext +t2i +48 +yes +- +- +- +ppocr\n", listed), listed
     assert "'quicktext' is the benchmark in benchmarks/quicktext/benchmark.py: use another name" in listed
     assert plan(checkout, "--ds_names", "quicktext")[0] == 0

@@ -73,6 +73,17 @@ def result_of(checkout: Path, cell: str) -> dict[str, object]:
             ["--model_names", "reference-noise", "--ds_names", "quicktext", "--judges", "quicktxt=ppocr"],
             "--judges names unknown benchmark 'quicktxt' (did you mean 'quicktext'?)",
         ),
+        (
+            [
+                "--model_names",
+                "reference-noise",
+                "--ds_names",
+                "wise",
+                "--relations",
+                "wise=realism/2,consistancy/2",
+            ],
+            "--relations: wise: there is no metric 'consistancy/2' of items (did you mean 'consistency'?)",
+        ),
         (["--model_names", "../escaped", "--ds_names", "quicktext", "--use_api", "true"], "cannot be a name"),
         (
             ["--model_names", "comparisons", "--ds_names", "quicktext", "--use_api", "true"],
@@ -199,6 +210,50 @@ def test_dry_run_counts_and_starts_nothing(checkout: Path) -> None:
     assert "reference-noise/quicktext: 6 of 6 questions to ask of ppocr-v4" in run.stdout
     assert not (checkout / "output").exists()
     assert not (checkout / "log").exists()
+
+
+_OF_AN_API = ["--model_names", "gpt-image-2", "--use_api", "true", "--ds_names", "quicktext", "--limit", "6"]
+
+
+@needs_driver_env
+def test_dry_run_needs_no_key_and_adds_up_images_requests_dollars_and_minutes(checkout: Path) -> None:
+    run = run_eval(checkout, *_OF_AN_API, "--dry_run", API_KEY="", BASE_URL="")
+    assert run.returncode == 0, outcome_lines(run)
+    assert "note: API_KEY is not set: this plan needs no key, the run does" in run.stdout
+    assert "total: 6 images to make, 6 API requests, about $1.27, about 1 minute\n" in run.stdout
+    assert "  not in it: the time that this machine takes for ppocr-v4" in run.stdout
+    real = run_eval(checkout, *_OF_AN_API, API_KEY="", BASE_URL="")
+    assert real.returncode == 2
+    assert "API_KEY is not set: set it in config.local.sh" in real.stderr
+    judged = ["--model_names", "reference-noise", "--ds_names", "wise", "--dry_run"]
+    assert "API_KEY is not set" not in run_eval(checkout, *judged, API_KEY="").stderr
+
+
+@needs_driver_env
+def test_dry_run_notes_a_request_parameter_that_looks_misspelt(checkout: Path) -> None:
+    kwargs = "sise=1024x1024,quality=low,extra_body={'steps':4}"
+    run = run_eval(checkout, *_OF_AN_API, "--custom_model_kwargses", kwargs, "--dry_run", API_KEY="k-0815")
+    assert run.returncode == 0, outcome_lines(run)
+    assert "note: model 'gpt-image-2': the request parameter 'sise' is sent as it is; if you mean 'size'" in (
+        run.stdout
+    )
+    assert "'quality'" not in run.stdout and "'steps'" not in run.stdout
+
+
+@needs_driver_env
+def test_dry_run_tells_a_model_path_that_does_not_exist(checkout: Path, tmp_path: Path) -> None:
+    add_model(checkout, "slow-noise", "SlowNoise", SLOW_NOISE)
+    base = ["--model_names", "slow-noise", "--ds_names", "quicktext;many", "--limit", "1"]
+    add_benchmark(checkout, "many", "Many", MANY)
+    for path, status in ((tmp_path / "none", 1), (tmp_path, 0), ("s3://bucket/none", 0), ("owner/none", 0)):
+        run = run_eval(checkout, *base, "--dry_run", "--custom_model_kwargses", f"model_path={path}")
+        assert run.returncode == status, outcome_lines(run)
+    missing = run_eval(
+        checkout, *base, "--dry_run", "--custom_model_kwargses", f"model_path={tmp_path / 'none'}"
+    )
+    told = f"blocked slow-noise/quicktext, slow-noise/many: model slow-noise: model_path: there is no {tmp_path}/none"
+    assert told in missing.stdout
+    assert "not in it: 2 blocked cells" in missing.stdout
 
 
 _LOGS_READING = """

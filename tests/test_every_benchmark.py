@@ -331,6 +331,31 @@ def test_what_items_give_makes_each_metric(kit: Kit, undisturbed: Run, benchmark
             assert len({part.item for part in metric.parts}) == metric.n
 
 
+@of_all
+def test_its_class_names_the_values_of_its_items(kit: Kit, undisturbed: Run, benchmark: str) -> None:
+    cls = registry.benchmark_class(benchmark)
+    assert cls
+    named = registry.make_benchmark(benchmark, {}, "").item_values
+    assert {name for one in undisturbed[benchmark].scores for name in one["values"]} <= {*named}
+
+
+@of_all
+def test_its_class_says_whether_a_part_of_its_items_can_tell_two_models_apart(
+    kit: Kit, undisturbed: Run, benchmark: str
+) -> None:
+    """--until says before the first image what it would else find after a round."""
+    result = read_result(kit.cell("undisturbed", benchmark) / "result.json")
+    found = with_parts(result, undisturbed[benchmark].scores, {}).metrics
+    items = {one["item"] for one in undisturbed[benchmark].scores}
+    can_tell = all(
+        [part.item for part in found[name].parts if part.weight == 1]
+        == [*dict.fromkeys(part.item for part in found[name].parts)]
+        and {part.item for part in found[name].parts} == items
+        for name in result.headline
+    )
+    assert can_tell == (not registry.make_benchmark(benchmark, {}, "").needs_all_items)
+
+
 @pytest.fixture(scope="module")
 def second(kit: Kit, undisturbed: Run) -> Run:
     return kit.run("undisturbed", kit.names)

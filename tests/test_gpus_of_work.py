@@ -50,7 +50,7 @@ def order(overwrite: bool = False, retry_refused: bool = False, **kwargs: Any) -
 
 def left(cells: list[str], given: GenerateOrder, enough: int) -> int:
     calls = calls_of({"order": vars(given), "enough": enough, "shard": ""}, Datasets())
-    return sum(int(calls(cell_of(key))) for key in cells)
+    return sum(calls(cell_of(key)) for key in cells)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -208,6 +209,39 @@ def test_money_is_for_what_counts_in_all_cells_first(judged_runs: Judged) -> Non
     assert "not all was asked again: --max_cost" in log
     spent = sum(one.result(name)["provenance"]["judge_usd"] for name in BENCHMARKS)
     assert paid < spent <= 1.3 * paid
+
+
+def test_answers_of_another_host_are_reused_and_mentioned_and_repeats_are_told(judged_runs: Judged) -> None:
+    one = judged_runs
+    shutil.rmtree(one.checkout / "output", ignore_errors=True)
+    price = "price={'text_input':1.0,'text_output':0.0}"
+    first = one.run(benchmarks=("wise",), limit=12, kwargs=price)
+    assert first.returncode == 0 and "reused" not in first.stdout, first.stdout + first.stderr
+    assert one.asked() == 12
+    elsewhere = f"{price},base_url={one.server.base_url.replace('127.0.0.1', 'localhost')}"
+    told = "12 answers reused from 127.0.0.1, and this run asks localhost: --judge_repeats 100 asks some of them again"
+    words = [
+        word.replace(f"base_url={one.server.base_url},", "")
+        for word in one.words(limit=12, benchmarks=("wise",), kwargs=elsewhere)
+    ]
+    for more in ([], ["--dry_run"]):
+        again = run_eval(one.checkout, *words, *more, API_KEY="sk-judge-4711-key")
+        assert again.returncode == 0 and told in again.stdout, again.stdout + again.stderr
+    assert one.asked() == 0 and told in str(one.result("wise")["notes"])
+    repeated = one.run("--judge_repeats", "5", benchmarks=("wise",), limit=12, kwargs=price)
+    count = one.asked()
+    assert count >= 5 + 2 * len(PROBES)
+    line = re.search(
+        r"judge noise: 0 of 5 repeated answers changed, overall ± 0 \((\d+) requests for it, \$(\S+)\)",
+        repeated.stdout,
+    )
+    assert line and int(line[1]) == count and float(line[2]) > 0, repeated.stdout
+    shutil.rmtree(one.folder("wise"))
+    bounded = ["--judge_repeats", "5", "--max_cost", "5"]
+    apart = one.run(*bounded, benchmarks=("wise",), limit=12, kwargs=price)
+    assert re.search(
+        r"repeat:reference-typeset/wise: complete: .*judge noise: 0 of 5 repeated", apart.stdout
+    ), apart.stdout
 
 
 def test_the_plan_tells_what_is_asked_again(judged_runs: Judged) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from imageevalkit.assets import BenchmarkFiles, FileAsset, TableAsset
 from imageevalkit.cell import REPO
 from imageevalkit.launch.benchmarks import BenchmarkChoice, choose_benchmark
 from imageevalkit.launch.config import Config
+from imageevalkit.launch.listing import listing
 from imageevalkit.launch.models import model_tasks
-from imageevalkit.launch.workload import listing
 from tests.support.fake_vllm import install
 from tests.support.mirror import shared_mirror
 from tests.support.trig_data import write_rows
@@ -29,78 +30,158 @@ def nothing_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BenchmarkChoice, "check_dataset", lambda benchmark: 1000)
 
 
-def rows(listed: str) -> dict[str, list[str]]:
-    """The columns of each row by the name in the first."""
-    cells = [re.split(" {2,}", line.strip()) for line in listed.splitlines() if line.startswith("  ")]
-    return {name: columns for name, *columns in cells}
+COLUMNS = {
+    "Models": ("task", "environment", "weights", "key"),
+    "Benchmarks": ("task", "items", "environment", "data", "weights", "key", "evaluator"),
+}
 
 
-def state_of_wise(judge: str, kwargs: str = "", environments: dict[str, str] | None = None) -> str:
-    maps = {
-        "JUDGE_MAP": {"wise": judge},
-        "JUDGE_KWARGS_MAP": {judge: kwargs},
-        "EVAL_ENV_MAP": environments or {},
-    }
-    return rows(listing(Config(maps=maps)))["wise"][-1]
+def rows(listed: str) -> dict[str, dict[str, str]]:
+    """The columns of each row by the name in the first; "problem" is on the line below."""
+    found: dict[str, dict[str, str]] = {}
+    columns: Sequence[str] = ()
+    for line in listed.splitlines():
+        name, *cells = re.split(" {2,}", line.strip())
+        if name in COLUMNS:
+            columns = COLUMNS[name]
+        elif not name:
+            columns = ()
+        elif columns and line.startswith("      "):
+            found[[*found][-1]]["problem"] = line.strip()
+        elif columns:
+            found[name] = dict(zip(columns, cells, strict=True))
+    return found
+
+
+def listed_with(maps: Mapping[str, Mapping[str, str]]) -> tuple[dict[str, dict[str, str]], str]:
+    """The rows, and what gets what is missing."""
+    listed = listing(Config(maps={name: dict(one) for name, one in maps.items()}))
+    return rows(listed), listed.partition("To get what is missing")[2]
+
+
+def wise(
+    judge: str, kwargs: str = "", environments: Mapping[str, str] | None = None
+) -> tuple[dict[str, str], str]:
+    found, how = listed_with(
+        {
+            "JUDGE_MAP": {"wise": judge},
+            "JUDGE_KWARGS_MAP": {judge: kwargs},
+            "EVAL_ENV_MAP": environments or {},
+        }
+    )
+    return found["wise"], how
 
 
 def test_an_api_needs_its_own_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert state_of_wise("openai:m").startswith("its judge: API_KEY is not set")
-    assert "LAB_API_KEY is not set" in state_of_wise("openai:m", "api_key_env=LAB_API_KEY")
+    assert wise("openai:m")[0]["key"] == "no"
+    row, how = wise("openai:m", "api_key_env=LAB_API_KEY")
+    assert row["key"] == "no"
+    assert "set LAB_API_KEY in config.local.sh or the environment (wise)" in how
+    assert "set API_KEY in config.local.sh or the environment (gpt-image-1.5," in how
     monkeypatch.setenv("LAB_API_KEY", "sk-0815-4711")
-    assert state_of_wise("openai:m", "api_key_env=LAB_API_KEY") == "ready"
-    assert "must look like https://host/v1" in state_of_wise(
-        "openai:m", "api_key_env=LAB_API_KEY,base_url=gpu1"
-    )
+    assert wise("openai:m", "api_key_env=LAB_API_KEY")[0]["key"] == "yes"
+    row, _ = wise("openai:m", "api_key_env=LAB_API_KEY,base_url=gpu1")
+    assert "must look like https://host/v1" in row["problem"]
+
+
+def test_a_model_behind_an_api_has_no_key_until_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was listed as ready."""
+    shown = {"task": "t2i, edit, subject", "environment": "yes", "weights": "-"}
+    assert listed_with({})[0]["gpt-image-2"] == {**shown, "key": "no"}
+    monkeypatch.setenv("API_KEY", "sk-0815-4711")
+    found, how = listed_with({})
+    assert found["gpt-image-2"] == {**shown, "key": "yes"}
+    assert "set API_KEY" not in how
+
+
+def test_weights_are_looked_for_beside_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model with its environment, and without its weights, was listed as ready."""
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    (tmp_path / "envs/diffusers/bin").mkdir(parents=True)
+    (tmp_path / "envs/diffusers/bin/python").symlink_to(sys.executable)
+    environments = {"INFER_ENV_MAP": {"flux.1-dev": "diffusers", "diffusers": "diffusers", "bagel": "absent"}}
+
+    def shown(name: str) -> tuple[str, str]:
+        row = listed_with(environments)[0][name]
+        return row["environment"], row["weights"]
+
+    assert shown("flux.1-dev") == ("yes", "1st run")
+    assert shown("diffusers") == ("yes", "no"), "the folder of its entry is not there"
+    assert shown("bagel") == ("no", "no"), "nobody but prefetch gets its authors' code"
+    assert shown("reference-noise") == ("yes", "-")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert shown("flux.1-dev") == ("yes", "no")
+    how = listed_with(environments)[1]
+    assert re.search(r"environment of a model +bash utils/make_env\.sh --model NAME\n", how)
+    assert re.search(r"weights of a model +bash utils/prefetch\.sh --model_names NAME\n", how)
+
+
+def test_data_that_is_not_here_is_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (listed_with({})[0]["wise"]["data"], listed_with({})[0]["quicktext"]["data"]) == ("yes", "-")
+    monkeypatch.setattr(BenchmarkFiles, "problems", lambda files: ["no data"])
+    found, how = listed_with({})
+    assert found["wise"]["data"] == "no"
+    assert "bash utils/prefetch.sh --ds_names NAME" in how
 
 
 def test_a_server_that_runs_already_needs_nothing_here() -> None:
-    build = "needs its environment: bash utils/make_env.sh --judge vllm"
-    assert state_of_wise("vllm:org/q") == build
-    assert state_of_wise("vllm:org/q", "base_url=http://gpu1:8000/v1") == "ready"
-    assert "base_url must hold a URL" in state_of_wise("vllm:org/q", "base_url=gpu1:8000")
+    row, how = wise("vllm:org/q")
+    assert row["environment"] == "no"
+    assert "bash utils/make_env.sh --judge vllm (" in how
+    row, _ = wise("vllm:org/q", "base_url=http://gpu1:8000/v1")
+    assert (row["environment"], row["weights"], row["key"]) == ("yes", "-", "-")
+    assert "base_url must hold a URL" in wise("vllm:org/q", "base_url=gpu1:8000")[0]["problem"]
 
 
 def test_a_judge_of_this_machine_needs_its_environment(tmp_path: Path) -> None:
     install(tmp_path / "envs/mine")
-    assert state_of_wise("vllm:org/q", "environment=mine") == "ready"
-    assert state_of_wise("vllm:org/q", environments={"vllm": "mine"}) == "ready"
-    assert "--judge transformers" in state_of_wise("transformers:org/q")
-    assert "--judge transformers" in state_of_wise("transformers:org/q", "environment=mine"), (
-        "no Python in it"
-    )
+    assert wise("vllm:org/q", "environment=mine")[0]["environment"] == "yes"
+    assert wise("vllm:org/q", environments={"vllm": "mine"})[0]["environment"] == "yes"
+    row, how = wise("transformers:org/q")
+    assert (row["environment"], row["weights"]) == ("no", "1st run")
+    assert "--judge transformers" in how
+    assert wise("transformers:org/q", "environment=mine")[0]["environment"] == "no", "no Python in it"
 
 
 @pytest.mark.parametrize("key", ["encoders", "oneig"])
 def test_an_environment_is_built_by_the_entry_that_names_it(key: str) -> None:
-    lines = listing(Config(maps={"EVAL_ENV_MAP": {key: "absent"}})).splitlines()
-    [line] = [line for line in lines if line.split()[:1] == ["oneig"]]
-    assert line.endswith(f"needs its environment: bash utils/make_env.sh --benchmark {key}")
+    found, how = listed_with({"EVAL_ENV_MAP": {key: "absent"}})
+    assert found["oneig"]["environment"] == "no"
+    assert f"bash utils/make_env.sh --benchmark {key}" in how
 
 
 def test_encoders_keep_their_environment_where_a_map_of_the_user_s_own_does_not_name_it() -> None:
-    lines = listing(Config(maps={"EVAL_ENV_MAP": {"transformers": "judges"}})).splitlines()
-    [line] = [line for line in lines if line.split()[:1] == ["oneig"]]
-    assert line.endswith("needs its environment: bash utils/make_env.sh --benchmark encoders")
+    _, how = listed_with({"EVAL_ENV_MAP": {"transformers": "judges"}})
+    assert "bash utils/make_env.sh --benchmark encoders (oneig, oneig-zh)" in how
 
 
 def test_wrong_settings_are_told() -> None:
-    assert "'steps' is no name=value" in state_of_wise("openai:m", "steps")
+    assert "'steps' is no name=value" in wise("openai:m", "steps")[0]["problem"]
 
 
-def test_the_states_of_models_stand_below_each_other() -> None:
+def test_the_columns_of_a_table_stand_below_each_other() -> None:
     lines = listing(Config()).splitlines()
-    models = lines[1 : lines.index("")]
-    start = next(row.index("ready") for row in models if row.split()[0] == "reference-typeset")
-    assert {(row[start - 2 : start], row[start] == " ") for row in models} == {("  ", False)}
+    models = lines[: lines.index("")]
+    for column in COLUMNS["Models"][1:]:
+        start = models[0].index(column)
+        assert {(row[start - 2 : start], row[start] == " ") for row in models} == {("  ", False)}
+
+
+def test_nothing_is_called_ready() -> None:
+    assert "ready" not in listing(Config())
 
 
 def test_a_row_longer_than_the_terminal_has_two_lines() -> None:
-    whole = listing(Config())
-    lines = listing(Config(), 80).splitlines()
-    assert re.findall(r"^  wise-verified +t2i +1000 +qwen3.5-35b-a3b$", "\n".join(lines), re.MULTILINE)
+    whole = listing(Config()).partition("\n\nyes:")[0]
+    narrow = listing(Config(), 80).partition("\n\nyes:")[0]
+    lines = narrow.splitlines()
+    assert re.findall(
+        r"^  trig-t2i .*\n      vllm:Qwen/Qwen2.5-VL-7B-Instruct$", "\n".join(lines), re.MULTILINE
+    )
     assert max(len(line) for line in lines if not line.startswith("      ")) <= 80
-    assert listing(Config(), 1000) == whole
+    assert listing(Config(), 1000).startswith(whole)
     assert " ".join(lines).split() == whole.split()
 
 
@@ -122,7 +203,8 @@ def test_items_and_evaluators_are_those_of_the_configuration(
     monkeypatch: pytest.MonkeyPatch, maps: dict[str, dict[str, str]], name: str, items: str, evaluator: str
 ) -> None:
     monkeypatch.setattr(BenchmarkFiles, "problems", lambda files: ["no data"])
-    assert rows(listing(Config(maps=maps)))[name][1:3] == [items, evaluator]
+    row = listed_with(maps)[0][name]
+    assert (row["items"], row["evaluator"]) == (items, evaluator)
 
 
 SETTINGS: list[tuple[str, dict[str, Any]]] = [

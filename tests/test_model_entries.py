@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from imageevalkit.cell import REPO
+from imageevalkit.errors import remedy_of_import
 from tests.support.checkout import (
     EDITS,
     SLOW_NOISE,
@@ -131,6 +134,24 @@ def test_each_wrong_entry_is_a_line_and_blocks_its_cells_alone(checkout: Path) -
     assert "Traceback" not in run.stdout + run.stderr
 
 
+def test_a_missing_package_names_the_map_that_chooses_another_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    missing, elsewhere = (
+        ModuleNotFoundError("No module named 'torch'", name="torch"),
+        str(tmp_path / "envs/mine"),
+    )
+    monkeypatch.setattr(sys, "prefix", str(REPO / ".venv"))
+    assert "the driver's environment .venv: name one with that package in INFER_ENV_MAP (config.sh)" in (
+        remedy_of_import(missing, "INFER_ENV_MAP")
+    )
+    monkeypatch.setattr(sys, "prefix", elsewhere)
+    assert f"install that package in {elsewhere}, or name another environment in EVAL_ENV_MAP" in (
+        remedy_of_import(missing, "EVAL_ENV_MAP")
+    )
+    assert remedy_of_import(ImportError("cannot import name 'x'"), "INFER_ENV_MAP") == ""
+
+
 @needs_driver_env
 def test_what_only_the_environment_shows_is_a_line_when_it_loads(checkout: Path) -> None:
     add_model(checkout, "mute", "MuteHeir", WITHOUT_GENERATE)
@@ -149,7 +170,10 @@ def test_what_only_the_environment_shows_is_a_line_when_it_loads(checkout: Path)
         )
         assert f"model does not load: class {has_no}(prompt, seed=42)" in run.stdout
         if "elsewhere" in words[0]:
-            assert "model does not load: ModuleNotFoundError: No module named 'no_such_package'" in run.stdout
+            assert (
+                "model does not load: ModuleNotFoundError: No module named 'no_such_package'; it runs in the driver's "
+                "environment .venv: name one with that package in INFER_ENV_MAP (config.sh)" in run.stdout
+            )
             assert "2 of 2 images" in run.stdout
         assert "Traceback" not in run.stdout + run.stderr
 

@@ -353,12 +353,29 @@ API = {"api": True, "model_path": "gpt-image-1.5"}
         (API | {"model_kwargs": {"price": {"image_output": 40}}}, 800, "price of one image unknown"),
         (API | {"model_path": "gpt-image-2.5-flare"}, 800, "price of one image unknown"),
         (API | {"model_path": "my-model"}, 800, "price unknown"),
+        *(
+            (API | {"model_kwargs": {"base_url": url}}, 800, "price unknown: the endpoint is on this machine")
+            for url in ("http://127.0.0.1:8000/v1", "http://localhost:8000/v1", "http://[::1]:8000/v1")
+        ),
+        (
+            API | {"model_kwargs": {"base_url": "http://127.0.0.1:8000/v1", "price": 0.04}},
+            800,
+            "about $32.00 at the price given",
+        ),
+        (
+            API | {"model_kwargs": {"base_url": "http://gateway.example/v1"}},
+            800,
+            "about $106.40 at list prices of 2026-10",
+        ),
         (API, 0, ""),
         ({"model_path": "gpt-image-1.5"}, 800, ""),
     ],
 )
 def test_a_forecast_tells_money(setting: dict[str, Any], count: int, text: str) -> None:
-    assert money(setting, count) == text
+    usd, words = money(setting, count)
+    assert words == text
+    assert (usd is None) == ("unknown" in text)
+    assert usd is None or text.startswith(f"about {dollars(usd)}" * bool(text))
 
 
 @pytest.mark.parametrize(
@@ -385,6 +402,7 @@ def test_a_forecast_tells_money(setting: dict[str, Any], count: int, text: str) 
             ", about $1.60 at the price given (up to 50 tokens a reply)",
         ),
         ("openai:my-judge", {}, 2000, ", price unknown"),
+        ("openai:gpt-4o-2024-05-13", {"base_url": "http://127.0.0.1:8000/v1"}, 2000, ", price unknown"),
         ("transformers:qwen3-vl-8b", {}, 2000, ""),
         ("vllm:qwen3.5-35b-a3b", {}, 2000, ""),
     ],
@@ -394,7 +412,9 @@ def test_a_forecast_tells_what_a_judge_costs(
 ) -> None:
     messages = (Message("user", (Picture(Path("a.png"), "0"), "a" * 400)),)
     question = Question("score", messages, Sampling(max_tokens), item="item")
-    assert effort(judge, [question] * 1000, JudgeOptions(kwargs)) == "about 1.10 million tokens" + text
+    usd, words = effort(judge, [question] * 1000, JudgeOptions(kwargs))
+    assert words == "about 1.10 million tokens" + text
+    assert (usd is None) == ("unknown" in text)
 
 
 @pytest.mark.parametrize(

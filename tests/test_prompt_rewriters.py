@@ -480,8 +480,11 @@ def test_what_was_rewritten_goes_on_without_network_and_key(checkout: Path, tmp_
         assert only.returncode == 0, only.stdout + only.stderr
         assert not list(runs.output.rglob("*.png"))
         words = runs.words("--eval", "false")
-    offline = run_eval(checkout, *words, API_KEY="", REWRITER_API_KEY="")
+    elsewhere = [word.replace("127.0.0.1", "localhost") for word in words]
+    offline = run_eval(checkout, *elsewhere, API_KEY="", REWRITER_API_KEY="")
     assert offline.returncode == 0, offline.stdout + offline.stderr
+    told = "6 rewritten by 127.0.0.1, and this run asks localhost: to have all asked again, delete "
+    assert told in offline.stdout + offline.stderr
     [cell] = runs.cells()
     assert {one["prompt"] for one in runs.records(cell).values()} == {f"plain: puzzle {n}" for n in range(6)}
 
@@ -490,8 +493,12 @@ def test_a_missing_key_is_told_before_anything_starts(checkout: Path, tmp_path: 
     with Rewriter() as server:
         runs = Runs(checkout, tmp_path, server)
         run = run_eval(checkout, *runs.words(), API_KEY="EMPTY", JUDGE_API_KEY="EMPTY", REWRITER_API_KEY="")
+        dry = run_eval(checkout, *runs.words("--dry_run"), API_KEY="", JUDGE_API_KEY="", REWRITER_API_KEY="")
     assert run.returncode == 2
     assert "prompt rewriter 'wise' is reached through an API: REWRITER_API_KEY is not set" in run.stderr
+    assert dry.returncode == 0, dry.stdout + dry.stderr
+    for name in ("JUDGE_API_KEY", "REWRITER_API_KEY"):
+        assert f"note: {name} is not set: this plan needs no key, the run does" in dry.stdout
 
 
 def test_texts_are_rewritten_and_images_stay(checkout: Path, tmp_path: Path) -> None:

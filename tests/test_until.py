@@ -418,6 +418,8 @@ def test_a_run_stops_once_it_is_settled_and_another_one_makes_the_rest(runs: Run
 
 
 @needs_driver_env
-def test_a_dry_run_tells_that_it_may_be_less(runs: Runs) -> None:
-    said = runs.run(*UNTIL, "--dry_run")
+def test_a_benchmark_that_cannot_stop_early_is_told_before_an_image_is_made(runs: Runs) -> None:
+    said = runs.run(*UNTIL, "--dry_run", benchmarks="far;quicktext")
     assert "that is the most: --until asks for 10% of the items of a benchmark (30 at least)" in said
+    told = "note: --until cannot stop quicktext early, all of its images are made: long texts weigh more"
+    assert told in said and "cannot stop far early" not in said

@@ -65,6 +65,7 @@ class DPGBench(Benchmark):
     judge = "mplug"
     takes = "vqa"
     headline = ("overall",)
+    item_values = ("score",)
     official_headline = ("overall_official",)
     has_corrected_rules = True
     settings_class = DPGBenchSettings

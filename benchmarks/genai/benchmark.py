@@ -51,6 +51,8 @@ class GenAI(Benchmark):
     judge = "clip-flant5-xxl"
     takes = "vqascore"
     headline = ("basic", "advanced", "all")
+    item_values = ("vqascore",)
+    needs_all_items = "two of its scores are of some of the images"
     official_headline = ("basic_official", "advanced_official", "all_official")
     has_corrected_rules = True
     settings_class = GenAISettings

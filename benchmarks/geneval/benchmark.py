@@ -77,6 +77,7 @@ class GenEval(Benchmark):
     takes = "detector"
     program = "mmdet-records"
     headline = ("overall",)
+    item_values = ("correct",)
     settings_class = GenEvalSettings
 
     settings: GenEvalSettings

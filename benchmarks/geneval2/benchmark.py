@@ -61,6 +61,7 @@ class GenEval2(Benchmark):
     judge = "transformers:qwen3-vl-8b"
     assets = asset_list(Path(__file__).with_name("assets.txt"))
     headline = ("soft_tifa_gm",)
+    item_values = METHODS
     official_headline = ("soft_tifa_gm_official",)
     pixels = TRANSFORMERS
     # where a judge's tokenizer begins two answers with one token, its probability counts twice (quirk)

@@ -47,6 +47,7 @@ class HPSv2(Benchmark):
     judge = "hpsv2"
     takes = "preference"
     headline = VERSIONS
+    item_values = VERSIONS
     has_corrected_rules = True
     unbounded = ("*",)  # a cosine may be below 0
     settings_class = HPSv2Settings

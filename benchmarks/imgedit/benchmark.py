@@ -48,6 +48,7 @@ class ImgEdit(Benchmark):
     judge = "openai:gpt-4.1"
     official_judges = ("openai:gpt-4.1", "openai:gpt-4o")  # of the kit, of the authors
     headline = ("overall",)
+    item_values = ("overall",)
     official_headline = ("overall_official",)
     has_corrected_rules = True
     settings_class = ImgEditSettings

@@ -24,6 +24,7 @@ from benchmarks.oneig.data import (
 )
 from benchmarks.oneig.scores import (
     OFFICIAL,
+    TEXT_PARTS,
     TOTAL,
     Run,
     ScoredPrompt,
@@ -141,6 +142,8 @@ class OneIG(Benchmark):
     scores_blank = False  # the official splitter takes the placeholder of an image, which is black there, out
     has_corrected_rules = True
     takes = "reader"  # for text alone
+    item_values = ("alignment", *TEXT_PARTS, "reasoning", "style")
+    needs_all_items = "its scores are of prompts with all of their images"
     settings_class = OneIGSettings
 
     settings: OneIGSettings

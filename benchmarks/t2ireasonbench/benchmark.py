@@ -97,6 +97,7 @@ class T2IReasonBench(Benchmark):
     prompt_count = 800
     judge = "transformers:qwen2.5-vl-72b"
     headline = ("accuracy", "quality")
+    item_values = ("accuracy", "quality", "main", "details")
     official_headline = ("accuracy_official", "quality_official")
     has_corrected_rules = True
     settings_class = T2IReasonBenchSettings

@@ -83,6 +83,8 @@ class Tiff(Benchmark):
     name = "tiff"
     aliases = ("tiif",)
     version = "tiif-85b5e15"  # data and prompts are those of the kit at this commit
+    item_values = ("accuracy",)
+    needs_all_items = "its scores are of questions, of which prompts have different numbers"
     assets = asset_list(Path(__file__).with_name("assets.txt"))
     judge = "openai:gpt-5"
     # of the kit, and of the authors

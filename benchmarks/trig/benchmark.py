@@ -191,6 +191,7 @@ class TrigT2I(Benchmark):
     has_corrected_rules = True
     settings_class: ClassVar[type[Settings]] = TrigT2ISettings
     relations = DIMENSIONS
+    needs_all_items = "each of its scores is of some of the images"
     unbounded = zoo.UNBOUNDED
 
     settings: TrigSettings
@@ -212,6 +213,11 @@ class TrigT2I(Benchmark):
             return self.settings.dimensions
         there = {dimension for data in self.chosen for dimension in data["pair"].split("_")}
         return [dimension for dimension in DIMENSIONS if dimension in there] or self.settings.dimensions
+
+    @property
+    def item_values(self) -> Sequence[str]:  # type: ignore[override]
+        others = self.settings.others.items()
+        return (*DIMENSIONS, *(f"{dimension}/{name}" for dimension, names in others for name in names))
 
     @cached_property
     def _others(self) -> list[str]:

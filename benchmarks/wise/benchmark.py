@@ -73,6 +73,10 @@ class Wise(Benchmark):
         if self.is_official and self.parts:
             self.unbounded = ("*",)  # the official parser takes any digit for a score
 
+    @property
+    def item_values(self) -> Sequence[str]:  # type: ignore[override]
+        return ("wiscore", *self.parts)
+
     def samples(self) -> Iterable[Sample]:
         """Any first N hold each category in its share, and within a category each subcategory."""
         of_category: dict[str, list[Sample]] = {name: [] for name in self.categories}

@@ -14,7 +14,7 @@ from imageevalkit.adoption import places_of_job
 from imageevalkit.adoption.copies import STAGE, adopt_cell, check_cell
 from imageevalkit.cell import Cell
 from imageevalkit.errors import ExitStatus, run_main, say, worst
-from imageevalkit.forecast import Datasets, Forecast, job_or_forecast
+from imageevalkit.forecast import Datasets, Estimate, Forecast, job_or_forecast
 from imageevalkit.jobs import (
     STATUS_OF_STATE,
     AdoptOrder,
@@ -46,17 +46,17 @@ def _adopt(cell: Cell, order: AdoptOrder, datasets: Datasets, progress: Progress
 
 
 def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
-    """What a job with this order would take for a cell, in words; only reads, and raises what the job would."""
+    """Returns what a job with this order would take for a cell; only reads, and raises what the job would."""
 
     order = AdoptOrder(**request["order"])
 
-    def forecast(cell: Cell) -> str:
+    def forecast(cell: Cell) -> Estimate:
         items, source, places = places_of_job(cell, order, datasets)
         check_cell(cell, items, source, places, order.overwrite)
         count = sum(place.path is not None for place in places.values())
         grids = {place.path for place in places.values() if place.grid}
         split = f", in {len(grids)} grids (their black cells, if any, are not images)" if grids else ""
-        return f"{count} of {len(items)} images are in {source}{split}"
+        return Estimate(f"{count} of {len(items)} images are in {source}{split}")
 
     return forecast
 

@@ -37,6 +37,7 @@ from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure
 from imageevalkit.hashes import git_blob_of, sha256_file
+from imageevalkit.text import some
 
 CODE = "infer/custom_models/code"
 """Where the authors' repositories are; git ignores it, as it does the other places."""
@@ -128,32 +129,19 @@ def read_json(path: Path) -> Any:
         return None
 
 
-_LISTED = 10
-
-
 def compared(name: str, folder: Path, files: Mapping[str, FileFacts | None], hashes: bool) -> list[str]:
     """One line, or none, about those of ``files`` (below ``folder``; None: any will do) that are missing or wrong."""
     gone = {path: None for path in files if not is_there(folder / path)}
     rest = ((path, facts) for path, facts in files.items() if facts and path not in gone)
     wrong = [problem for path, facts in rest if (problem := facts.problem(folder / path, path, hashes))]
     count = "1 file is" if len(gone) == 1 else f"{len(gone)} files are"
-    parts = [f"{count} missing ({_some(list(gone))})"] * bool(gone) + [_some(wrong)] * bool(wrong)
+    parts = [f"{count} missing ({some(list(gone), ', ')})"] * bool(gone) + [some(wrong, ", ")] * bool(wrong)
     return [f"{name}: {'; '.join(parts)}"] if parts else []
 
 
-def _some(words: Sequence[str]) -> str:
-    more = len(words) - _LISTED
-    return ", ".join(words[:_LISTED]) + (f" and {more} more" if more > 0 else "")
-
-
-_NAMED = 20
-
-
 def how_to_get(problems: Sequence[str], options: str, folders: str) -> str:
-    """One line that names the ``problems``, the command that mends them, and what to copy without internet."""
-    named = "; ".join(problems[:_NAMED])
-    if (more := len(problems) - _NAMED) > 0:
-        named += f"; and {more} more (--check names them all)"
+    """Returns one line: the first ``problems``, the command that mends them, and what to copy without internet."""
+    named = some(problems, more=" (--check names them all)")
     command = f"bash utils/prefetch.sh {options}"
     return f"{named}. Run: {command} (without internet: run it elsewhere and copy {folders})"
 
@@ -505,7 +493,7 @@ class BenchmarkFiles(NamedTuple):
     def sha256(self) -> dict[str, str]:
         """The SHA-256 of the data files by path, and of the prompts by key, after verifying every byte.
 
-        Raises CellFailure: a file is missing or is not the pinned one; one message names all of them.
+        Raises CellFailure: a file is missing or is not the pinned one; one message names the first five.
         """
         if problems := self.problems(hashes=True):
             raise CellFailure(self.explain(problems))

@@ -77,16 +77,39 @@ def why_missing(assets: Iterable[Needed], options: str) -> str:
     return how_to_get(problems, options, folders) if problems else ""
 
 
-def _local_problems(place: str) -> list[str]:
+def missing_path(assets: Iterable[Needed]) -> str:
+    """Returns one line on the first local path among ``assets`` that does not exist; empty if all do.
+
+    What is no path on a disk (``s3://…``) is for the model's class to find.
+    """
+    for asset in assets:
+        if isinstance(asset, LocalFolder) and "://" not in asset.path:
+            problem = _absent(asset.path)
+            if problem:
+                return problem
+    return ""
+
+
+def _absent(place: str) -> str:
     try:
         path = Path(place).expanduser()
         if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-            return [f"there is no {place}, or nothing in it: put it there, or correct the path"]
+            return f"there is no {place}, or nothing in it: put it there, or correct the path"
+    except (OSError, RuntimeError) as error:  # no permission, no such user
+        return f"{place} cannot be looked at ({error}): correct the path"
+    return ""
+
+
+def _local_problems(place: str) -> list[str]:
+    if problem := _absent(place):
+        return [problem]
+    path = Path(place).expanduser()
+    try:
         # of other folders nothing is known
         if not any((path / name).is_file() for name in ("model_index.json", "config.json")):
             return []
         return [f"{place}: {problem}" for problem in checkpoint_problems(path)]
-    except (OSError, RuntimeError) as error:  # no permission, no such user
+    except OSError as error:  # no permission
         return [f"{place} cannot be looked at ({error}): correct the path"]
 
 

@@ -45,6 +45,7 @@ from imageevalkit.atomic import disk_error, part_path, write_atomic
 from imageevalkit.errors import CellFailure, show
 from imageevalkit.images import CorruptImage, decode, map_threads, opened
 from imageevalkit.secrets import one_line
+from imageevalkit.text import some
 
 GITHUB = "https://raw.githubusercontent.com"
 # benchmarks have hundreds of small files: waiting for the server is most of the time
@@ -250,7 +251,7 @@ def fetch_table(asset: TableAsset, data: Path, download_allowed: bool) -> None:
         snapshot(hub)
     elif problems := check_asset(hub, hashes=False).problems:
         # as with all repositories of the hub: without internet HF_HOME comes as a copy
-        raise CellFailure("; ".join(problems))
+        raise CellFailure(some(problems))
     source = snapshot_folder(hub, commit_of(hub) or "")
     there = sorted(path.relative_to(source).as_posix() for path in source.rglob("*.parquet"))
     if not (parquet := chosen(there, asset.patterns)):

@@ -22,6 +22,7 @@ from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.locks import take_lock
 from imageevalkit.secrets import one_line, redact
+from imageevalkit.text import some
 
 if TYPE_CHECKING:
     import httpx2
@@ -70,7 +71,7 @@ def fetch_file(asset: UrlAsset, name: str, hashes: bool, download_allowed: bool)
     found = check_url(asset, hashes)
     if found.problems and asset.by_hand:
         raise CellFailure(
-            f"{'; '.join(found.problems)}; it cannot be downloaded by a program: get it from {asset.url}"
+            f"{some(found.problems)}; it cannot be downloaded by a program: get it from {asset.url}"
             f"{', unpacked' * bool(asset.unpack)} and put it at {REPO / asset.path}"
         )
     if found.problems:

@@ -172,6 +172,10 @@ class Benchmark(ABC):
       made.
     * ``relations`` are the names of values of its items, from 0 to 1 and in the order that decides which of two comes
       first: the report says how every two of them relate (:mod:`imageevalkit.relations`).
+    * ``item_values`` are the names of all values that an item may have: a run with a misspelt one in ``--relations``
+      does not start. Empty: they are known once items are scored.
+    * ``needs_all_items`` says why no headline metric of a part of the items says which of two models is better:
+      ``--until`` then makes all images, and says so before the first. Empty: it may stop early.
     * ``unbounded`` are the metrics, by name or shell pattern, whose values may lie beyond their scale. Any other such
       value is an error.
     * ``hub_dataset`` is its dataset on the Hugging Face Hub, under which ``--publish`` states scores of models there.
@@ -199,6 +203,8 @@ class Benchmark(ABC):
     tries: int = 1
     scores_blank: ClassVar[bool] = True
     relations: ClassVar[Sequence[str]] = ()
+    item_values: Sequence[str] = ()
+    needs_all_items: str = ""
     unbounded: Sequence[str] = ()
     has_corrected_rules: ClassVar[bool] = False
     settings_class: ClassVar[type[Settings]] = Settings

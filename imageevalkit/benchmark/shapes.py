@@ -121,6 +121,11 @@ class Grades(PromptFile):
     grades: ClassVar[Sequence[str]]
     scale: ClassVar[tuple[float, float]] = (0, 10)
 
+    @property
+    def item_values(self) -> Sequence[str]:  # type: ignore[override]
+        """Those of :meth:`values`; a class that overrides it may have others."""
+        return ("overall", *self.grades) if type(self).values is Grades.values else ()
+
     def parse(self, question: Question, answer: Answer) -> dict[str, float]:
         """The grades by name."""
         found, text = dict[str, float](), answer.text or ""
@@ -148,6 +153,8 @@ class OfficialScript(Benchmark):
     The program's output is in the log; the files that it writes are in ``official/``. ``metrics.json`` among them holds
     the metrics, unless :meth:`read` finds them elsewhere.
     """
+
+    needs_all_items = "its official program scores the whole set"
 
     _files: Mapping[str, bytes] = {}
 

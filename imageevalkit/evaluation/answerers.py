@@ -19,7 +19,7 @@ from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.machine import available_cores
 from imageevalkit.metrics import grouped
 from imageevalkit.secrets import one_line
-from imageevalkit.text import to_bytes
+from imageevalkit.text import some, to_bytes
 
 _JUDGE_GROUP = "judge"
 
@@ -84,7 +84,7 @@ class Answerers:
             except CellFailure as error:
                 problems[str(error)] = None
         if problems:
-            raise CellFailure("; ".join(problems))
+            raise CellFailure(some(list(problems)))
         identity = dict(benchmark.identity)
         rules = identity.get("rules", "official")
         if len(set(self._groups.values())) == 1 and not identity.keys() - {"rules"}:

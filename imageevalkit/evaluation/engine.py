@@ -133,6 +133,7 @@ def evaluate_cell(
         notes=[
             *stopped_early(coverage, options.until),
             *drifted,
+            *filter(None, [interview.from_elsewhere]),
             *_notes(states, interview.repeated, origin),
             *filter(None, [corrupt]),
             *own_notes,
@@ -162,7 +163,9 @@ def evaluate_cell(
     if stopped:
         return jobs.Outcome(jobs.INCOMPLETE if interview.on_hold else jobs.FAILED, stopped)
     spent = f"{dollars(interview.usd)} for the judge" if interview.usd is not None else ""
-    return outcome_of_result(result, why, corrupt, spent)
+    return outcome_of_result(
+        result, why, corrupt, spent, repeats.told(noise, result.headline), interview.from_elsewhere
+    )
 
 
 def judged_items(cell: Cell, items: Sequence[Item]) -> Sequence[Item]:

@@ -19,17 +19,18 @@ from imageevalkit.cell.states import ImageState, images_to_come, scorable, surve
 from imageevalkit.errors import ExitStatus, run_main
 from imageevalkit.evaluation.engine import judged_items
 from imageevalkit.evaluation.interview import Interview
-from imageevalkit.forecast import Datasets, Forecast, tell_forecasts
+from imageevalkit.forecast import SECONDS_OF_A_REPLY, Datasets, Estimate, Forecast, tell_forecasts
 from imageevalkit.jobs import AdoptOrder, EvaluateOrder
-from imageevalkit.judges.api import money_in_words, tokens_in_words
+from imageevalkit.judges.api import cost_of_asking, money_in_words, tokens_in_words
 from imageevalkit.judges.choice import ApiSettings, JudgeOptions, is_judge
 from imageevalkit.judges.probes import PROBES
+from imageevalkit.requests.money import quoted
 
 _ORDER = Shape.of(EvaluateOrder)
 
 
 def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
-    """What a job with this order would ask about a cell, in words; only reads.
+    """Returns what a job with this order would ask about a cell; only reads.
 
     ``request["images"]`` is the order by which the run gets the images, None for those there are. Of one that makes
     them, ``settings`` are those of the model for the task of the benchmark, if they matter.
@@ -37,21 +38,48 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
     order, images = _ORDER.read(request["order"]), request["images"]
 
     @functools.cache
-    def asked(cell: Cell) -> str:
+    def asked(cell: Cell) -> Estimate:
         if registry.benchmark_class(cell.benchmark) is None:
-            return "a script of its own, which does not tell what it asks"
+            name = f"eval/{cell.benchmark}.sh"
+            return Estimate(f"{name} evaluates it, and does not tell what it asks", untimed=name)
         settings = datasets.settings.get(cell.benchmark, {})
         benchmark = registry.make_benchmark(cell.benchmark, settings, order.judge)
         known = Interview(cell, benchmark, *_shown(cell, benchmark, order, images, datasets), order)
         waiting = known.open()
         said = f"{len(waiting)} of {known.requests} questions to ask of {known.evaluator.id}"
+        usd: float | None = 0.0
+        is_vllm = order.judge.startswith("vllm:")
         if waiting and is_judge(order.judge):
-            said += f", {effort(order.judge, waiting, order.judge_options)}"
-        if again := again_of(order, known.requests):
+            usd, words = effort(order.judge, waiting, order.judge_options)
+            said += f", {words}"
+        again = again_of(order, known.requests)
+        if again:
             said += f"; {again} asked again, and {len(PROBES)} probes"
-        return f"{said}; their answers may lead to more" if waiting and known.depend_on_answers else said
+        if waiting and known.depend_on_answers:
+            said += "; their answers may lead to more"
+        if others := known.from_elsewhere:
+            said += f"; {others}"
+        options = order.judge_options
+        is_api = order.judge.startswith("openai:") or bool(is_vllm and options.kwargs.get("base_url"))
+        if not is_api:
+            return Estimate(said, untimed=known.evaluator.id.partition("/")[0] if waiting else "")
+        # the probes are asked once for all cells of the judge, and are not in these totals
+        requests = len(waiting) + again
+        if waiting and usd is not None:
+            usd *= requests / len(waiting)  # a question that is asked again costs the same once more
+        is_unpriced = usd is None or (again and not waiting and not is_vllm)
+        return Estimate(
+            said,
+            requests=requests,
+            usd=usd or 0.0,
+            unpriced=requests if is_unpriced else 0,
+            seconds=requests * SECONDS_OF_A_REPLY,
+            at_once=options.workers,
+            per_minute=options.requests_per_minute,
+            batch=options.batch,
+        )
 
-    def forecast(cell: Cell) -> str:
+    def forecast(cell: Cell) -> Estimate:
         if cell.folder.exists() or (images or {}).get("kind") == "adopt":
             return asked(cell)
         # of images that are all to come, the same is asked whoever makes them
@@ -88,19 +116,22 @@ def _shown(
     return judged_items(cell, items), states
 
 
-def effort(judge: str, questions: Sequence[Question], options: JudgeOptions) -> str:
-    """Tokens sent, and money for a judge behind an API, if each of ``questions`` is asked once, in words.
+def effort(judge: str, questions: Sequence[Question], options: JudgeOptions) -> tuple[float | None, str]:
+    """Returns the USD of asking each of ``questions`` once, and in words the tokens sent and the money.
 
-    ``judge`` is its full name. Raises UserError: ``options`` are malformed.
+    None: the price is not known. A judge that runs on machines of the user costs nothing. ``judge`` is its full name.
+
+    Raises UserError: ``options`` are malformed.
     """
     choice = registry.choose_judge(judge)
     if choice.setting.backend != "openai":
-        return tokens_in_words(questions)
+        return 0.0, tokens_in_words(questions)
     kwargs = {**choice.setting.kwargs, **options.kwargs}
-    price = ApiSettings(**kwargs).price_of(choice.setting.model_path)
+    price = quoted(ApiSettings(**kwargs).price_of(choice.setting.model_path), kwargs)
     if price and options.batch:
-        return f"{money_in_words(questions, price.of_batches)}, in batches"
-    return money_in_words(questions, price)
+        price = price.of_batches
+    words = money_in_words(questions, price)
+    return cost_of_asking(questions, price), f"{words}, in batches" if price and options.batch else words
 
 
 def main() -> ExitStatus:

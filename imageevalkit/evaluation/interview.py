@@ -32,9 +32,11 @@ from imageevalkit.cell.states import ImageState
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.evaluation.answerers import Answerers, request_hash
 from imageevalkit.jobs import EvaluateOrder
+from imageevalkit.judges.choice import Judge
 from imageevalkit.machine import garbage_collection
 from imageevalkit.progress import Progress, ProgressWriter, watched
 from imageevalkit.secrets import one_line, redact
+from imageevalkit.text import counted, some
 
 JUDGED, UNPARSED, JUDGE_FAILED = "judged", "unparsed", "judge_failed"
 """What became of an item, and of each of its questions."""
@@ -50,6 +52,7 @@ RECORD = Shape[dict[str, Any]](
     may={
         "evaluator": str,
         "run": str,
+        "host": str,
         "again": int,
         "raw": str | None,
         "probabilities": dict[str, float] | None,
@@ -80,28 +83,27 @@ def _begun(cell: Cell, latest: str) -> str:
 
 
 class Reply(NamedTuple):
-    """What is kept of an answer, so that it is worth the same in every run, and when the ``run`` began that it is of
-    (empty: not known). The ``text`` has no thoughts."""
+    """The part of an answer that decides its value. ``text`` has no thoughts.
+
+    ``run`` is when its run began, ``host`` whose machine gave it; both are empty if they are not known.
+    """
 
     text: str
     probabilities: Mapping[str, float] | None = None
     outside: float | None = None
     run: str = ""
+    host: str = ""
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Reply | None:
         """The reply in a line of ``judgements.jsonl``. None if the judge failed, or wrote thoughts and no answer."""
-        raw, tokens, probabilities = (
-            record.get("raw"),
-            record.get("tokens") or {},
-            record.get("probabilities"),
-        )
+        raw, probabilities = record.get("raw"), record.get("probabilities")
         if raw is None or record["status"] == "failed":
             return None
-        text = answer_in(raw, tokens.get("output", 0), probabilities is not None)
-        return (
-            None if text is None else cls(text, probabilities, record.get("outside"), record.get("run", ""))
-        )
+        text = answer_in(raw, (record.get("tokens") or {}).get("output", 0), probabilities is not None)
+        if text is None:
+            return None
+        return cls(text, probabilities, record.get("outside"), record.get("run", ""), record.get("host", ""))
 
     def to(self, question: Question) -> Answer:
         """The answer that it is, without a value."""
@@ -110,8 +112,9 @@ class Reply(NamedTuple):
 
 @dataclass(eq=False)
 class Place:
-    """Where one question about one item stands, in its present wording; ``reason`` is why it has no ``answer``, which
-    is of that ``run``.
+    """The state of one question about one item, in its present wording.
+
+    ``run`` and ``host`` are those of the ``answer``; ``reason`` explains a missing answer.
 
     ``seen``: how many replies to each request were looked at, and ``text`` is the last of them. Of the attempts without
     a value, ``forgiven`` ones count as none. ``final``: the official program asks no further.
@@ -121,6 +124,7 @@ class Place:
     request: str = ""
     answer: Answer | None = None
     run: str = ""
+    host: str = ""
     text: str | None = None
     seen: dict[str, int] = field(default_factory=dict)
     forgiven: int = 0
@@ -258,6 +262,23 @@ class Interview:
         return any(one in self._asking and not self._replies.get(one) for one in self._thoughts)
 
     @property
+    def from_elsewhere(self) -> str:
+        """Returns a sentence on answers that another host than today's gave; empty if there are none."""
+        judge = self.answerers.judge
+        here = judge.host if isinstance(judge, Judge) else ""
+        asked = self.places_of(judge).values() if judge and here else ()
+        hosts = Counter(
+            places[0].host for places in asked if places[0].answer and places[0].host not in ("", here)
+        )
+        if not hosts:
+            return ""
+        return (
+            f"{counted(hosts.total(), 'answer')} reused from {some(sorted(hosts), ', ')}, and this run asks {here}: "
+            "--judge_repeats 100 asks some of them again and compares; to have all asked again, delete "
+            "judgements.jsonl of the cell"
+        )
+
+    @property
     def is_asking(self) -> bool:
         """Whether a question is open."""
         return bool(self._open)
@@ -350,6 +371,9 @@ class Interview:
         }
         if answer.probabilities is not None:
             record |= {"probabilities": dict(answer.probabilities), "outside": answer.outside}
+        host = asked.host if isinstance(asked, Judge) else ""
+        if host:
+            record["host"] = host
         if question.variant:
             record["variant"] = question.variant
         if answer.usd is not None:
@@ -360,7 +384,7 @@ class Interview:
         sharing = [one for one in self._asking[place.request] if not one.answer]
         try:
             if text is not None:
-                reply = Reply(text, answer.probabilities, answer.outside, self.began)
+                reply = Reply(text, answer.probabilities, answer.outside, self.began, host)
                 self._replies[place.request].append(reply)
             for one in sharing:
                 if text is not None:
@@ -477,7 +501,7 @@ class Interview:
         except Unparsed as error:
             place.reason, place.final = str(error) or "it holds no value", place.final or error.final
         else:
-            place.run, place.status, place.reason = reply.run, JUDGED, ""
+            place.run, place.host, place.status, place.reason = reply.run, reply.host, JUDGED, ""
         return True
 
     def read(self, question: Question, reply: Reply) -> Answer:

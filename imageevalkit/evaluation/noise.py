@@ -45,6 +45,7 @@ from imageevalkit.machine import garbage_collection
 from imageevalkit.metrics import mean
 from imageevalkit.progress import ProgressWriter, watched
 from imageevalkit.secrets import one_line, redact
+from imageevalkit.text import counted, dollars
 
 _BLOCKS = 32  # a variance of so many terms is known within a quarter
 
@@ -84,6 +85,8 @@ class Repeats:
         judge = interview.answerers.judge
         self._judge = judge if isinstance(judge, Judge) else None
         self._run, self._asked_probes = interview.began, False
+        self._paid = 0  # requests of this run for repeats and probes
+        self._usd: float | None = None
         self._records: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for record in read_if_there(cell.repeats, RECORD) if self._judge else ():
             self._records[record["request"]].append(record)
@@ -125,10 +128,12 @@ class Repeats:
             self._interview.note = "waiting for the judge, to ask its probes"
             self._interview.report(progress, force=True)
             try:
+                before = len(self._probing.paid)
                 for left in self._probing.ask(self._probe_run, self._interview.answerers.cores):
                     self._tell(progress, left, "probes to ask")
             finally:
-                self._interview.spend(self._probing.usd)
+                self._paid += len(self._probing.paid) - before
+                self._spend(self._probing.usd)
         if (found := self._probing.drift(self._probe_run)) and not found.found:
             told = f", another answer to {', '.join(found.changed)}" if found.changed else ""
             say(f"{found.asked} probes: the judge of {found.since[:10]}{told}")
@@ -156,7 +161,8 @@ class Repeats:
                     writer.append(record)
                     self._records[request].append(record)
                     self._interview.count(record)
-                    self._interview.spend(answer.usd)
+                    self._paid += 1
+                    self._spend(answer.usd)
                     self._tell(progress, len(questions) - left, "to ask again")
                     del wanted[answer.question.item, answer.question.name]
                 failed.update(request for _, request, _ in wanted.values())  # neither an answer nor an error
@@ -171,6 +177,27 @@ class Repeats:
         finally:
             self._interview.note = ""
             self._interview.report(progress, force=True)
+
+    def _spend(self, usd: float | None) -> None:
+        self._interview.spend(usd)
+        if usd is not None:
+            self._usd = (self._usd or 0.0) + usd
+
+    def told(self, noise: Noise | None, headline: Sequence[str]) -> str:
+        """Returns what ``--judge_repeats`` found and what it cost in this run, in words; empty if it is not in use."""
+        if not self._asks:
+            return ""
+        cost = f", {dollars(self._usd)}" if self._usd is not None else ""
+        paid = f"{counted(self._paid, 'request')} for it{cost}"
+        if noise is None or not noise.repeated:
+            return f"judge noise: no answer was repeated ({paid})"
+        errors = [
+            f"{name} ± {noise.standard_errors[name]:.2g}"
+            for name in headline
+            if name in noise.standard_errors
+        ]
+        share = f"{noise.changed} of {noise.repeated} repeated answers changed"
+        return f"judge noise: {', '.join([share, *errors])} ({paid})"
 
     @property
     def _probe_run(self) -> str:

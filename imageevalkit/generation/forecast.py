@@ -12,22 +12,23 @@ from typing import Any
 
 from imageevalkit.cell import Cell
 from imageevalkit.cell import fingerprint as fp
+from imageevalkit.cell.records import OK
 from imageevalkit.cell.shards import Shard
 from imageevalkit.cell.states import Survey, steps_to_make
 from imageevalkit.errors import ExitStatus, run_main
-from imageevalkit.forecast import Datasets, Forecast, tell_forecasts
+from imageevalkit.forecast import SECONDS_OF_AN_IMAGE, Count, Datasets, Estimate, Forecast, tell_forecasts
 from imageevalkit.jobs import GenerateOrder
-from imageevalkit.requests.money import BATCH_PRICE, price_and_estimate
+from imageevalkit.requests.money import BATCH_PRICE, price_and_estimate, quoted
 from imageevalkit.text import dollars
 
 
 def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
-    """What a job with this order would do for a cell, in words; only reads."""
+    """Returns what a job with this order would do for a cell; only reads."""
     order = GenerateOrder(**request["order"])
 
     steps = steps_to_make(order.overwrite, order.retry_refused)
 
-    def forecast(cell: Cell) -> str:
+    def forecast(cell: Cell) -> Estimate:
         setting, whole, found = _survey(cell, request, datasets)
         counts = found.counts
         parts = f"{counts['make']} images to make, {counts['reuse']} to reuse, {counts['repair']} to repair"
@@ -37,14 +38,36 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
         if stale := whole.explain_stale():
             again = "made again" if order.overwrite else "kept, the cell would stop: needs --overwrite"
             parts += f"; {stale} ({again})"
-        if cost := money(setting, sum(counts[step] for step in steps), order.batch):
+        images = sum(counts[step] for step in steps)
+        usd, cost = money(setting, images, order.batch)
+        if cost:
             parts += f", {cost}"
-        return f"{parts}, by {fp.maker_of(setting)}"
+        is_api = bool(setting.get("api"))
+        each = _seconds_of_an_image(whole) or (SECONDS_OF_AN_IMAGE if is_api else None)
+        return Estimate(
+            f"{parts}, by {fp.maker_of(setting)}",
+            images,
+            requests=images if is_api else 0,
+            usd=usd or 0.0,
+            unpriced=images if usd is None else 0,
+            seconds=images * (each or 0.0),
+            untimed=cell.model if images and each is None else "",
+            at_once=order.workers if is_api else 1,
+            per_minute=order.requests_per_minute if is_api else None,
+            batch=order.batch and is_api,
+        )
 
     return forecast
 
 
-def calls_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
+def _seconds_of_an_image(found: Survey) -> float | None:
+    """Returns the mean over the images of the cell that this toolkit has made; None if there are none."""
+    records = (state.record for state in found.states.values() if state.made_here)
+    seconds = [record.seconds for record in records if record and record.status == OK and record.seconds]
+    return sum(seconds) / len(seconds) if seconds else None
+
+
+def calls_of(request: Mapping[str, Any], datasets: Datasets) -> Count:
     """How many calls of its model a job with this order has to make for a cell, counted until it is ``enough`` in all.
 
     A call makes ``batch_size`` images. An image is read only if it is younger than its record: there may be terabytes,
@@ -79,21 +102,27 @@ def _survey(
     return setting, whole, whole.of_shard(shard) if shard else whole
 
 
-def money(setting: Mapping[str, Any], count: int, batch: bool = False) -> str:
-    """What ``count`` images would cost, half as much in a ``batch``; empty where nothing is paid for.
+def money(setting: Mapping[str, Any], count: int, batch: bool = False) -> tuple[float | None, str]:
+    """Returns the price of ``count`` images in USD, half as much in a ``batch``, and the same in words.
+
+    None: the price is not known. The words are empty if nothing is paid for.
 
     Raises UserError: ``price`` is malformed.
     """
     if not setting.get("api") or not count:
-        return ""
-    price, estimate = price_and_estimate(setting["model_path"], setting.get("model_kwargs", {}))
+        return 0.0, ""
+    kwargs = setting.get("model_kwargs", {})
+    price, estimate = price_and_estimate(setting["model_path"], kwargs)
+    if price and not quoted(price, kwargs):
+        return None, "price unknown: the endpoint is on this machine"
     if price is None:
-        return "price unknown"
+        return None, "price unknown"
     if estimate is None:
-        return "price of one image unknown"
+        return None, "price of one image unknown"
     if batch:
-        return f"about {dollars(count * estimate * BATCH_PRICE)} in batches, at half of {price.basis}"
-    return f"about {dollars(count * estimate)} at {price.basis}"
+        usd = count * estimate * BATCH_PRICE
+        return usd, f"about {dollars(usd)} in batches, at half of {price.basis}"
+    return count * estimate, f"about {dollars(count * estimate)} at {price.basis}"
 
 
 def main() -> ExitStatus:

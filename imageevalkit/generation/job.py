@@ -24,6 +24,7 @@ from imageevalkit.generation.cell_run import CellRun, GenerateOptions
 from imageevalkit.generation.concurrent import CellPlan, generate_together
 from imageevalkit.generation.model import GenerationError, ImageModel, image_model
 from imageevalkit.generation.replicas import Replicas, environs_of, load_replicated
+from imageevalkit.generation.worker import why_not_loaded
 from imageevalkit.guest_code import guest_code
 from imageevalkit.jobs import (
     ATTEMPT_ENV,
@@ -234,7 +235,7 @@ class _Generation:
             said = one_line(error, 500)
             if not isinstance(error, GenerationError):
                 run.log(redact(traceback.format_exc()))
-                said = f"{type(error).__name__}: {one_line(error, 300)}"
+                said = why_not_loaded(error)
             raise CellFailure(f"model does not load: {said}") from None
         is_bounded = model.use_traffic(traffic)
         if not is_bounded and run.setting.get("api") and traffic.budget.max_cost is not None:

@@ -31,7 +31,7 @@ from PIL import Image
 from imageevalkit.assets import HubAsset
 from imageevalkit.assets.check import commit_of
 from imageevalkit.assets.weights import may_be_hub_id
-from imageevalkit.errors import say
+from imageevalkit.errors import remedy_of_import, say
 from imageevalkit.generation.model import (
     Generated,
     GenerationError,
@@ -155,7 +155,8 @@ def portable(error: Exception) -> Exception:
                 plain.transient = error.transient
             return plain
     trace = redact("".join(traceback.format_exception(error)))
-    return RemoteError(type(error).__name__, one_line(error), trace)
+    text = one_line(error) + remedy_of_import(error, "INFER_ENV_MAP")
+    return RemoteError(type(error).__name__, text, trace)
 
 
 def pack(message: NamedTuple) -> bytes:
@@ -292,7 +293,7 @@ class _Worker:
                 elif breaks_the_process(error):
                     raise _BrokenProcess(portable(error)) from error
                 else:
-                    text = f"{type(error).__name__}: {one_line(error, 300)}"
+                    text = why_not_loaded(error)
             self._send(LoadFailure(order.key, text))
             return
         self._generate = blocking(self._model)
@@ -379,6 +380,11 @@ def _answer(returned: Any, seconds: float, batch: int | None, honoured: bool | N
         seconds=seconds if made.seconds is None else made.seconds,
         extra={**made.extra, "batch": batch} if batch else made.extra,
     )
+
+
+def why_not_loaded(error: Exception) -> str:
+    """Returns one line on the ``error`` with which a model's class did not load."""
+    return f"{type(error).__name__}: {one_line(error, 300)}{remedy_of_import(error, 'INFER_ENV_MAP')}"
 
 
 class _BrokenProcess(Exception):

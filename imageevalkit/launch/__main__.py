@@ -16,7 +16,8 @@ from imageevalkit.errors import CellFailure, ExitStatus, UserError, complain, ru
 from imageevalkit.jobs import USABLE, GenerateOrder, cell_of
 from imageevalkit.launch import cluster, export, runs
 from imageevalkit.launch.config import Config, read_config
-from imageevalkit.launch.display import print_report
+from imageevalkit.launch.display import print_repeats, print_report
+from imageevalkit.launch.listing import listing
 from imageevalkit.launch.local import run_plan
 from imageevalkit.launch.models import makers
 from imageevalkit.launch.options import EXPORT, Options, is_set, options_over, parse, resolve
@@ -24,7 +25,7 @@ from imageevalkit.launch.planner import make_plan
 from imageevalkit.launch.rounds import run_rounds, told_of_rounds
 from imageevalkit.launch.slurm import Slurm
 from imageevalkit.launch.watch import watch
-from imageevalkit.launch.workload import describe, listing, with_gpus_of_work
+from imageevalkit.launch.workload import describe, with_gpus_of_work
 from imageevalkit.machine import garbage_collection, require
 from imageevalkit.secrets import one_line
 from imageevalkit.text import counted
@@ -113,6 +114,8 @@ def main() -> ExitStatus:
     cells, jobs = counted(len(plan.cells), "cell"), counted(len(plan.jobs), "job")
     say(f"{cells}, {jobs}; run folder {plan.run_folder}")
     orders = [job.order for job in plan.jobs if isinstance(job.order, GenerateOrder)]
+    for note in plan.notes:
+        say(f"note: {note}")
     for line in makers({model: by_task for order in orders for model, by_task in order.settings.items()}):
         say(line)
     if options.launcher == EXPORT:
@@ -129,6 +132,7 @@ def main() -> ExitStatus:
         summary = run_rounds(options, config, plan, locks)
     else:
         summary = cluster.run_plan(plan, found, slurm, options.detach) if found else run_plan(plan, locks)
+    print_repeats(plan)
     print_report(plan)
     if summary.status in (ExitStatus.INTERRUPTED, ExitStatus.TERMINATED):
         return summary.status

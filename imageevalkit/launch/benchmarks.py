@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from imageevalkit import registry
 from imageevalkit.assets import BenchmarkFiles, HubAsset, Needed, Needs
-from imageevalkit.assets.check import weights_at, why_missing
+from imageevalkit.assets.check import missing_path, weights_at, why_missing
 from imageevalkit.benchmark.contract import JUDGE, Benchmark, Measurer, Settings, benchmark_code
 from imageevalkit.cell import REPO
 from imageevalkit.cell.items import entries_of
@@ -23,6 +23,7 @@ from imageevalkit.launch.config import Config, checked, parse_kwargs
 from imageevalkit.launch.models import DATASETS, check_class
 from imageevalkit.requests.endpoint import Endpoint
 from imageevalkit.rewriting.rewriter import Rewriter
+from imageevalkit.text import some
 
 _ENCODERS = "oneig"
 """The environment of image encoders where EVAL_ENV_MAP does not say."""
@@ -49,12 +50,11 @@ class ConfiguredJudge(NamedTuple):
         """Whether it is only asked, at an API or a server that runs already."""
         return self.backend == "openai" or bool(self.backend == "vllm" and self.kwargs.get("base_url"))
 
-    @property
-    def endpoint(self) -> Endpoint:
-        """Where one that runs elsewhere is asked, and with which key. Raises UserError: there is none."""
+    def endpoint(self, needs_key: bool = True) -> Endpoint:
+        """Returns the endpoint of a judge that runs elsewhere. Raises UserError as :meth:`Endpoint.of`."""
         if self.backend == "vllm" and not self.kwargs.get("api_key_env"):
             return Endpoint.without_key(str(self.kwargs["base_url"]), "base_url")
-        return Endpoint.of(self.kwargs)
+        return Endpoint.of(self.kwargs, needs_key=needs_key)
 
     @property
     def weights(self) -> list[Needed]:
@@ -102,6 +102,13 @@ class BenchmarkChoice:
     def script(self) -> Path:
         """That which evaluates it, if it is foreign or a user has put one there."""
         return REPO / "eval" / f"{self.name}.sh"
+
+    @property
+    def needs_all_items(self) -> str:
+        """Why ``--until`` cannot stop it early; empty if it may."""
+        if self.benchmark is None:
+            return f"{self.script.relative_to(REPO).as_posix()} evaluates all of its images together"
+        return self.benchmark.needs_all_items
 
     @property
     def files(self) -> BenchmarkFiles:
@@ -196,11 +203,13 @@ class BenchmarkChoice:
     def lacks(self) -> str:
         """What of its measurers' weights only prefetch gets, and is not here; empty: nothing is known."""
         lines = (line for one in self._measurers() for line in registry.measurer_missing(*one))
-        return "; ".join(dict.fromkeys(lines))
+        return some(list(dict.fromkeys(lines)))
 
     def missing_weights(self, named: str) -> str:
         """What else of its evaluators' files is missing, with the command that gets it; ``named``: the user's judge."""
         placed = self.files.placed
+        if problem := missing_path(self.needs.assets):
+            return f"benchmark {self.name}: judge: {problem}"
         assets = (asset for asset in self.needs.assets if isinstance(asset, HubAsset) or asset in placed)
         options = f"--ds_names {self.name}" + f' --judges "{self.name}={named}"' * bool(named)
         missing = why_missing(assets, options)

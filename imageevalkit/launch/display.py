@@ -20,9 +20,9 @@ from rich.text import Text
 
 from imageevalkit.cell import short_path
 from imageevalkit.errors import say
-from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STALE, Job, Plan
+from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STALE, EvaluateOrder, Job, Plan
 from imageevalkit.launch.ledger import BLOCKED, INTERRUPTED, SKIPPED, JobSummary, RunSummary, StageSummary
-from imageevalkit.launch.process import LOG_HEADER
+from imageevalkit.launch.process import LOG_HEADER, tail_of
 from imageevalkit.progress import Pace
 from imageevalkit.text import counted, dollars, plain
 
@@ -253,6 +253,14 @@ def _parts(running: RunningJob, pace: Pace) -> list[str]:
     if progress.note:
         parts.append(plain(progress.note))
     return parts
+
+
+def print_repeats(plan: Plan) -> None:
+    """Print what the jobs found that ask judges again after all others; no cell has a line of theirs."""
+    for job in plan.jobs:
+        if job.always and isinstance(job.order, EvaluateOrder):
+            lines = [line for line in tail_of(Path(job.logs[0])) if line and not line.startswith(LOG_HEADER)]
+            say(f"{job.name}: {lines[-1] if lines else 'it has not been run'}")
 
 
 def print_report(plan: Plan) -> None:

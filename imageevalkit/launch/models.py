@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import functools
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from importlib.util import resolve_name
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from imageevalkit import registry
 from imageevalkit.assets import Needed, Needs, UrlAsset, parse_entries
-from imageevalkit.assets.check import weights_at, why_missing
+from imageevalkit.assets.check import missing_path, weights_at, why_missing
 from imageevalkit.assets.weights import may_be_hub_id, without_cache_layout
 from imageevalkit.cell import REPO, checkpoint_of
 from imageevalkit.cell.fingerprint import maker_of, module_now
 from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.requests.endpoint import Endpoint
+from imageevalkit.requests.engine import RequestSettings
 from imageevalkit.requests.money import price_and_estimate
 
 if TYPE_CHECKING:
@@ -114,7 +117,7 @@ def check_kwargs(model: str, setting: Mapping[str, Any], options: Options) -> No
             raise UserError(f"model '{model}': batch_size is '{size}': use a whole number of at least 1")
         return
     try:
-        options.check_batch(Endpoint.of(kwargs))
+        options.check_batch(Endpoint.of(kwargs, needs_key=not options.dry_run))
         _, estimate = price_and_estimate(setting["model_path"], kwargs)
     except UserError as error:
         raise UserError(f"model '{model}' is reached through an API: {error}") from None
@@ -123,6 +126,45 @@ def check_kwargs(model: str, setting: Mapping[str, Any], options: Options) -> No
             f"--max_cost needs the price of an image, and that of '{model}' is not known: add price=USD to its kwargs "
             '(--custom_model_kwargses "price=0.04")'
         )
+
+
+# Request parameters of image endpoints: OpenAI's, and those that gateways of other models take.
+_PARAMETERS = """
+    size endpoint send_seed image_model quality background moderation output_format output_compression style
+    user response_format input_fidelity partial_images modalities image_config generation_config aspect_ratio
+    resolution image_size width height steps num_inference_steps guidance_scale true_cfg_scale cfg_scale
+    negative_prompt strength scheduler sampler lora loras prompt_extend prompt_upsampling watermark
+    safety_tolerance safety_identifier temperature top_p top_k max_tokens max_completion_tokens
+    max_output_tokens reasoning reasoning_effort presence_penalty frequency_penalty service_tier metadata store
+    provider plugins instructions text
+"""
+_RESEMBLES = 0.75
+
+
+def notes_of_setting(model: str, setting: Mapping[str, Any]) -> list[str]:
+    """Returns what a user should know of a resolved ``setting`` before the run starts, a line each.
+
+    That is a local path that does not exist, and each request parameter that looks like a misspelt known one: an
+    endpoint may take parameters that nobody here knows, so that they are sent all the same.
+    """
+    models, path = registry.models(), str(setting["model_path"])
+    if not setting.get("api") and path:
+        problem = missing_path([weights_at(path, None)])
+        return [f"model '{model}': model_path: {problem}"] if problem else []
+    if setting["module"] not in {one["module"] for one in models.API_SETTINGS.values()}:
+        return []
+    kwargs = setting["model_kwargs"]
+    extra = kwargs.get("extra_body") or {}
+    known = {*_PARAMETERS.split(), *(each.name for each in fields(RequestSettings))}
+    notes = []
+    for name in dict.fromkeys([*kwargs, *extra]):
+        near = difflib.get_close_matches(name.lower(), known - {name}, n=1, cutoff=_RESEMBLES)
+        if name not in known and near:
+            notes.append(
+                f"model '{model}': the request parameter '{name}' is sent as it is; if you mean '{near[0]}', "
+                "correct its kwargs (--custom_model_kwargses)"
+            )
+    return notes
 
 
 def makers(settings: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
@@ -189,15 +231,26 @@ def model_needs(
     return Needs(tuple(found), "" if found else "needs no files")
 
 
-def missing_of_model(model: str, task: str, use_api: bool, kwargs: Mapping[str, Any]) -> str:
-    """One line on what ``model`` lacks for ``task``; empty: nothing is known. Raises UserError: an unknown model."""
+def missing_of_model(
+    model: str, task: str, use_api: bool, kwargs: Mapping[str, Any], runs_here: bool = True
+) -> str:
+    """Returns one line on what ``model`` lacks for ``task``; empty if nothing is known to be missing.
+
+    If the model does not ``runs_here`` (an exported plan), its local paths are those of another machine.
+
+    Raises UserError: the model is unknown.
+    """
     try:
         setting = resolve_model(model, task, use_api, kwargs)
         check_class(setting["module"], setting["class"], _place(model, task))
         options = f"--model_names {model}"
         if own := [f"{name}={kwargs[name]}" for name in ("model_path", "revision") if name in kwargs]:
             options += f' --custom_model_kwargses "{",".join(own)}"'
-        missing = why_missing(model_needs(model, use_api, kwargs, [task]).assets, options)
+        assets = model_needs(model, use_api, kwargs, [task]).assets
+        # a class may have no use for the path of its entry, but for the path that its user gives
+        if runs_here and "model_path" in kwargs and (problem := missing_path(assets)):
+            return f"model {model}: model_path: {problem}"
+        missing = why_missing(assets, options)
     except CellFailure as failure:
         return str(failure)
     return missing and f"model {model}: {missing}"

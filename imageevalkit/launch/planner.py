@@ -34,6 +34,7 @@ from imageevalkit.launch.stage_jobs import (
     rewrite_jobs,
 )
 from imageevalkit.machine import available_cores
+from imageevalkit.relations import Column
 from imageevalkit.relations import Settings as RelationSettings
 
 _ANY = 1 << 10
@@ -49,7 +50,7 @@ def make_plan(options: Options, config: Config, stamp: str = "") -> Plan:
     _check_names(options)
     _check_folders(options)
     _check_maps(options, config)
-    checked(RelationSettings, options.relations_kwargs, "--relations_kwargs")
+    _check_relations(options, benchmarks)
     _block(options, benchmarks, blocked)
     stamp = stamp or f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     on_cluster = options.launcher == SLURM
@@ -61,6 +62,9 @@ def make_plan(options: Options, config: Config, stamp: str = "") -> Plan:
     if options.parallel:
         cores //= min(cores, len(options.models) * len(options.benchmarks))
     run = Run(options, config, log_root() / "runs" / stamp, stamp, cores, blocked, benchmarks, supply)
+    for name, choice in benchmarks.items() if options.until else ():
+        if why := choice.needs_all_items:
+            run.note(f"--until cannot stop {name} early, all of its images are made: {why}")
     jobs = rewrite_jobs(run)
     if options.images is not None:
         jobs += adopt_jobs(run, options.images)
@@ -97,6 +101,7 @@ def make_plan(options: Options, config: Config, stamp: str = "") -> Plan:
         settings={name: dict(choice.settings) for name, choice in benchmarks.items() if choice.settings},
         parts=parts,
         cluster=cluster,
+        notes=run.notes,
     )
 
 
@@ -127,6 +132,19 @@ def _benchmarks(options: Options, config: Config) -> tuple[dict[str, BenchmarkCh
             where = "--ds_kwargs" if setting in options.ds_kwargs else f"DS_KWARGS_MAP['{name}'] in config.sh"
             raise UserError(f"{where}: the setting {setting} of {name} is {why}")
     return found, blocked
+
+
+def _check_relations(options: Options, benchmarks: Mapping[str, BenchmarkChoice]) -> None:
+    """Raises UserError: ``--relations`` names a metric that no item of its benchmark has, or a setting is wrong."""
+    checked(RelationSettings, options.relations_kwargs, "--relations_kwargs")
+    for name, metrics in options.relations.items():
+        choice = benchmarks.get(name)
+        known = choice.benchmark.item_values if choice and choice.benchmark else ()
+        for metric in metrics if known else ():
+            try:
+                Column.find(metric, known)
+            except UserError as error:
+                raise UserError(f"--relations: {name}: {error}") from None
 
 
 def _check_names(options: Options) -> None:
@@ -236,7 +254,8 @@ def _block(options: Options, benchmarks: Mapping[str, BenchmarkChoice], blocked:
         lacks = {}
         if options.makes_images:
             lacks = {
-                task: missing_of_model(model, task, options.use_api, kwargs) or lacks_of(model, kwargs)
+                task: missing_of_model(model, task, options.use_api, kwargs, options.launcher != EXPORT)
+                or lacks_of(model, kwargs)
                 for task in tasks
             }
         for name, benchmark in benchmarks.items():

@@ -118,8 +118,7 @@ class _Rounds:
             return False
         judge = options.judges.get(benchmark, "")
         choice = choose_benchmark(self._config, benchmark, judge, options.judge_kwargs, options.ds_kwargs)
-        if choice.benchmark is None:
-            say(f"{benchmark}: it is measured by a script of its own, so that all items are needed")
+        if choice.needs_all_items:  # a note of the plan has said so
             return False
         try:
             total = choice.check_dataset()

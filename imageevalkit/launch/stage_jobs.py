@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -35,8 +35,14 @@ from imageevalkit.judges.server import ServerSettings, split_kwargs
 from imageevalkit.launch.benchmarks import BenchmarkChoice, ConfiguredJudge
 from imageevalkit.launch.config import ALL, Config, checked, parse_count
 from imageevalkit.launch.gpus import Supply
-from imageevalkit.launch.models import check_kwargs, entry_name, model_needs, resolve_model
-from imageevalkit.launch.options import LOCAL, Options
+from imageevalkit.launch.models import (
+    check_kwargs,
+    entry_name,
+    model_needs,
+    notes_of_setting,
+    resolve_model,
+)
+from imageevalkit.launch.options import EXPORT, LOCAL, Options
 from imageevalkit.launch.process import DRIVER_PYTHON, program_of, python_of
 from imageevalkit.locks import why_of_one_machine
 from imageevalkit.requests.endpoint import Endpoint
@@ -60,7 +66,7 @@ class Run:
     """What all jobs of a run share.
 
     ``blocked`` is why cells cannot start, by cell; ``benchmarks`` are those whose files can be read, by name;
-    ``supply`` are the GPUs that there are for jobs.
+    ``supply`` are the GPUs that there are for jobs; ``notes`` are what the user should know before the run starts.
     """
 
     options: Options
@@ -71,6 +77,18 @@ class Run:
     blocked: dict[str, str]
     benchmarks: Mapping[str, BenchmarkChoice]
     supply: Supply = Supply()  # noqa: RUF009 - it cannot change
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, text: str) -> None:
+        """Add ``text`` to the notes, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def secrets_of(self, endpoint: Endpoint) -> list[str]:
+        """Returns the variables with the keys of ``endpoint``; a key that a dry run does without becomes a note."""
+        if not endpoint.key:
+            self.note(f"{endpoint.key_variable} is not set: this plan needs no key, the run does")
+        return endpoint.secrets
 
     @property
     def follows(self) -> bool:
@@ -151,7 +169,7 @@ def rewrite_jobs(run: Run) -> list[Job]:
     # what was rewritten where there is a network can go on where there is none, nor a key
     if not all(cell.prompts.exists() for cell in cells) or os.environ.get(settings.api_key_env or "API_KEY"):
         try:
-            secrets = Endpoint.of(vars(settings)).secrets
+            secrets = run.secrets_of(Endpoint.of(vars(settings), needs_key=not options.dry_run))
         except UserError as error:
             raise UserError(f"{what} is reached through an API: {error}") from None
         options.check_price(what, settings.price_of(rewriter.model_id), "--rewriter_kwargs")
@@ -202,6 +220,9 @@ def generate_jobs(run: Run, after: Sequence[str] = ()) -> list[Job]:
         python = python_of(environment, f"model {model}", f"--model {model}")
         if not run.open_cells(model):
             continue
+        for setting in settings.values():
+            for note in notes_of_setting(model, setting) if run.options.launcher != EXPORT else ():
+                run.note(note)
         if all(setting.get("api") for setting in settings.values()):
             together.setdefault(python, {})[model] = settings
         else:
@@ -265,7 +286,7 @@ def _model_secrets(run: Run, model: str, settings: ModelSettings, tasks: Iterabl
     for setting in settings.values():
         own = setting["model_kwargs"]
         if setting.get("api"):
-            needed += Endpoint.of(own).secrets
+            needed += run.secrets_of(Endpoint.of(own, needs_key=not run.options.dry_run))
         elif "api_key_env" in own:  # a class that asks an API of its own
             needed.append(str(own["api_key_env"]))
     needs = model_needs(model, run.options.use_api, run.options.models[model], tasks)
@@ -488,14 +509,14 @@ def judge_needs(run: Run, benchmark: BenchmarkChoice) -> JudgeNeeds:
     if options.rescore:
         return JudgeNeeds(asked, given)
     try:
-        endpoint = judge.endpoint
+        endpoint = judge.endpoint(needs_key=not options.dry_run)
         if is_paid:
             options.check_batch(endpoint)
     except UserError as error:
         raise UserError(f"{where} is reached through an API: {error}") from None
     if is_paid:
         options.check_price(where, asking.price_of(judge.model_path), "--judge_kwargs")
-    return JudgeNeeds(asked, given, secrets=endpoint.secrets)
+    return JudgeNeeds(asked, given, secrets=run.secrets_of(endpoint))
 
 
 def _settings(run: Run, where: str, cls: type[T], kwargs: Mapping[str, Any]) -> T:

@@ -1,4 +1,4 @@
-"""What there is (``--list``); what a plan has to make, counted before it begins: for its GPUs, for ``--dry_run``."""
+"""Counts what a plan has to make before it begins: for its GPUs, and for ``--dry_run``."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from imageevalkit import registry
-from imageevalkit.benchmark.contract import benchmark_code
 from imageevalkit.cell import REPO, Cell
-from imageevalkit.errors import CellFailure, ExitStatus, UserError, say
+from imageevalkit.errors import ExitStatus, say
+from imageevalkit.forecast import SECONDS_OF_A_REPLY, SECONDS_OF_AN_IMAGE, Estimate
 from imageevalkit.jobs import (
     AdoptOrder,
     EvaluateOrder,
@@ -27,14 +26,11 @@ from imageevalkit.jobs import (
     ServeOrder,
     cell_of,
 )
-from imageevalkit.launch.benchmarks import BenchmarkChoice, ConfiguredJudge, choose_benchmark
-from imageevalkit.launch.config import Config
-from imageevalkit.launch.models import check_model, model_tasks
-from imageevalkit.launch.process import DRIVER_PYTHON, program_of, python_of, with_our_paths
+from imageevalkit.launch.process import DRIVER_PYTHON, python_of, with_our_paths
 from imageevalkit.launch.slurm import words_for_size
 from imageevalkit.machine import available_cores
 from imageevalkit.secrets import environ_with
-from imageevalkit.text import columns_of, counted
+from imageevalkit.text import counted, dollars, some
 
 _TELL_AFTER = 2.0
 
@@ -100,9 +96,10 @@ def _calls_left(plan: Plan, jobs: Sequence[Job]) -> Mapping[str, int | None]:
 
 
 def describe(plan: Plan) -> tuple[str, ExitStatus]:
-    """One line per job and per cell, and FAILED when a cell cannot start or cannot be counted.
+    """Returns the plan in words, and FAILED if a cell cannot start or cannot be counted.
 
-    Datasets are read in the driver's environment, what evaluators ask is counted in theirs.
+    There is a line for each job and cell, then the notes of the plan and its totals. Datasets are read in the driver's
+    environment; the questions of evaluators are counted in theirs.
     """
     order = "side by side" if plan.parallel else "one after another"
     if plan.parallel is None and any(job.follows for job in plan.jobs):
@@ -113,6 +110,7 @@ def describe(plan: Plan) -> tuple[str, ExitStatus]:
     status = ExitStatus.FAILED if plan.blocked else ExitStatus.COMPLETE
     requests = {job.name: _requests(plan, job) for job in plan.jobs}
     _ask_all(plan, itertools.chain(*requests.values()))
+    estimates = list[Estimate]()
     for job in plan.jobs:
         # the script of an evaluation says less than the environment it runs in
         is_evaluation = isinstance(job.order, EvaluateOrder)
@@ -125,11 +123,54 @@ def describe(plan: Plan) -> tuple[str, ExitStatus]:
             served = ", ".join(job.cells)
             lines.append(f"  serves {job.order.judge} ({job.order.command[0]}) to {served}")
         for request in requests[job.name]:
-            for cell, (line, was_counted) in zip(request.text["cells"], request.told, strict=True):
-                lines.append(f"  {cell}: {line}")
+            for cell, (estimate, was_counted) in zip(request.text["cells"], request.told, strict=True):
+                found = Estimate(*estimate)
+                # copies of a local model share its images
+                copies = max(1, job.gpus_at_most // job.gpus) if job.gpus else 1
+                estimates.append(found._replace(seconds=found.seconds / copies))
+                lines.append(f"  {cell}: {found.text}")
                 status = status if was_counted else ExitStatus.FAILED
-    lines += [f"blocked {cell}: {reason}" for cell, reason in plan.blocked.items()]
-    return "\n".join(lines), status
+    blocked: dict[str, list[str]] = {}
+    for cell, reason in plan.blocked.items():
+        blocked.setdefault(reason, []).append(cell)
+    lines += [f"blocked {some(cells, ', ')}: {reason}" for reason, cells in blocked.items()]
+    lines += [f"note: {note}" for note in plan.notes]
+    return "\n".join([*lines, *_totals(estimates, len(plan.blocked))]), status
+
+
+def _totals(estimates: Sequence[Estimate], blocked: int) -> list[str]:
+    """Returns images, requests, dollars and minutes of all ``estimates`` together, in words, a few lines.
+
+    So many cells are ``blocked``, and not among them.
+    """
+    images, requests, unpriced = (
+        sum(getattr(one, name) for one in estimates) for name in ("images", "requests", "unpriced")
+    )
+    usd = math.fsum(one.usd for one in estimates)
+    money = f"about {dollars(usd)}" if usd else "" if unpriced else "nothing to pay"
+    if unpriced:
+        money += f"{' and ' * bool(money)}{counted(unpriced, 'request')} of unknown price"
+    seconds = math.fsum(
+        max(one.seconds / one.at_once, 60 * one.requests / (one.per_minute or math.inf))
+        for one in estimates
+        if not one.batch
+    )
+    parts = [f"{counted(images, 'image')} to make", counted(requests, "API request"), money]
+    parts += [f"about {counted(math.ceil(seconds / 60), 'minute')}"] * bool(seconds)
+    parts += ["up to 24 hours for batches"] * any(one.batch for one in estimates)
+    lines = [f"total: {', '.join(parts)}"]
+    if seconds and (at_once := {one.at_once for one in estimates if one.requests and not one.batch}):
+        lines.append(
+            f"  assumed: {SECONDS_OF_AN_IMAGE:g} s for an image where none was made before, {SECONDS_OF_A_REPLY:g} s "
+            f"for a judge's reply, {max(at_once)} requests at a time (--num_workers)"
+        )
+    if untimed := list(dict.fromkeys(one.untimed for one in estimates if one.untimed)):
+        lines.append(
+            f"  not in it: the time that this machine takes for {some(untimed, ', ')}; --limit 4 tries it"
+        )
+    if blocked:
+        lines.append(f"  not in it: {counted(blocked, 'blocked cell')}")
+    return lines
 
 
 def gpus_of(job: Job) -> str:
@@ -238,110 +279,4 @@ def _ask(plan: Plan, of_benchmarks: Sequence[Sequence[_Request]]) -> None:
             return
         last = (said.strip().splitlines() or [f"no answer ({error})"])[-1]
         for request in asked:
-            request.told = [(f"unknown: {last}", False) for _ in request.text["cells"]]
-
-
-_NOTHING, _READY = "-", "ready"
-
-
-def listing(config: Config, columns: int | None = None) -> str:
-    """Two aligned tables: models with tasks, benchmarks with task, items and evaluator; each with what is missing.
-
-    Below them, why what should be a benchmark is none. Where a row would be longer than ``columns`` (None: never),
-    what is missing has a line of its own.
-    """
-    models = [(name, ", ".join(tasks), _model(config, name, tasks)) for name, tasks in model_tasks().items()]
-    tasks_of = registry.benchmark_tasks()
-    benchmarks = [(name, task, *_benchmark(config, name)) for name, task in tasks_of.items()]
-    tables = [
-        *_table(("Models", "tasks"), models, columns),
-        "",
-        *_table(("Benchmarks", "task", "items", "evaluator"), benchmarks, columns),
-    ]
-    broken = [f"  {problem}" for problem in dict.fromkeys(registry.broken_benchmarks().values())]
-    return "\n".join([*tables, *(["", "Cannot be used", *broken] if broken else [])])
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]], columns: int | None) -> list[str]:
-    """``header`` names all columns but the last."""
-    texts = [header, *([f"  {row[0]}", *row[1:-1]] for row in rows)]
-    widths = [max(map(columns_of, of_column)) for of_column in zip(*texts, strict=True)]
-    cells = (
-        "  ".join(word + " " * (width - columns_of(word)) for word, width in zip(text, widths, strict=True))
-        for text in texts
-    )
-    lines = [next(cells).rstrip()]
-    for text, (*_, state) in zip(cells, rows, strict=True):
-        line = f"{text}  {state}"
-        fits = columns is None or columns_of(line) <= columns
-        lines += [line] if fits else [text.rstrip(), f"      {state}"]
-    return lines
-
-
-def _model(config: Config, name: str, tasks: Iterable[str]) -> str:
-    try:
-        for task in tasks:
-            check_model(name, task)
-    except CellFailure as error:
-        return str(error)
-    return _program(config.map("INFER_ENV_MAP").get(name, ""), "python", f"--model {name}")
-
-
-def _program(environments: str, program: str, build: str) -> str:
-    try:
-        for part in environments.split():
-            program_of(part, program, "", "")
-    except UserError:
-        return f"needs its environment: bash utils/make_env.sh {build}"
-    return _READY
-
-
-def _benchmark(config: Config, name: str) -> tuple[str, str, str]:
-    """How many items it has, who evaluates it, and what is missing."""
-    items = evaluators = _NOTHING
-    try:
-        benchmark = choose_benchmark(config, name, config.map("JUDGE_MAP").get(name, ""))
-        evaluators = ", ".join(benchmark.evaluators) or _NOTHING
-        items = _items(benchmark)
-        benchmark.check_dataset_class()
-        if benchmark.files.problems():
-            return items, evaluators, f"needs its data: bash utils/prefetch.sh --ds_names {benchmark.name}"
-        items = _items(benchmark, benchmark.check_dataset())
-        benchmark.check_script()
-        own = benchmark.environment(config)
-        problem = _judge_problem(config, benchmark.judge, bool(own)) if benchmark.judge else ""
-        state = problem or _program(own, "python", benchmark.build(config))
-        if state == _READY and benchmark.lacks():
-            state = f"needs its weights: bash utils/prefetch.sh --ds_names {benchmark.name}"
-        return items, evaluators, state
-    except (UserError, CellFailure) as error:
-        return items, evaluators, str(error)
-
-
-def _items(choice: BenchmarkChoice, images: int | None = None) -> str:
-    """Prompts × images of each. ``images`` in all, where its data is there; else what its class says.
-
-    Raises CellFailure: what it says is no number.
-    """
-    ours = choice.benchmark
-    with benchmark_code(choice.name, "prompt_count or images_per_prompt"):
-        prompts, of_each = (ours.prompt_count, ours.images_per_prompt) if ours else (0, 1)
-        if images is not None:
-            prompts, of_each = (images, 1) if images % of_each else (images // of_each, of_each)
-        shown = f"{prompts:d} × {of_each:d}" if of_each > 1 else f"{prompts:d}"
-    return shown if prompts else _NOTHING
-
-
-def _judge_problem(config: Config, judge: ConfiguredJudge, in_own: bool) -> str:
-    """What a judge needs to start; empty when it could. ``in_own``: its benchmark has an environment of its own."""
-    if judge.runs_elsewhere:
-        try:
-            _ = judge.endpoint
-        except UserError as error:
-            return f"its judge: {error}"
-        return ""
-    if judge.backend == "transformers" and in_own:
-        return ""  # it runs there
-    program = "vllm" if judge.backend == "vllm" else "python"
-    state = _program(judge.environment(config), program, f"--judge {judge.backend}")
-    return state if state != _READY else ""
+            request.told = [(Estimate(f"unknown: {last}"), False) for _ in request.text["cells"]]

@@ -187,6 +187,15 @@ def _key_variable(kwargs: Mapping[str, Any]) -> str:
     return _AZURE_KEY if is_azure and os.environ.get(_AZURE_KEY, "").strip() else _KEY_VARIABLE
 
 
+def is_on_this_machine(url: str) -> bool:
+    """Returns whether the host of ``url`` is a loopback address or ``localhost``."""
+    try:
+        host = urlsplit(url).hostname or ""
+        return host == "localhost" or host.endswith(".localhost") or kind_of(host) == "loopback"
+    except ValueError:  # a name, or no URL
+        return False
+
+
 @dataclass(frozen=True)
 class Endpoint:
     """Where requests go and the key they carry; no repr shows it and ``redact`` takes it out of any text."""
@@ -199,11 +208,14 @@ class Endpoint:
     """Its URL is its own, and not the one of the environment."""
 
     @classmethod
-    def of(cls, model_kwargs: Mapping[str, Any], model_id: str = "") -> Endpoint:
-        """``BASE_URL`` (empty: OpenAI's own) and ``API_KEY`` of the environment. Raises UserError: one is malformed.
+    def of(cls, model_kwargs: Mapping[str, Any], model_id: str = "", needs_key: bool = True) -> Endpoint:
+        """Returns the endpoint at ``BASE_URL`` (empty: OpenAI's own) with the key in ``API_KEY``.
 
         ``base_url`` and ``api_key_env`` (the name of another variable) among ``model_kwargs`` replace them, or
-        ``azure_endpoint``, whose deployment is called ``azure_deployment``, else as the ``model_id``.
+        ``azure_endpoint``, whose deployment is called ``azure_deployment``, else as the ``model_id``. Without
+        ``needs_key`` the key may be missing: a dry run sends nothing.
+
+        Raises UserError: the key is missing, or a variable is malformed.
         """
         variable = _key_variable(model_kwargs)
         if not re.fullmatch(r"([A-Za-z_]\w*_)?API_KEY", variable):
@@ -212,12 +224,12 @@ class Endpoint:
                 "(such a variable is exported from config.local.sh and kept out of logs)"
             )
         key = os.environ.get(variable, "").strip()
-        if not key:
+        if not key and needs_key:
             raise UserError(
                 f"{variable} is not set: set it in config.local.sh or the environment "
                 f"({variable}=EMPTY for a server that asks for no key)"
             )
-        if not re.fullmatch(r"[!-~]+", key):
+        if key and not re.fullmatch(r"[!-~]+", key):
             raise UserError(
                 f"{variable} holds a blank or a character that no key has: correct it in config.local.sh"
             )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from imageevalkit.errors import UserError
+from imageevalkit.requests.endpoint import is_on_this_machine, place_of
 from imageevalkit.requests.shared import Account, SharedAccount, shared
 from imageevalkit.secrets import one_line
 from imageevalkit.text import dollars
@@ -158,6 +159,16 @@ def price_of(model_id: str, override: Any = None, makes: str = "image_output") -
         if slash and name in listed and listed[name].provider == provider:
             return listed[name]
     return None
+
+
+def quoted(price: Price | None, kwargs: Mapping[str, Any]) -> Price | None:
+    """Returns ``price`` as a forecast may quote it for requests with ``kwargs``, None if it may not.
+
+    A list price says nothing about an endpoint on this machine: a local server costs nothing, and a gateway has prices
+    of its own.
+    """
+    is_list_price = price is not None and not price.is_users
+    return None if is_list_price and is_on_this_machine(place_of(kwargs).url) else price
 
 
 def price_and_estimate(model_id: str, kwargs: Mapping[str, Any]) -> tuple[Price | None, float | None]:

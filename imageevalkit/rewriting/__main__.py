@@ -13,10 +13,11 @@ from typing import Any
 
 from imageevalkit.cell import Cell
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, say, worst
-from imageevalkit.forecast import Datasets, Forecast, job_or_forecast
+from imageevalkit.forecast import SECONDS_OF_A_REPLY, Datasets, Estimate, Forecast, job_or_forecast
 from imageevalkit.jobs import STATUS_OF_STATE, RewriteOrder, cell_of, given_job, outcome_of, write_outcome
-from imageevalkit.judges.api import money_in_words
+from imageevalkit.judges.api import cost_of_asking, money_in_words
 from imageevalkit.progress import ProgressWriter
+from imageevalkit.requests.money import quoted
 from imageevalkit.rewriting.engine import STAGE, RewriteRun, make_rewriter, read_replies, texts_of
 from imageevalkit.secrets import one_line
 from imageevalkit.text import counted
@@ -41,12 +42,12 @@ def main() -> ExitStatus:
 
 
 def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
-    """What a job with this order would ask about a cell, in words; only reads, and raises what the job would."""
+    """Returns what a job with this order would ask about a cell; only reads, and raises what the job would."""
     order = RewriteOrder(**request["order"])
     rewriter = make_rewriter(order.rewriter, order.kwargs)
     known = set(read_replies(rewriter, order.retry_refused))
 
-    def forecast(cell: Cell) -> str:
+    def forecast(cell: Cell) -> Estimate:
         task, items = datasets[cell.benchmark].dataset_task, datasets.items(cell, order.limit)
         questions = texts_of(cell, rewriter, task, items, order).questions
         waiting = [question for name, question in questions.items() if name not in known]
@@ -56,8 +57,18 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
             f"{len(waiting)} of {counted(len(questions), 'rewrite request')} to send to {rewriter.model_id}"
         )
         if not waiting:
-            return said
-        return f"{said}, {money_in_words(waiting, rewriter.settings.price_of(rewriter.model_id))}"
+            return Estimate(said)
+        price = quoted(rewriter.settings.price_of(rewriter.model_id), vars(rewriter.settings))
+        usd = cost_of_asking(waiting, price)
+        return Estimate(
+            f"{said}, {money_in_words(waiting, price)}",
+            requests=len(waiting),
+            usd=usd or 0.0,
+            unpriced=len(waiting) if usd is None else 0,
+            seconds=len(waiting) * SECONDS_OF_A_REPLY,
+            at_once=order.workers,
+            per_minute=order.requests_per_minute,
+        )
 
     return forecast
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+from urllib.parse import urlsplit
 
 from imageevalkit import registry
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Question
-from imageevalkit.cell import REWRITES, Cell, output_root
+from imageevalkit.cell import REWRITES, Cell, output_root, short_path
 from imageevalkit.cell.items import Item, ShownTexts, items_of, write_shown
 from imageevalkit.cell.jsonl import JsonlWriter, Shape, read_kept
 from imageevalkit.cell.records import OK, last_records
@@ -26,9 +27,10 @@ from imageevalkit.judges.choice import JudgeChoice, JudgeOptions, JudgeSetting
 from imageevalkit.judges.client import ApiJudge
 from imageevalkit.locks import held
 from imageevalkit.progress import Progress, ProgressWriter, watched
+from imageevalkit.requests.endpoint import place_of
 from imageevalkit.rewriting.rewriter import NotRewritten, Rewriter
 from imageevalkit.secrets import one_line, redact
-from imageevalkit.text import counted, dollars
+from imageevalkit.text import counted, dollars, some
 
 STAGE = "rewrite"
 # Of a model that has not answered once: a thousand requests more would each fail after all their retries.
@@ -39,10 +41,11 @@ Status = Literal["ok", "refused", "cut"]
 
 
 class Reply(NamedTuple):
-    """The ``text`` of a reply, whole or cut, or the words in which one was refused."""
+    """The ``text`` of a reply, whole or cut, or the words in which one was refused; the ``host`` that gave it."""
 
     text: str
     status: Status
+    host: str = ""
 
     def why_not(self, rewriter: Rewriter) -> str:
         """Why it holds no prompt; empty: it does."""
@@ -55,7 +58,7 @@ class Reply(NamedTuple):
         return ""
 
 
-_RECORD = Shape[dict[str, Any]](must={"request": str, "status": Status, "text": str})
+_RECORD = Shape[dict[str, Any]](must={"request": str, "status": Status, "text": str}, may={"host": str})
 _CUT = (
     "the reply was cut where it had all tokens that it may have; a model that thinks needs more: --rewriter_kwargs "
     "'extra_body={\"max_tokens\":8000}'"
@@ -93,7 +96,7 @@ def replies_file(rewriter: Rewriter) -> Path:
 def read_replies(rewriter: Rewriter, retry_refused: bool) -> dict[str, Reply]:
     """By request; those without a prompt only where they are not to be asked for again. Raises CellFailure."""
     records = read_kept(replies_file(rewriter), _RECORD)
-    replies = {one["request"]: Reply(one["text"], one["status"]) for one in records}
+    replies = {one["request"]: Reply(one["text"], one["status"], one.get("host", "")) for one in records}
     if retry_refused:
         return {request: reply for request, reply in replies.items() if not reply.why_not(rewriter)}
     return replies
@@ -257,6 +260,21 @@ class RewriteRun:
                     self._ask(model, waiting, writer)
         self._tell(force=True)
 
+    @property
+    def _host(self) -> str:
+        return urlsplit(place_of(vars(self.rewriter.settings)).url).hostname or ""
+
+    def _from_elsewhere(self, planned: CellTexts) -> str:
+        """Returns a sentence on replies of another host than the one that is asked now; empty if there are none."""
+        replies = (self._replies[name] for name in planned.questions if name in self._replies)
+        hosts = Counter(reply.host for reply in replies if reply.host not in ("", self._host))
+        if not hosts:
+            return ""
+        return (
+            f"{hosts.total()} rewritten by {some(sorted(hosts), ', ')}, and this run asks {self._host}: to have all "
+            f"asked again, delete {short_path(replies_file(self.rewriter))}"
+        )
+
     def _ask(self, model: RewritingModel, waiting: Sequence[Question], writer: JsonlWriter) -> None:
         with (
             watched(lambda: self._tell(model.holdup()), writer.sync),
@@ -283,11 +301,12 @@ class RewriteRun:
             return
         text = redact(answer.error) if answer.text is None else answer.text
         status: Status = "refused" if answer.refused else "cut" if answer.cut else "ok"
-        self._replies[request] = Reply(text, status)
+        self._replies[request] = Reply(text, status, self._host)
         asked = [message.parts[0] for message in answer.question.messages if message.role == "user"]
         writer.append(
             {
                 "request": request,
+                "host": self._host,
                 "status": status,
                 "text": text,
                 "asked": "".join(map(str, asked)),
@@ -310,7 +329,8 @@ class RewriteRun:
         shown = planned.shown(self._replies, self._errors)
         usd = self._paid(planned)
         money = "" if usd is None else f"{dollars(usd)} for {self.rewriter.model_id}"
-        outcome = outcome_of(shown, self.rewriter.basis(planned.cell.raw), money)
+        more = self.rewriter.basis(planned.cell.raw), money, self._from_elsewhere(planned)
+        outcome = outcome_of(shown, *more)
         if outcome.state != FAILED:
             write_shown(planned.cell, shown)
         return outcome
