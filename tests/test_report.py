@@ -6,6 +6,8 @@ import csv
 import json
 import os
 import re
+import threading
+import time
 from html import unescape
 from pathlib import Path
 
@@ -19,11 +21,12 @@ from imageevalkit.errors import CellFailure, ExitStatus
 from imageevalkit.generation.cell_run import GenerateOptions
 from imageevalkit.jobs import COMPLETE
 from imageevalkit.report.__main__ import main, make_report
+from imageevalkit.report.cell_parts import _Previews
 from imageevalkit.report.collect import collect
 from imageevalkit.report.leaderboard import format_table
 from imageevalkit.report.relations import Asked
 from imageevalkit.text import columns_of
-from tests.support.cells import QWEN, Made, image_of, write_cell, write_items, write_scored
+from tests.support.cells import QWEN, Made, image_of, paint, write_cell, write_items, write_scored
 from tests.support.generation import FakeDataset, FakeModel, generate
 from tests.support.site import Site, reported
 
@@ -543,3 +546,46 @@ def test_the_mean_over_benchmarks_is_of_whole_scores_on_all_of_them() -> None:
     site = reported()
     means = {model["name"]: model["overall"] for model in site.index["models"]}
     assert means == {"whole": 0.5, "tried": None, "easy-only": None}
+
+
+def test_one_thread_looks_at_all_equal_images(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads would link one thumbnail under one temporary name."""
+    items = [Made(f"images/{n:03}", "a red cat", value=1.0) for n in range(30)]
+    write_cell("a", "text", items, score(1.0, 30), draw=lambda item: paint(items[0]))
+    threads = set[int]()
+    look_at = _Previews._look_at
+
+    def watched(self: _Previews, sha256: str, path: str) -> None:
+        threads.add(threading.get_ident())
+        time.sleep(0.005)
+        look_at(self, sha256, path)
+
+    monkeypatch.setattr(_Previews, "_look_at", watched)
+    monkeypatch.setattr("imageevalkit.report.cell_parts.available_cores", lambda: 4)
+    assert all("preview" in item for item in reported().items("a", "text").values())
+    assert len(threads) == 1
+    assert len([*(output / "report/pictures").glob("*/*")]) == 1
+
+
+def test_two_processes_may_place_one_picture_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_cell("a", "text", THREE[:1], score(0.5))
+    (report,) = collect()
+    rename, depth = Path.replace, 0
+
+    def replace(self: Path, target: Path) -> Path:
+        """Another process places the picture just before this one gives it its name."""
+        nonlocal depth
+        if self.is_relative_to(tmp_path / "pictures") and depth == 0:
+            depth += 1
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "getpid", lambda: 2)
+                _Previews(report, tmp_path / "pictures").make(report.items())
+            [placed] = (tmp_path / "pictures").glob("*/*.webp")
+            placed.unlink()  # so that both have to do all of it, each time
+            depth -= 1
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    _Previews(report, tmp_path / "pictures").make(report.items())
+    [picture] = (tmp_path / "pictures").glob("*/*")
+    assert picture.suffix == ".webp"
