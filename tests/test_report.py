@@ -175,7 +175,7 @@ def test_a_broken_result_is_listed_and_harms_no_other_cell(text: str, reason: st
     write_cell("good", "text", THREE, score(0.5))
     broken = write_cell("broken", "text", THREE, score(0.9))
     broken.result.write_text(text)
-    assert main([]) == ExitStatus.COMPLETE
+    assert main([]) == ExitStatus.FAILED
     assert [row["model"] for row in csv_rows()] == ["good"]
     listed = [x for x in (output_root() / "leaderboard.md").read_text().splitlines() if "- broken/text" in x]
     assert len(listed) == 1

@@ -188,18 +188,20 @@ def _check_handing_on(options: Options) -> None:
         check_tracker(options.export[0])
 
 
-def _publish(options: Options) -> None:
+def _publish(options: Options) -> ExitStatus:
     if options.publish:
         from imageevalkit.publishing.folder import publish
 
-        publish(options.publish, show)
+        return publish(options.publish, show)
+    return ExitStatus.COMPLETE
 
 
-def _export(options: Options) -> None:
+def _export(options: Options) -> ExitStatus:
     if options.export:
         from imageevalkit.publishing.trackers import send
 
         send(*options.export, show)
+    return ExitStatus.COMPLETE
 
 
 def _hand_on(options: Options, mistake: ExitStatus) -> ExitStatus:
@@ -208,7 +210,7 @@ def _hand_on(options: Options, mistake: ExitStatus) -> ExitStatus:
     statuses = []
     for one in (_publish, _export):
         try:
-            one(options)
+            statuses.append(one(options))
         except (UserError, CellFailure) as error:
             complain(str(error))
             statuses.append(mistake if isinstance(error, UserError) else ExitStatus.FAILED)

@@ -16,7 +16,7 @@ from imageevalkit.cell import COMPARISONS, REPORT_MB, Cell, by_name, output_root
 from imageevalkit.cell.jsonl import Tell
 from imageevalkit.cell.pictures import THUMBNAILS
 from imageevalkit.cell.results import Result, check_files, folder_name, read_scores, write_files
-from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, show
+from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, show, worst
 from imageevalkit.jobs import (
     USABLE,
     BenchmarkSettings,
@@ -57,8 +57,8 @@ def main(argv: Sequence[str] | None = None) -> ExitStatus:
 
 def make_report(asked: Asked, plan: Plan | None = None, megabytes: float = REPORT_MB) -> ExitStatus:
     """Write every report file and print the table of the cells asked for, else of all; cells that failed in the run of
-    ``plan`` show no score. Status 0 says that this is done, of all that can be read, and 1 that relations which the
-    run asks for cannot be told.
+    ``plan`` show no score. The status is FAILED if a result cannot be read, or relations that the run asks for cannot
+    be computed; all others are reported.
 
     What cannot be read is one line each, here and in the files.
 
@@ -92,7 +92,7 @@ def make_report(asked: Asked, plan: Plan | None = None, megabytes: float = REPOR
         raise _not_written(error, output_root()) from error
     # what failed is the last word
     show("\n".join([*(f"report: {path}" for path in paths), *map(plain, asked.refused)]))
-    return ExitStatus.FAILED if asked.refused else ExitStatus.COMPLETE
+    return worst([_status_of(found), ExitStatus.FAILED if asked.refused else ExitStatus.COMPLETE])
 
 
 def report_of(folders: Sequence[Path], megabytes: float = REPORT_MB) -> ExitStatus:
@@ -122,7 +122,11 @@ def report_of(folders: Sequence[Path], megabytes: float = REPORT_MB) -> ExitStat
     except OSError as error:
         raise _not_written(error, place) from error
     show("\n".join(f"report: {path}" for path in paths))
-    return ExitStatus.COMPLETE
+    return _status_of(cells)
+
+
+def _status_of(cells: Iterable[CellReport]) -> ExitStatus:
+    return ExitStatus.FAILED if any(cell.is_invalid for cell in cells) else ExitStatus.COMPLETE
 
 
 def place_of(folders: Sequence[Path]) -> Path:
