@@ -501,6 +501,8 @@ def forget(cell: Cell, folder: Path) -> None:
 # ---- the scores of somebody else's program, by name
 
 METRICS = "metrics.json"
+SCRIPT = "script/"
+"""How the id of an evaluator begins that is a benchmark's own script."""
 _REMEDY = 'README, "Add a benchmark"'
 
 

@@ -229,13 +229,13 @@ def _report(options: Options, here: Path) -> ExitStatus:
             raise UserError(f"--report takes folders of results; {folder} is none")
     with garbage_collection(False):
         if not folders:
-            return make_report(Asked(), None, options.report_mb)
+            return make_report(Asked(), None, options.report_mb, options.sort_by)
         if len(folders) == 2:  # the report has a link to what differs
             try:
                 compare_words([str(folder) for folder in folders], here)
             except UserError as error:
                 show(f"note: {error}")
-        return report_of(folders, options.report_mb)
+        return report_of(folders, options.report_mb, options.sort_by)
 
 
 def _gate(options: Options) -> Gate:
