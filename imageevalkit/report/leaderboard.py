@@ -257,7 +257,8 @@ class Mean(NamedTuple):
     @property
     def note(self) -> str:
         """The order of the models, in words."""
-        out = "; ".join(f"{name} ({why})" for name, why in self.left_out.items())
+        by_reason = grouped(((why, name) for name, why in self.left_out.items()), lambda one: one[0])
+        out = "; ".join(f"{_few(named)} ({why})" for why, named in by_reason.items())
         rest = (
             "models without a number there follow by name. "
             "Checkpoints of a run stand together, by step, where the best of them would."
