@@ -148,12 +148,14 @@ class ServeOrder:
 @dataclass(frozen=True)
 class ReportOrder:
     """Write the report; print ``cells``. ``relations`` are the metrics to relate by benchmark, with their settings;
-    ``report_mb``: report.html, one file with everything, is made where it takes no more megabytes."""
+    ``report_mb``: report.html, one file with everything, is made where it takes no more megabytes. ``sort_by``: the
+    benchmarks or columns whose mean orders the models; empty: all that count."""
 
     cells: list[str]
     relations: dict[str, list[str]] = field(default_factory=dict)
     relations_kwargs: dict[str, Any] = field(default_factory=dict)
     report_mb: float = REPORT_MB
+    sort_by: list[str] = field(default_factory=list)
     kind: Literal["report"] = "report"
 
 

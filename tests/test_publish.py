@@ -320,12 +320,15 @@ def test_a_picture_that_was_cut_short_is_copied_again(folder: Path) -> None:
         ("pip install file:///mnt/alice/w.whl", "pip install w.whl"),
         ('["/data/alice/a", "x\\n/data/alice/b"]', '["a", "x\\nb"]'),
         ("--lora=/data/alice/l", "--lora=l"),
+        ("no file /data/alice smith/my own models/ckpt: use it", "no file ckpt: use it"),
+        ('{"a": "/data/alice smith/a b.pt"}', '{"a": "a b.pt"}'),
         *[
             (same, same)
             for same in (
                 "https://x.org:80/a/b?c=/d/e",
                 "and/or 1/2 image/png ../a/b",
                 "/imagine a cat",
+                "/imagine a cat and/or a dog",
                 "Q:\\n",
             )
         ],

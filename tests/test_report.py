@@ -6,28 +6,33 @@ import csv
 import json
 import os
 import re
+import threading
+import time
 from html import unescape
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from PIL import Image
 
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.cell.records import last_records
-from imageevalkit.cell.results import Metric, Result
+from imageevalkit.cell.results import Evaluator, Metric, Result
 from imageevalkit.errors import CellFailure, ExitStatus
 from imageevalkit.generation.cell_run import GenerateOptions
 from imageevalkit.jobs import COMPLETE
 from imageevalkit.report.__main__ import main, make_report
+from imageevalkit.report.cell_parts import _Previews
 from imageevalkit.report.collect import collect
 from imageevalkit.report.leaderboard import format_table
 from imageevalkit.report.relations import Asked
 from imageevalkit.text import columns_of
-from tests.support.cells import QWEN, Made, image_of, write_cell, write_items, write_scored
+from tests.support.cells import QWEN, Made, image_of, paint, write_cell, write_items, write_scored
 from tests.support.generation import FakeDataset, FakeModel, generate
 from tests.support.site import Site, reported
 
 HOSTILE = "</script><script>alert(1)</script> <b>bold</b> \"quoted\" & 'single' \u2028 | `code` 中文"
+SCRIPT_EVALUATOR = Evaluator("script/0123456789ab", official=False)
 THREE = [
     Made("images/p/0001_1", "a red cat", value=0.5, keys={"language": "en"}, read="a red cat"),
     Made("images/p/0001_2", "a red cat", value=0.75, keys={"language": "en"}, seed=44),
@@ -172,7 +177,7 @@ def test_a_broken_result_is_listed_and_harms_no_other_cell(text: str, reason: st
     write_cell("good", "text", THREE, score(0.5))
     broken = write_cell("broken", "text", THREE, score(0.9))
     broken.result.write_text(text)
-    assert main([]) == ExitStatus.COMPLETE
+    assert main([]) == ExitStatus.FAILED
     assert [row["model"] for row in csv_rows()] == ["good"]
     listed = [x for x in (output_root() / "leaderboard.md").read_text().splitlines() if "- broken/text" in x]
     assert len(listed) == 1
@@ -523,7 +528,7 @@ def test_noise_and_drift_of_the_judge_stand_beside_each_score(capsys: pytest.Cap
     assert "!: the judge has drifted" in table
     shown = md_table()["b"]
     assert shown["sure/accuracy@ppocr-v4"].startswith("**0.6400**! ")
-    assert shown["noisy/accuracy@ppocr-v4"].startswith("**0.6400** ")
+    assert shown["noisy/accuracy@ppocr-v4"].startswith("0.6400 "), "none is the best where all tie"
     told = {
         (cell["model"], cell["benchmark"]): cell["figures"]
         for cell in Site(output_root() / "report/index.html").index["cells"]
@@ -537,9 +542,170 @@ def test_the_mean_over_benchmarks_is_of_whole_scores_on_all_of_them() -> None:
     half = {f"p/{n:04}": float(n % 2) for n in range(40)}
     right = dict.fromkeys(half, 1.0)
     for benchmark in ("easy", "hard"):
-        write_scored(Cell("whole", benchmark), half)
-        write_scored(Cell("tried", benchmark), right, more={"limit": 40})
-    write_scored(Cell("easy-only", "easy"), right)
+        write_scored(Cell("whole", benchmark), half, evaluator=QWEN)
+        write_scored(Cell("tried", benchmark), right, evaluator=QWEN, more={"limit": 40})
+    write_scored(Cell("easy-only", "easy"), right, evaluator=QWEN)
     site = reported()
     means = {model["name"]: model["overall"] for model in site.index["models"]}
     assert means == {"whole": 0.5, "tried": None, "easy-only": None}
+
+
+def write_two_models() -> None:
+    """``z`` has the better mean, ``a`` the better score on the first benchmark, and on four that do not count."""
+    first, second = ({f"p/{n:04}": float(n < right) for n in range(40)} for right in (20, 10))
+    for model, own in (("a", (first, second)), ("z", (second, dict.fromkeys(first, 1.0)))):
+        for benchmark, values in zip(("easy", "hard"), own, strict=True):
+            write_scored(Cell(model, benchmark), values, evaluator=QWEN)
+        good = {f"p/{n:04}": float(n < 36 if model == "a" else n < 4) for n in range(40)}
+        write_scored(Cell(model, "toy"), dict([*good.items()][:20]), evaluator=QWEN)
+        write_scored(Cell(model, "own"), good, evaluator=SCRIPT_EVALUATOR)
+        write_scored(Cell(model, "read"), good)
+        write_scored(Cell(model, "tried"), good, evaluator=QWEN, more={"limit": 40})
+
+
+def orders(capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, list[str]], str, Site]:
+    """The order of the models in each format, what was printed, and the site."""
+    site, printed = Site(output_root() / "report/index.html"), capsys.readouterr().out
+    blocks = [block.splitlines() for block in printed.split("\n\n") if " score " in block.partition("\n")[0]]
+    assert len({tuple(line[2] for line in block[1:]) for block in blocks}) == 1
+    tex = re.findall(r"^([az]) &", (output_root() / "leaderboard.tex").read_text(), re.M)
+    with ZipFile(output_root() / "leaderboard.xlsx") as book:
+        words = re.findall("<t[^>]*>([^<]*)</t>", book.read("xl/sharedStrings.xml").decode())
+    found = {
+        "terminal": [line[2] for line in blocks[0][1:]],
+        "md": [*md_table()],
+        "csv": [*dict.fromkeys(row["model"] for row in csv_rows())],
+        "xlsx": sorted(["a", "z"], key=words.index),
+        "tex": tex,
+        "site": [model["name"] for model in site.index["models"]],
+    }
+    return found, printed, site
+
+
+def test_models_are_in_the_order_of_the_mean_in_every_format(capsys: pytest.CaptureFixture[str]) -> None:
+    write_two_models()
+    assert main([]) == ExitStatus.COMPLETE
+    found, printed, site = orders(capsys)
+    assert set(map(tuple, found.values())) == {("z", "a")}
+    label = "mean of 2 benchmarks"
+    texts = {name: (output_root() / f"leaderboard.{name}").read_text() for name in ("md", "tex", "csv")}
+    assert all(label in text for text in (printed, *texts.values()))
+    assert md_table()["z"][label] == "62.50" and md_table()["a"][label] == "37.50"
+    assert {(row["mean"], row["mean_of"]) for row in csv_rows() if row["model"] == "z"} == {("0.625", label)}
+    left_out = {
+        "toy@qwen2.5-vl-7b": "fewer than 30 items",
+        "own@script/0123456789ab": "a script's own result",
+        "read@ppocr-v4": "no official evaluator",
+        "tried@qwen2.5-vl-7b": "not all items",
+    }
+    assert site.index["mean"] == {"of": ["easy@qwen2.5-vl-7b", "hard@qwen2.5-vl-7b"], "leftOut": left_out}
+    for name, why in left_out.items():
+        assert f"{name} ({why})" in printed
+
+
+@pytest.mark.parametrize(
+    ("sort_by", "label"),
+    [
+        (["toy"], "mean of 1 benchmark"),
+        (["own", "read", "hard"], "mean of 3 benchmarks"),
+        (["easy/accuracy@qwen2.5-vl-7b"], "mean of 1 benchmark"),
+    ],
+)
+def test_the_user_chooses_what_orders_the_models(
+    sort_by: list[str], label: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_two_models()
+    assert make_report(Asked(), sort_by=sort_by) == ExitStatus.COMPLETE
+    found, printed, _ = orders(capsys)
+    assert set(map(tuple, found.values())) == {("a", "z")}
+    assert f"order of the {label}" in printed and label in md_table()["a"]
+
+
+def test_an_unknown_name_to_sort_by_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    write_scored(Cell("a", "easy"), {"p/0": 1.0})
+    assert make_report(Asked(), sort_by=["eazy"]) == ExitStatus.FAILED
+    assert (
+        "--sort_by: no benchmark or column is called 'eazy'; columns are easy/acc" in capsys.readouterr().out
+    )
+
+
+def test_none_is_highlighted_where_all_models_tie() -> None:
+    for model in ("a", "b", "c"):
+        write_cell(model, "text", THREE, score(0.5))
+    site = reported()
+    assert "**" not in "".join(md_table()[model]["text/accuracy@ppocr-v4"] for model in "abc")
+    assert not any("best" in site.cell(model, "text")["figures"]["accuracy"] for model in "abc")
+
+
+def test_a_missing_interval_states_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    write_scored(Cell("a", "few"), {f"p/{n}": 1.0 for n in range(5)})
+    many = write_scored(Cell("a", "sum"), {f"p/{n}": 1.0 for n in range(40)})
+    own = write_scored(Cell("a", "own"), {f"p/{n}": 1.0 for n in range(40)}, evaluator=SCRIPT_EVALUATOR)
+    for cell in (many, own):
+        raw = json.loads(cell.result.read_text())
+        raw["metrics"]["accuracy"]["interval"] = None
+        cell.result.write_text(json.dumps(raw))
+    site = reported()
+    reasons = {row["benchmark"]: row["no_interval"] for row in csv_rows()}
+    assert reasons == {
+        "few": "fewer than 10 prompts",
+        "sum": "the score is not a mean over items",
+        "own": "metrics.json gives none",
+    }
+    printed = capsys.readouterr().out
+    for benchmark, why in reasons.items():
+        assert site.cell("a", benchmark)["figures"]["accuracy"]["noInterval"] == why
+        for text in (printed, (output_root() / "leaderboard.md").read_text().replace("\\", "")):
+            assert re.search(rf"no 95 % interval: a / {benchmark}/accuracy@.*: {why}", text)
+
+
+def test_a_text_is_no_formula_in_the_csv() -> None:
+    for model in ("=1+1", "+a", "-b", "@c"):
+        write_cell(model, "text", THREE, score(0.5))
+    main([])
+    assert {row["model"] for row in csv_rows()} == {"'=1+1", "'+a", "'-b", "'@c"}
+    with (output_root() / "leaderboard.csv").open() as file:
+        assert "'=1+1/text/result.json" in file.read()
+
+
+def test_one_thread_looks_at_all_equal_images(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads would link one thumbnail under one temporary name."""
+    items = [Made(f"images/{n:03}", "a red cat", value=1.0) for n in range(30)]
+    write_cell("a", "text", items, score(1.0, 30), draw=lambda item: paint(items[0]))
+    threads = set[int]()
+    look_at = _Previews._look_at
+
+    def watched(self: _Previews, sha256: str, path: str) -> None:
+        threads.add(threading.get_ident())
+        time.sleep(0.005)
+        look_at(self, sha256, path)
+
+    monkeypatch.setattr(_Previews, "_look_at", watched)
+    monkeypatch.setattr("imageevalkit.report.cell_parts.available_cores", lambda: 4)
+    assert all("preview" in item for item in reported().items("a", "text").values())
+    assert len(threads) == 1
+    assert len([*(output / "report/pictures").glob("*/*")]) == 1
+
+
+def test_two_processes_may_place_one_picture_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_cell("a", "text", THREE[:1], score(0.5))
+    (report,) = collect()
+    rename, depth = Path.replace, 0
+
+    def replace(self: Path, target: Path) -> Path:
+        """Another process places the picture just before this one gives it its name."""
+        nonlocal depth
+        if self.is_relative_to(tmp_path / "pictures") and depth == 0:
+            depth += 1
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "getpid", lambda: 2)
+                _Previews(report, tmp_path / "pictures").make(report.items())
+            [placed] = (tmp_path / "pictures").glob("*/*.webp")
+            placed.unlink()  # so that both have to do all of it, each time
+            depth -= 1
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    _Previews(report, tmp_path / "pictures").make(report.items())
+    [picture] = (tmp_path / "pictures").glob("*/*")
+    assert picture.suffix == ".webp"

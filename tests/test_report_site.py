@@ -14,7 +14,8 @@ from selenium.webdriver.support.ui import Select
 
 from imageevalkit.cell import Cell
 from imageevalkit.cell.results import Metric
-from imageevalkit.report.__main__ import main
+from imageevalkit.report.__main__ import make_report
+from imageevalkit.report.relations import Asked
 from tests.support.browser import Browser, browser, needs_axe, needs_browser
 from tests.support.cells import PPOCR, QWEN, Made, write_cell, write_items
 
@@ -40,7 +41,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("IMAGEEVALKIT_OUTPUT", str(output))
         _write_cells()
-        main([])
+        make_report(Asked(), sort_by=["text", "two judges"])
     with browser(folder, output / "report/index.html") as opened:
         yield opened
 
@@ -106,6 +107,7 @@ def test_models_are_sorted_by_a_heading_and_the_address_says_so(page: Browser) -
     first = _models(page, "Heat map")
     assert first[0] == "org/模型 #2", "the leaderboard's order"
     heading = "[aria-label='Heat map'] thead th:nth-child(2)"
+    assert page.one(heading).text.startswith("Mean of 2 benchmarks")
     page.one(f"{heading} button").click()
     assert page.one(heading).get_attribute("aria-sort") == "descending"
     page.one(f"{heading} button").click()

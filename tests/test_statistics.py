@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from statsmodels.stats.weightstats import DescrStatsW, ttest_ind
 from imageevalkit.cell.results import Metric, Score
 from imageevalkit.metrics import Stratum, interval_of_sum, mean, weighted
 from imageevalkit.statistics import comparison
-from imageevalkit.statistics.comparison import Measured, compare, compare_all, score_interval
+from imageevalkit.statistics.comparison import Measured, compare, compare_all, score_interval, told_apart
 from imageevalkit.statistics.power import power_of, smallest_difference
 from imageevalkit.statistics.ranks import compact_groups, rank_groups
 
@@ -349,7 +350,7 @@ def test_an_interval_of_a_difference_holds_the_truth(kind: str, count: int, p: f
 def test_an_interval_of_a_difference_of_sums_holds_the_truth(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(comparison, "_by_flips", lambda given: [(1.0, "")] * len(given))
+    monkeypatch.setattr(comparison, "_by_flips", lambda given, prompts, surely_not: (1.0, 1, 1))
     rng, held, runs, shares = np.random.default_rng(4), 0, 250, {0: 0.5, 1: 0.3, 2: 0.2}
 
     def model(right: np.ndarray, words: np.ndarray) -> Measured:
@@ -411,6 +412,23 @@ def test_letters_are_the_largest_groups(
     count: int, told: list[tuple[int, int]], expected: list[set[int]]
 ) -> None:
     assert sorted(map(sorted, compact_groups(count, told))) == sorted(map(sorted, expected))
+
+
+def test_groups_are_those_of_the_test_of_all_pairs() -> None:
+    """Of grades and of right or wrong; of few prompts, of prompts that not all have, with noise, and without items."""
+    rng = np.random.default_rng(20)
+    for prompts, count in ((12, 6), (40, 12), (150, 30)):
+        base = rng.random(prompts)
+        grades = np.clip(base + rng.normal(0, 0.1, (count, prompts)) - 0.04 * np.arange(count)[:, None], 0, 1)
+        column = [measured(f"m{n}", own[: prompts - n % 3]) for n, own in enumerate(grades)]
+        column[1] = silent(column[1])
+        column[2] = column[2]._replace(noise=0.05)
+        for one in (column, [measured(f"m{n}", own > 0.5) for n, own in enumerate(grades)]):
+            pairs = combinations(range(count), 2)
+            told = {pair for pair, found in zip(pairs, compare_all(one), strict=True) if found.told}
+            assert {*(told_apart(one) or ())} == told
+            assert told or prompts == 12
+    assert told_apart([Measured("a", Metric(1.0, 5)), Measured("b", Metric(0.5, 5))]) is None
 
 
 # ---- power
@@ -484,3 +502,11 @@ def test_a_column_of_ten_models_is_ranked_in_a_second() -> None:
     base = rng.beta(5, 2, 1000)
     column = [measured(f"m{n}", np.clip(base + rng.normal(0.003 * n, 0.1, 1000), 0, 1)) for n in range(10)]
     assert cpu(lambda: rank_groups(column)) < 4
+
+
+def test_a_column_of_300_models_is_ranked_in_seconds() -> None:
+    rng = np.random.default_rng(21)
+    strength, hard = rng.normal(0.5, 0.3, (300, 1)), rng.normal(0, 0.15, 20)
+    grades = np.round(3 * np.clip(strength + hard + rng.normal(0, 0.1, (300, 20)), 0, 1)) / 3
+    column = [measured(f"m{n}", own) for n, own in enumerate(grades)]
+    assert cpu(lambda: rank_groups(column)) < 8

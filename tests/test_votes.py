@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
 import warnings
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from statsmodels.genmod.families import Binomial
+from statsmodels.genmod.generalized_linear_model import GLM
 
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.errors import UserError
@@ -129,6 +133,52 @@ def test_whatever_few_votes_say_intervals_are_finite_and_wide(winners: list[str]
     for row in table.rows:
         assert row.low < row.rating < row.high
         assert 300 / len(votes) ** 0.5 < row.high - row.low < 1000
+
+
+def glm_of(votes: Sequence[Vote], models: Sequence[str]) -> Any:
+    """The same model by statsmodels, of votes without ties; the last strength is what the others leave."""
+    basis = np.vstack([np.eye(len(models) - 1), -np.ones(len(models) - 1)])
+    left, right = ([models.index(getattr(vote, side)) for vote in votes] for side in ("left", "right"))
+    shares = [float(vote.winner == "left") for vote in votes]
+    return GLM(shares, basis[left] - basis[right], family=Binomial()), ELO * basis
+
+
+def test_ratings_and_intervals_are_those_of_statsmodels() -> None:
+    votes = [
+        vote._replace(voter=f"v{n % 7}")
+        for n, vote in enumerate(simulated(np.random.default_rng(8), 500, 60, ties=0.0))
+    ]
+    items, voters = (
+        np.unique([getattr(vote, name) for vote in votes], return_inverse=True)[1]
+        for name in ("item", "voter")
+    )
+    [table] = rate(votes)
+    model, contrasts = glm_of(votes, MODELS)
+    half = np.zeros(len(MODELS))
+    for groups in (items, np.array([items, voters]).T):
+        fitted = model.fit(cov_type="cluster", cov_kwds={"groups": groups}, use_t=True).t_test(contrasts)
+        half = np.fmax(half, fitted.conf_int()[:, 1] - fitted.effect)
+    for name, strength, error in zip(MODELS, fitted.effect, half, strict=True):
+        row = row_of(table.rows, name)
+        assert (row.rating, row.high - row.rating) == pytest.approx((MEAN + strength, error), rel=1e-5)
+
+
+@pytest.mark.parametrize("winners", [("left", "right", "left"), ("left", "left")])
+def test_ratings_of_a_thousand_chained_names_take_seconds(winners: Sequence[str]) -> None:
+    names = [f"m{n:04}" for n in range(1000)]
+    votes = [
+        Vote("v", "text", f"{one}-{n}", one, other, winner)
+        for one, other in pairwise(names)
+        for n, winner in enumerate(winners)
+    ]
+    began = time.process_time()
+    [table] = rate(votes)
+    assert time.process_time() - began < 15
+    if "right" in winners:  # two of three votes are 120 points
+        assert [row.model for row in table.rows] == names
+        steps = [one.rating - other.rating for one, other in pairwise(table.rows)]
+        assert steps == pytest.approx([ELO * np.log(2)] * 999, rel=1e-6)
+    assert all(row.low < row.rating < row.high for row in table.rows)
 
 
 # ---- files

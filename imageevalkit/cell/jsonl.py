@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sys
 import threading
 import zlib
 from collections import deque
@@ -28,7 +27,8 @@ from imageevalkit.secrets import one_line
 from imageevalkit.text import to_bytes
 
 _MOST_TOLD = 5  # of the bad lines of one file
-_MOST = sys.float_info.max
+# Numbers of files are below it: sums of squares of such numbers stay finite, and other programs can read the integers.
+_MOST = 2**63
 # far more than any file of ours has, and far less than what Python's own recursion stands
 _MOST_LEVELS = 64
 _LONGEST_VALUE = 60
@@ -89,7 +89,7 @@ class Shape(Generic[T]):
     """What readers rely on in an object: fields that it ``must`` have, and others that it ``may`` have, by type.
 
     Types are JSON's own, Literal, X | None, tuples of so many parts, lists, mappings, :data:`Time`, shapes and what
-    :meth:`of` takes. Numbers are finite, a float may be whole. ``rest``: the type of all other fields.
+    :meth:`of` takes. Numbers are below 2⁶³, a float may be whole. ``rest``: the type of all other fields.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Shape(Generic[T]):
 
 def _as_is(hint: Any) -> frozenset[type]:
     """Types of values that the reader of ``hint`` gives back as they are, whatever they hold."""
-    if hint in (str, bool, int, type(None)):
+    if hint in (str, bool, type(None)):
         return frozenset({hint})
     if hint is Any:
         return frozenset({str, bool, int, float, type(None), list, dict})
@@ -149,10 +149,8 @@ def _reader_of(hint: Any) -> Callable[[Any], Any]:
         return hint.read
     if hint in _CHECKS:
         return _checked(_CHECKS[hint])
-    if hint in (str, bool, int, type(None)):
-        return _checked(
-            lambda value: isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
-        )
+    if hint in (str, bool, type(None)):
+        return _checked(lambda value: isinstance(value, hint))
     if origin is Literal:
         return _checked(lambda value: isinstance(value, str) and value in args)
     if origin in (Union, UnionType) and all(
@@ -197,8 +195,8 @@ def _checked(check: Callable[[Any], bool]) -> Callable[[Any], Any]:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a finite number that a float can hold."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and -_MOST <= value <= _MOST
+    """Whether it is a finite number below 2⁶³."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and -_MOST <= value < _MOST
 
 
 def _is_time(value: Any) -> bool:
@@ -211,7 +209,12 @@ def _is_time(value: Any) -> bool:
 
 Time = NewType("Time", str)
 """ISO 8601."""
-_CHECKS = {Any: lambda value: True, float: is_number, Time: _is_time}
+_CHECKS = {
+    Any: lambda value: True,
+    int: lambda value: is_number(value) and isinstance(value, int),
+    float: is_number,
+    Time: _is_time,
+}
 
 
 def read_jsonl(path: Path, shape: Shape[T], tell: Tell = tell_nobody) -> Iterator[T]:

@@ -276,16 +276,40 @@ class Result:
 
 
 _RESULT = Shape.of(Result)
+_PROVENANCE = Shape[dict[str, Any]](
+    {},
+    may={
+        "time": str,
+        "git_commit": str | None,
+        "model_settings": list[dict[str, Any]],
+        "generation_usd": float | None,
+        "judge_usd": float | None,
+    },
+)
 
 
 def validate(raw: Any) -> Result:
-    """The result that a JSON object is. Raises ValueError: names the first field that is wrong."""
+    """The result that a JSON object is. Every reader of results gets them from here, so that one bad value in one file
+    cannot stop a report. Raises ValueError: names the first field that is wrong."""
     if isinstance(raw, dict) and raw.get("schema") != SCHEMA:
         raise ValueError(f"schema is {raw.get('schema')!r}, expected {SCHEMA!r}")
     result = _RESULT.read(raw)
-    c = result.coverage
-    if min(vars(c).values()) < 0:
-        raise ValueError("coverage holds a negative count")
+    c, origin = result.coverage, result.provenance
+    try:
+        _PROVENANCE.read(origin)
+    except WrongShape as error:
+        raise WrongShape(("provenance", *error.path), *error.value) from None
+    # these lie between 0 and 2⁶³
+    counts = {f"coverage.{name}": count for name, count in vars(c).items()}
+    counts |= {f"provenance.{name}": origin.get(name) for name in ("generation_usd", "judge_usd")}
+    counts["limit"] = result.limit
+    if result.noise:
+        counts |= {f"noise.standard_errors.{name}": e for name, e in result.noise.standard_errors.items()}
+    for name, metric in result.metrics.items():
+        check_metric(metric, f"metrics.{name}")
+    for path, count in counts.items():
+        if count is not None and count < 0:
+            raise WrongShape((path,), count)
     if c.expected != c.generated + c.refused + c.failed + c.blank + c.corrupt + c.unasked:
         raise ValueError("coverage: expected ≠ generated + refused + failed + blank + corrupt + unasked")
     if c.generated != c.judged + c.unparsed + c.judge_failed:
@@ -296,6 +320,17 @@ def validate(raw: Any) -> Result:
     if not result.headline and not result.withheld:
         raise ValueError("no headline and no reason for withholding it")
     return result
+
+
+def check_metric(metric: Metric, path: str) -> None:
+    """Raises WrongShape, which begins with ``path``: a count or share is negative, the scale is not above 0, or the
+    interval ends before it begins."""
+    low, high = metric.interval or (0, 0)
+    wrong = {"n": metric.n < 0, "interval": low > high, "scale": metric.scale <= 0}
+    wrong["shares"] = any(share < 0 for share in (metric.shares or {}).values())
+    for field_, is_wrong in wrong.items():
+        if is_wrong:
+            raise WrongShape((*filter(None, (path,)), field_), getattr(metric, field_))
 
 
 def check_within_scale(metrics: Mapping[str, Metric], unbounded: Sequence[str]) -> None:
@@ -474,6 +509,8 @@ def forget_evaluator(cell: Cell, evaluator: str) -> None:
 # ---- the scores of somebody else's program, by name
 
 METRICS = "metrics.json"
+SCRIPT = "script/"
+"""How the id of an evaluator begins that is a benchmark's own script."""
 _REMEDY = 'README, "Add a benchmark"'
 
 
@@ -516,10 +553,7 @@ def _metric(name: str, raw: Any, n: int) -> Metric:
     value: Any = given.get("value")
     try:
         metric = _METRIC.read({"n": n, "scale": 100 if is_number(value) and abs(value) > 1 else 1, **given})
-        low, high = metric.interval or (0, 0)
-        for field, is_wrong in (("n", metric.n < 0), ("interval", low > high), ("scale", metric.scale <= 0)):
-            if is_wrong:
-                raise WrongShape((field,), given[field])
+        check_metric(metric, "")
     except WrongShape as error:
         raise ValueError(
             f"{error}: value must be a number or null, n a whole number, interval [low, high], scale above 0"

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
-from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile, ZipInfo, is_zipfile
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo, is_zipfile
 
 from imageevalkit import registry
 from imageevalkit.atomic import write_atomic
@@ -84,11 +83,10 @@ def read_all(path: Path, tell: Tell) -> tuple[Path, list[Scored]]:
                     file.extract(member, folder)
             # what cannot be read is in the file, wherever it lies for now
             found = _read(folder, lambda line: tell(line.replace(str(folder), short_path(path))))
-        # what is in a damaged member is anything
-        except (BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError) as error:
-            raise UserError(f"{short_path(path)} cannot be read: {error}") from None
         except UserError as error:
             raise UserError(str(error).replace(str(folder), short_path(path))) from None
+        except Exception as error:  # each way of compression has its own error for a damaged member
+            raise UserError(f"{short_path(path)} cannot be read: {error}") from None
     return found
 
 

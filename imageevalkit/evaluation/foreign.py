@@ -17,7 +17,7 @@ from imageevalkit import registry
 from imageevalkit.benchmark.contract import Scores
 from imageevalkit.cell import REPO, Cell, short_path
 from imageevalkit.cell.items import Item, entries_of, placed
-from imageevalkit.cell.results import METRICS, Evaluator, leave, no_score, read_metrics, standing
+from imageevalkit.cell.results import METRICS, SCRIPT, Evaluator, leave, no_score, read_metrics, standing
 from imageevalkit.cell.states import survey_images
 from imageevalkit.errors import CellFailure, ExitStatus, run_main, say
 from imageevalkit.evaluation import engine
@@ -73,7 +73,7 @@ def _outcome(cell: Cell, script: Path, order: EvaluateOrder) -> Outcome:
     metrics = read_metrics(path, coverage.judged)
     digest = hashlib.sha256(script.read_bytes()).hexdigest()
     evaluator = Evaluator(
-        f"script/{digest[:_HASH_DIGITS]}", False, {"script": f"eval/{script.name}", "sha256": digest}
+        f"{SCRIPT}{digest[:_HASH_DIGITS]}", False, {"script": f"eval/{script.name}", "sha256": digest}
     )
     # of a benchmark that names no version: all that a model is shown
     shown = "\n".join(f"{item.seed} {item.prompt_sha256}" for item in items)

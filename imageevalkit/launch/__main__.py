@@ -192,18 +192,20 @@ def _check_handing_on(options: Options) -> None:
         check_tracker(options.export[0])
 
 
-def _publish(options: Options) -> None:
+def _publish(options: Options) -> ExitStatus:
     if options.publish:
         from imageevalkit.publishing.folder import publish
 
-        publish(options.publish, show)
+        return publish(options.publish, show)
+    return ExitStatus.COMPLETE
 
 
-def _export(options: Options) -> None:
+def _export(options: Options) -> ExitStatus:
     if options.export:
         from imageevalkit.publishing.trackers import send
 
         send(*options.export, show)
+    return ExitStatus.COMPLETE
 
 
 def _hand_on(options: Options, mistake: ExitStatus) -> ExitStatus:
@@ -212,7 +214,7 @@ def _hand_on(options: Options, mistake: ExitStatus) -> ExitStatus:
     statuses = []
     for one in (_publish, _export):
         try:
-            one(options)
+            statuses.append(one(options))
         except (UserError, CellFailure) as error:
             complain(str(error))
             statuses.append(mistake if isinstance(error, UserError) else ExitStatus.FAILED)
@@ -231,13 +233,13 @@ def _report(options: Options, here: Path) -> ExitStatus:
             raise UserError(f"--report takes folders of results; {folder} is none")
     with garbage_collection(False):
         if not folders:
-            return make_report(Asked(), None, options.report_mb)
+            return make_report(Asked(), None, options.report_mb, options.sort_by)
         if len(folders) == 2:  # the report has a link to what differs
             try:
                 compare_words([str(folder) for folder in folders], here)
             except UserError as error:
                 show(f"note: {error}")
-        return report_of(folders, options.report_mb)
+        return report_of(folders, options.report_mb, options.sort_by)
 
 
 def _gate(options: Options) -> Gate:

@@ -323,6 +323,13 @@ class Options:
         REPORT_MB,
         config="REPORT_MB",
     )
+    sort_by: list[str] = option(
+        '"a;b"',
+        "order the models of the report by the mean of these benchmarks or columns, not of all that count",
+        lambda text, where: split_names(text),
+        [],
+        prefetch="",
+    )
     listing: bool = _flag("show the models and benchmarks there are", prefetch="", name="--list")
     status: bool = _flag("show how far the runs are that have not ended; start nothing", prefetch="")
     cancel: bool = _flag("end the runs that have not ended, and their jobs", prefetch="")

@@ -19,10 +19,12 @@ from imageevalkit.secrets import redact
 
 _ABSOLUTE = re.compile(r"/|~|file:|[A-Za-z]:[\\/]")
 _IN_PATH = r"""[^\s"'`,;:()<>|\[\]{}\\/]"""
+# Below the first folder a name may have spaces; of "/imagine a cat and/or a dog" the first one would.
+_FOLDER = rf"(?:{_IN_PATH}+(?: {_IN_PATH}+){{0,3}}/)"
 # A URL, which stays; or a path of two names or more, as /imagine, and/or, and 1/2 are none. In JSON a line's end is \n.
 _PLACE = re.compile(
     rf"""\b(?!file:)[A-Za-z][\w+.-]+://[^\s"'<>\\]*"""
-    rf"""|(?:(?<![\w/.~\\)\]}}%>*…+-])|(?<=\\[nrt]))(?:file://[\w.-]*)?~?/(?:{_IN_PATH}+/)+(?P<name>{_IN_PATH}*)"""
+    rf"""|(?:(?<![\w/.~\\)\]}}%>*…+-])|(?<=\\[nrt]))(?:file://[\w.-]*)?~?/{_IN_PATH}+/{_FOLDER}*(?P<name>{_IN_PATH}*)"""
 )
 
 

@@ -65,7 +65,7 @@ def why_not_of_hub(result: Result) -> str:
 
 def _defaults(settings: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Those of each entry with the model of ``settings``; nothing but that model, where there is no entry."""
-    entries = registry.models().MODEL_SETTINGS.get(settings.get("task"), {}).values()
+    entries = registry.models().MODEL_SETTINGS.get(str(settings.get("task")), {}).values()
     same = [one for one in entries if one.get("model_path") == settings.get("model_path")]
     if not same:
         yield {}

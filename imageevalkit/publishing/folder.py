@@ -14,7 +14,7 @@ from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import SITE, output_root, short_path
 from imageevalkit.cell.jsonl import Tell
 from imageevalkit.cell.results import Result
-from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.errors import CellFailure, ExitStatus, UserError
 from imageevalkit.locks import held
 from imageevalkit.metrics import grouped
 from imageevalkit.publishing import caveats, every_eval_ever, public, without_folders
@@ -51,9 +51,9 @@ def _is_ours(folder: Path) -> bool:
         return False
 
 
-def publish(folder: Path, tell: Tell) -> None:
+def publish(folder: Path, tell: Tell) -> ExitStatus:
     """Write what there is in the output folder into ``folder``, which then holds nothing of an earlier call; each file
-    that cannot be read, and what is not published, is told in one line.
+    that cannot be read, and what is not published, is told in one line. The status is FAILED if a result is left out.
 
     Raises:
         UserError: there is no result, or ``folder`` holds others' files.
@@ -83,6 +83,7 @@ def publish(folder: Path, tell: Tell) -> None:
     except OSError as error:
         raise CellFailure(f"{error.filename or folder} cannot be written: {error.strerror}") from error
     _say(folder, cells, models, tell)
+    return ExitStatus.FAILED if any(cell.is_invalid for cell in cells) else ExitStatus.COMPLETE
 
 
 def _write_site(folder: Path, cells: Sequence[CellReport]) -> None:

@@ -33,7 +33,7 @@ from imageevalkit.report.collect import CellReport, collect
 from imageevalkit.report.curves import Curve, curve_tables, curves
 from imageevalkit.report.documents import tex_text, workbook
 from imageevalkit.report.index import Found
-from imageevalkit.report.leaderboard import Ranks, board_of, csv_text, format_table
+from imageevalkit.report.leaderboard import Ranks, board_of, csv_text, format_table, grid
 from imageevalkit.report.pages import markdown_text
 from imageevalkit.report.relations import Asked, recorded_relations, update_relations
 from imageevalkit.report.site import write_site
@@ -52,20 +52,23 @@ def main(argv: Sequence[str] | None = None) -> ExitStatus:
             return make_report(Asked())
         plan, _, order = given_job(ReportOrder, words)
         asked = Asked(order.cells, order.relations, order.relations_kwargs)
-        return make_report(asked, plan, order.report_mb)
+        return make_report(asked, plan, order.report_mb, order.sort_by)
 
 
-def make_report(asked: Asked, plan: Plan | None = None, megabytes: float = REPORT_MB) -> ExitStatus:
+def make_report(
+    asked: Asked, plan: Plan | None = None, megabytes: float = REPORT_MB, sort_by: Sequence[str] = ()
+) -> ExitStatus:
     """Write every report file and print the table of the cells asked for, else of all; cells that failed in the run of
-    ``plan`` show no score. Status 0 says that this is done, of all that can be read, and 1 that relations which the
-    run asks for cannot be told.
+    ``plan`` show no score. The status is FAILED if a result cannot be read, or relations that the run asks for cannot
+    be computed; all others are reported.
 
     What cannot be read is one line each, here and in the files.
 
     Raises:
         CellFailure: a report file cannot be written.
 
-    ``megabytes``: ``report.html``, one file with everything, is made where it takes no more.
+    ``megabytes``: ``report.html``, one file with everything, is made where it takes no more. ``sort_by``: the
+    benchmarks or columns whose mean orders the models; empty: all that count.
     """
     wanted = asked.cells
     try:
@@ -78,7 +81,9 @@ def make_report(asked: Asked, plan: Plan | None = None, megabytes: float = REPOR
                 cell if cell.result else cell._replace(problem=failed.get(cell.key, cell.problem))
                 for cell in found
             ]
-            ranks = Ranks()
+            ranks = Ranks(sort_by)
+            unknown = _unknown_columns(cells, ranks)
+            unreadable += unknown
             over_steps = curves([cell.result for cell in cells if cell.result])
             _print(
                 cells, unreadable, wanted, failed, ranks, over_steps
@@ -92,10 +97,12 @@ def make_report(asked: Asked, plan: Plan | None = None, megabytes: float = REPOR
         raise _not_written(error, output_root()) from error
     # what failed is the last word
     show("\n".join([*(f"report: {path}" for path in paths), *map(plain, asked.refused)]))
-    return ExitStatus.FAILED if asked.refused else ExitStatus.COMPLETE
+    return ExitStatus.FAILED if asked.refused or unknown else _status_of(found)
 
 
-def report_of(folders: Sequence[Path], megabytes: float = REPORT_MB) -> ExitStatus:
+def report_of(
+    folders: Sequence[Path], megabytes: float = REPORT_MB, sort_by: Sequence[str] = ()
+) -> ExitStatus:
     """:func:`make_report` of the results in ``folders``, without what only a run finds out.
 
     It goes into the folder, of several into one below that of comparisons; there a model that is in more than one of
@@ -110,8 +117,10 @@ def report_of(folders: Sequence[Path], megabytes: float = REPORT_MB) -> ExitStat
     place = folders[0] if len(folders) == 1 else place_of(folders)
     if {cell.root for cell in cells} == {place}:
         with results_in(place):
-            return make_report(Asked(), None, megabytes)
-    ranks = Ranks()
+            return make_report(Asked(), None, megabytes, sort_by)
+    ranks = Ranks(sort_by)
+    unknown = _unknown_columns(cells, ranks)
+    unreadable += unknown
     try:
         with held(place / ".report.lock"):
             over_steps = curves([cell.result for cell in cells if cell.result])
@@ -122,7 +131,18 @@ def report_of(folders: Sequence[Path], megabytes: float = REPORT_MB) -> ExitStat
     except OSError as error:
         raise _not_written(error, place) from error
     show("\n".join(f"report: {path}" for path in paths))
-    return ExitStatus.COMPLETE
+    return ExitStatus.FAILED if unknown else _status_of(cells)
+
+
+def _unknown_columns(cells: Iterable[CellReport], ranks: Ranks) -> list[str]:
+    """A line for each name of --sort_by that no column has."""
+    board = grid([cell.result for cell in cells if cell.result], ranks)
+    known = f"columns are {', '.join(board.labels)}" if board.labels else "there is no result"
+    return [f"--sort_by: no benchmark or column is called '{word}'; {known}" for word in board.mean.unknown]
+
+
+def _status_of(cells: Iterable[CellReport]) -> ExitStatus:
+    return ExitStatus.FAILED if any(cell.is_invalid for cell in cells) else ExitStatus.COMPLETE
 
 
 def place_of(folders: Sequence[Path]) -> Path:

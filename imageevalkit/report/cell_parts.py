@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from imageevalkit.atomic import part_path, write_atomic
+from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import results_in
 from imageevalkit.cell.jsonl import copy_of
 from imageevalkit.cell.pictures import keep_thumbnail, read_thumbnail, thumbnail_path
@@ -24,6 +24,7 @@ from imageevalkit.cell.records import CORRUPT, GENERATED
 from imageevalkit.cell.shards import parts_of
 from imageevalkit.images import CorruptImage, map_threads, thumbnail_of
 from imageevalkit.machine import available_cores
+from imageevalkit.metrics import grouped
 from imageevalkit.report import parts
 from imageevalkit.report.answers import answers_of, replies
 from imageevalkit.report.collect import CellReport, ItemView
@@ -186,7 +187,11 @@ class _Previews:
             for sha256, path in places(items)
             if not self._take(sha256, path, f"{kept}{sha256}{ending}", f"{folder}/{path}")
         ]
-        for _ in map_threads(lambda one: self._look_at(*one), slow, available_cores()):
+        # equal images have one thumbnail, so one thread looks at all of them
+        equal = grouped(slow, lambda one: one[0]).values()
+        for _ in map_threads(
+            lambda images: [self._look_at(*one) for one in images], equal, available_cores()
+        ):
             pass
 
     def is_there(self, sha256: str, path: str) -> bool:
@@ -235,16 +240,16 @@ class _Previews:
 
     def _place(self, sha256: str, data: bytes) -> None:
         target = Path(self._target(sha256))
-        part = part_path(target)
+        # Another process may place the same picture now: results can have equal images.
+        part = target.with_name(f".{target.name}.{os.getpid()}.part")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part.unlink(missing_ok=True)
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            part.unlink(missing_ok=True)
             part.hardlink_to(thumbnail_path(self._cell, sha256))
-            part.replace(target)
-        except OSError:  # another file system, or a folder that is not ours to keep thumbnails in
-            write_atomic(target, data, durably=False)
-        finally:
-            part.unlink(missing_ok=True)  # of two links to one file it is left
+        except OSError:  # another file system, or a folder without permission to keep thumbnails
+            write_atomic(part, data, durably=False)
+        part.replace(target)
+        part.unlink(missing_ok=True)  # replace() does nothing if both names are links to one file
 
 
 def places(items: Iterable[ItemView]) -> list[tuple[str, str]]:

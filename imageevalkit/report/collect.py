@@ -101,6 +101,11 @@ class CellReport(NamedTuple):
         return f"{self.model}/{self.cell.benchmark}"
 
     @property
+    def is_invalid(self) -> bool:
+        """Whether there is a file of its result, which cannot be read."""
+        return self.result is None and os.path.lexists(self.source)
+
+    @property
     def folder(self) -> Path:
         """That of the cell."""
         return self.root / self.cell.key
@@ -221,9 +226,16 @@ def _read(cell: Cell, path: Path, tell: Tell, tell_of_records: Tell) -> CellRepo
     result, problem = _read_result(cell, path, tell)
     found = CellReport(cell, result, problem, path, output_root(), cell.model)
     try:
-        made, scored = last_records(cell, tell_of_records), _scores(path.with_name(cell.scores.name), tell)
+        scores = path.with_name(cell.scores.name)
+        made, scored = last_records(cell, tell_of_records), _scores(scores, tell)
         if result:
-            result, scored = _without_stale(with_parts(result, scored.values(), _prompts(made)), made, scored)
+            try:
+                result = with_parts(result, scored.values(), _prompts(made))
+            except ValueError as error:
+                result, problem = None, _invalid(scores, one_line(error), tell)
+                found = found._replace(result=None, problem=problem)
+        if result:
+            result, scored = _without_stale(result, made, scored)
             return found._replace(result=result, recorded=len({*made, *scored}))
         outcomes = Counter(item.outcome for item in _items(cell, made, scored, None))
         return found._replace(recorded=outcomes.total(), outcomes=outcomes)
@@ -251,15 +263,21 @@ def _read_result(cell: Cell, path: Path, tell: Tell) -> tuple[Result | None, str
     except (OSError, ValueError) as error:
         if isinstance(error, FileNotFoundError) and not path.is_symlink():
             return None, no_score(cell) if registry.is_foreign(cell.benchmark) else "not evaluated"
-        why = error.strerror if isinstance(error, OSError) else one_line(error)
-        problem = f"{short_path(path)} is not readable: {why}"
-        tell(problem)
-        return None, problem
+        why = error.strerror or str(error) if isinstance(error, OSError) else one_line(error)
+        return None, _invalid(path, why, tell)
     if (result.model, result.benchmark) != cell:
         # the folder was renamed by hand to keep an older run: the folder's name is what its owner means
         note = f"measured as {result.model}/{result.benchmark}; named here after its folder"
         result = replace(result, model=cell.model, benchmark=cell.benchmark, notes=[*result.notes, note])
     return result, ""
+
+
+def _invalid(path: Path, why: str, tell: Tell) -> str:
+    """Tells in one line that the result in ``path`` is left out, and returns that line."""
+    remedy = "its result is left out; evaluate the model again, or remove the file"
+    problem = f"{short_path(path)} is not readable: {why}: {remedy}"
+    tell(problem)
+    return problem
 
 
 def _without_stale(result: Result, made: Mapping[str, Record], scored: Scores) -> tuple[Result, Scores]:

@@ -17,10 +17,10 @@ from imageevalkit.report.leaderboard import (
     CSV_COLUMNS,
     DRIFT_NOTE,
     GROUP_NOTE,
-    ORDER_NOTE,
     Figure,
     Ranks,
     grid,
+    no_interval_notes,
     table_rows,
 )
 from imageevalkit.text import plain
@@ -79,13 +79,18 @@ def _as_shown(
     """Rows of values, each with its format where it has one."""
     board = grid(results, ranks)
     of_label = ("95 % low", "95 % high", "group", "remark")
-    table: list[list[Any]] = [["model", *(name for label in board.labels for name in (label, *of_label))]]
+    head = [board.mean_label] * bool(board.mean_label)
+    table: list[list[Any]] = [["model", *head, *(n for label in board.labels for n in (label, *of_label))]]
     for model, figures in zip(board.models, board.rows, strict=True):
-        row: list[Any] = [model]
+        mean = board.mean.values.get(model)
+        row: list[Any] = [
+            model,
+            *((None if mean is None else 100 * mean, formats[False, False]) for _ in head),
+        ]
         for figure in figures:
             row += _figure(figure, formats) if figure else [None] * (1 + len(of_label))
         table.append(row)
-    return [*table, [], [f"{ORDER_NOTE} {_NOTE} {GROUP_NOTE}"]]
+    return [*table, [], [f"{board.mean.note} {_NOTE} {GROUP_NOTE}"]]
 
 
 def _figure(figure: Figure, formats: Mapping[tuple[bool, bool], Any]) -> list[Any]:
@@ -95,7 +100,8 @@ def _figure(figure: Figure, formats: Mapping[tuple[bool, bool], Any]) -> list[An
     shown = formats[metric.scale <= 1, figure.best]
     low, high = metric.interval or (None, None)
     plainly = formats[metric.scale <= 1, False]
-    remark = "; ".join(filter(None, (figure.remark, figure.result.drift)))
+    no_interval = figure.no_interval and f"no interval: {figure.no_interval}"
+    remark = "; ".join(filter(None, (figure.remark, figure.result.drift, no_interval)))
     return [(metric.value, shown), (low, plainly), (high, plainly), figure.group, remark]
 
 
@@ -133,10 +139,10 @@ def tex_text(cells: Iterable[CellReport], ranks: Ranks) -> str:
         comment_end_string="#>",
     )
     results = [cell.result for cell in cells if cell.result]
-    notes = [ORDER_NOTE, _NOTE, *[DRIFT_NOTE] * any(result.drift for result in results)]
-    return environment.get_template("leaderboard.tex.j2").render(
-        board=grid(results, ranks), note=" ".join(notes)
-    )
+    board = grid(results, ranks)
+    notes = [board.mean.note, _NOTE, *[DRIFT_NOTE] * any(result.drift for result in results)]
+    notes += [f"{line}." for line in no_interval_notes(results)]
+    return environment.get_template("leaderboard.tex.j2").render(board=board, note=" ".join(notes))
 
 
 def tex(text: str) -> str:

@@ -25,6 +25,7 @@ from imageevalkit.report.curves import Curve
 from imageevalkit.report.leaderboard import (
     Board,
     Figure,
+    Grid,
     Ranks,
     board_of,
     boards,
@@ -77,8 +78,9 @@ def index_of(
     """The part of a page in a folder of ``place``; ``prompts``: how many there are, by benchmark."""
     cells = [one.report for one in built]
     results = [cell.result for cell in cells if cell.result]
+    board = grid(results, ranks)
     by_board = boards(results)
-    numbers = {board: n for n, board in enumerate(by_board)}
+    numbers = {one: n for n, one in enumerate(by_board)}
     figures = dict[int, dict[str, parts.Figure]]()
     for members in by_board.values():
         for result, of_result in _figures(members, ranks):
@@ -92,7 +94,7 @@ def index_of(
         version=__version__,
         roots=hrefs,
         cells=made,
-        boards=[_board(board, members, by_board) for board, members in by_board.items()],
+        boards=[_board(one, members, by_board) for one, members in by_board.items()],
         benchmarks=[
             parts.Benchmark(
                 name,
@@ -102,7 +104,8 @@ def index_of(
             )
             for name in names
         ],
-        models=_models(cells, ranks),
+        models=_models(cells, board),
+        mean=parts.Mean(board.mean.of, board.mean.left_out),
         curves=[_curve(curve, numbers, built) for curve in found.over_steps],
         relations=[
             _map(n, found.relations[one.report.key], beside.scatter, f"{hrefs[cell.root]}/{cell.path}")
@@ -175,6 +178,7 @@ def _figure(figure: Figure) -> parts.Figure:
         figure.group,
         figure.remark,
         figure.result.drift if figure.drift else "",
+        figure.no_interval,
     )
 
 
@@ -268,18 +272,16 @@ def _task(name: str) -> str:
         return "t2i"
 
 
-def _models(cells: Sequence[CellReport], ranks: Ranks) -> list[parts.Model]:
+def _models(cells: Sequence[CellReport], board: Grid) -> list[parts.Model]:
     """In the order of the leaderboard, each with those of rewritten prompts behind it."""
-    results = [cell.result for cell in cells if cell.result]
-    order = {model: n for n, model in enumerate(grid(results, ranks).models)}
+    order = {model: n for n, model in enumerate(board.models)}
     names = dict.fromkeys(cell.model for cell in cells)
 
     def place(name: str) -> tuple[int, tuple[str, int], str]:
         raw = Cell(name, "").raw.model
         return order.get(raw, len(order)), by_name(raw), name
 
-    overall = _overall(results)
-    return [_model(name, overall.get(name)) for name in sorted(names, key=place)]
+    return [_model(name, board.mean.values.get(name)) for name in sorted(names, key=place)]
 
 
 def _model(name: str, overall: float | None) -> parts.Model:
@@ -287,34 +289,6 @@ def _model(name: str, overall: float | None) -> parts.Model:
     if checkpoint is None:
         return parts.Model(name, overall)
     return parts.Model(name, overall, checkpoint.run, checkpoint.step)
-
-
-def _overall(results: Sequence[Result]) -> dict[str, float]:
-    """By model, the mean over benchmarks of what its headline scores are of their scale.
-
-    Of whole scores alone, of one board for each benchmark, that with the most models; a model that has not all of
-    these has none: a mean of fewer benchmarks, or of easier items, would stand above others.
-    """
-    chosen = dict[str, dict[str, float]]()
-    for board, members in boards(results).items():
-        known = dict[str, float]()
-        for result in () if board.limit or board.asked else members:
-            figures = [shown(result, metric) for metric in headline_of(members)]
-            found = [
-                figure.value / figure.metric.scale
-                for figure in figures
-                if figure.metric and figure.value is not None and not figure.remark
-            ]
-            if len(found) == len(figures):
-                known[result.model] = sum(found) / len(found)
-        if len(known) > len(chosen.get(board.benchmark, {})):
-            chosen[board.benchmark] = known
-    every = list(chosen.values())
-    return {
-        model: sum(one[model] for one in every) / len(every)
-        for model in dict.fromkeys(model for one in every for model in one)
-        if all(model in one for one in every)
-    }
 
 
 def _has_relations(report: CellReport, relations: Mapping[str, Relations]) -> bool:

@@ -9,22 +9,20 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 from imageevalkit.cell import Cell, by_name
-from imageevalkit.cell.results import DRIFTED, Coverage, Metric, Result
-from imageevalkit.metrics import grouped
+from imageevalkit.cell.results import DRIFTED, METRICS, SCRIPT, Coverage, Metric, Result
+from imageevalkit.metrics import FEWEST_PROMPTS, grouped
 from imageevalkit.report.collect import STALE, CellReport
-from imageevalkit.text import columns_of, decimals, fit
+from imageevalkit.text import columns_of, counted, decimals, fit, spreadsheet_text
 
 COVERAGE_COLUMNS = tuple(each.name for each in fields(Coverage))
 CSV_COLUMNS = (
     "model", "benchmark", "benchmark_version", "evaluator", "official", "metric", "score_name", "value",
     "ci_low", "ci_high", "n", "scale", "headline", "group", "noise", "warning", "state", "withheld", *COVERAGE_COLUMNS,
-    "treatment", "limit", "git_commit", "result",
+    "treatment", "limit", "git_commit", "result", "mean", "mean_of", "no_interval",
 )  # fmt: skip
 
-ORDER_NOTE = (
-    "Models are in the order of the first column, best first; models without a number there follow by name. "
-    "Checkpoints of a run stand together, by step, where the best of them would."
-)
+FEWEST_ITEMS = 30
+"""A benchmark with fewer items does not count for the mean unless the user chooses it."""
 GROUP_NOTE = (
     "Models of a column with a letter in common cannot be told apart: no test of two of them, prompt by prompt where "
     "the files say what each item gives, has p < 0.05 by Holm's method over all pairs of the column. Nor can those "
@@ -86,6 +84,37 @@ class Figure(NamedTuple):
     @property
     def interval(self) -> str:
         return format_interval(self.metric) if self.metric else ""
+
+    @property
+    def no_interval(self) -> str:
+        """Why the value has no interval; empty if it has one, or if there is no value."""
+        return why_no_interval(self.result, self.metric) if self.metric else ""
+
+
+def why_no_interval(result: Result, metric: Metric) -> str:
+    """Why a value has no interval; empty if it has one, or if there is no value."""
+    if metric.value is None or metric.interval is not None:
+        return ""
+    if result.evaluator.id.startswith(SCRIPT):
+        return f"{METRICS} gives none"
+    groups = grouped(metric.parts, lambda part: part.group)
+    prompts = [len({part.unit for part in parts}) for parts in groups.values()] or [metric.n]
+    if min(prompts) < FEWEST_PROMPTS:
+        return f"{'a group has ' if len(prompts) > 1 else ''}fewer than {FEWEST_PROMPTS} prompts"
+    return "the score is not a mean over items"
+
+
+def no_interval_notes(results: Iterable[Result]) -> list[str]:
+    """A line for each reason why headline scores have no interval."""
+    found = [
+        (why, f"{result.model} / {result.score_name(name)}")
+        for result in results
+        for name in result.headline
+        if (why := why_no_interval(result, result.metrics[name]))
+    ]
+    return [
+        f"no 95 % interval: {_few(own)}: {why}" for why, own in grouped(found, lambda one: one[0]).items()
+    ]
 
 
 def board_of(result: Result) -> Board:
@@ -153,15 +182,20 @@ def shown(result: Result, metric: str) -> Figure:
 
 
 class Ranks:
-    """Marks columns with their rank groups, each column once however many files show it."""
+    """Marks columns with their rank groups, each column once however many files show it.
 
-    def __init__(self) -> None:
+    ``sort_by``: the names of the columns or benchmarks that order the models; empty: all that count for the mean.
+    """
+
+    def __init__(self, sort_by: Sequence[str] = ()) -> None:
+        self.sort_by = tuple(sort_by)
         self._known = dict[tuple[tuple[str, int], ...], dict[str, str]]()
         self._kept = list[Metric]()  # as long as an id stands for one
 
     def mark(self, column: Sequence[Figure]) -> list[Figure]:
         """``column`` with the groups, and the best: all that cannot be told from the highest, and what shows the same
-        digits; never an incomplete measurement. Where nothing can be tested, the highest as shown, ties too.
+        digits; never an incomplete measurement. Where nothing can be tested, the highest as shown, ties too. None is
+        the best if all would be.
 
         A reader must not see two equal numbers and one of them bold.
         """
@@ -172,9 +206,16 @@ class Ranks:
         top = max(ranked, key=lambda one: one.value or 0.0)
         of_top = {*letters[top.result.model]}
 
+        best = {
+            one.result.model
+            for one in ranked
+            if one.text == top.text or of_top & {*letters.get(one.result.model, "")}
+        }
+        if len(best) == len({one.result.model for one in ranked}):
+            best = set()
+
         def marked(one: Figure) -> Figure:
-            group = letters.get(one.result.model, "")
-            return one._replace(best=one.text == top.text or bool(of_top & {*group}), group=group)
+            return one._replace(best=one.result.model in best, group=letters.get(one.result.model, ""))
 
         return [one if one.value is None or one.remark else marked(one) for one in column]
 
@@ -196,19 +237,127 @@ class Ranks:
         return self._known[key]
 
 
+class Mean(NamedTuple):
+    """The mean over the benchmarks that count, by which the models are ordered.
+
+    ``values`` are by model, from 0 to 1 of the scales. ``of`` names what counts; ``left_out`` has the reason of each
+    benchmark that does not. ``unknown`` are names of --sort_by that no column has.
+    """
+
+    values: dict[str, float]
+    of: list[str]
+    left_out: dict[str, str]
+    unknown: list[str]
+
+    @property
+    def label(self) -> str:
+        """``mean of 3 benchmarks``; empty if none counts."""
+        return f"mean of {counted(len(self.of), 'benchmark')}" if self.of else ""
+
+    @property
+    def note(self) -> str:
+        """The order of the models, in words."""
+        by_reason = grouped(((why, name) for name, why in self.left_out.items()), lambda one: one[0])
+        out = "; ".join(f"{_few(named)} ({why})" for why, named in by_reason.items())
+        rest = (
+            "models without a number there follow by name. "
+            "Checkpoints of a run stand together, by step, where the best of them would."
+        )
+        if not self.of:
+            because = f", since no benchmark counts for the mean: {out}" if out else ""
+            return f"Models are in the order of the first column, best first{because}; {rest}"
+        return (
+            f"Models are in the order of the {self.label}, best first: {', '.join(self.of)}, each in percent of its "
+            f"scale. Models that lack one of them follow in the order of the first column; {rest}"
+            + f" Not in the mean: {out}; --sort_by chooses others."
+            * bool(out)
+        )
+
+    def text(self, model: str) -> str:
+        """The mean of ``model`` in percent, as shown."""
+        return decimals(100 * self.values[model], 2) if model in self.values else "–"
+
+
+def mean_of(results: Sequence[Result], sort_by: Sequence[str] = ()) -> Mean:
+    """The mean of each model over benchmarks: what whole headline scores are of their scales.
+
+    ``sort_by`` names benchmarks or columns. Without it those count that have an official evaluator, all of their items,
+    :data:`FEWEST_ITEMS` of them at least, and the benchmark's own prompts. Of several boards of a benchmark that with
+    the most models counts. A model that lacks one of them has no mean: a mean of fewer benchmarks would stand above.
+    """
+    chosen = dict[str, tuple[str, dict[str, float]]]()
+    left_out, known_words = dict[str, str](), set[str]()
+    for board, members in boards(results).items():
+        names = headline_of(members)
+        if sort_by:
+            of_metric = {name: {*_words_of(board, name)} & {*sort_by} for name in names}
+            known_words |= {word for words in of_metric.values() for word in words}
+            names = [name for name, words in of_metric.items() if words]
+        elif why := _why_not_in_mean(board, members):
+            left_out.setdefault(f"{board.benchmark}@{board.evaluator}", why)
+            continue
+        known = dict[str, float]()
+        for result in members if names else ():
+            figures = [shown(result, name) for name in names]
+            shares = [
+                figure.value / figure.metric.scale
+                for figure in figures
+                if figure.metric and figure.value is not None and not figure.remark
+            ]
+            if len(shares) == len(figures):
+                known[_row_of(result)] = sum(shares) / len(shares)
+        if len(known) > len(chosen.get(board.benchmark, ("", {}))[1]):
+            label = board.label(names[0] if sort_by and len(names) == 1 else "", with_version=False)
+            chosen[board.benchmark] = label, known
+    every = [known for _, known in chosen.values()]
+    values = {
+        model: sum(one[model] for one in every) / len(every)
+        for model in dict.fromkeys(model for one in every for model in one)
+        if all(model in one for one in every)
+    }
+    unknown = [word for word in sort_by if word not in known_words]
+    return Mean(values, [label for label, _ in chosen.values()], left_out, unknown)
+
+
+def _words_of(board: Board, metric: str) -> tuple[str, ...]:
+    """What a user may call a column."""
+    labels = (board.label(name, version) for name in ("", metric) for version in (False, True))
+    return board.benchmark, f"{board.benchmark}/{metric}", *labels
+
+
+def _why_not_in_mean(board: Board, members: Sequence[Result]) -> str:
+    """Why a board does not count for the mean unless the user chooses it; empty: it counts."""
+    if board.evaluator.startswith(SCRIPT):
+        return "a script's own result"
+    if board.limit or board.asked:
+        return "not all items"
+    if board.rewriter:
+        return "rewritten prompts"
+    if min(result.coverage.expected for result in members) < FEWEST_ITEMS:
+        return f"fewer than {FEWEST_ITEMS} items"
+    return "" if all(result.evaluator.official for result in members) else "no official evaluator"
+
+
 class Grid(NamedTuple):
     """The leaderboard as shown: ``rows[i][j]`` is model i in the column of label j; None where it was not run.
 
-    A model has one row, whoever rewrote its prompts: results of raw and of rewritten ones stand side by side.
+    A model has one row, whoever rewrote its prompts: results of raw and of rewritten ones stand side by side. The
+    models are in the order of ``mean.note``.
     """
 
     labels: list[str]
     models: list[str]
     rows: list[list[Figure | None]]
+    mean: Mean
+
+    @property
+    def mean_label(self) -> str:
+        """The heading of the mean; empty if it would only repeat the one column there is."""
+        return self.mean.label if len(self.labels) > 1 else ""
 
 
 def grid(results: Sequence[Result], ranks: Ranks) -> Grid:
-    """Arrange ``results``: models in the order of :data:`ORDER_NOTE`; labels have versions where there are several."""
+    """Arrange ``results`` in the order of :attr:`Mean.note`; labels have versions where there are several."""
     by_board, labels = boards(results), list[str]()
     table: dict[str, list[Figure | None]] = {model: [] for model in sorted(map(_row_of, results))}
     for board, members in by_board.items():
@@ -220,25 +369,26 @@ def grid(results: Sequence[Result], ranks: Ranks) -> Grid:
             by_model = {_row_of(figure.result): figure for figure in marked}
             for model, row in table.items():
                 row.append(by_model.get(model))
-    models = _in_order({model: row[0] for model, row in table.items()})
-    return Grid(labels, models, [table[model] for model in models])
+    mean = mean_of(results, ranks.sort_by)
+    models = _in_order({model: row[0] for model, row in table.items()}, mean.values)
+    return Grid(labels, models, [table[model] for model in models], mean)
 
 
 def _row_of(result: Result) -> str:
     return Cell(result.model, result.benchmark).raw.model
 
 
-def _in_order(column: Mapping[str, Figure | None]) -> list[str]:
-    """The models of ``column`` in the order of :data:`ORDER_NOTE`."""
-    best = dict[str, tuple[bool, float]]()
+def _in_order(column: Mapping[str, Figure | None], means: Mapping[str, float]) -> list[str]:
+    """The models of the first ``column`` in the order of :attr:`Mean.note`."""
+    best = dict[str, tuple[tuple[bool, float], ...]]()
     for model, figure in column.items():
         run, _ = by_name(model)
-        best[run] = min(best.get(run, (True, 0.0)), _best_first(figure))
-    return sorted(column, key=lambda model: (*best[by_name(model)[0]], *by_name(model), model))
+        key = _best_first(means.get(model)), _best_first(figure.value if figure else None)
+        best[run] = min(best.get(run, key), key)
+    return sorted(column, key=lambda model: (best[by_name(model)[0]], by_name(model), model))
 
 
-def _best_first(figure: Figure | None) -> tuple[bool, float]:
-    value = figure.value if figure else None
+def _best_first(value: float | None) -> tuple[bool, float]:
     return value is None, -(value or 0.0)
 
 
@@ -247,12 +397,15 @@ def csv_text(cells: Iterable[CellReport], ranks: Ranks) -> str:
 
     ``group`` are the letters of a headline score as the leaderboard shows them, ``noise`` is the standard error that
     the judge alone gives to it, ``warning`` says that the judge has drifted. ``result`` is the file that also says
-    where the numbers come from, below the folder of all results where there is one.
+    where the numbers come from, below the folder of all results where there is one. Models are in the order of the
+    leaderboard; ``mean`` is that of the model over ``mean_of``, from 0 to 1. ``no_interval`` is why there is none.
     """
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, CSV_COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(table_rows(cells, ranks))
+    writer.writerows(
+        {name: spreadsheet_text(value) for name, value in row.items()} for row in table_rows(cells, ranks)
+    )
     return buffer.getvalue()
 
 
@@ -272,10 +425,14 @@ def table_rows(cells: Iterable[CellReport], ranks: Ranks) -> Iterator[dict[str, 
             alone = {_row_of(result): result for result in members}
             figures = ranks.mark([shown(alone[model], metric) for model in sorted(alone)])
             groups |= {(id(figure.result), metric): figure.group for figure in figures}
-    for result, source in sorted(found, key=lambda r: (r[0].benchmark, by_name(r[0].model), r[0].model)):
+    board = grid([result for result, _ in found], ranks)
+    place = {model: n for n, model in enumerate(board.models)}
+    for result, source in sorted(found, key=lambda r: (r[0].benchmark, place[_row_of(r[0])], r[0].model)):
+        model = _row_of(result)
+        mean = {"mean": board.mean.values.get(model), "mean_of": board.mean.label}
         for name in result.metrics:
             row = {**_csv_row(result, name), "group": groups.get((id(result), name))}
-            yield {**row, "result": source.as_posix()}
+            yield {**row, "result": source.as_posix(), **(mean if model == result.model else {})}
 
 
 def _csv_row(result: Result, name: str) -> dict[str, Any]:
@@ -293,6 +450,7 @@ def _csv_row(result: Result, name: str) -> dict[str, Any]:
         "score_name": result.score_name(name),
         "n": metric.n,
         "scale": metric.scale,
+        "no_interval": why_no_interval(result, metric) if result.headline else "",
         "noise": result.noise_of(name),
         "warning": result.drift,
         "headline": str(name in result.headline).lower(),
@@ -318,7 +476,7 @@ _MOST_NAMED = 3  # cells with the same note
 
 
 def format_table(results: Sequence[Result], width: int, ranks: Ranks | None = None) -> str:
-    """One block per score, best model first; ``width`` is the terminal's, in columns.
+    """One block per score, models in the order of the leaderboard; ``width`` is the terminal's, in columns.
 
     ``*`` marks the best of a score, and all that cannot be told from it. A withheld score shows its state instead of a
     number and its reason below the table, where the notes of all results are, too.
@@ -326,19 +484,24 @@ def format_table(results: Sequence[Result], width: int, ranks: Ranks | None = No
     if not results:
         return "No results."
     board = grid(results, ranks or Ranks())
-    blocks = []
+    blocks = list[tuple[str, list[list[str]]]]()
+    if board.mean_label:
+        rows = [[f"  {model}", board.mean.text(model), "", "", "", ""] for model in board.models]
+        blocks.append((board.mean_label, rows))
     for label, column in zip(board.labels, zip(*board.rows, strict=True), strict=True):
-        of_model = {figure.result.model: figure for figure in column if figure}
-        beside = max((figure.drift for figure in of_model.values()), default="")
-        blocks.append((label, [_row(of_model[model], beside) for model in _in_order(of_model)]))
+        figures = [figure for figure in column if figure]
+        beside = max((figure.drift for figure in figures), default="")
+        blocks.append((label, [_row(figure, beside) for figure in figures]))
     # never cut: the end of a reason says what to do
     reasons = [f"withheld: {_named(r)}: {' '.join(r.withheld.split())}" for r in results if not r.headline]
     noted = [(" ".join(note.split()), _named(result)) for result in results for note in result.notes]
     notes = [f"note: {_few(of)}: {note}" for note, of in grouped(noted, lambda one: one[0]).items()]
+    notes += no_interval_notes(results)
     has_groups = any(figure and figure.group for row in board.rows for figure in row)
     has_noise = any(figure and figure.noise for row in board.rows for figure in row)
     beside = ", by chance or by the judge's noise" if has_noise else ""
     legend = [f"group: scores with a letter in common cannot be told apart{beside}"] * has_groups
+    legend += [f"order: {board.mean.note}"] * (len(board.models) > 1)
     legend += [DRIFT_NOTE] * any(figure and figure.drift for row in board.rows for figure in row)
     return "\n".join([*_layout(blocks, width), *legend, *reasons, *notes])
 

@@ -11,7 +11,14 @@ from markupsafe import Markup
 
 from imageevalkit.report.collect import CellReport
 from imageevalkit.report.curves import COLUMNS, CURVE_NOTE, Curve, curves
-from imageevalkit.report.leaderboard import COVERAGE_COLUMNS, DRIFT_NOTE, GROUP_NOTE, ORDER_NOTE, Ranks, grid
+from imageevalkit.report.leaderboard import (
+    COVERAGE_COLUMNS,
+    DRIFT_NOTE,
+    GROUP_NOTE,
+    Ranks,
+    grid,
+    no_interval_notes,
+)
 from imageevalkit.text import plain
 
 COMPARISON_PAGE = "comparison.html"
@@ -35,7 +42,7 @@ def markdown_text(
         curve_note=CURVE_NOTE,
         curve_columns=COLUMNS,
         board=grid(results, ranks or Ranks()),
-        order_note=ORDER_NOTE,
+        no_intervals=no_interval_notes(results),
         group_note=GROUP_NOTE,
         drift_note=DRIFT_NOTE if any(result.drift for result in results) else "",
         results=results,

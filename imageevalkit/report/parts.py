@@ -24,6 +24,11 @@ class Model(Struct, omit_defaults=True):
     step: int | UnsetType = UNSET
 
 
+class Mean(Struct):
+    of: list[str]
+    left_out: dict[str, str] = field(name="leftOut")
+
+
 class Benchmark(Struct):
     name: str
     task: str
@@ -57,6 +62,7 @@ class Figure(Struct, omit_defaults=True):
     group: str = ""
     remark: str = ""
     drift: str = ""
+    no_interval: str = field(default="", name="noInterval")
 
 
 class Failure(Struct):
@@ -172,6 +178,7 @@ class Index(Struct):
     boards: list[Board]
     benchmarks: list[Benchmark]
     models: list[Model]
+    mean: Mean
     curves: list[Curve]
     relations: list[RelationMap]
     kinds: dict[str, Kind]

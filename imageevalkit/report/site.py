@@ -195,7 +195,7 @@ def _forget(site: Path, folders: set[str], benchmarks: int, pictures: set[str]) 
     for path in (site / "data/prompts").glob("*.js"):
         if not path.stem.isdecimal() or int(path.stem) >= benchmarks:
             path.unlink(missing_ok=True)
-    for path in (site / PICTURES).glob("*/*.webp"):
+    for path in (site / PICTURES).glob("*/*"):  # also temporary files of a killed report
         if path.stem not in pictures:
             path.unlink(missing_ok=True)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from imageevalkit.cell.jsonl import is_number
+from imageevalkit.cell.jsonl import WrongShape, is_number
 from imageevalkit.cell.results import ItemPart, Metric, Result
 
 _CLOSE = 1e-9  # of the scale: what a value read from a file may be off
@@ -16,6 +16,8 @@ _CLOSE = 1e-9  # of the scale: what a value read from a file may be off
 
 def with_parts(result: Result, records: Iterable[Mapping[str, Any]], prompts: Mapping[str, str]) -> Result:
     """``result`` whose metrics have the parts that the ``records`` of its scores.jsonl tell of.
+
+    Raises WrongShape: a part is not [total, weight, group, cluster] with numbers and texts.
 
     A file of a version that wrote none says all the same of a metric that is the plain mean (× 100 of a percentage) of
     one of the items' values. Its clusters are then items with the same of ``prompts``, by item, such as a hash.
@@ -28,7 +30,10 @@ def with_parts(result: Result, records: Iterable[Mapping[str, Any]], prompts: Ma
         known = record.get("parts")
         for name, parts in known.items() if isinstance(known, dict) else ():
             if name in valued:
-                found.setdefault(name, []).extend(_read(record["item"], parts, valued[name]))
+                try:
+                    found.setdefault(name, []).extend(_read(record["item"], parts, valued[name]))
+                except WrongShape as error:
+                    raise WrongShape((record["item"], "parts", name), *error.value) from None
     # a file may have lost lines
     found = {
         name: parts for name, parts in found.items() if len({one.item for one in parts}) == valued[name].n
@@ -61,11 +66,15 @@ def _read(item: str, parts: Any, metric: Metric) -> list[ItemPart]:
     """Those of an item, of a file that anybody may have written."""
     groups = {*metric.shares} if metric.shares else {None}
     found = []
-    for one in parts if isinstance(parts, list) else ():
-        if isinstance(one, list) and 2 <= len(one) <= 4 and all(map(is_number, one[:2])):
-            group, cluster = [*one[2:], None, None][:2]
-            if group in groups and isinstance(cluster, str | None) and one[1] >= 0:
-                found.append(ItemPart(item, one[0], one[1], group, cluster))
+    for one in parts if isinstance(parts, list) else [parts]:
+        if not isinstance(one, list) or not 2 <= len(one) <= 4:
+            raise WrongShape((), one)
+        group, cluster = [*one[2:], None, None][:2]
+        is_right = all(map(is_number, one[:2])) and one[1] >= 0
+        if not is_right or not isinstance(group, str | None) or not isinstance(cluster, str | None):
+            raise WrongShape((), one)
+        if group in groups:
+            found.append(ItemPart(item, one[0], one[1], group, cluster))
     return found
 
 

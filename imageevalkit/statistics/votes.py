@@ -1,15 +1,19 @@
 """Strengths of models by votes on pairs of their images: Bradley and Terry's model, on the scale of Elo's ratings.
 
 A vote for the left image is 1, for the right one 0, a tie half of both, as arenas count it: a logistic regression on
-the difference of two strengths, by quasi-likelihood (statsmodels' ``GLM``).
+the difference of two strengths, by quasi-likelihood. A vote names two models of maybe thousands, so its matrices are
+sparse.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
 
 LEFT, RIGHT, TIE = "left", "right", "tie"
 MEAN = 1000.0
@@ -20,6 +24,9 @@ FEWEST_VOTERS = 5
 """So many let votes of one voter count as dependent: fewer do not show how voters differ."""
 FEWEST_ITEMS = 20
 _SHARE = {LEFT: 1.0, TIE: 0.5, RIGHT: 0.0}
+_STEPS, _CLOSE = 100, 1e-10  # of Newton's method: how many at most, and when a step changes nothing
+_NUMBERS_AT_ONCE = 4_000_000  # of columns of the inverse: 32 MB
+_NORMAL = 1.959963984540054  # quantile for intervals of 95 %
 
 
 class Vote(NamedTuple):
@@ -71,80 +78,161 @@ def rate(votes: Sequence[Vote]) -> list[Table]:
     and of fewer than :data:`FEWEST_ITEMS` items it is that one: such votes do not show how they vary.
     """
     import numpy as np
+    from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
     models = sorted({model for vote in votes for model in (vote.left, vote.right)})
     number = {model: n for n, model in enumerate(models)}
-    won = np.zeros((len(models), len(models)))
-    for vote in votes:
-        left, right, share = number[vote.left], number[vote.right], _SHARE[vote.winner]
-        won[left, right] += share
-        won[right, left] += 1 - share
+    left, right = (np.array([number[getattr(vote, side)] for vote in votes], int) for side in (LEFT, RIGHT))
+    share = np.array([_SHARE[vote.winner] for vote in votes])
+    one: Any = coo_array((share, (left, right)), shape=(len(models), len(models)))
+    other: Any = coo_array((1 - share, (right, left)), shape=one.shape)
+    won = (one + other).tocsr()
+    won.eliminate_zeros()
     _, group_of = connected_components(won, directed=True, connection="weak")
     _, firm_of = connected_components(won, directed=True, connection="strong")
+    members, among = dict[int, list[str]](), dict[int, list[Vote]]()
+    for model, group in zip(models, group_of.tolist(), strict=True):
+        members.setdefault(group, []).append(model)
+    for vote, group in zip(votes, group_of[left].tolist(), strict=True):
+        among.setdefault(group, []).append(vote)
     tables = []
-    for group in dict.fromkeys(group_of.tolist()):
-        members = [model for model, own in zip(models, group_of, strict=True) if own == group]
-        among = [vote for vote in votes if group_of[number[vote.left]] == group]
-        firm = [int(firm_of[number[model]]) for model in members]
-        most = max(firm, key=firm.count)
-        held = [
-            model for model, own in zip(members, firm, strict=True) if own != most or firm.count(most) == 1
-        ]
-        rows = sorted(_ratings(members, among, bool(held)), key=lambda row: -row.rating)
-        tables.append(Table(rows, held, len({vote.voter for vote in among})))
+    for group, names in members.items():
+        firm = [int(firm_of[number[model]]) for model in names]
+        [(most, count)] = Counter(firm).most_common(1)
+        held = [model for model, own in zip(names, firm, strict=True) if own != most or count == 1]
+        rows = sorted(_ratings(names, among[group], bool(held)), key=lambda row: -row.rating)
+        tables.append(Table(rows, held, len({vote.voter for vote in among[group]})))
     return sorted(tables, key=lambda table: -len(table.rows))
 
 
 def _ratings(models: Sequence[str], votes: Sequence[Vote], with_prior: bool) -> Iterator[Rating]:
     import numpy as np
-    from statsmodels.genmod.families import Binomial
-    from statsmodels.genmod.generalized_linear_model import GLM
 
     number = {model: n for n, model in enumerate(models)}
-    # strengths add up to 0: the last one is what the others leave
-    basis = np.vstack([np.eye(len(models) - 1), -np.ones(len(models) - 1)])
-    left, right = [number[vote.left] for vote in votes], [number[vote.right] for vote in votes]
-    design, shares = basis[left] - basis[right], [_SHARE[vote.winner] for vote in votes]
+    left, right = (np.array([number[getattr(vote, side)] for vote in votes], int) for side in (LEFT, RIGHT))
     items = _numbers([(vote.benchmark, vote.item) for vote in votes])
     voters = _numbers([vote.voter for vote in votes])
-    few = max(items) + 1 < FEWEST_ITEMS
+    few = items.max() + 1 < FEWEST_ITEMS
     clusters = [] if few else [[items]]
-    if max(voters) + 1 >= FEWEST_VOTERS:
+    if voters.max() + 1 >= FEWEST_VOTERS:
         clusters.append([voters] if few else [items, voters])
-    if with_prior:
-        design, shares = np.vstack([design, basis]), shares + [0.5] * len(models)
-        clusters = [
-            [[*group, *range(max(group) + 1, max(group) + 1 + len(models))] for group in groups]
-            for groups in clusters
-        ]
-    model = GLM(np.array(shares), design, family=Binomial())
-    tallies = [_tally(name, votes) for name in models]
-    with warnings.catch_warnings():
-        # of ties only every vote is as predicted, and of a single one no scale can be told: neither matters here
-        warnings.simplefilter("ignore")
-        plain = model.fit().t_test(ELO * basis)
-        independent = plain.conf_int()[:, 1] - plain.effect
-        half = np.zeros(len(models))
-        for groups in clusters:
-            how = {"groups": np.array(groups).T.squeeze()}
-            robust = model.fit(cov_type="cluster", cov_kwds=how, use_t=True).t_test(ELO * basis)
-            # an estimate of two kinds of clusters may be of no variance at all
-            half = np.fmax(half, robust.conf_int()[:, 1] - robust.effect)
-    is_doubtful = few or with_prior or any(not wins + losses for wins, losses, _ in tallies)
+    fit = _fit(len(models), left, right, np.array([_SHARE[vote.winner] for vote in votes]), with_prior)
+    variance, robust = fit.variances(clusters)
+    independent, half = _NORMAL * np.sqrt(variance), np.zeros(len(models))
+    for each in robust:
+        half = np.fmax(half, each)
+    share = fit.shares[: len(votes)]
+    wins, losses, ties = (
+        np.bincount(np.append(left[share == mine], right[share == 1 - mine]), minlength=len(models))
+        for mine in (1.0, 0.0, 0.5)
+    )
+    is_doubtful = few or with_prior or not (wins + losses).all()
     half = np.fmax(half, independent) if is_doubtful else np.where(half > 0, half, independent)
-    for name, strength, error, tally in zip(models, plain.effect, half, tallies, strict=True):
-        rating = MEAN + float(strength)
-        yield Rating(name, rating, rating - float(error), rating + float(error), *tally)
+    columns = (fit.strengths, half, wins, losses, ties)
+    for name, strength, error, *tally in zip(models, *(each.tolist() for each in columns), strict=True):
+        rating = MEAN + ELO * strength
+        yield Rating(name, rating, rating - ELO * error, rating + ELO * error, *tally)
 
 
-def _numbers(names: Sequence[object]) -> list[int]:
-    known: dict[object, int] = {}
-    return [known.setdefault(name, len(known)) for name in names]
+class _Fit(NamedTuple):
+    """A fitted model: ``strengths`` that add up to 0. ``inverse`` solves with the matrix of second derivatives, whose
+    last row and column keep the sum. ``scores`` has the derivative of each vote, votes × models."""
+
+    strengths: np.ndarray
+    shares: np.ndarray
+    inverse: Any
+    scores: Any
+
+    def variances(self, clusters: Sequence[Sequence[np.ndarray]]) -> tuple[np.ndarray, list[np.ndarray]]:
+        """The variance of each strength if all votes are independent; and for each of ``clusters`` half the length of
+        the interval, by the sandwich estimate.
+
+        Votes of one cluster are dependent; of two kinds of clusters the variances add up, less that of both at once.
+        Each has the usual factor for few clusters. NaN: two kinds may give a negative variance.
+        """
+        import numpy as np
+        from scipy.special import stdtrit
+
+        count = len(self.strengths)
+        votes = self.scores.shape[0]
+        parts = []
+        for kinds in clusters:
+            both = (
+                [_numbers([*zip(*(kind.tolist() for kind in kinds), strict=True)])] if len(kinds) > 1 else []
+            )
+            signed = [*((kind, 1.0) for kind in kinds), *((kind, -1.0) for kind in both)]
+            parts.append([(self._sums(kind, votes, count), sign) for kind, sign in signed])
+        plain, sandwich = np.zeros(count), np.zeros((len(clusters), count))
+        at_once = max(1, _NUMBERS_AT_ONCE // (votes + count))
+        for start in range(0, count, at_once):
+            some = np.arange(start, min(start + at_once, count))
+            unit = np.zeros((count + 1, len(some)))
+            unit[some, np.arange(len(some))] = 1.0
+            columns = self.inverse(unit)[:count]
+            plain[some] = columns[some, np.arange(len(some))]
+            for n, of_kinds in enumerate(parts):
+                for sums, sign in of_kinds:
+                    sandwich[n, some] += sign * ((sums @ columns) ** 2).sum(0)
+        # of the fewest clusters; each prior vote is one
+        freedom = [min(int(kind.max()) + votes - len(kind) for kind in kinds) for kinds in clusters]
+        with np.errstate(invalid="ignore"):
+            half = [stdtrit(f, 0.975) * np.sqrt(own) for f, own in zip(freedom, sandwich, strict=True)]
+        return plain, half
+
+    def _sums(self, cluster: np.ndarray, votes: int, count: int) -> Any:
+        """The derivative of each cluster, with the factor of so many clusters; a prior vote is one of its own."""
+        import numpy as np
+        from scipy.sparse import coo_array
+
+        prior = np.arange(votes - len(cluster)) + cluster.max() + 1
+        cluster = np.append(cluster, prior)
+        clusters = int(cluster.max()) + 1
+        factor = clusters / (clusters - 1) * (votes - 1) / max(1, votes - (count - 1))
+        cells = np.full(votes, math.sqrt(factor)), (cluster, np.arange(votes))
+        return (coo_array(cells, shape=(clusters, votes)) @ self.scores).tocsr()
 
 
-def _tally(model: str, votes: Sequence[Vote]) -> tuple[int, int, int]:
-    own = [vote for vote in votes if model in (vote.left, vote.right)]
-    ties = sum(vote.winner == TIE for vote in own)
-    wins = sum(vote.winner != TIE and getattr(vote, vote.winner) == model for vote in own)
-    return wins, len(own) - ties - wins, ties
+def _fit(count: int, left: np.ndarray, right: np.ndarray, shares: np.ndarray, with_prior: bool) -> _Fit:
+    """The most likely strengths of so many models, by Newton's method."""
+    import numpy as np
+    from scipy.sparse import block_array, coo_array, diags_array, eye_array, vstack
+    from scipy.sparse.linalg import splu
+
+    votes = len(shares)
+    each = np.arange(votes)
+    lefts, rights = (
+        coo_array((np.ones(votes), (each, side)), shape=(votes, count)) for side in (left, right)
+    )
+    design: Any = lefts - rights
+    if with_prior:  # a tie with the mean, which is 0
+        design, shares = vstack([design, eye_array(count)]), np.append(shares, np.full(count, 0.5))
+    design = design.tocsr()
+    ones = coo_array(np.ones((count, 1)))
+    strengths = np.zeros(count)
+
+    def loss(at: np.ndarray) -> float:
+        logits = design @ at
+        return float((np.logaddexp(0.0, logits) - shares * logits).sum())
+
+    for _ in range(_STEPS):
+        likely = 1 / (1 + np.exp(-(design @ strengths)))
+        curved = design.T @ diags_array(likely * (1 - likely)) @ design
+        # with the condition that strengths add up to 0, as no vote tells their sum
+        inverse = splu(block_array([[curved, ones], [ones.T, None]], format="csc")).solve
+        step = inverse(np.append(design.T @ (shares - likely), 0.0))[:count]
+        while loss(strengths + step) > loss(strengths) + _CLOSE * votes:
+            step /= 2
+        strengths = strengths + step
+        if np.abs(step).max() < _CLOSE:
+            break
+    scores = diags_array(shares - likely) @ design
+    return _Fit(strengths, shares, inverse, scores)
+
+
+def _numbers(names: Sequence[Hashable]) -> np.ndarray:
+    """A number for each different one of ``names``, in order of first appearance."""
+    import numpy as np
+
+    known: dict[Hashable, int] = {}
+    return np.array([known.setdefault(name, len(known)) for name in names], int)

@@ -16,6 +16,7 @@ export interface Index {
   /** In the order to show them. */
   benchmarks: Benchmark[];
   models: Model[];
+  mean: Mean;
   curves: Curve[];
   relations: RelationMap[];
   /** Kinds of relations in the order of the legend (imageevalkit.relations.KINDS): `name` → how it is shown. */
@@ -31,8 +32,16 @@ export interface Model {
   /** Of `run@step`. */
   run?: string;
   step?: number;
-  /** The mean over benchmarks of what a whole headline score is of its scale; null of a model that lacks one. */
+  /** The mean over `Index.mean.of` of what a whole headline score is of its scale; null of a model that lacks one. */
   overall: number | null;
+}
+
+/** Over which benchmarks `Model.overall` is. */
+export interface Mean {
+  /** Labels of boards or columns; empty: none counts, and models are in the order of the first column. */
+  of: string[];
+  /** Benchmark@evaluator → why it does not count. */
+  leftOut: Record<string, string>;
 }
 
 export interface Benchmark {
@@ -135,6 +144,8 @@ export interface Figure {
   remark?: string;
   /** The note that the judge has drifted. */
   drift?: string;
+  /** Why a value has no interval. */
+  noInterval?: string;
 }
 
 export interface Curve {

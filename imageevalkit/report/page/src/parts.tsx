@@ -88,6 +88,7 @@ export function Score({
       <span class="line">
         <span class={figure.best ? "value best" : "value"}>{figure.text}</span>
         <Drift of={figure} /> <span class="interval">{figure.interval}</span>
+        {figure.noInterval && <small class="soft">{t("no_interval", { why: word(figure.noInterval) })}</small>}
         {figure.group && (
           <>
             {" "}

@@ -37,7 +37,11 @@ export function Overview({ index }: { index: Index }) {
           </span>
           <span>ImageEvalKit {index.version}</span>
         </p>
-        {columns.length ? <HeatMap rows={rows} columns={columns} /> : <p class="note">{t("no_results")}</p>}
+        {columns.length ? (
+          <HeatMap rows={rows} columns={columns} index={index} />
+        ) : (
+          <p class="note">{t("no_results")}</p>
+        )}
       </section>
       {columns.length > 0 && <Leaderboard rows={rows} columns={columns} />}
       <Problems index={index} />
@@ -76,18 +80,32 @@ function Heading({ column }: { column: Column }) {
   );
 }
 
-function HeatMap({ rows, columns }: { rows: Row[]; columns: Column[] }) {
+function meanOf(index: Index): string {
+  const n = index.mean.of.length;
+  return n === 1 ? t("mean_over_one") : t("mean_over", { n });
+}
+
+/** How the models are ordered, and which benchmarks do not count. */
+function orderOf(index: Index): string {
+  const { of, leftOut } = index.mean;
+  const names = Object.entries(leftOut).map(([name, why]) => `${name} (${word(why)})`);
+  const order = of.length ? t("order_mean", { mean: meanOf(index), of: of.join(", ") }) : t("order_first");
+  return names.length ? `${order} ${t("not_in_mean", { names: names.join("; ") })}` : order;
+}
+
+function HeatMap({ rows, columns, index }: { rows: Row[]; columns: Column[]; index: Index }) {
   const share = (row: Row, column: Column) => shareOf(row.cells.get(column.number)?.figures[column.metric]);
   const percent = (value: number) => (100 * value).toFixed(1);
+  const mean: Head<Row> = {
+    key: "mean",
+    head: meanOf(index),
+    value: (row) => row.overall,
+    cell: (row) => (row.overall === null ? <span class="none">–</span> : <b>{percent(row.overall)}</b>),
+    style: (row) => heat(row.overall),
+  };
   const all: Head<Row>[] = [
     { key: "model", head: t("model"), value: (row) => row.model, cell: (row) => <Name name={row.model} /> },
-    {
-      key: "mean",
-      head: t("mean"),
-      value: (row) => row.overall,
-      cell: (row) => (row.overall === null ? <span class="none">–</span> : <b>{percent(row.overall)}</b>),
-      style: (row) => heat(row.overall),
-    },
+    ...(index.mean.of.length ? [mean] : []),
     ...heads(columns, share).map((head, n) => {
       const column = columns[n] as Column;
       return {
@@ -101,7 +119,9 @@ function HeatMap({ rows, columns }: { rows: Row[]; columns: Column[] }) {
     <>
       <h2>{t("heat_map")}</h2>
       <Table label={t("heat_map")} rows={rows} columns={all} keyOf={(row) => row.model} sort="heat" class="heat" />
-      <p class="note">{t("heat_note")}</p>
+      <p class="note">
+        {orderOf(index)} {t("heat_note")}
+      </p>
     </>
   );
 }
