@@ -191,6 +191,7 @@ class _Session:
         self._problem: JudgeUnusable | None = None
         self._fault: BaseException | None = None
         engine.answered = judge.history.replied
+        engine.worked = judge.history.answered_before or bool(judge.history.proven)
 
     async def run(self, questions: Sequence[Question] | Feed[Question]) -> None:
         """Answers are given as they come. Raises JudgeUnusable: no further one will."""
