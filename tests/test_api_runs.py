@@ -324,6 +324,23 @@ def test_what_no_item_can_succeed_with_stops_the_cell_with_one_line(
     assert not api.files_with(api.key)
 
 
+@pytest.mark.parametrize(
+    ("env", "says"),
+    [
+        ({"SSL_CERT_FILE": "/nowhere/ca.pem"}, "SSL_CERT_FILE: /nowhere/ca.pem does not exist"),
+        ({"API_KEY": "", "OPENAI_API_KEY": "sk-other-0815-key"}, "API_KEY is not set: OPENAI_API_KEY is"),
+    ],
+)
+def test_an_environment_without_a_way_to_the_endpoint_is_one_line_before_anything_starts(
+    api: ApiRuns, env: dict[str, str], says: str
+) -> None:
+    run = api.run(models=["model-a", "model-b"], env=env)
+    assert run.returncode == 2
+    assert len(run.stderr.splitlines()) == 1 and says in run.stderr
+    assert "sk-other" not in text_of(run)
+    assert not api.server.requests
+
+
 def test_replies_without_an_image_stop_the_run_and_are_paid_for(api: ApiRuns) -> None:
     add_benchmark(api.checkout, "many", "Many", MANY)
     api.server.default = "no_image"

@@ -134,10 +134,29 @@ def test_bad_environment_is_one_line(
     assert "words" not in str(caught.value), "a malformed key is a secret too"
 
 
-def test_empty_base_url_is_openai_whatever_its_own_variable_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_base_url_is_openai(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("API_KEY", KEY)
     monkeypatch.setenv("BASE_URL", "")
+    assert Endpoint.of({}).base_url == "https://api.openai.com/v1"
+
+
+def test_variables_of_the_official_client_are_named_where_only_they_are_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with pytest.raises(
+        ModelUnusable, match="API_KEY is not set: OPENAI_API_KEY is, but nothing here"
+    ) as caught:
+        t2i()
+    assert KEY not in str(caught.value)
+    monkeypatch.setenv("API_KEY", KEY)
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    with pytest.raises(ModelUnusable, match="BASE_URL is not set: OPENAI_BASE_URL is, but nothing here"):
+        t2i()
+    monkeypatch.setenv("BASE_URL", "https://api.openai.com/v1")
+    assert Endpoint.of({}).base_url == "https://api.openai.com/v1"
+    monkeypatch.delenv("BASE_URL")
+    monkeypatch.setenv("OPENAI_BASE_URL", "https://api.openai.com/v1/")
     assert Endpoint.of({}).base_url == "https://api.openai.com/v1"
 
 
