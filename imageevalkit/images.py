@@ -58,8 +58,8 @@ _READ_AT_ONCE = 1 << 20
 # Pillow returns the memory of each picture to the system, whose fresh pages then cost a third of the time of decoding:
 # at most 8 blocks of 16 MB stay.
 Image.core.set_blocks_max(8)
-# Pillow refuses a PNG whose colour profile, or one of whose texts, inflates to more than 1 MiB. Workflows of ComfyUI and
-# profiles of printers are longer. Pillow's bound for all texts of an image stays.
+# Pillow refuses a PNG whose colour profile, or one of whose texts, inflates to more than 1 MiB. Workflows of ComfyUI
+# and profiles of printers are longer. Pillow's bound for all texts of an image stays.
 PngImagePlugin.MAX_TEXT_CHUNK = 16 << 20
 
 T = TypeVar("T")

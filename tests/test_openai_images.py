@@ -310,6 +310,11 @@ def test_a_web_site_in_place_of_an_endpoint_stops_the_model_at_its_first_page(se
     assert first.bill and (first.bill.cost, first.bill.maybe_billed) == (None, 0), "no provider has answered"
 
 
+def test_a_web_page_is_retried_where_an_api_has_replied(server: ImageServer) -> None:
+    server.script("a cat", "500", "html", "ok")
+    assert t2i().generate("a cat").attempts == 3
+
+
 @pytest.mark.parametrize(
     ("fault", "words"),
     [

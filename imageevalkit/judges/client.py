@@ -322,7 +322,9 @@ class _Session:
             return text
         if "max_completion_tokens" in text:
             text += f"; {self._judge.option} max_tokens_parameter=max_completion_tokens"
-        raise JudgeUnusable(text)
+        # now, because the next question would be sent before this task ends
+        self._problem = self._problem or JudgeUnusable(text)
+        raise self._problem
 
 
 def _key_of(question: Question) -> str:

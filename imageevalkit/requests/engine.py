@@ -168,6 +168,7 @@ class Engine:
         self.answered = False
         self.worked = False
         """True once a reply, perhaps of an earlier run, was what had been asked for."""
+        self._is_api = False  # some reply was no web page
         self._budget = traffic.budget
         self._dearest = 0.0
         self._where = f"{who} at {endpoint.host}"
@@ -300,6 +301,7 @@ class Engine:
                     body, whole = await read_body(response, self._longest_reply)
             except Unsuccessful as reply:
                 self.answered = True
+                self._is_api |= reply.body.lstrip().startswith((b"{", b"["))
                 return self._unsuccessful(reply, proven())
             self.answered = True
             if not whole:
@@ -309,9 +311,11 @@ class Engine:
                 return Failure(Kind.ITEM, text, maybe_billed=True)
             if reset := used_up_for(response.headers):
                 self.limiter.window_used_up(reset)
-            if not self.worked and (page := page_in(body)):
+            page = page_in(body)
+            if page and not (self.worked or self._is_api):
                 text = f"the reply (HTTP {response.status_code}) is {page}; check BASE_URL (it usually ends in /v1)"
                 return Failure(Kind.PERMANENT, text)
+            self._is_api |= not page
             return body
 
         return await in_time(send, self.settings.timeout)

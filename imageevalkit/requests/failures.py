@@ -9,7 +9,7 @@ reply                                        class        what happens
 reset, broken or no reply within the timeout TRANSIENT    the same
 200 with HTML, no JSON, no image, bytes that
 do not decode, an ``error`` without a status TRANSIENT    the same
-200 with HTML before any request succeeded   PERMANENT    the cell stops: BASE_URL leads to a web site
+200 with HTML before any reply of an API     PERMANENT    the cell stops: BASE_URL leads to a web site
 third 200 without an image before any image  PERMANENT    the cell stops and shows the keys of the reply
 200 with an ``error`` whose code is, or stands
 for, a 4xx or 5xx                            as that one  as that one
