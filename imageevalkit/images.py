@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
-from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageFile, ImageOps, PngImagePlugin, UnidentifiedImageError
 
 from imageevalkit.hashes import sha256_file as sha256_file
 
@@ -58,6 +58,9 @@ _READ_AT_ONCE = 1 << 20
 # Pillow returns the memory of each picture to the system, whose fresh pages then cost a third of the time of decoding:
 # at most 8 blocks of 16 MB stay.
 Image.core.set_blocks_max(8)
+# Pillow refuses a PNG whose colour profile, or one of whose texts, inflates to more than 1 MiB. Workflows of ComfyUI
+# and profiles of printers are longer. Pillow's bound for all texts of an image stays.
+PngImagePlugin.MAX_TEXT_CHUNK = 16 << 20
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -68,7 +71,7 @@ class CorruptImage(Exception):
 
 
 class TooLarge(CorruptImage):
-    """The image has more pixels than are decoded."""
+    """The image has more pixels, or longer texts, than are read."""
 
 
 @contextlib.contextmanager
@@ -197,6 +200,8 @@ def _corrupt_unless_system_error() -> Iterator[None]:
             raise
         if isinstance(error, Image.DecompressionBombError):
             raise TooLarge(f"its pixels are more than the {MOST_PIXELS:,} that are decoded") from error
+        if "MAX_TEXT_" in str(error):
+            raise TooLarge("its texts or colour profile inflate to too many bytes") from error
         raise CorruptImage(f"{type(error).__name__}: {error}") from error
 
 

@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IMAGEEVALKIT_OUTPUT", str(tmp_path / "output"))
     monkeypatch.setenv("IMAGEEVALKIT_LOG", str(tmp_path / "log"))
-    for name in ("API_KEY", "BASE_URL", "HF_TOKEN", "HF_ENDPOINT"):
+    for name in ("API_KEY", "BASE_URL", "OPENAI_API_KEY", "OPENAI_BASE_URL", "HF_TOKEN", "HF_ENDPOINT"):
         monkeypatch.delenv(name, raising=False)
 
 

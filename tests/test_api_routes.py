@@ -25,6 +25,7 @@ from imageevalkit.requests.replies import ImageReply
 from imageevalkit.requests.routes import read_content
 from tests.support.image_replies import (
     CHATS,
+    IMAGES,
     REFUSAL_WORDS,
     RESPONSES,
     WORDS,
@@ -52,13 +53,14 @@ def edit(endpoint: str, **kwargs: Any) -> OpenAIImagesEdit:
 
 
 def endpoint_of(fault: str) -> str:
-    return "chat" if fault in CHATS else "responses"
+    return "chat" if fault in CHATS else "responses" if fault in RESPONSES else "images"
 
 
 TRANSIENT = {
     "chat_half": "does not decode",
     "chat_garbage": "does not decode",
     "chat_file_url": "scheme 'file'",
+    "chat_stream_cut": "the reply is a stream of events that breaks off",
     "chat_words": "the reply (HTTP 200) holds no image: What colour shall the cat have?",
     "chat_source": "holds no image: See https://policy.example/rules",
     "chat_empty": "holds no image",
@@ -94,10 +96,12 @@ REFUSALS = {
     "response_refuses": "I'm sorry, but I can't create that picture.",
 }
 RATE_LIMITS = ("chat_choice_429", "response_429")
-IMAGES = sorted({*CHATS, *RESPONSES} - {*TRANSIENT, *REFUSALS, *RATE_LIMITS, "response_bad_image"})
+WITH_IMAGE = sorted(
+    {*CHATS, *IMAGES, *RESPONSES} - {*TRANSIENT, *REFUSALS, *RATE_LIMITS, "response_bad_image"}
+)
 
 
-@pytest.mark.parametrize("fault", IMAGES)
+@pytest.mark.parametrize("fault", WITH_IMAGE)
 def test_image_is_found_in_every_shape_byte_for_byte(server: ImageServer, fault: str) -> None:
     server.default = fault
     made = t2i(endpoint_of(fault)).generate(TRICKY)
@@ -162,7 +166,7 @@ def test_error_about_the_uploaded_image_fails_the_item_at_once(server: ImageServ
         ("500", ItemFailed),
         ("reset", ItemFailed),
         ("cut_short", ItemFailed),
-        ("html", ItemFailed),
+        ("html", ModelUnusable),
         ("garbage", ItemFailed),
         ("truncated", ItemFailed),
         ("not_base64", ItemFailed),

@@ -303,6 +303,7 @@ def test_items_that_fail_are_recorded_as_what_they_are(api: ApiRuns) -> None:
         ("404", "HTTP 404: The model does not exist"),
         ("quota", "the account has no quota left"),
         ("redirect", "HTTP 307 redirect to"),
+        ("html", "is an HTML page, 'Sign in'; check BASE_URL (it usually ends in /v1)"),
     ],
 )
 def test_what_no_item_can_succeed_with_stops_the_cell_with_one_line(
@@ -321,6 +322,39 @@ def test_what_no_item_can_succeed_with_stops_the_cell_with_one_line(
     assert "Traceback" not in text_of(run)
     assert api.key not in text_of(run)
     assert not api.files_with(api.key)
+
+
+@pytest.mark.parametrize(
+    ("env", "says"),
+    [
+        ({"SSL_CERT_FILE": "/nowhere/ca.pem"}, "SSL_CERT_FILE: /nowhere/ca.pem does not exist"),
+        ({"API_KEY": "", "OPENAI_API_KEY": "sk-other-0815-key"}, "API_KEY is not set: OPENAI_API_KEY is"),
+    ],
+)
+def test_an_environment_without_a_way_to_the_endpoint_is_one_line_before_anything_starts(
+    api: ApiRuns, env: dict[str, str], says: str
+) -> None:
+    run = api.run(models=["model-a", "model-b"], env=env)
+    assert run.returncode == 2
+    assert len(run.stderr.splitlines()) == 1 and says in run.stderr
+    assert "sk-other" not in text_of(run)
+    assert not api.server.requests
+
+
+def test_replies_without_an_image_stop_the_run_and_are_paid_for(api: ApiRuns) -> None:
+    add_benchmark(api.checkout, "many", "Many", MANY)
+    api.server.default = "no_image"
+    api.server.latency = 0.1
+    run = api.run(benchmarks=["quicktext", "many"], kwargs="price=0.01,backoff=0.01", limit=20, workers=4)
+    assert run.returncode == 1, text_of(run)
+    # two of the first three replies make room for other requests
+    assert 3 <= len(api.server.requests) <= 6
+    for line in (line for line in run.stdout.splitlines() if "3 replies (HTTP 200)" in line):
+        assert "its keys: created, artifacts[0].picture, artifacts[0].seed, meta.id" in line
+    records = [record for name in ("quicktext", "many") for record in api.all_records(benchmark=name)]
+    assert {record["status"] for record in records} == {"failed"}
+    assert sum(record["maybe_billed"] for record in records) == len(api.server.requests)
+    assert sum(record["price"] for record in records) == pytest.approx(0.01 * len(api.server.requests))
 
 
 # Outages and crashes

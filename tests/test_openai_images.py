@@ -39,7 +39,7 @@ from imageevalkit.requests.failures import (
     used_up_for,
 )
 from imageevalkit.requests.limiter import Traffic
-from tests.support.image_replies import CHATS, RESPONSES
+from tests.support.image_replies import CHATS, IMAGES, RESPONSES
 from tests.support.image_server import FAULTS, KEY, REFUSAL_WORDS, ImageServer, png_of
 
 REPO = Path(__file__).resolve().parent.parent
@@ -134,10 +134,29 @@ def test_bad_environment_is_one_line(
     assert "words" not in str(caught.value), "a malformed key is a secret too"
 
 
-def test_empty_base_url_is_openai_whatever_its_own_variable_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_base_url_is_openai(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("API_KEY", KEY)
     monkeypatch.setenv("BASE_URL", "")
+    assert Endpoint.of({}).base_url == "https://api.openai.com/v1"
+
+
+def test_variables_of_the_official_client_are_named_where_only_they_are_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with pytest.raises(
+        ModelUnusable, match="API_KEY is not set: OPENAI_API_KEY is, but nothing here"
+    ) as caught:
+        t2i()
+    assert KEY not in str(caught.value)
+    monkeypatch.setenv("API_KEY", KEY)
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    with pytest.raises(ModelUnusable, match="BASE_URL is not set: OPENAI_BASE_URL is, but nothing here"):
+        t2i()
+    monkeypatch.setenv("BASE_URL", "https://api.openai.com/v1")
+    assert Endpoint.of({}).base_url == "https://api.openai.com/v1"
+    monkeypatch.delenv("BASE_URL")
+    monkeypatch.setenv("OPENAI_BASE_URL", "https://api.openai.com/v1/")
     assert Endpoint.of({}).base_url == "https://api.openai.com/v1"
 
 
@@ -204,7 +223,6 @@ def test_a_slash_at_the_end_is_the_same_endpoint(server: ImageServer) -> None:
         "cut_short",
         "error200",
         "empty200",
-        "html",
         "garbage",
         "truncated",
         "not_base64",
@@ -226,8 +244,6 @@ def test_transient_failure_is_retried(server: ImageServer, fault: str) -> None:
         ("reset", "ReadError"),
         ("cut_short", "RemoteProtocolError"),
         ("error200", "upstream went away"),
-        ("empty200", "holds no image"),
-        ("html", "not JSON but an HTML page, 'Sign in'"),
         ("garbage", "does not decode"),
         ("truncated", "does not decode"),
         ("not_base64", "not base64"),
@@ -243,6 +259,60 @@ def test_lasting_transient_failure_fails_the_item(server: ImageServer, fault: st
     assert "gave up after 3 attempts" in str(error)
     assert "\n" not in str(error)
     assert error.attempts == 3 == len(server.requests)
+
+
+def test_three_replies_without_an_image_stop_the_model_and_show_their_keys(server: ImageServer) -> None:
+    server.default = "no_image"
+    model = t2i(max_attempts=2, price=0.01)
+    first, second, third = (failure_of(model, prompt) for prompt in ("a cat", "a dog", "a cow"))
+    assert [type(error) for error in (first, second, third)] == [ItemFailed, ModelUnusable, ModelUnusable]
+    says = (
+        "3 replies (HTTP 200) without an image, and no image so far: the reply (HTTP 200) holds no image; "
+        "its keys: created, artifacts[0].picture, artifacts[0].seed, meta.id; check the model id"
+    )
+    assert says in str(second) and says in str(third)
+    assert "secret" not in str(second), "the values may be anything"
+    assert [error.attempts for error in (first, second, third)] == [2, 1, 0]
+    assert len(server.requests) == 3
+    bills = [error.bill for error in (first, second, third)]
+    assert [(bill.maybe_billed, bill.cost) for bill in bills if bill] == [(2, 0.02), (1, 0.01), (0, None)]
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"), [("no_image", "holds no image"), ("html", "not JSON but an HTML page, 'Sign in'")]
+)
+def test_an_odd_reply_does_not_stop_a_model_that_has_made_images(
+    server: ImageServer, fault: str, says: str
+) -> None:
+    model = t2i(max_attempts=4)
+    model.generate("a cat")
+    server.default = fault
+    error = failure_of(model, "a dog")
+    assert type(error) is ItemFailed and error.transient and says in str(error)
+    assert error.attempts == 4
+
+
+def test_refusals_and_errors_are_no_replies_without_an_image(server: ImageServer) -> None:
+    model = t2i(max_attempts=4)
+    server.default = "refuse_200"
+    assert {type(failure_of(model, f"item {n}")) for n in range(4)} == {Refused}
+    server.default = "error200"
+    assert type(failure_of(model)) is ItemFailed
+
+
+def test_a_web_site_in_place_of_an_endpoint_stops_the_model_at_its_first_page(server: ImageServer) -> None:
+    server.default = "html"
+    model = t2i(price=0.01)
+    first, second = failure_of(model), failure_of(model, "a dog")
+    assert type(first) is type(second) is ModelUnusable
+    assert "an HTML page, 'Sign in'; check BASE_URL (it usually ends in /v1)" in str(first)
+    assert len(server.requests) == 1
+    assert first.bill and (first.bill.cost, first.bill.maybe_billed) == (None, 0), "no provider has answered"
+
+
+def test_a_web_page_is_retried_where_an_api_has_replied(server: ImageServer) -> None:
+    server.script("a cat", "500", "html", "ok")
+    assert t2i().generate("a cat").attempts == 3
 
 
 @pytest.mark.parametrize(
@@ -579,6 +649,28 @@ def test_real_error_bodies(status: int, body: Any, proven: bool, kind: Kind) -> 
         ("<html><body>I cannot help with that: content policy</body></html>", Kind.TRANSIENT),
         ("IMAGE_SAFETY", Kind.REFUSAL),
         ("图片内容违规", Kind.REFUSAL),
+        ("I'm not able to help with that request. Here is what I can draw: a cat.", Kind.REFUSAL),
+        ("I’m sorry, but I’m not able to create an image of a real person.", Kind.REFUSAL),
+        ("I can not draw that.", Kind.REFUSAL),
+        ("I won't be able to create images of real people.", Kind.REFUSAL),
+        ("抱歉,我无法生成这张图片。", Kind.REFUSAL),
+        ("对不起，我不能帮助你完成这个请求", Kind.REFUSAL),
+        ("很遗憾，这个请求我没办法满足。", Kind.REFUSAL),
+        ("我不能为您生成包含暴力的图像。", Kind.REFUSAL),
+        ("無法生成此圖片", Kind.REFUSAL),
+        ("抱歉，系统繁忙，无法生成图片，请稍后再试", Kind.TRANSIENT),
+        ("抱歉，由于服务异常无法完成生成", Kind.TRANSIENT),
+        ("抱歉，我是文本模型，无法生成图片。", Kind.TRANSIENT),
+        ("抱歉，我没有看到图片，无法编辑。", Kind.TRANSIENT),
+        ("您想要什么颜色的猫？", Kind.TRANSIENT),
+        ("图中的人不能画得太大，背景是蓝色。", Kind.TRANSIENT),
+        ("I can't create images directly, but I can describe one.", Kind.TRANSIENT),
+        ("I'm not able to generate images.", Kind.TRANSIENT),
+        ("I'm sorry, I can't help: I don't see an image to edit.", Kind.TRANSIENT),
+        (
+            "Here is a long story about a painter. " * 8 + "In the end she says: I can't draw that.",
+            Kind.TRANSIENT,
+        ),
     ],
 )
 def test_words_in_place_of_an_image(said: str, kind: Kind) -> None:
@@ -758,14 +850,14 @@ def test_lost_download_asks_for_one_new_image_and_hides_the_signature(
     assert "signature" not in all_texts(error)
 
 
-OF_OTHER_ENDPOINTS = CHATS.keys() | RESPONSES.keys()
+SHAPES = CHATS.keys() | IMAGES.keys() | RESPONSES.keys()
 
 
 @pytest.mark.parametrize(
     "fault",
     sorted(
         FAULTS.keys()
-        - OF_OTHER_ENDPOINTS
+        - SHAPES
         - {"ok", "half_ok", "url", "relative_url", "data_url", "slow", "last_of_window"}
     ),
 )

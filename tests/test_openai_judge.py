@@ -310,7 +310,6 @@ def test_words_that_only_look_like_a_key_reach_the_parser(
         ("500", "HTTP 500: The server had an error (gave up after 3 attempts", 3),
         ("503", "HTTP 503: Service Unavailable (gave up", 3),
         ("502_html", "HTTP 502: an HTML page, '502 Bad Gateway'", 3),
-        ("html", "the reply is not JSON but an HTML page, 'Sign in'", 3),
         ("garbage", "the reply is not JSON", 3),
         ("list", "the reply is not a JSON object", 3),
         ("no_choices", "the reply (HTTP 200) holds no message", 3),
@@ -333,7 +332,7 @@ def test_a_question_that_fails_by_itself_has_an_error_and_costs_no_other(
 
 @pytest.mark.parametrize(
     "faults",
-    [("429", "429"), ("429_ms",), ("500", "reset"), ("html",), ("garbage", "cut_short"), ("unended",)],
+    [("429", "429"), ("429_ms",), ("500", "reset"), ("500", "html"), ("garbage", "cut_short"), ("unended",)],
 )
 def test_a_failure_that_passes_costs_no_question(
     judge_server: JudgeServer, picture: Picture, faults: tuple[str, ...]
@@ -343,6 +342,17 @@ def test_a_failure_that_passes_costs_no_question(
     assert (answer.text or "").startswith("Score: ")
     assert answer.attempts == len(faults) + 1
     assert len(judge_server.requests) == len(faults) + 1
+
+
+def test_a_web_site_in_place_of_an_endpoint_is_asked_once(
+    judge_server: JudgeServer, picture: Picture
+) -> None:
+    judge_server.default = "html"
+    with pytest.raises(
+        JudgeUnusable, match=r"HTML page, 'Sign in'; check BASE_URL \(it usually ends in /v1\)"
+    ):
+        ask([wise(picture), wise(picture, item="2")], workers=1)
+    assert len(judge_server.requests) == 1
 
 
 def test_a_reply_that_takes_too_long_is_asked_for_again(judge_server: JudgeServer, picture: Picture) -> None:

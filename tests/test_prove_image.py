@@ -255,3 +255,44 @@ def test_an_interlaced_png_is_decoded_as_pillow_decodes_it() -> None:
     data = png(rows, interlace=1)
     with Image.open(io.BytesIO(data)) as theirs:
         assert decode(data).tobytes() == theirs.tobytes()
+
+
+def with_words(size: int, chunk: str) -> bytes:
+    """A PNG that holds ``size`` characters in a compressed text chunk, or as many bytes in its colour profile."""
+    if chunk == "iCCP":
+        return encoded(picture("RGB"), "PNG", icc_profile=bytes(size))
+    told = PngInfo()
+    if chunk == "iTXt":
+        told.add_itxt("workflow", "a" * size, zip=True)
+    else:
+        told.add_text("workflow", "a" * size, zip=True)
+    return encoded(picture("RGB"), "PNG", pnginfo=told)
+
+
+@pytest.mark.parametrize("chunk", ["zTXt", "iTXt", "iCCP"])
+def test_long_texts_and_profiles_damage_no_png(tmp_path: Path, chunk: str) -> None:
+    data = with_words(3 << 20, chunk)
+    made = facts(data)
+    assert made.data == data and made.size == (37, 37)
+    assert thumbnail_of(data) == made.thumbnail == facts(encoded(picture("RGB"), "PNG")).thumbnail
+    for name in ("a.png", "a.jpg"):
+        stored = images.encoded(made, tmp_path / name).data
+        assert decode(stored).size == (37, 37)
+    assert images.is_plain(data)
+
+
+@pytest.mark.parametrize("chunk", ["zTXt", "iTXt", "iCCP"])
+def test_a_few_bytes_that_inflate_without_end_are_too_large(chunk: str) -> None:
+    data = with_words(17 << 20, chunk)
+    assert len(data) < 100_000
+    with pytest.raises(images.TooLarge, match="texts or colour profile"):
+        facts(data)
+
+
+def test_texts_behind_the_pixels_count_too() -> None:
+    plain = encoded(picture("RGB"), "PNG")
+    for size, is_whole in ((3 << 20, True), (17 << 20, False)):
+        words = b"workflow\0\0" + zlib.compress(b"a" * size)
+        check = struct.pack(">I", zlib.crc32(b"zTXt" + words))
+        chunk = struct.pack(">I", len(words)) + b"zTXt" + words + check
+        assert proves(plain[:-12] + chunk + plain[-12:]) is is_whole

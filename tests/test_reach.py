@@ -14,7 +14,7 @@ from imageevalkit.errors import CellFailure
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "_PAUSE", 0.0)
     http._why.cache_clear()
-    for name in ("https_proxy", "http_proxy", "all_proxy"):
+    for name in ("https_proxy", "http_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
 
@@ -49,3 +49,14 @@ def test_behind_a_proxy_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: pytest.fail("the proxy looks hosts up"))
     http.check_reach("https://hub.example/")
+
+
+def test_no_proxy_and_an_unusable_one_are_looked_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *_: asked.append(host))
+    monkeypatch.setenv("HTTPS_PROXY", "socks4://proxy:1080")
+    monkeypatch.setenv("NO_PROXY", "hub.example")
+    http.check_reach("https://hub.example/")
+    assert asked == ["hub.example"]
+    with pytest.raises(CellFailure, match="HTTPS_PROXY: no proxy of the kind 'socks4' can be used"):
+        http.check_reach("https://other.example/")

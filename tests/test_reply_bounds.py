@@ -142,9 +142,9 @@ def failure(**kwargs: Any) -> GenerationError:
 
 def answer(*parts: str | Picture) -> Answer:
     question = Question("q", (Message("user", parts or ("Score this",)),), Sampling(9), item="1")
-    (answered,) = registry.judge(
-        "openai:m", {}, options=JudgeOptions({"backoff": 0.01, "max_attempts": 2})
-    ).ask([question])
+    judge = registry.judge("openai:m", {}, options=JudgeOptions({"backoff": 0.01, "max_attempts": 2}))
+    judge.has_answered()  # or a web page would stop it
+    (answered,) = judge.ask([question])
     return answered
 
 
@@ -209,6 +209,7 @@ def test_no_reply_holds_up_the_others(bounds: Bounds, judge: JudgeBounds, fault:
     async def ask() -> tuple[float, Any]:
         longest, last = 0.0, time.monotonic()
         model = OpenAIImagesT2I("m", base_url=bounds.base_url, backoff=0.01, max_attempts=2)
+        model.has_made_images()  # or a web page would stop it
         asked = asyncio.gather(
             model.generate_async("a cat"), model.generate_async("a dog"), return_exceptions=True
         )

@@ -19,8 +19,9 @@ from urllib.parse import unquote, urlsplit
 from imageevalkit.assets import FileFacts, Finding, Record, UrlAsset, compared, is_there
 from imageevalkit.atomic import disk_error, part_path
 from imageevalkit.cell import REPO
-from imageevalkit.errors import CellFailure, say
+from imageevalkit.errors import CellFailure, UserError, say
 from imageevalkit.locks import take_lock
+from imageevalkit.requests.network import check_network, proxy_of
 from imageevalkit.secrets import one_line, redact
 from imageevalkit.text import some
 
@@ -186,8 +187,15 @@ _ELSEWHERE = "run this where there is internet, or copy from a folder with --mir
 
 
 def check_reach(url: str, remedy: str = _ELSEWHERE, wanted: str = "") -> None:
-    """Raises CellFailure: the host of ``url`` has no address. Behind a proxy, which looks hosts up, nobody is asked."""
-    if any(name.lower() in ("https_proxy", "http_proxy", "all_proxy") for name in os.environ):
+    """Raises CellFailure: the host of ``url`` has no address, or the environment names an unusable proxy for it.
+
+    A proxy looks hosts up itself, so behind one nobody here asks for the address.
+    """
+    try:
+        check_network(url)
+    except UserError as error:
+        raise CellFailure(f"{wanted}{': ' * bool(wanted)}{error}") from None
+    if proxy_of(url):
         return
     if why := _why(urlsplit(url).hostname or ""):
         raise CellFailure(f"{wanted}{': ' * bool(wanted)}{why}; {remedy}")
@@ -272,7 +280,12 @@ def forget(part: Path) -> None:
 def _client() -> httpx2.Client:
     import httpx2
 
-    return httpx2.Client(timeout=httpx2.Timeout(60, connect=30), follow_redirects=True)
+    from imageevalkit.requests.transports import Transport
+
+    timeout = httpx2.Timeout(60, connect=30)
+    return httpx2.Client(
+        transport=Transport(verify=httpx2.create_ssl_context()), timeout=timeout, follow_redirects=True
+    )
 
 
 def _get(url: str, part: Path, file: BinaryIO, bar: Any) -> None:

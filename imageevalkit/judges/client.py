@@ -199,6 +199,7 @@ class _Session:
         self._problem: JudgeUnusable | None = None
         self._fault: BaseException | None = None
         engine.answered = judge.history.replied
+        engine.worked = judge.history.answered_before or bool(judge.history.proven)
 
     async def run(self, questions: Sequence[Question] | Feed[Question]) -> None:
         """Answers are given as they come. Raises JudgeUnusable: no further one will."""
@@ -353,7 +354,9 @@ class _Session:
         elif refused := _refused_parameter(text, request_parameters(question, self._judge.settings)):
             extra = json.dumps({**self._judge.settings.extra_body, refused: None}, separators=(",", ":"))
             text += f"; {self._judge.option} 'extra_body={extra}' leaves it out"
-        raise JudgeUnusable(text)
+        # now, because the next question would be sent before this task ends
+        self._problem = self._problem or JudgeUnusable(text)
+        raise self._problem
 
 
 def _refused_parameter(error: str, parameters: Collection[str]) -> str:

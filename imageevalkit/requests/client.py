@@ -100,6 +100,8 @@ class Clients:
     def __init__(self, endpoint: Endpoint, in_flight: int, timeout: float, official: bool) -> None:
         import httpx2
 
+        from imageevalkit.requests.transports import AsyncTransport
+
         self.loop = asyncio.get_running_loop()
         self._endpoint, self._official = endpoint, official
         places = Places(endpoint.base_url)
@@ -115,7 +117,10 @@ class Clients:
         # what another host would get is the user's prompt, and often as a GET: name it, do not follow
         def http() -> httpx2.AsyncClient:
             return httpx2.AsyncClient(
-                timeout=bounds, limits=limits, verify=verify, headers=headers, follow_redirects=False
+                transport=AsyncTransport(limits=limits, verify=verify),
+                timeout=bounds,
+                headers=headers,
+                follow_redirects=False,
             )
 
         self.plain = http

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from imageevalkit.errors import UserError
+from imageevalkit.requests.network import check_network
 from imageevalkit.secrets import SHORTEST
 
 if TYPE_CHECKING:
@@ -136,6 +137,8 @@ _AZURE_KEY, _AZURE_ENDPOINT, _AZURE_VERSION = (
     "AZURE_OPENAI_ENDPOINT",
     "OPENAI_API_VERSION",
 )
+# The official client reads these. Here they are only named to users who set nothing else.
+_OFFICIAL_KEY, _OFFICIAL_URL = "OPENAI_API_KEY", "OPENAI_BASE_URL"
 _OFFICIAL_VARIABLES = ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_CUSTOM_HEADERS")
 _REDACTED = "***"
 # Providers quote a rejected key with only its middle masked ("sk-proj-ab***xy"): those ends are secret too.
@@ -160,10 +163,10 @@ class Azure(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A URL that requests go to, and where it was given; ``azure``: it is an endpoint of Azure OpenAI."""
+    """A URL for requests, and the ``name`` that gave it (empty: the default). ``azure``: it is of Azure OpenAI."""
 
     url: str
-    name: str = "BASE_URL"
+    name: str = ""
     azure: bool = False
 
 
@@ -173,7 +176,7 @@ def place_of(kwargs: Mapping[str, Any]) -> Place:
         if given := str(kwargs.get(name) or "").strip():
             return Place(given, name, name == "azure_endpoint")
     if base_url := os.environ.get("BASE_URL", "").strip():
-        return Place(base_url)
+        return Place(base_url, "BASE_URL")
     if _key_variable(kwargs) == _AZURE_KEY and (url := os.environ.get(_AZURE_ENDPOINT, "").strip()):
         return Place(url, _AZURE_ENDPOINT, azure=True)
     return Place(DEFAULT_BASE_URL)
@@ -215,7 +218,7 @@ class Endpoint:
         ``azure_endpoint``, whose deployment is called ``azure_deployment``, else as the ``model_id``. Without
         ``needs_key`` the key may be missing: a dry run sends nothing.
 
-        Raises UserError: the key is missing, or a variable is malformed.
+        Raises UserError: the key is missing, a variable is malformed, or certificates or the proxy cannot be used.
         """
         variable = _key_variable(model_kwargs)
         if not re.fullmatch(r"([A-Za-z_]\w*_)?API_KEY", variable):
@@ -224,6 +227,11 @@ class Endpoint:
                 "(such a variable is exported from config.local.sh and kept out of logs)"
             )
         key = os.environ.get(variable, "").strip()
+        if not key and needs_key and variable == _KEY_VARIABLE and os.environ.get(_OFFICIAL_KEY, "").strip():
+            raise UserError(
+                f"{variable} is not set: {_OFFICIAL_KEY} is, but nothing here reads it; write "
+                f'{variable}="${_OFFICIAL_KEY}" into config.local.sh'
+            )
         if not key and needs_key:
             raise UserError(
                 f"{variable} is not set: set it in config.local.sh or the environment "
@@ -234,6 +242,12 @@ class Endpoint:
                 f"{variable} holds a blank or a character that no key has: correct it in config.local.sh"
             )
         place = place_of(model_kwargs)
+        meant = os.environ.get(_OFFICIAL_URL, "").strip().rstrip("/")
+        if not place.name and meant not in ("", DEFAULT_BASE_URL):
+            raise UserError(  # or the key of another endpoint would be sent to OpenAI
+                f"BASE_URL is not set: {_OFFICIAL_URL} is, but nothing here reads it; write "
+                f'BASE_URL="${_OFFICIAL_URL}" into config.local.sh, or BASE_URL={DEFAULT_BASE_URL} for OpenAI'
+            )
         if not _is_http_url(place.url):
             where = "its kwargs" if place.name.islower() else "config.sh"
             looks = "https://name.openai.azure.com" if place.azure else "https://host/v1"
@@ -247,14 +261,19 @@ class Endpoint:
                     f"set {_AZURE_VERSION}"
                 )
             azure = Azure(str(model_kwargs.get("azure_deployment") or model_id), version)
+        check_network(place.url)
         elsewhere = place.name == "base_url"
         return cls(place.url.rstrip("/"), key, variable, azure, elsewhere)
 
     @classmethod
     def without_key(cls, base_url: str, where: str) -> Endpoint:
-        """That of a server that asks for no key. Raises UserError: ``where`` holds a malformed ``base_url``."""
+        """That of a server that asks for no key.
+
+        Raises UserError: ``where`` holds a malformed ``base_url``, or certificates or the proxy cannot be used.
+        """
         if not _is_http_url(base_url):
             raise UserError(f"{where} must hold a URL like http://host:8000/v1")
+        check_network(base_url)
         return cls(base_url.rstrip("/"), "EMPTY", "the variable that api_key_env names")
 
     @property

@@ -16,7 +16,7 @@ from imageevalkit.requests import batches
 from imageevalkit.requests.batch_api import BatchFailed, Desk
 from imageevalkit.requests.client import Clients, Request, Unsuccessful, in_time, read_body
 from imageevalkit.requests.endpoint import Endpoint
-from imageevalkit.requests.failures import LONGEST_WAIT, Failure, Kind, classify_status, used_up_for
+from imageevalkit.requests.failures import LONGEST_WAIT, Failure, Kind, classify_status, page_in, used_up_for
 from imageevalkit.requests.in_flight import under_way
 from imageevalkit.requests.limiter import EndpointDown, Limiter, Traffic, Trial
 from imageevalkit.requests.money import BATCH_PRICE, Bill, BudgetSpent, Price, check_numbers, cost_of_reply
@@ -166,6 +166,9 @@ class Engine:
         self.endpoint, self.settings, self._price = endpoint, settings, price
         self.limiter = traffic.limiter(endpoint, settings.max_outage)
         self.answered = False
+        self.worked = False
+        """True once a reply, perhaps of an earlier run, was what had been asked for."""
+        self._is_api = False  # some reply was no web page
         self._budget = traffic.budget
         self._dearest = 0.0
         self._where = f"{who} at {endpoint.host}"
@@ -229,6 +232,7 @@ class Engine:
                     cost = guess if maybe else self._cost_of(result)
                     bill.add(cost, result.tokens, maybe)
                 else:
+                    self.worked = True
                     known, tokens = told(result)
                     cost = guess if known is None else known
                     self._dearest = max(self._dearest, 0.0 if place else cost or 0.0)
@@ -297,6 +301,7 @@ class Engine:
                     body, whole = await read_body(response, self._longest_reply)
             except Unsuccessful as reply:
                 self.answered = True
+                self._is_api |= reply.body.lstrip().startswith((b"{", b"["))
                 return self._unsuccessful(reply, proven())
             self.answered = True
             if not whole:
@@ -306,6 +311,11 @@ class Engine:
                 return Failure(Kind.ITEM, text, maybe_billed=True)
             if reset := used_up_for(response.headers):
                 self.limiter.window_used_up(reset)
+            page = page_in(body)
+            if page and not (self.worked or self._is_api):
+                text = f"the reply (HTTP {response.status_code}) is {page}; check BASE_URL (it usually ends in /v1)"
+                return Failure(Kind.PERMANENT, text)
+            self._is_api |= not page
             return body
 
         return await in_time(send, self.settings.timeout)

@@ -9,6 +9,8 @@ reply                                        class        what happens
 reset, broken or no reply within the timeout TRANSIENT    the same
 200 with HTML, no JSON, no image, bytes that
 do not decode, an ``error`` without a status TRANSIENT    the same
+200 with HTML before any reply of an API     PERMANENT    the cell stops: BASE_URL leads to a web site
+third 200 without an image before any image  PERMANENT    the cell stops and shows the keys of the reply
 200 with an ``error`` whose code is, or stands
 for, a 4xx or 5xx                            as that one  as that one
 no connection at all (DNS, refused, TLS)     UNREACHABLE  the same; then, if the endpoint never answered, the cell
@@ -137,6 +139,7 @@ class Failure(NamedTuple):
     ``maybe_billed``: the provider may have made an image (a reply that was lost, late or broken on its way).
     ``tokens`` and ``reported_cost`` (USD) are those of a reply that says what it cost (see ``ImageReply``).
     ``doubt``: its text should it be about its item after all, while nothing has succeeded yet; empty: no doubt.
+    ``unlike``: how a reply of status 200 differs from one of this endpoint (its keys); empty for other failures.
     """
 
     kind: Kind
@@ -146,6 +149,7 @@ class Failure(NamedTuple):
     tokens: Mapping[str, int] = MappingProxyType({})
     reported_cost: float | None = None
     doubt: str = ""
+    unlike: str = ""
 
 
 class ErrorBody(NamedTuple):
@@ -162,6 +166,7 @@ class ErrorBody(NamedTuple):
         return self.message or ", ".join(self.codes)
 
 
+_LOOKED_AT = 10_000  # bytes of a body
 LONGEST_MESSAGE = 400  # characters of a provider's words in a log
 # Codes seen from: OpenAI (content_policy_violation, moderation_blocked), Azure (content_filter,
 # ResponsibleAIPolicyViolation), Google (…UNSAFE_GENERATION, PROHIBITED_CONTENT, IMAGE_SAFETY), DashScope
@@ -277,6 +282,13 @@ def in_words(text: str) -> ErrorBody:
     title = _TITLE.search(text)
     words = f"an HTML page, '{title[1]}'" if title else "an HTML page"
     return ErrorBody(one_line(words, LONGEST_MESSAGE), page=True)
+
+
+def page_in(body: bytes) -> str:
+    """The words for the HTML page that ``body`` is; empty if it is none."""
+    beginning_of = body[:_LOOKED_AT].lstrip()
+    error = in_words(beginning_of.decode(errors="replace"))
+    return error.message if error.page and beginning_of.startswith(b"<") else ""
 
 
 def refuses(status: int, error: ErrorBody) -> bool:

@@ -27,6 +27,7 @@ from imageevalkit.requests.failures import (
     in_words,
     refuses,
 )
+from imageevalkit.requests.streams import joined
 from imageevalkit.secrets import beginning, one_line
 
 if TYPE_CHECKING:
@@ -45,15 +46,20 @@ _POLICY = re.compile(r"content_?filter|safety|prohibited|blocklist|spii|recitati
 
 
 def read_json(content: bytes, read: Callable[[dict[str, Any]], T | Failure]) -> T | Failure:
-    """What ``read`` makes of the JSON object that the body of a 200 should be."""
+    """What ``read`` returns for the JSON object in the body of a 200, which may arrive as a stream of events."""
     try:
         try:
             reply = json.loads(content)
         except ValueError:
+            reply = joined(content)
+        if isinstance(reply, Failure):
+            return reply
+        if reply is None:
             words = in_words(content[:_LOOKED_AT].decode(errors="replace")).message
-            return Failure(Kind.TRANSIENT, f"the reply is not JSON but {words or 'empty'}")
+            text = f"the reply is not JSON but {words or 'empty'}"
+            return Failure(Kind.TRANSIENT, text, unlike="it is not JSON")
         if not isinstance(reply, dict):
-            return Failure(Kind.TRANSIENT, "the reply is not a JSON object")
+            return Failure(Kind.TRANSIENT, "the reply is not a JSON object", unlike="it is not a JSON object")
         return read(reply)
     except RecursionError:
         return Failure(Kind.TRANSIENT, "the reply is JSON nested too deep to be read")
@@ -202,16 +208,37 @@ LARGEST_IMAGE = 100 * 2**20
 LARGEST_REPLY = 144 * 2**20
 """Bytes of a reply that holds an image: the largest one in base64, and some words."""
 _DATA_URL = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
+# PNG, JPEG and WebP in base64. A path could begin like a JPEG, but not go on so for long.
+_BARE_BASE64 = re.compile(r"(?:iVBORw0KGgo|/9j/|UklGR)[A-Za-z0-9+/_\s-]{64}")
+_HTTP = re.compile(r"https?://", re.IGNORECASE)
 _URL_SAFE = str.maketrans("-_", "+/")
-# "I'm sorry, but I can't create that": chat models behind an images endpoint. "We" is the operator speaking.
+# A refusal is recorded and never sent again, so these patterns look only at the beginning of a text, and they name
+# both the inability and the task. "We" is the operator of the gateway, who speaks about plans and rates.
+_SPEECH_BEGINS_WITHIN = 200
 _REFUSAL_SPEECH = re.compile(
-    r"(?<![\w/.-])I(?![\w/.-]).{0,30}\b(can['’]?t|cannot|unable to|won['’]?t)\b.{0,30}"
-    r"\b(assist|help|create|generate|produce|fulfil)",
+    r"(?<![\w/.-])I(?![\w/.-]).{0,30}"
+    r"\b(can['’]?t|can ?not|(un|not )able to|won['’]?t|will not|not (comfortable|allowed|permitted))\b.{0,30}"
+    r"\b(assist|help|comply|creat|generat|produc|fulfil|draw|edit|depict|render)|"
+    r"(抱歉|对不起|對不起|遗憾|遺憾|不好意思).{0,30}(无法|無法|不能|不可以|没办法|沒辦法|不便|拒绝|拒絕)|"
+    r"(^|[我们們，。,.!！;；:：\s])(无法|無法|不能|不可以|没办法|沒辦法|拒绝|拒絕).{0,20}"
+    r"(生成|创建|創建|创作|創作|绘制|繪製|画|畫|制作|製作|编辑|編輯|协助|協助|帮助|幫助|满足|滿足|完成|处理|處理|提供)",
+    re.IGNORECASE | re.DOTALL,
+)
+# A model that makes no images at all, or that got none to edit, says so in similar words. That is no content policy.
+_NOT_CAPABLE = re.compile(
+    r"\btext[- ](based|only)\b|\bdirectly\b|\b(upload|attach)|\b(see|find|received?) (an|any|the|your) image|"
+    r"\b(create|generate|produce|draw|edit) (images|pictures|photos|visuals)"
+    r"(?=\s*($|[.,;:!]|\b(or|and|but|because|here|myself|with)\b))|"
+    r"文本模型|文字模型|纯文本|純文本|直接|不具备|不具備|(没有|沒有|未)(看到|收到|生成|绘|繪|画|畫)|上传|上傳",
     re.IGNORECASE,
 )
 _MOST_WORDS = 10**6  # characters of a reply in which a refusal is looked for
 _LEAST_WORDS = 200  # what a short string counts as: it is searched as often as a long one
-_PASSES = re.compile(r"overload|\b(later|again|quota|capacity|busy|rates?)\b|rate_?limit", re.IGNORECASE)
+_PASSES = re.compile(
+    r"overload|\b(later|again|quota|capacity|busy|rates?)\b|rate_?limit|"
+    r"稍后|稍後|重试|重試|再试|再試|繁忙|超时|超時|限流|频繁|頻繁|额度|額度|余额|餘額|配额|配額|错误|錯誤|异常|異常|故障|失败|失敗",
+    re.IGNORECASE,
+)
 # the user's words, the request's settings, and what a model thinks on its way: none is the provider's answer
 _NOT_SAID = re.compile(
     r"revised_prompt|prompt|input|instructions|tools|metadata|user|model|reasoning(_content|_details)?"
@@ -219,20 +246,51 @@ _NOT_SAID = re.compile(
 
 
 def found_in(value: Any) -> ImageReply | None:
-    """The image in ``value``: a URL, or an object that holds one in one of the ways servers do."""
+    """The image in ``value``: a URL or base64, or an object that holds one in one of the ways servers do."""
     if isinstance(value, str):
-        if not value:
-            return None
-        return ImageReply(encoded=value) if _DATA_URL.match(value) else ImageReply(url=value)
+        return _in_text(value) or (ImageReply(url=value.strip()) if value.strip() else None)
     if not isinstance(value, dict):
         return None
     if value.get("b64_json"):
         return ImageReply(encoded=value["b64_json"])
-    inline = value.get("inline_data") or value.get("inlineData")
-    if isinstance(inline, dict) and inline.get("data"):
-        mime_type = str(inline.get("mime_type") or inline.get("mimeType") or "image/")
-        return ImageReply(encoded=inline["data"]) if mime_type.lower().startswith("image/") else None
-    return found_in(value.get("image_url") or value.get("imageUrl") or value.get("url"))
+    for holder in (value.get("inline_data"), value.get("inlineData"), value.get("source")):
+        if isinstance(holder, dict) and holder.get("data"):
+            named = (holder.get(name) for name in ("mime_type", "mimeType", "media_type"))
+            is_image = str(next(filter(None, named), "image/")).lower().startswith("image/")
+            return ImageReply(encoded=holder["data"]) if is_image else None
+    for name in ("image_url", "imageUrl", "url"):
+        if found := found_in(value.get(name)):
+            return found
+    image, source = value.get("image"), value.get("source")
+    if isinstance(image, str):
+        return _in_text(image)  # may be a state such as "pending", no relative URL
+    return found_in(image) or (found_in(source) if isinstance(source, dict) else None)
+
+
+def _in_text(text: str) -> ImageReply | None:
+    """The image that ``text`` surely is: a data URL, base64, or a URL with its scheme."""
+    text = text.strip()
+    if _DATA_URL.match(text) or _BARE_BASE64.match(text):
+        return ImageReply(encoded=text)
+    return ImageReply(url=text) if _HTTP.match(text) else None
+
+
+# Where gateways put the image of an image endpoint. None of these is a name of the request, which some repeat.
+_HOLDERS = ("data", "images", "output", "result", "response", "image", "image_urls", "image_base64", "base64")
+_DEEPEST = 4
+_MOST_ENTRIES = 10  # of a list: one image was asked for
+
+
+def found_below(value: Any, depth: int = _DEEPEST) -> ImageReply | None:
+    """The first image in ``value`` or in what it holds under the names ``_HOLDERS``, ``depth`` levels down."""
+    if isinstance(value, str):
+        return _in_text(value)
+    if isinstance(value, list):
+        return next(filter(None, (found_below(each, depth) for each in value[:_MOST_ENTRIES])), None)
+    if not isinstance(value, dict) or depth < 0:
+        return None
+    inner = (found_below(value.get(name), depth - 1) for name in _HOLDERS)
+    return found_in(value) or next(filter(None, inner), None)
 
 
 def decoded(encoded: Any) -> EncodedImage | Failure:
@@ -276,19 +334,39 @@ def refusal_in_words(reply: Any) -> Failure | None:
     return None
 
 
-def no_image(words: str = "", because: str = "") -> Failure:
-    """The failure of a reply without an image that is neither error nor refusal, quoting its ``words``."""
+def no_image(reply: Mapping[str, Any], words: str = "", because: str = "") -> Failure:
+    """The failure of a ``reply`` without an image that is neither error nor refusal, quoting its ``words``."""
     text = "the reply (HTTP 200) holds no image"
     text += f" ({because})" if because else ""
     text += f": {words}" if words else ""
-    return Failure(Kind.TRANSIENT, one_line(text, LONGEST_MESSAGE))
+    keys = ", ".join(itertools.islice(_keys(reply), _MOST_KEYS))
+    unlike = one_line(f"its keys: {keys or 'none'}", LONGEST_MESSAGE)
+    return Failure(Kind.TRANSIENT, one_line(text, LONGEST_MESSAGE), unlike=unlike)
+
+
+_MOST_KEYS = 20
+
+
+def _keys(value: Any, path: str = "") -> Iterator[str]:
+    """The path of each value in ``value``; of a list only the first entry is looked at."""
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            name = beginning(key, _LONGEST_NAME)
+            yield from _keys(item, f"{path}.{name}" if path else name)
+    elif isinstance(value, list) and value:
+        yield from _keys(value[0], f"{path}[0]")
+    elif path:
+        yield path
 
 
 def _refuses_in_words(said: str) -> bool:
     error = in_words(said)
     if refuses(200, error._replace(codes=() if " " in said else (said,))):
         return True
-    return not error.page and bool(_REFUSAL_SPEECH.search(said)) and not _PASSES.search(said)
+    start = said[:_SPEECH_BEGINS_WITHIN]
+    if error.page or _PASSES.search(said) or _NOT_CAPABLE.search(start):
+        return False
+    return bool(_REFUSAL_SPEECH.search(start))
 
 
 def _strings(value: Any) -> Iterator[str]:

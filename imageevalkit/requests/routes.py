@@ -4,6 +4,7 @@ its reply has the image."""
 from __future__ import annotations
 
 import base64
+import html
 import io
 import json
 import re
@@ -26,6 +27,7 @@ from imageevalkit.requests.replies import (
     decoded,
     failure_in,
     finish_reasons,
+    found_below,
     found_in,
     list_of,
     no_image,
@@ -175,11 +177,21 @@ class Content(NamedTuple):
 # Fewer than 64 characters hold no image: a prompt about data URLs is quoted. No pattern has anything after
 # the base64 that could fail, which would walk back through megabytes; and none looks beyond where another could begin,
 # which would walk through them again and again.
-_DATA_URL = r"data:image/[\w.+-]{1,50}(?:;[\w=.+-]{1,50}){0,3};base64,[A-Za-z0-9+/_=-]{64,}"
+_LETTER = r"[A-Za-z0-9+/_-]"
+# Base64 may come in lines of 64 characters or more. Only the last line is shorter: it must be whole base64 up to its
+# end, because words may follow the image.
+_BASE64 = (
+    rf"{_LETTER}{{64,}}(?:\r?\n[ \t]*{_LETTER}{{64,}})*"
+    rf"(?:={{1,2}}|\r?\n[ \t]*(?:{_LETTER}{{4}}){{0,15}}{_LETTER}{{2}}(?:==|{_LETTER}=|{_LETTER}{{2}})"
+    r"(?=[ \t]*(?:[)>\"'\r\n]|\Z)))?"
+)
+_DATA_URL = rf"data:image/[\w.+-]{{1,50}}(?:;[\w=.+-]{{1,50}}){{0,3}};base64,\s{{0,10}}{_BASE64}"
 _MARKDOWN = r"!\[(?:(?!!\[)[^\]]){0,500}\]\(\s*<?"
+_HTML = r"<(?i:img)\b[^<>]{0,500}?\b(?i:src)\s{0,10}=\s{0,10}[\"']?"
 _IMAGE = re.compile(
-    rf"(?:{_MARKDOWN}|<)?({_DATA_URL})>?\)?"
+    rf"(?:{_MARKDOWN}|{_HTML}|<)?({_DATA_URL})(?:[\"'][^<>]{{0,500}}>|>?\)?)"
     rf"|{_MARKDOWN}(https?://[^\s)>]+)>?(?:\s+\"[^\"\n]{{0,300}}\")?\)?"
+    rf"|{_HTML}(https?://[^\s\"'<>]+)[^<>]{{0,500}}>?"
     # a plain URL only where it has a line of its own: in a sentence it is a source or a policy
     r"|^[ \t]*(?:\[[^\]\n]{0,500}\]\()?(https?://[^\s)]+)\)?[ \t]*$",
     re.MULTILINE,
@@ -208,11 +220,12 @@ def _take_apart(text: str, images: list[ImageReply]) -> Iterator[str]:
         return
     end = looked_at = 0
     while match := _IMAGE.search(text, looked_at):
-        data_url, in_markdown, on_its_own = match.groups()
+        data_url, in_markdown, in_html, on_its_own = match.groups()
         if on_its_own and not _OF_AN_IMAGE.search(on_its_own):
             looked_at = match.start() + 1  # the pattern of a line of its own begins no second time in it
             continue
-        images.append(ImageReply(encoded=data_url) if data_url else ImageReply(url=in_markdown or on_its_own))
+        url = html.unescape(in_html) if in_html else in_markdown or on_its_own
+        images.append(ImageReply(encoded=data_url) if data_url else ImageReply(url=url))
         yield text[end : match.start()]
         end = looked_at = match.end()
     yield text[end:]
@@ -284,7 +297,8 @@ class Images(Route):
         if found := found_in(entry):
             extra = strings_of(reply, *_SAID_ABOUT_REPLY) | strings_of(entry, "revised_prompt")
             return found._replace(extra=extra)
-        return failure_in(reply, entry) or refusal_in_words(reply) or no_image()
+        # an error may come with the images that were sent
+        return failure_in(reply, entry) or found_below(reply) or refusal_in_words(reply) or no_image(reply)
 
 
 _MOST_CHOICES = 100  # that are looked at: one was asked for
@@ -314,21 +328,28 @@ class Chat(Route):
     def image_in(self, reply: Mapping[str, Any]) -> ImageReply | Failure:
         choices = objects_in(list_of(reply.get("choices"))[:_MOST_CHOICES])
         messages = [choice["message"] for choice in choices if isinstance(choice.get("message"), dict)]
-        contents = [read_content(message.get("content")) for message in messages]
-        words = one_line(" ".join(content.words for content in contents if content.words), LONGEST_MESSAGE)
+        contents = [
+            read_content(message.get(name))
+            for message in messages
+            for name in ("content", "multi_mod_content")
+        ]
+        # the same words may stand in both places
+        words = one_line(" ".join(dict.fromkeys(c.words for c in contents if c.words)), LONGEST_MESSAGE)
         listed = [list_of(message.get("images")) or [message.get("image")] for message in messages]
-        # a gateway that answers a chat in the shape of the image API has it in `data`
-        listed.append(list_of(reply.get("data"))[:1])
         in_fields = [[found for value in values if (found := found_in(value))] for values in listed]
-        for images in (*in_fields[:-1], *(content.images for content in contents), in_fields[-1]):
+        extra = strings_of(reply, "model", "id", "provider") | ({"text": words} if words else {})
+        for images in (*in_fields, *(content.images for content in contents)):
             if images:
-                extra = strings_of(reply, "model", "id", "provider") | ({"text": words} if words else {})
                 return images[-1]._replace(extra=extra)
+        if failure := failure_in(reply, *choices, *messages):
+            return failure
+        # a gateway may answer a chat in the shape of the image API
+        if found := found_below(reply):
+            return found._replace(extra=extra)
         return (
-            failure_in(reply, *choices, *messages)
-            or next(filter(None, (stopped_by_policy(reply, choice, words) for choice in choices)), None)
+            next(filter(None, (stopped_by_policy(reply, choice, words) for choice in choices)), None)
             or refusal_in_words([*messages, {**reply, "choices": None}])
-            or no_image(words, _why(reply, choices))
+            or no_image(reply, words, _why(reply, choices))
         )
 
 
@@ -391,7 +412,7 @@ class Responses(Route):
             return Failure(Kind.REFUSAL, words or reason)
         status = reply.get("status")
         because = ": ".join(filter(None, (str(status), reason))) if status not in (None, "completed") else ""
-        return refusal_in_words(output) or no_image(words, because and f"status {because}")
+        return refusal_in_words(output) or no_image(reply, words, because and f"status {because}")
 
 
 _ROUTES: dict[str, Route] = {route.name: route for route in (Images(), Chat(), Responses())}

@@ -6,6 +6,7 @@ import base64
 import functools
 import hashlib
 import io
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -53,6 +54,30 @@ def base64_of(data: bytes) -> str:
 
 def data_url(data: bytes) -> str:
     return f"data:image/png;base64,{base64_of(data)}"
+
+
+def in_lines(data: bytes) -> str:
+    """A data URL whose base64 comes in lines of 76 characters."""
+    return f"data:image/png;base64,{base64.encodebytes(data).decode().strip()}"
+
+
+def stream_of(*events: dict[str, Any], end: str = "[DONE]") -> bytes:
+    """Server-sent events, with a comment that keeps the connection open before them."""
+    lines = [": PROCESSING", *(f"data: {json.dumps(event)}" for event in events), f"data: {end}" * bool(end)]
+    return "\n\n".join([*lines, ""]).encode()
+
+
+def chunks_of(reply: dict[str, Any], finish: str = "stop") -> list[dict[str, Any]]:
+    """``reply``, a chat completion, as the events of a stream: its content in pieces of 100 characters."""
+    (choice,) = reply["choices"]
+    message, rest = choice["message"], {k: v for k, v in reply.items() if k not in ("choices", "usage")}
+    content = message.get("content") or ""
+    deltas: list[dict[str, Any]] = [{k: v for k, v in message.items() if k != "content"}]
+    deltas += [{"content": content[at : at + 100]} for at in range(0, len(content), 100)]
+    logprobs = choice.get("logprobs")
+    events = [{**rest, "choices": [{"index": 0, "delta": d, "finish_reason": None}]} for d in deltas]
+    last = {"index": 0, "delta": {}, "logprobs": logprobs, "finish_reason": finish or None}
+    return [*events, {**rest, "choices": [last]}, {**rest, "choices": [], "usage": reply["usage"]}]
 
 
 def images_reply(image: dict[str, Any]) -> dict[str, Any]:
@@ -131,7 +156,8 @@ ENDPOINTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "/v1/responses": _called,
 }
 
-Shape = Callable[[str, str], dict[str, Any]]
+Shape = Callable[[str, str], dict[str, Any] | bytes]
+"""From a prompt and the URL of its picture to a reply: JSON, or a stream of events."""
 
 
 def _content(make: Callable[[str, str], Any]) -> Shape:
@@ -183,6 +209,37 @@ CHATS: dict[str, Shape] = {
             {"inline_data": {"mime_type": "audio/wav", "data": "UklGRg=="}},
         ]
     ),
+    "chat_parts_source": _parts(
+        lambda p: [
+            {
+                "type": "image",
+                "source": {"type": "base64", "media_type": "image/png", "data": base64_of(png_of(p))},
+            }
+        ]
+    ),
+    "chat_multi_mod": lambda p, u: chat_reply(
+        {
+            "content": WORDS,
+            "multi_mod_content": [
+                {"text": WORDS},
+                {"inline_data": {"mime_type": "image/png", "data": base64_of(png_of(p))}},
+            ],
+        }
+    ),
+    "chat_img": _content(lambda p, u: f'{WORDS} <img alt="a" src="{data_url(png_of(p))}" width=9/> Enjoy'),
+    "chat_img_url": _content(lambda p, u: f"{WORDS} <IMG width='9' src='{u}&amp;a=b'> Enjoy"),
+    "chat_lines": _content(lambda p, u: f"![image]({in_lines(png_of(p))})\nEnjoy it"),
+    "chat_lines_bare": _content(lambda p, u: f"{in_lines(png_of(p))}\nEnjoy it"),
+    "chat_images_bare": lambda p, u: chat_reply({"images": [{"url": base64_of(png_of(p))}]}),
+    "chat_as_image": lambda p, u: {"id": "x", "image": u},
+    "chat_stream": lambda p, u: stream_of(
+        *chunks_of(chat_reply({"content": f"{WORDS}\n{_markdown(png_of(p))}"}))
+    ),
+    "chat_stream_images": lambda p, u: stream_of(
+        *chunks_of(chat_reply({"content": WORDS, "images": [{"image_url": {"url": data_url(png_of(p))}}]})),
+        end="",
+    ),
+    "chat_stream_whole": lambda p, u: stream_of(chat_reply({"content": _markdown(png_of(p))}), end=""),
     "chat_parts_b64": _parts(lambda p: [{"type": "image", "b64_json": base64_of(png_of(p))}]),
     "chat_parts_markdown": _parts(lambda p: [{"type": "text", "text": _markdown(png_of(p))}]),
     "chat_url_safe": lambda p, u: chat_reply(
@@ -195,6 +252,9 @@ CHATS: dict[str, Shape] = {
     "chat_half": _content(lambda p, u: _markdown(png_of(p))[:-601]),
     "chat_garbage": _content(lambda p, u: _markdown(b"no image at all, " * 40)),
     "chat_file_url": lambda p, u: chat_reply({"images": [{"image_url": {"url": "file:///etc/hostname"}}]}),
+    "chat_stream_cut": lambda p, u: stream_of(
+        *chunks_of(chat_reply({"content": _markdown(png_of(p))}), finish=""), end=""
+    ),
     "chat_words": _silent("stop", "What colour shall the cat have?"),
     "chat_source": _silent("stop", "See https://policy.example/rules and ask me for a cat."),
     "chat_empty": _silent("stop"),
@@ -213,7 +273,38 @@ CHATS: dict[str, Shape] = {
     "chat_prohibited": _silent("content_filter", "blocked", native_finish_reason="IMAGE_PROHIBITED_CONTENT"),
     "chat_blocked": lambda p, u: {"choices": [], "promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}},
 }
+IMAGES: dict[str, Shape] = {
+    "images_list": lambda p, u: {"images": [{"url": u}], "timings": {"inference": 1.5}, "seed": 7},
+    "images_bare": lambda p, u: {"images": [base64_of(png_of(p))], "info": "{}"},
+    "images_one": lambda p, u: {"image": u, "id": "x"},
+    "images_in_data": lambda p, u: {"code": 0, "message": "ok", "data": {"images": [{"url": u}]}},
+    "images_urls": lambda p, u: {"id": "x", "data": {"image_urls": [u]}, "base_resp": {"status_code": 0}},
+    "images_data_twice": lambda p, u: {"code": 0, "data": {"data": [{"b64_json": base64_of(png_of(p))}]}},
+    "images_in_result": lambda p, u: {"success": True, "result": {"data": [{"url": u}]}},
+    "images_no_list": lambda p, u: {"data": {"url": u}},
+    "images_url_bare": lambda p, u: images_reply({"url": base64_of(png_of(p))}),
+    "images_lines": lambda p, u: images_reply({"url": f"\n{in_lines(png_of(p))}"}),
+    "images_stream": lambda p, u: stream_of(
+        {
+            "type": "image_generation.partial_image",
+            "b64_json": base64_of(draft_of(p)),
+            "partial_image_index": 0,
+        },
+        {"type": "image_generation.completed", "b64_json": base64_of(png_of(p)), "usage": USAGE},
+        end="",
+    ),
+    "images_stream_whole": lambda p, u: stream_of(images_reply({"b64_json": base64_of(png_of(p))})),
+}
 RESPONSES: dict[str, Shape] = {
+    "response_stream": lambda p, u: stream_of(
+        {"type": "response.created", "response": response_reply(status="in_progress")},
+        {
+            "type": "response.image_generation_call.partial_image",
+            "partial_image_b64": base64_of(draft_of(p)),
+        },
+        {"type": "response.completed", "response": response_reply(call(base64_of(png_of(p))))},
+        end="",
+    ),
     "response_call": lambda p, u: response_reply(call(base64_of(png_of(p)))),
     "response_drafts": lambda p, u: response_reply(call(base64_of(draft_of(p))), call(base64_of(png_of(p)))),
     "response_generating": lambda p, u: response_reply(call(base64_of(png_of(p)), status="generating")),

@@ -30,6 +30,7 @@ from tests.support.image_replies import (
     CHATS,
     ENDPOINTS,
     EPS,
+    IMAGES,
     REFUSAL_WORDS,
     RESPONSES,
     base64_of,
@@ -402,9 +403,15 @@ def answering_json(body: Any) -> Fault:
 
 def _shape(shape: Callable[[str, str], Any]) -> Fault:
     """Answer with a reply of image_replies, made from the prompt and the URL of its picture."""
-    return lambda handler, request: handler.send_json(
-        200, shape(request.prompt, _url(handler, request.prompt))
-    )
+
+    def answer(handler: Handler, request: Received) -> None:
+        reply = shape(request.prompt, _url(handler, request.prompt))
+        if isinstance(reply, bytes):
+            handler.send_body(200, reply, "text/event-stream")
+        else:
+            handler.send_json(200, reply)
+
+    return answer
 
 
 FAULTS: dict[str, Fault] = {
@@ -450,6 +457,13 @@ FAULTS: dict[str, Fault] = {
         {"created": 1, "data": [], "message": "I'm sorry, I cannot create that image."}
     ),
     "error200": answering_json(_error("upstream went away", None, "upstream_error")),
+    "no_image": answering_json(
+        {
+            "created": 1,
+            "artifacts": [{"picture": "secret", "seed": 2}, {"other": 3}],
+            "meta": {"id": "secret"},
+        }
+    ),
     "empty200": answering_json({"created": 1, "data": []}),
     "html": lambda h, r: h.send_body(200, b"<html><title>Sign in</title></html>", "text/html"),
     "garbage": lambda h, r: h.send_bytes(b"no image at all, " * 40),
@@ -471,7 +485,7 @@ FAULTS: dict[str, Fault] = {
     "redirect": lambda h, r: h.send_body(
         307, b"", "text/plain", {"Location": h.images.redirect_to + h.path.removeprefix("/v1")}
     ),
-    **{name: _shape(shape) for name, shape in {**CHATS, **RESPONSES}.items()},
+    **{name: _shape(shape) for name, shape in {**CHATS, **IMAGES, **RESPONSES}.items()},
 }
 
 

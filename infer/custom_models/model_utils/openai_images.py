@@ -48,6 +48,7 @@ _NOT_PARAMETERS = {
     "image": "images come from the benchmark",
     "mask": "masks come from the benchmark",
 }
+_MOST_WITHOUT_IMAGE = 3  # replies of status 200, before any reply held an image
 
 
 class _OpenAIImages(ImageModel):
@@ -98,12 +99,12 @@ class _OpenAIImages(ImageModel):
         self._parameters = {name: value for name, value in sent.items() if value is not None}
         self._requested_size = _pixels(merged["size"])
         self._send_seed = send_seed
-        self._proven = False
+        self._without_image = 0
         self._unusable = ""  # once it is known, nothing more is sent
         self.use_traffic(Traffic())
 
     def has_made_images(self) -> None:
-        self._proven = True
+        self._engine.worked = True
 
     def use_traffic(self, traffic: Traffic) -> bool:
         who = f"model '{self._model_id}'"
@@ -156,7 +157,7 @@ class _OpenAIImages(ImageModel):
         async def attempt() -> ImageReply | Failure:
             nonlocal request, attempts
             if self._unusable:
-                raise ModelUnusable(self._unusable, attempts=0)
+                raise ModelUnusable(self._unusable, attempts)
             if self._engine.is_batched:  # others wait there too: none keeps its pictures meanwhile
                 attempts += 1
                 return await self._attempt(await on_cpu(self._request, given, seed, True))
@@ -179,7 +180,6 @@ class _OpenAIImages(ImageModel):
         if isinstance(result, Failure):
             raise self._error(result, tried.attempts)
         assert result.image is not None
-        self._proven = True
         return Generated(
             image=result.image.data,
             proven=result.image,
@@ -193,7 +193,7 @@ class _OpenAIImages(ImageModel):
         )
 
     async def _attempt(self, request: Request) -> ImageReply | Failure:
-        reply_to = self._engine.post(request, lambda: self._proven)
+        reply_to = self._engine.post(request, lambda: self._engine.worked)
         del request
         body = await reply_to
         if isinstance(body, Failure):
@@ -201,7 +201,8 @@ class _OpenAIImages(ImageModel):
         reply = await on_cpu(self._route.read, body)
         if isinstance(reply, Failure):
             # a 200 says that the provider did its work, whatever arrived here
-            return reply._replace(maybe_billed=reply.maybe_billed or reply.kind is Kind.TRANSIENT)
+            reply = reply._replace(maybe_billed=reply.maybe_billed or reply.kind is Kind.TRANSIENT)
+            return self._counted(reply) if reply.unlike and not self._engine.worked else reply
         if reply.url is None:
             return reply
         image = await download_image(self._engine, reply.url)
@@ -209,10 +210,24 @@ class _OpenAIImages(ImageModel):
             return image._replace(maybe_billed=True)
         return reply._replace(image=image, url=None)
 
+    def _counted(self, failure: Failure) -> Failure:
+        """``failure``, or the one that stops the model: it sends images where nobody here finds them, or none at all.
+
+        Each such reply may be billed, so the model stops at the third.
+        """
+        self._without_image += 1
+        if self._without_image < _MOST_WITHOUT_IMAGE:
+            return failure
+        text = (
+            f"{_MOST_WITHOUT_IMAGE} replies (HTTP 200) without an image, and no image so far: {failure.text}; "
+            f"{failure.unlike}; check the model id, and its kwarg endpoint (images, chat or responses)"
+        )
+        return failure._replace(kind=Kind.PERMANENT, text=text)
+
     def _error(self, failure: Failure, attempts: int) -> GenerationError:
         kind, text = failure.kind, failure.text
         # settings that have made images are right: the endpoint is down, and a later run can go on
-        if kind in (Kind.DOWN, Kind.SPENT) or (kind is Kind.UNREACHABLE and self._proven):
+        if kind in (Kind.DOWN, Kind.SPENT) or (kind is Kind.UNREACHABLE and self._engine.worked):
             return OnHold(text, attempts)
         if kind is Kind.REFUSAL:
             return Refused(text, attempts)

@@ -1,0 +1,93 @@
+"""What the environment says about the network: proxies, hosts that need none, certificates."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import ipaddress
+import os
+import ssl
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+from imageevalkit.errors import UserError
+
+_SCHEMES = ("http", "https", "socks5", "socks5h")
+
+
+def proxy_of(url: str) -> str | None:
+    """The URL of the proxy for ``url``, or None where requests go there directly.
+
+    NO_PROXY wins over every proxy. No proxy is asked for a loopback address: it would look on its own machine.
+    """
+    parts, proxies = urlsplit(url), getproxies()
+    host = (parts.hostname or "").rstrip(".")
+    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    if _is_loopback(host) or any(_names(e, host, port) for e in proxies.get("no", "").split(",")):
+        return None
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    return proxy if not proxy or "://" in proxy else f"http://{proxy}"
+
+
+def _is_loopback(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost" or host.endswith(".localhost")
+
+
+def _names(entry: str, host: str, port: int | None) -> bool:
+    """Whether ``entry`` of NO_PROXY names ``host``: ``*``, a network, an address, or a name with all names below it."""
+    entry = entry.strip().lower()
+    if entry in ("", "*"):
+        return bool(entry)
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host) in ipaddress.ip_network(entry.strip("[]"), strict=False)
+    name, _, of_port = entry.removeprefix("*").lstrip(".").partition(":")
+    return (host == name or host.endswith(f".{name}")) and of_port in ("", str(port))
+
+
+def check_network(url: str) -> None:
+    """Raises UserError: the environment names certificates or a proxy with which no request to ``url`` can be sent."""
+    for name, is_there in (("SSL_CERT_FILE", os.path.isfile), ("SSL_CERT_DIR", os.path.isdir)):
+        if path := os.environ.get(name):
+            if not is_there(path):
+                raise UserError(f"{name}: {path} does not exist: correct or unset the variable")
+            if name == "SSL_CERT_FILE" and (why := _why_unreadable(path)):
+                raise UserError(f"{name}: {path} cannot be used ({why}): correct or unset the variable")
+            break  # httpx2 reads the folder only if no file is named
+    check_proxy(url)
+
+
+@functools.cache
+def _why_unreadable(path: str) -> str:
+    try:
+        ssl.create_default_context(cafile=path)
+    except OSError as error:  # ssl.SSLError is one
+        return str(error.strerror or error)
+    return ""
+
+
+def check_proxy(url: str) -> None:
+    """Raises UserError: the proxy that the environment names for ``url`` cannot be used."""
+    proxy = proxy_of(url)
+    if proxy is None:
+        return
+    scheme = urlsplit(url).scheme
+    name, host = f"{scheme if getproxies().get(scheme) else 'all'}_proxy".upper(), urlsplit(url).hostname
+    kind = proxy.partition("://")[0].lower()
+    if kind not in _SCHEMES:
+        raise UserError(
+            f"{name}: no proxy of the kind '{kind}' can be used, only {', '.join(_SCHEMES)}: correct the variable, or "
+            f"add {host} to NO_PROXY"
+        )
+    try:
+        is_whole = bool(urlsplit(proxy).hostname) and urlsplit(proxy).port != 0
+    except ValueError:
+        is_whole = False
+    if not is_whole:
+        raise UserError(f"{name}: it must look like {kind}://host:port")
+    if kind.startswith("socks") and importlib.util.find_spec("socksio") is None:
+        raise UserError(
+            f"{name}: a SOCKS proxy needs the package 'socksio': pip install -r requirements/driver.txt"
+        )
