@@ -251,14 +251,10 @@ class Engine:
     async def _ask_in_batches(
         self, ask: Callable[[], Awaitable[T | Failure]], place: batches.Place
     ) -> Attempt[T]:
-        """:func:`retry` with a place in a batch in place of a slot. The time of a batch counts nowhere.
-
-        A request is sent again only if it was not done: any other may be billed.
-        """
+        """Asks again while the request was not done: any other may be billed. The time of a batch counts nowhere."""
         attempts = 0
         try:
             while True:
-                place.not_done = False
                 result = await ask()
                 attempts += 1
                 if not place.not_done or attempts >= self.settings.max_attempts:
