@@ -86,6 +86,16 @@ def paid(server: ImageBatches | JudgeBatches) -> int:
     return len([request for request in server.requests if request.fault == "ok"])
 
 
+def states_of(runs: ApiRuns) -> list[Path]:
+    """The state files of the batches of images."""
+    return [*(runs.checkout / "output/model-a/quicktext/batches").glob("*.json")]
+
+
+def shown(file: Path) -> str:
+    """The path of a file of a cell as messages have it."""
+    return str(file).partition("/output/")[1].lstrip("/") + str(file).partition("/output/")[2]
+
+
 def test_images_come_as_one_batch_at_half_the_price(runs: ApiRuns, server: ImageBatches) -> None:
     run = runs.run("--batch", kwargs="price=0.04", limit=6)
     assert run.returncode == 0, text_of(run)
@@ -104,7 +114,8 @@ def test_images_come_as_one_batch_at_half_the_price(runs: ApiRuns, server: Image
     assert again.returncode == 0
     assert len(server.batches) == 1
     found = check_files(runs.checkout / "output/model-a/quicktext")
-    assert found == {"generation.jsonl", "fingerprints.jsonl", "batches.jsonl"}
+    assert found == {"generation.jsonl", "fingerprints.jsonl"}, "nothing is left to look for"
+    assert not (runs.checkout / "output/model-a/quicktext/batches").exists()
 
 
 def test_each_repetition_of_a_prompt_has_an_image_of_its_own(runs: ApiRuns, server: ImageBatches) -> None:
@@ -135,7 +146,7 @@ def test_who_is_killed_finds_the_batch_again(runs: ApiRuns, server: ImageBatches
     if moment == "upload":
         server.uploaded = stop
     elif moment == "create":
-        server.created = stop
+        server.created, server.hidden = stop, 1
     elif moment == "collecting":
         server.downloading = stop
     else:
@@ -154,39 +165,74 @@ def test_who_is_killed_finds_the_batch_again(runs: ApiRuns, server: ImageBatches
     assert {record["price"] for record in runs.records().values()} == {0.02}
 
 
-def test_a_damaged_journal_is_mended_by_its_copy(runs: ApiRuns, server: ImageBatches) -> None:
+def test_a_batch_is_found_with_its_key_in_another_variable_only(runs: ApiRuns, server: ImageBatches) -> None:
     server.open.clear()
     started = start(runs, limit=3)
     wait_for(lambda: server.polled)
     kill(runs, started)
-    journal = runs.checkout / "output/model-a/quicktext/batches.jsonl"
-    journal.write_bytes(journal.read_bytes()[:100])
     server.open.set()
-    assert runs.run("--batch", limit=3).returncode == 0
-    assert len(server.batches) == 1
-
-
-def test_answers_whose_file_is_late_are_waited_for(runs: ApiRuns, server: ImageBatches) -> None:
-    server.late = 2
-    run = runs.run("--batch", limit=3)
+    [state] = states_of(runs)
+    assert check_files(state.parent) == {state.name}
+    assert runs.key not in state.read_text()
+    kwargs = "price=0.04,api_key_env=OTHER_API_KEY"
+    server.gone = 1  # another key does not see the batch
+    run = runs.run("--batch", kwargs=kwargs, limit=3, env={"OTHER_API_KEY": "sk-second-4711-key"})
+    assert run.returncode == 3, text_of(run)
+    assert f"another key or to another endpoint: use that, or delete {shown(state)}" in message(
+        run, "use that"
+    )
+    run = runs.run(
+        "--batch", kwargs=kwargs, limit=3, env={"OTHER_API_KEY": runs.key, "API_KEY": "sk-wrong-4711"}
+    )
     assert run.returncode == 0, text_of(run)
     assert len(server.batches) == 1
 
 
-def test_a_batch_that_the_provider_has_lost_is_told_with_a_remedy(
+def test_an_image_without_a_result_line_is_counted_and_bought_again_only_by_hand(
     runs: ApiRuns, server: ImageBatches
 ) -> None:
-    server.open.clear()
-    started = start(runs, limit=3)
-    wait_for(lambda: server.polled)
-    kill(runs, started)
-    server.batches.clear()
+    server.dropped = 1
+    run = runs.run("--batch", "--max_cost", "0.1", kwargs="price=0.04,max_outage=2", limit=4)
+    assert run.returncode == 3, text_of(run)
+    assert runs.statuses() == {"ok": 3, "failed": 1}
+    [lost] = [record for record in runs.records().values() if record["status"] == "failed"]
+    assert (lost["maybe_billed"], lost["price"], lost["attempts"]) == (1, 0.02, 1)
+    [state] = states_of(runs)
+    assert f"it is not sent again: delete {shown(state)} to buy its requests again" in message(run, "$0.08")
+    server.dropped = 0
+    for words in (["--batch"], []):
+        run = runs.run(*words, kwargs="price=0.04", limit=4)
+        assert run.returncode == 3, text_of(run)
+    assert paid(server) == 4
+    assert [record["price"] for record in runs.all_records() if record["status"] == "failed"] == [
+        0.02,
+        None,
+        None,
+    ]
+    state.unlink()
+    assert runs.run("--batch", kwargs="price=0.04", limit=4).returncode == 0
+    assert [len(server.lines_of(batch)) for batch in server.batches.values()] == [4, 1]
+
+
+@pytest.mark.parametrize("damage", ["state", "journal"])
+def test_what_cannot_be_read_is_not_bought_again(runs: ApiRuns, server: ImageBatches, damage: str) -> None:
+    folder = runs.checkout / "output/model-a/quicktext"
+    if damage == "state":
+        file, words = folder / "batches/1f.json", "restore it, or delete it to buy them again"
+        text = '{"id": "1f", "state": "crea'
+    else:  # of an older version
+        file, words = (
+            folder / "batches.jsonl",
+            "collect them with it, or delete this file to buy the rest again",
+        )
+        text = '\n{"set": "1f", "state": "prepared", "time": 1.5, "lines": ["a"]}\n'
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
     run = runs.run("--batch", limit=3)
     assert run.returncode == 1
-    told = message(run, "no batch_1 for this key")
-    assert "delete model-a/quicktext/batches.jsonl to pay for all anew" in told
-    (runs.checkout / "output/model-a/quicktext/batches.jsonl").unlink()
-    server.open.set()
+    assert words in message(run, shown(file))
+    assert not server.files
+    file.unlink()
     assert runs.run("--batch", limit=3).returncode == 0
 
 
@@ -211,10 +257,7 @@ def test_a_line_that_failed_goes_again_and_a_refusal_does_not(runs: ApiRuns, ser
     assert runs.statuses() == {"ok": 3, "refused": 1}
     assert [len(server.lines_of(batch)) for batch in server.batches.values()] == [4, 1]
     assert runs.of_prompt(0)["attempts"] == 2
-    folder = runs.checkout / "output/model-a/quicktext"
-    states = [json.loads(line) for line in (folder / "batches.jsonl").read_text().splitlines() if line]
-    assert [record["state"] for record in states].count("collected") == 2, "nothing is left to look for"
-    assert not (folder / "batches").exists()
+    assert not (runs.checkout / "output/model-a/quicktext/batches").exists(), "nothing is left to look for"
 
 
 def test_the_rest_of_an_expired_batch_goes_again(runs: ApiRuns, server: ImageBatches) -> None:
@@ -394,16 +437,133 @@ def question(words: str) -> Question:
     return Question(words, (Message("user", (words,)),), Sampling(8), item="1")
 
 
-Batched = Callable[[], ApiJudge]
+Batched = Callable[..., ApiJudge]
 
 
 @pytest.fixture
-def batched(judge: JudgeBatches, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Batched:
-    """A judge of a new run, which asks in batches; they are on record below ``tmp_path``."""
+def folder(tmp_path: Path) -> Path:
+    """Where the batches of :func:`batched` are on record."""
+    return tmp_path / "model/bench/judge_batches"
+
+
+@pytest.fixture
+def batched(judge: JudgeBatches, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Batched:
+    """A judge of a new run, with these settings, which asks in batches."""
     monkeypatch.setenv("API_KEY", "sk-judge-4711-key")
     monkeypatch.setenv("BASE_URL", judge.base_url)
-    options = JudgeOptions(batch=True, batches=str(tmp_path / "model/bench/judge_batches.jsonl"))
-    return lambda: ApiJudge(JudgeChoice("m-1", JudgeSetting("openai", "m-1")), options, {})
+    options = JudgeOptions(batch=True, batches=str(folder))
+    return lambda **kwargs: ApiJudge(JudgeChoice("m-1", JudgeSetting("openai", "m-1", kwargs)), options, {})
+
+
+QUESTIONS = [question(words) for words in ("first", "second", "third", "fourth")]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"id_last": True},
+        {"counts": False, "late": 2},
+        {"late": 2},
+        {"cut": 1},
+        {"cut": 1, "counts": False},
+        {"gone": 1},
+        {"broken": True},
+        {"broken": True, "hidden": 2},
+    ],
+    ids=str,
+)
+def test_what_a_provider_does_not_show_at_first_is_waited_for(
+    judge: JudgeBatches, batched: Batched, folder: Path, fault: dict[str, Any]
+) -> None:
+    for name, value in fault.items():
+        setattr(judge, name, value)
+    answers = list(batched().ask(QUESTIONS))
+    assert [answer.text for answer in answers] == ["1"] * 4, answers
+    assert len(judge.batches) == 1
+    assert paid(judge) == 4
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_a_question_without_a_result_line_is_paid_for_once(
+    judge: JudgeBatches, batched: Batched, folder: Path, counts: bool
+) -> None:
+    judge.dropped, judge.counts = 1, counts
+    price = {"text_input": 1000, "text_output": 1000}
+    [lost] = [answer for answer in batched(max_outage=2, price=price).ask(QUESTIONS) if answer.error]
+    assert "batch_1 (completed) has no result for it, but may have billed it" in lost.error
+    assert lost.usd is not None and lost.attempts == 1
+    judge.dropped = 0
+    [again] = batched(price=price).ask([lost.question])
+    assert again.error == lost.error
+    assert again.usd is None, "it is counted once"
+    [state] = folder.glob("*")
+    assert f"delete {os.path.relpath(state)} to buy its requests again" in again.error
+    state.unlink()
+    [answer] = batched().ask([lost.question])
+    assert (answer.text, answer.batch) == ("1", "batch_2")
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [{"broken": True, "hidden": 99}, {"gone": 99}, {"cut": 99}, {"counts": False, "late": 99}],
+    ids=str,
+)
+def test_what_a_provider_never_shows_is_looked_for_by_the_next_run(
+    judge: JudgeBatches, batched: Batched, folder: Path, fault: dict[str, Any]
+) -> None:
+    for name, value in fault.items():
+        setattr(judge, name, value)
+    left = list(QUESTIONS)
+    with pytest.raises(JudgeOnHold) as told:
+        for answer in batched(max_outage=2).ask(QUESTIONS):
+            left.remove(answer.question)
+    [state] = folder.glob("*.json")
+    assert (
+        f"the same command looks again, or delete {os.path.relpath(state)} to buy its requests again"
+        in str(told.value)
+    )
+    assert len(judge.batches) == 1
+    judge.hidden = judge.gone = judge.cut = judge.late = 0
+    assert [answer.text for answer in batched().ask(left)] == ["1"] * len(left)
+    assert len(judge.batches) == 1
+    assert paid(judge) == 4
+
+
+def test_results_that_are_here_need_no_provider(judge: JudgeBatches, batched: Batched) -> None:
+    answers = batched().ask(QUESTIONS)
+    next(answers)
+    answers.close()
+    judge.files.clear()
+    judge.batches.clear()
+    assert [answer.text for answer in batched().ask(QUESTIONS)] == ["1"] * 4
+
+
+def test_the_state_file_is_written_before_and_after_each_step(
+    judge: JudgeBatches, batched: Batched, folder: Path
+) -> None:
+    seen = {}
+
+    def look(step: str) -> Callable[[], None]:
+        return lambda: seen.update({step: [json.loads(file.read_text()) for file in folder.glob("*.json")]})
+
+    judge.uploaded, judge.created, judge.downloading = map(look, ("upload", "create", "download"))
+    next(answers := batched().ask(QUESTIONS))
+    look("read")()
+    answers.close()
+    assert {step: [state["state"] for state in states] for step, states in seen.items()} == {
+        "upload": ["uploading"],
+        "create": ["creating"],
+        "download": ["finished"],
+        "read": ["downloaded"],
+    }
+    assert seen["create"][0]["file"] == "file-1"
+    [finished] = seen["download"]
+    assert (finished["batch"], finished["status"], finished["results"]) == (
+        "batch_1",
+        "completed",
+        ["file-2"],
+    )
 
 
 def test_an_answer_that_nobody_has_put_on_record_is_fetched_again(
@@ -447,13 +607,13 @@ def test_a_judge_whose_batch_was_cancelled_is_on_hold(judge: JudgeBatches, batch
     assert [answer.batch for answer in batched().ask([question("first")])] == ["batch_2"]
 
 
-def test_a_lost_reply_is_paid_for_twice_at_most(
+def test_an_empty_reply_is_paid_for_once(
     judge: JudgeBatches, batched: Batched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(JudgeBatches, "faults", {"ok": JUDGE_FAULTS["unended"]})
     (answer,) = batched().ask([question("first")])
     assert "the reply is empty" in answer.error
-    assert len(judge.batches) == 2
+    assert len(judge.batches) == 1
 
 
 def test_ctrl_c_says_what_goes_on(runs: ApiRuns, server: ImageBatches) -> None:

@@ -124,9 +124,9 @@ class Cell(_Names):
     repeats = _File("repeats.jsonl")
     """What a judge said when it was asked again (:mod:`imageevalkit.evaluation.noise`)."""
     scores = _File("scores.jsonl")
-    batches = _File("batches.jsonl")
-    judge_batches = _File("judge_batches.jsonl")
-    """What went to a provider as batches: images, and questions (:mod:`imageevalkit.requests.batches`)."""
+    batches = _File("batches")
+    judge_batches = _File("judge_batches")
+    """The folders of the batches of images, and of questions (:mod:`imageevalkit.requests.batches`)."""
     prompts = _File("prompts.jsonl")
     """Of rewritten prompts: what the model is shown of each item (:mod:`imageevalkit.cell.items`)."""
     result = _File("result.json")

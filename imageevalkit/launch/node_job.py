@@ -315,8 +315,8 @@ class _NodeJob:
                 records,
                 cell.judgements,
                 cell.repeats,
-                cell.batches,
-                cell.judge_batches,
+                *cell.batches.glob("*"),
+                *cell.judge_batches.glob("*"),
                 cell.prompts,
             ):
                 with contextlib.suppress(OSError):

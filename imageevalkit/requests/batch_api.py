@@ -1,4 +1,4 @@
-"""The files and batches of an endpoint that has a Batch API, and what the lines of their results mean.
+"""The files and batches of an endpoint that has a Batch API, and the meaning of its result lines.
 
 Source: https://platform.openai.com/docs/api-reference/batch
 """
@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import mmap
 import os
 import re
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from imageevalkit.requests.client import Clients, check_packages
 from imageevalkit.requests.endpoint import Endpoint
-from imageevalkit.requests.failures import Failure, Kind, classify_status
+from imageevalkit.requests.failures import Failure, Kind, classify_connection, classify_status
 from imageevalkit.secrets import one_line
 
 if TYPE_CHECKING:
@@ -29,24 +30,32 @@ T = TypeVar("T")
 OURS = "ImageEvalKit"
 _UPLOAD_TIMEOUT = 3600.0  # seconds
 _LONGEST_BACKOFF = 60.0
-_CLOCKS_DIFFER = 86_400  # seconds by which the provider's may be behind
-# what an endpoint without a Batch API, or without one for this model, answers; or without what is asked for
+_CLOCKS_DIFFER = 86_400  # seconds by which the provider's clock may be behind
+_SHOWN_WITHIN = 60.0  # seconds after which a provider shows each batch that it has created
+# the replies of an endpoint without a Batch API, without one for this model, or without the batch that was named
 _NOT_THERE = frozenset({400, 404, 405, 410, 415, 422, 501})
-_NO_ADDRESS = frozenset({404, 405})
-_ID = re.compile(rb'"custom_id"\s*:\s*"([^"\\]{1,100})"')
-_ID_WITHIN = 4096  # bytes of a line
+_ID = re.compile(rb'"custom_id"\s*:\s*"([0-9a-f]{40})"')
+# Error codes of requests that the provider has not started: https://platform.openai.com/docs/guides/batch
+_NOT_STARTED = frozenset({"batch_expired", "batch_cancelled"})
 
 
 class BatchFailed(Exception):
-    """No line will come of this request in this run. DOWN: a later run can go on; ``gone``: it was there once."""
+    """This run gets no result line for the request.
+
+    DOWN: a later run can go on; ``gone``: the provider does not show a batch that it may have.
+    """
 
     def __init__(self, text: str, kind: Kind = Kind.PERMANENT, gone: bool = False) -> None:
         super().__init__(text)
         self.kind, self.gone = kind, gone
 
 
+class Unclear(Exception):
+    """The request failed, but the endpoint may have created the batch."""
+
+
 class Line(NamedTuple):
-    """What a batch says of a request: where in which file."""
+    """The place of a result line."""
 
     file: Path
     offset: int
@@ -54,12 +63,16 @@ class Line(NamedTuple):
 
 
 class Desk:
-    """The files and batches of an endpoint, asked again where that may help, while it is down for ``max_outage``
-    seconds at most. Raises UserError: the official client is not installed."""
+    """The files and batches of an endpoint.
+
+    Requests are repeated while the endpoint is down, for ``max_outage`` seconds at most. Raises UserError: the official
+    client is not installed.
+    """
 
     def __init__(self, endpoint: Endpoint, max_outage: float, timeout: float) -> None:
         check_packages()
-        self.endpoint, self._max_outage = endpoint, max_outage
+        self.endpoint, self.max_outage = endpoint, max_outage
+        self.patience = min(_SHOWN_WITHIN, max_outage)
         self._clients = Clients(endpoint, 1, timeout, official=True)
         self._api: AsyncOpenAI = self._clients.official(self._clients.plain()).with_options(timeout=timeout)
 
@@ -68,64 +81,63 @@ class Desk:
         await self._clients.close()
 
     async def _asked(
-        self,
-        ask: Callable[[], Awaitable[T]],
-        lost: Callable[[], Awaitable[T | None]] | None = None,
-        known: str = "",
+        self, ask: Callable[[], Awaitable[T]], known: str = "", patience: float = 0.0, once: bool = False
     ) -> T:
-        """What ``ask`` gives; ``lost`` looks whether a request without a good reply has done its work all the same.
+        """Returns the result of ``ask``, which is called again while the endpoint is down.
 
-        ``known``: what the endpoint had before, so that it has a Batch API.
+        ``known`` names a thing that the endpoint has or may have: the endpoint may hide it for ``patience`` seconds.
+
+        Raises BatchFailed; Unclear: only if ``once``.
         """
         import httpx2
         import openai
 
         down_since, wait = 0.0, 1.0
         while True:
+            bound, is_hidden = self.max_outage, False
             try:
                 return await ask()
             except openai.APIStatusError as error:
-                status, text = error.status_code, f"HTTP {error.status_code}: {one_line(error)}"
-                key = self.endpoint.key_variable
-                failure = classify_status(status, error.response.headers, error.response.text, False, key)
+                status, reply = error.status_code, error.response
+                failure = classify_status(
+                    status, reply.headers, reply.text, False, self.endpoint.key_variable
+                )
+                if status in _NOT_THERE and not known:
+                    # a missing address says nothing about the model or BASE_URL
+                    raise self._not_there("", "" if status in (404, 405) else failure.text) from None
                 if status in _NOT_THERE:
-                    # that nothing is at the address of batches says nothing of the model or of BASE_URL
-                    words = "" if status in _NO_ADDRESS else failure.text
-                    raise self._not_there(known, f"HTTP {status}" if known else words) from None
+                    bound, is_hidden, failure = patience, True, Failure(Kind.TRANSIENT, f"HTTP {status}")
                 if not failure.kind.retried:
                     raise BatchFailed(self.endpoint.redact(failure.text)) from None
                 wait = max(wait, min(failure.retry_after or 0.0, _LONGEST_BACKOFF))
+            except LookupError as error:
+                bound, is_hidden, failure = patience, True, Failure(Kind.TRANSIENT, str(error))
             except (openai.APIConnectionError, httpx2.HTTPError, ssl.SSLError) as error:
-                text = one_line(error.__cause__ or error) or type(error).__name__
+                failure = classify_connection(error.__cause__ or error)
             except (openai.APIError, AttributeError, TypeError, ValueError):
-                # gateways answer what they do not know with a page of their own, and a 200
-                text = "the reply (HTTP 200) is none of a Batch API"
-                if not (lost or known):
-                    raise self._not_there(known, text) from None
+                # some gateways reply to an unknown address with a page of their own and HTTP 200
+                failure = Failure(Kind.TRANSIENT, "the reply (HTTP 200) is none of a Batch API")
+                if not (known or once):
+                    raise self._not_there("", failure.text) from None
+            if once and failure.kind is Kind.TRANSIENT:
+                raise Unclear(self.endpoint.redact(failure.text)) from None
             now = time.monotonic()
             down_since = down_since or now
-            if now - down_since > self._max_outage:
-                words = f"the Batch API has been down for {duration(self._max_outage)}: {text}"
+            if now - down_since >= bound:
+                if is_hidden:
+                    raise self._not_there(known, failure.text)
+                words = f"the Batch API has been down for {duration(bound)}: {failure.text}"
                 raise BatchFailed(self.endpoint.redact(words), Kind.DOWN)
             await asyncio.sleep(wait)
             wait = min(_LONGEST_BACKOFF, 2 * wait)
-            if lost:
-                try:
-                    found = await lost()
-                except BatchFailed as error:  # it may be there all the same
-                    error.kind = Kind.DOWN
-                    raise
-                if found is not None:
-                    return found
 
     def _not_there(self, known: str, words: str) -> BatchFailed:
-        host = self.endpoint.host
         missing = f"no {known} for this key" if known else "no Batch API for this model: leave out --batch"
-        text = f"{host} has {missing}" + f" ({words})" * bool(words)
+        text = f"{self.endpoint.host} has {missing}" + f" ({words})" * bool(words)
         return BatchFailed(self.endpoint.redact(text), gone=bool(known))
 
     async def upload(self, path: Path) -> str:
-        """The id of the file; one that was lost on its way costs nothing."""
+        """Returns the id of the uploaded file. A lost upload costs nothing."""
 
         async def send() -> str:
             with path.open("rb") as file:
@@ -136,10 +148,10 @@ class Desk:
 
         return await self._asked(send)
 
-    async def create(self, file: str, path: Any, about: Mapping[str, str], since: float) -> Batch:
-        """The batch of an uploaded file: one, whatever is lost on the way."""
+    async def create(self, file: str, path: Any, about: Mapping[str, str]) -> Batch:
+        """Creates the batch of an uploaded file. Raises Unclear: there may be a batch now."""
 
-        async def create() -> Batch:
+        async def send() -> Batch:
             batch = await self._api.batches.create(
                 input_file_id=file,
                 endpoint=path,
@@ -147,34 +159,34 @@ class Desk:
                 metadata=dict(about),
                 extra_headers={"Idempotency-Key": about["set"]},
             )
-            return _read(batch)
+            return _checked(batch)
 
-        return await self._asked(create, lambda: self.find(about["set"], since))
+        return await self._asked(send, once=True)
 
-    async def find(self, set_id: str, since: float) -> Batch | None:
-        """The batch whose metadata name the set, prepared at ``since``, if there is one."""
-
-        async def look() -> list[Batch]:
-            async for batch in self._api.batches.list(limit=100):
-                if (batch.metadata or {}).get("set") == set_id:
-                    return [batch]
-                if batch.created_at < since - _CLOCKS_DIFFER:  # the newest come first
-                    break
-            return []
-
-        found = await self._asked(look, known="list of batches")
-        return found[0] if found else None
-
-    async def retrieve(self, batch: str) -> Batch:
-        """How far it is."""
+    async def find(self, set_id: str, file: str, since: float) -> Batch:
+        """Returns the batch of the uploaded ``file``, whose metadata name the set; it was created after ``since``."""
 
         async def look() -> Batch:
-            return _read(await self._api.batches.retrieve(batch))
+            async for batch in self._api.batches.list(limit=100):
+                if is_of(batch, set_id, file):
+                    return _checked(batch)
+                if batch.created_at < since - _CLOCKS_DIFFER:  # the newest come first
+                    break
+            raise LookupError("its list shows none")
 
-        return await self._asked(look, known=batch)
+        return await self._asked(look, f"batch of {file}", self.patience)
 
-    async def download(self, file: str, path: Path) -> None:
-        """Have ``path`` be that file, or not be there."""
+    async def retrieve(self, batch: str, patience: float) -> Batch:
+        """Returns the state of the batch, which the endpoint may hide for ``patience`` seconds."""
+
+        async def look() -> Batch:
+            return _checked(await self._api.batches.retrieve(batch))
+
+        return await self._asked(look, batch, patience)
+
+    async def download(self, file: str, path: Path) -> bool:
+        """Writes the file to ``path``. Returns False if the endpoint names another size."""
+        import openai
 
         async def get() -> None:
             part = path.with_suffix(".part")
@@ -184,31 +196,44 @@ class Desk:
                         out.write(piece)
                     out.flush()
                     os.fsync(out.fileno())
-            part.rename(path)
+            part.replace(path)
 
-        path.parent.mkdir(parents=True, exist_ok=True)
-        await self._asked(get, known=file)
+        await self._asked(get, file, self.patience)
+        try:
+            size = (await self._api.files.retrieve(file)).bytes
+        except (openai.OpenAIError, AttributeError):  # not every gateway has that address
+            size = 0
+        return not size or size == path.stat().st_size
 
 
-def _read(batch: Batch) -> Batch:
-    """The official client takes whatever a reply holds. Raises TypeError: it is no batch."""
+def _checked(batch: Batch) -> Batch:
+    """The official client accepts any reply. Raises TypeError: it is no batch."""
     if not (isinstance(batch.id, str) and isinstance(batch.status, str)):
         raise TypeError
     return batch
 
 
-def lines_of(path: Path) -> Iterator[tuple[str, Line]]:
-    """The id and the place of each line of a result file, however long it is."""
-    with path.open("rb") as file:
-        offset, head, length = 0, b"", 0
-        while piece := file.readline(1 << 20):
-            if not length:
-                head = piece[:_ID_WITHIN]
-            length += len(piece)
-            if piece.endswith(b"\n") or len(piece) < 1 << 20:
-                if found := _ID.search(head):
-                    yield found[1].decode(errors="replace"), Line(path, offset, length)
-                offset, head, length = offset + length, b"", 0
+def is_of(batch: Batch, set_id: str, file: str) -> bool:
+    """Whether the batch was created for the set or from its uploaded file."""
+    return (batch.metadata or {}).get("set") == set_id or bool(file and batch.input_file_id == file)
+
+
+def lines_of(path: Path) -> tuple[dict[str, Line], bool]:
+    """Returns the lines of a result file by id, and whether its last line is whole. Lines may have megabytes."""
+    lines: dict[str, Line] = {}
+    start, size = 0, path.stat().st_size
+    if not size:
+        return lines, True
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        while start < size:
+            end = data.find(b"\n", start) + 1 or size
+            line = Line(path, start, end - start)
+            if data[end - 1 : end] != b"\n" and _object_at(line) is None:
+                return lines, False
+            if found := _ID.search(data, start, end):
+                lines.setdefault(found[1].decode(), line)
+            start = end
+    return lines, True
 
 
 def _object_at(line: Line) -> dict[str, Any] | None:
@@ -223,7 +248,7 @@ def _object_at(line: Line) -> dict[str, Any] | None:
 
 
 def read(line: Line, longest: int, proven: Callable[[], bool], key: str) -> bytes | Failure:
-    """The body of the reply in the ``line``, or what it means: a reply there means what it would mean by itself.
+    """Returns the body of the reply in the ``line``, or its failure: the same one as outside a batch.
 
     ``proven`` and ``key`` as in :func:`classify_status`. Takes CPU time.
     """
@@ -231,8 +256,7 @@ def read(line: Line, longest: int, proven: Callable[[], bool], key: str) -> byte
         return Failure(Kind.ITEM, f"the reply is larger than {longest >> 20} MiB", maybe_billed=True)
     said = _object_at(line)
     if said is None:
-        text = "the line of the batch's result is no JSON object"
-        return Failure(Kind.TRANSIENT, text, maybe_billed=True)
+        return Failure(Kind.ITEM, "the result line of the batch is no JSON object", maybe_billed=True)
     response, error = said.get("response"), said.get("error")
     status = response.get("status_code") if isinstance(response, dict) else None
     body = json.dumps(response.get("body") if isinstance(response, dict) else None)
@@ -241,30 +265,22 @@ def read(line: Line, longest: int, proven: Callable[[], bool], key: str) -> byte
     if isinstance(status, int) and status >= 300:
         return classify_status(status, {}, body, proven(), key)
     error = error if isinstance(error, dict) else {}
-    text = f"not done by its batch: {error.get('code') or 'no code'}: {error.get('message') or 'no words'}"
-    return Failure(Kind.TRANSIENT, one_line(text, 300))
+    code, words = error.get("code"), error.get("message")
+    text = one_line(f"not done by its batch: {code or 'no code'}: {words or 'no words'}", 300)
+    if code in _NOT_STARTED:
+        return Failure(Kind.TRANSIENT, text)
+    return Failure(Kind.ITEM, text, maybe_billed=True)
 
 
-def was_cancelled(line: Line) -> bool:
-    """Whether it only says that its batch was cancelled before."""
-    error = (_object_at(line) or {}).get("error") if line.length < _ID_WITHIN else None
-    return isinstance(error, dict) and error.get("code") == "batch_cancelled"
-
-
-def why_missing(batch: Batch) -> Failure | BatchFailed:
-    """What it means that an ended ``batch`` has no line of a request."""
-    if batch.status == "failed":
-        errors = batch.errors.data or [] if batch.errors else []
-        words = one_line("; ".join(f"{e.code}: {e.message}" for e in errors[:3]) or "no reason is told", 300)
-        # so many tokens of an account may wait at a time: OpenAI says so after it has taken the batch
-        if any("token_limit" in (e.code or "") for e in errors):
-            text = f"{batch.id} has to wait for others: {words}; the same command submits it again"
-            return BatchFailed(text, Kind.DOWN)
-        return BatchFailed(f"{batch.id} was not accepted: {words}")
-    if batch.status == "cancelled":
-        text = f"{batch.id} was cancelled at the provider: the same command submits what is left"
+def not_accepted(batch: Batch) -> BatchFailed:
+    """The error of a batch that the provider has turned down before it began."""
+    errors = batch.errors.data or [] if batch.errors else []
+    words = one_line("; ".join(f"{e.code}: {e.message}" for e in errors[:3]) or "no reason is given", 300)
+    # OpenAI bounds the waiting tokens of an account, and says so after it has taken the batch
+    if any("token_limit" in (e.code or "") for e in errors):
+        text = f"{batch.id} has to wait for others: {words}; the same command submits it again"
         return BatchFailed(text, Kind.DOWN)
-    return Failure(Kind.TRANSIENT, f"{batch.id} {batch.status} without a line for it")
+    return BatchFailed(f"{batch.id} was not accepted: {words}")
 
 
 def duration(seconds: float) -> str:

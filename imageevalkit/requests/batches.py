@@ -1,9 +1,12 @@
-"""Requests that go as batches of the provider's (half the price, within 24 hours), and how none is ever paid twice.
+"""Requests that go as the provider's batches: half the price, within 24 hours, and none is bought twice.
 
-Whoever has a request waits for its line here; when no more are coming, all that wait go together as one file (several
-where it would be too large). What was submitted is on record before it is, by the ids of its lines, so that a run that
-was killed at any moment finds its batches again: those that it has no id of, by our metadata in the provider's list.
-A line is done with when what it said is on record, and not before.
+Each task waits here for the result line of its request. When no more requests come, all that wait go together as one
+file (as several if it would be too large). Each batch has a state file, which is written before and after each step:
+uploading → creating (there may be a batch from now on) → created (its id is known) → finished (its status and result
+files are known) → downloaded (all results are here, and counted) → read (no task waits for a line any more).
+
+From "creating" on, a request is sent again only if its result line says that it was not done. A request without a
+result line is lost. It may have been billed: only a user who deletes the state file buys it again.
 
 Limits and states: https://platform.openai.com/docs/guides/batch and /docs/api-reference/batch.
 """
@@ -17,127 +20,120 @@ import json
 import os
 import time
 import uuid
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
-from imageevalkit.atomic import disk_error, sync_folder
-from imageevalkit.errors import UserError, say
+from imageevalkit.atomic import sync_folder, write_atomic
+from imageevalkit.errors import CellFailure, UserError, say
 from imageevalkit.requests.batch_api import (
     OURS,
     BatchFailed,
     Desk,
     Line,
+    Unclear,
     duration,
+    is_of,
     lines_of,
+    not_accepted,
     read,
-    was_cancelled,
-    why_missing,
 )
 from imageevalkit.requests.client import Request
 from imageevalkit.requests.failures import Failure, Kind
 from imageevalkit.requests.in_flight import under_way
 from imageevalkit.secrets import one_line
 
-if TYPE_CHECKING:
-    from openai.types import Batch
-
 MOST_REQUESTS = 50_000
 _MOST_BYTES = 190_000_000  # of one file; 200 MB is the limit
 _PATHS = frozenset({"/images/generations", "/images/edits", "/chat/completions", "/responses"})
-_STATES = ("prepared", "uploaded", "created", "ended", "taken", "dropped", "collected")
-"""Of a set on record, in their order."""
 _ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 _TICK = 0.2  # seconds
-# A file is complete when nobody makes a request any more. Where more are said to come and none does, they may wait for
-# the answers of these.
+# Seconds without a request after which a file is complete. If more are expected and none comes, they may wait for the
+# replies to these.
 _QUIET, _QUIET_FOR_LONG = 0.6, 5.0
 _FIRST_POLL, _POLL_GROWS, _LONGEST_POLL = 1.0, 1.3, 60.0
-_FILE_IS_LATE = 600.0  # seconds
-# Lines that are worked at: an image may have megabytes, and 50,000 are there at once.
+# Seconds after its end in which a batch may lack results: without an output file, and with one.
+_NO_OUTPUT, _INCOMPLETE = 600.0, 60.0
+# Lines that are read at once: an image may have megabytes, and 50,000 may arrive together.
 _MOST_READ = 16
 
 
 class NotBatched(Exception):
-    """The request is in no batch that was submitted before, and none is submitted now."""
+    """The request is in no batch that was submitted before, and no batch is submitted now."""
 
 
 @dataclass
 class Place:
-    """Where the requests of an item go, which is known there as ``key``; ``batch``: that of the latest reply."""
+    """Where an item's requests go, and its ``key`` there. If the last reply is ``not_done``, it costs nothing."""
 
     batches: Batches
     key: str
     batch: str = ""
+    not_done: bool = False
 
 
 @dataclass(eq=False)
 class _Set:
-    """The requests of one batch, in ``file`` while they come; ``left`` are those whose lines are not done with,
-    ``waiting`` who waits for one. In the end it is known which are ``found``, and what it means where one is not."""
+    """The requests of one batch. The fields up to ``lost`` are in its state file.
+
+    ``lines`` are the ids of the requests that are not read yet. When ``is_told`` is set, ``told`` has their outcomes;
+    ``problem`` is the outcome of all others. ``body`` is the file of the requests while they come.
+    """
 
     id: str
     account: str
     path: str
-    left: set[str] = field(default_factory=set)
-    prepared: float = 0.0
+    state: str = "uploading"
+    lines: set[str] = field(default_factory=set)
+    prepared: float = field(default_factory=time.time)
+    file: str = ""
     batch: str = ""
-    is_uploaded: bool = False
-    has_ended: bool = False
-    waiting: dict[str, asyncio.Future[Line | Failure]] = field(default_factory=dict)
-    found: Mapping[str, Line] = field(default_factory=dict)
-    missing: Failure | BatchFailed | None = None
+    status: str = ""
+    results: list[str] = field(default_factory=list)
+    lost: set[str] = field(default_factory=set)
+    told: dict[str, Line | Failure] = field(default_factory=dict)
+    problem: BatchFailed | None = None
+    is_told: asyncio.Event = field(default_factory=asyncio.Event)
     follower: asyncio.Task[None] | None = None
     note: str = ""
-    file: IO[bytes] | None = None
-    size: int = 0
-
-    def wait(self, line_id: str) -> asyncio.Future[Line | Failure]:
-        """Who is told of the line: at once, where the batch has been collected."""
-        future = self.waiting[line_id] = asyncio.get_running_loop().create_future()
-        self.tell([line_id])
-        return future
-
-    def tell(self, line_ids: Iterable[str]) -> None:
-        """Those who wait for these lines what is known of them."""
-        for line_id in line_ids:
-            future, found = self.waiting[line_id], self.found.get(line_id, self.missing)
-            if future.done() or found is None:
-                continue
-            if isinstance(found, BatchFailed):
-                future.set_exception(found)
-                future.exception()  # who waited for it may be gone
-            else:
-                future.set_result(found)
+    body: IO[bytes] | None = None
 
     def add(self, line_id: str, request: Request) -> None:
-        assert self.file
+        assert self.body
         head = {"custom_id": line_id, "method": "POST", "url": f"/v1{request.path}"}
         pieces = (json.dumps(head)[:-1].encode(), b', "body": ', *request.body, b"}\n")
-        self.file.writelines(pieces)
-        self.size += sum(map(len, pieces))
-        self.left.add(line_id)
+        self.body.writelines(pieces)
+        self.lines.add(line_id)
 
-    def has_room(self, line_id: str, request: Request) -> bool:
-        """Whether one more fits in its file."""
-        size = self.size + sum(map(len, request.body))
-        return line_id not in self.left and len(self.left) < MOST_REQUESTS and size <= _MOST_BYTES
+    def has_room(self, request: Request) -> bool:
+        """Whether one more request fits in its file."""
+        assert self.body
+        size = self.body.tell() + sum(map(len, request.body))
+        return len(self.lines) < MOST_REQUESTS and size <= _MOST_BYTES
+
+
+_SAVED = ["id", "account", "path", "state", "lines", "prepared", "file", "batch", "status", "results", "lost"]
 
 
 class Batches:
-    """The batches of one cell's images, or of its questions, on record in ``path``; their files are beside it.
+    """The batches of one cell's images, or of its questions; their files are in ``folder``.
 
-    ``submits`` False: only what was submitted before is collected. ``cell`` is what the provider's list shows. Belongs
-    to one event loop.
+    ``submits`` False: only earlier batches are collected. The provider's list shows ``cell``. Belongs to one event
+    loop. Raises CellFailure: a state file is damaged.
     """
 
-    def __init__(self, path: Path, cell: str, submits: bool) -> None:
+    def __init__(self, folder: Path, cell: str, submits: bool) -> None:
         self.submits, self.expected = submits, 0
-        self._path, self._cell, self._folder = path, cell, path.with_suffix("")
-        self._sets = _known(path)
+        self._folder, self._cell, self._unsaved = folder, cell, set[_Set]()
+        _check_journal(folder.with_suffix(".jsonl"))
+        self._sets = [_load(file) for file in sorted(folder.glob("*.json"))]
+        for one in [one for one in self._sets if one.state == "uploading"]:
+            self._drop(one)
+        for file in folder.glob("*.requests"):  # of a run that was killed
+            file.unlink()
         self._coming: dict[str, _Set] = {}
         self._desk: Desk | None = None
         self._preparing = set[asyncio.Task[Any]]()
@@ -145,7 +141,6 @@ class Batches:
         self._settled = deque[tuple[_Set, str]]()
         self._reading = set[asyncio.Task[Any]]()
         self._room = asyncio.Semaphore(_MOST_READ)
-        self._opening = asyncio.Lock()
         self._submitter: asyncio.Task[None] | None = None
         self._last = 0.0
 
@@ -154,29 +149,31 @@ class Batches:
         """Whether requests may go, or have gone, as batches."""
         return self.submits or bool(self._sets)
 
-    def _note(self, one: _Set, state: str, **more: Any) -> None:
-        """Put a change on record, twice: what it is lost with is paid again."""
-        record = {"set": one.id, "state": state, "time": round(time.time(), 3), **more}
-        copy = _copy_of(self._path)
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            is_new = not self._path.exists()
-            if is_new:
-                copy.unlink(missing_ok=True)
-            for path in (self._path, copy):
-                with path.open("ab") as file:
-                    # a torn line before it takes it not along
-                    file.write(b"\n" * bool(file.tell()) + json.dumps(record).encode() + b"\n")
-                    file.flush()
-                    if state != "taken":  # what that is lost with is not asked again
-                        os.fsync(file.fileno())
-            if is_new:
-                sync_folder(self._path.parent)
-        except OSError as error:
-            raise disk_error(error, self._path) from error
+    def _file_of(self, one: _Set, kind: str = "json") -> Path:
+        return self._folder / f"{one.id}.{kind}"
+
+    def _save(self, one: _Set, state: str = "") -> None:
+        """Writes the state file: a later run knows of no other step."""
+        one.state = state or one.state
+        self._unsaved.discard(one)
+        text = json.dumps({name: getattr(one, name) for name in _SAVED}, default=sorted)
+        write_atomic(self._file_of(one), text)
+        sync_folder(self._folder)
+
+    def _drop(self, one: _Set) -> None:
+        """Forgets a batch that was not created, or is read; its state file stays if requests are lost."""
+        if one.lost:
+            self._save(one, "read")
+        else:
+            self._sets.remove(one)
+            self._unsaved.discard(one)
+            self._file_of(one).unlink(missing_ok=True)
+        for file in self._folder.glob(f"{one.id}.*"):
+            if file.suffix != ".json":
+                file.unlink()
 
     def holdup(self) -> str:
-        """How far the batches are, in a few words; empty where none is under way."""
+        """Returns the progress of the batches in a few words; empty if none is under way."""
         notes = [one.note for one in self._sets if one.follower and not one.follower.done() and one.note]
         return f"{notes[0]}, and {len(notes) - 1} more" if len(notes) > 1 else "".join(notes)
 
@@ -199,99 +196,81 @@ class Batches:
         proven: Callable[[], bool],
         longest: int,
     ) -> bytes | Failure:
-        """The body of the reply to the ``request`` of the item at ``place``, which is told its batch; or what it means.
-
-        Raises NotBatched, BatchFailed.
-        """
+        """Returns the body of the reply to the ``request``, or its failure. Raises NotBatched, BatchFailed."""
         task = asyncio.current_task()
         assert task
         if request.path not in _PATHS or request.mime_type != "application/json":
             raise BatchFailed(f"a request to {request.path} cannot go in a batch: leave out --batch")
-        desk = await self._open(make_desk)
-        self.settle(place.key)  # it is asked again: what it was told before is no answer
+        if not self._desk:
+            try:
+                self._desk = make_desk()
+            except UserError as error:
+                raise BatchFailed(str(error)) from None
+            self._submitter = asyncio.create_task(self._submit_complete(self._desk))
+        self.settle(place.key)  # asked again: the reply before was no answer
+        self._take_settled()
         self._release(task)
         under_way().sent = False
         line_id = _id_of(place.key, request)
-        one = self._set_of(desk, line_id, request)
+        if lost := next((one for one in self._sets if line_id in one.lost), None):
+            return self._lost(lost)
+        one = self._set_of(self._desk, line_id, request)
         del request  # megabytes; a batch may hold 50,000
         self._preparing.discard(task)
         self._last = time.monotonic()
-        found = await asyncio.shield(one.wait(line_id))
-        self._given[place.key], place.batch = (one, line_id), one.batch
+        await one.is_told.wait()
+        found, place.batch, place.not_done = one.told.get(line_id), one.batch, False
+        if found is None:
+            assert one.problem
+            raise BatchFailed(str(one.problem), one.problem.kind)
+        self._given[place.key] = one, line_id
         if isinstance(found, Failure):
             return found
         under_way().sent = True
         await self._room.acquire()
         self._reading.add(task)
         task.add_done_callback(self._release)
-        return await asyncio.to_thread(read, found, longest, proven, desk.endpoint.key_variable)
+        reply = await asyncio.to_thread(read, found, longest, proven, self._desk.endpoint.key_variable)
+        place.not_done = isinstance(reply, Failure) and reply.kind.retried and not reply.maybe_billed
+        if place.not_done and one.status == "cancelled":
+            self.settle(place.key)
+            text = f"{one.batch} was cancelled at the provider: the same command submits what is left"
+            raise BatchFailed(text, Kind.DOWN)
+        return reply
 
     def _set_of(self, desk: Desk, line_id: str, request: Request) -> _Set:
-        """The one whose batch has the request, or will have it."""
+        """Returns the set whose batch has, had or will have the request."""
         for one in self._sets:
-            if one.account == desk.endpoint.account and line_id in one.left and line_id not in one.waiting:
+            if line_id in one.lines:
                 one.follower = one.follower or asyncio.create_task(self._follow(desk, one))
                 return one
         if not self.submits:
             raise NotBatched
         path, coming = request.path, self._coming.get(request.path)
-        if coming and not coming.has_room(line_id, request):
+        if coming and line_id in coming.lines:
+            return coming
+        if coming and not coming.has_room(request):
             self._submit(desk, path)
             coming = None
         if coming is None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            coming = self._coming[path] = _Set(uuid.uuid4().hex, desk.endpoint.account, path)
-            coming.file = self._body_of(coming).open("wb")
+            coming = self._coming[path] = _Set(uuid.uuid4().hex[:16], desk.endpoint.account, path)
+            coming.body = self._file_of(coming, "requests").open("wb")
         coming.add(line_id, request)
         return coming
 
-    def _body_of(self, one: _Set) -> Path:
-        return self._folder / f"{one.id}.jsonl"
+    def _remedy(self, one: _Set) -> str:
+        return f"delete {os.path.relpath(self._file_of(one))} to buy its requests again"
 
-    async def _open(self, make_desk: Callable[[], Desk]) -> Desk:
-        """Find what an earlier run had submitted when it was killed, before anything is submitted again."""
-        async with self._opening:
-            if self._submitter and self._desk:
-                return self._desk
-            try:
-                desk = self._desk = self._desk or make_desk()
-            except UserError as error:
-                raise BatchFailed(str(error)) from None
-            for one in [each for each in self._sets if not each.batch]:
-                if one.account != desk.endpoint.account:
-                    continue
-                try:
-                    # without a file there is no batch
-                    found = await desk.find(one.id, one.prepared) if one.is_uploaded else None
-                except BatchFailed as error:
-                    raise self._remedied(error) from None
-                if found:
-                    one.batch = found.id
-                    self._note(one, "created", batch=found.id)
-                else:
-                    self._drop(one)
-                    self._body_of(one).unlink(missing_ok=True)
-            self._submitter = asyncio.create_task(self._submit_complete(desk))
-            return desk
-
-    def _drop(self, one: _Set) -> None:
-        """No batch came of it."""
-        self._note(one, "dropped")
-        self._sets.remove(one)
-
-    def _remedied(self, error: BatchFailed) -> BatchFailed:
-        """With what is to be done where the provider has lost what it had."""
-        if not error.gone:
-            return error
-        text = (
-            f"{error}: give the key that had it, or delete {self._cell}/{self._path.name} to pay for all anew"
-        )
-        return BatchFailed(text, error.kind)
+    def _lost(self, one: _Set, maybe_billed: bool = False) -> Failure:
+        """The failure of a request without a result line. Only the first run counts its cost."""
+        text = f"{one.batch} ({one.status}) has no result for it, but may have billed it, so it is not sent again"
+        return Failure(Kind.ITEM, f"{text}: {self._remedy(one)}", maybe_billed=maybe_billed)
 
     async def _submit_complete(self, desk: Desk) -> None:
         while True:
             await asyncio.sleep(_TICK)
-            self._put_on_record()
+            self._take_settled()
             quiet = time.monotonic() - self._last
             if not self._preparing and quiet > (_QUIET_FOR_LONG if self.expected else _QUIET):
                 for path in list(self._coming):
@@ -299,126 +278,140 @@ class Batches:
 
     def _submit(self, desk: Desk, path: str) -> None:
         one = self._coming.pop(path)
-        one.prepared = time.time()
         self._sets.append(one)
         one.follower = asyncio.create_task(self._follow(desk, one))
 
     async def _follow(self, desk: Desk, one: _Set) -> None:
-        """From the requests to their lines, or the reason why there is none."""
+        """Leads a batch from its present state to the outcome of each line."""
         try:
-            if one.file:
-                await self._create(desk, one, one.file)
-            batch = await self._ended(desk, one)
-            self._note(one, "ended", status=batch.status)
-            await self._collect(desk, one, batch)
-        except asyncio.CancelledError:
-            raise
+            if one.state == "uploading":
+                await self._create(desk, one)
+            if one.state == "creating":
+                one.batch = one.batch or (await desk.find(one.id, one.file, one.prepared)).id
+                self._save(one, "created")
+                count = len(one.lines)
+                say(
+                    f"{one.batch}: a batch of {count} requests, at half the price; it goes on if this run ends"
+                )
+            if one.state != "downloaded" or not all(file.exists() for file in self._results_of(one)):
+                await self._finish(desk, one)
+            found, _ = await self._found(one)
+            one.told = {line: found.get(line) or self._lost(one, maybe_billed=True) for line in one.lines}
         except Exception as error:
-            text = desk.endpoint.redact(f"{type(error).__name__}: {one_line(error)}")
-            one.missing = self._remedied(error) if isinstance(error, BatchFailed) else BatchFailed(text)
-            one.tell(one.waiting)
+            if not isinstance(error, BatchFailed):
+                error = BatchFailed(desk.endpoint.redact(f"{type(error).__name__}: {one_line(error)}"))
+            elif error.gone:
+                text = f"{error}: the same command looks again"
+                if one.account != desk.endpoint.account:
+                    text = (
+                        f"{one.batch or one.file} was sent with another key or to another endpoint: use that"
+                    )
+                error = BatchFailed(f"{text}, or {self._remedy(one)}", Kind.DOWN)
+            one.problem = error
+        one.is_told.set()
 
-    async def _create(self, desk: Desk, one: _Set, file: IO[bytes]) -> None:
-        lines, body = sorted(one.left), self._body_of(one)
-        one.note = f"batch of {len(lines)}: submitting"
-        await asyncio.to_thread(file.close)
-        one.file = None
-        self._note(one, "prepared", account=one.account, path=one.path, lines=lines)
+    async def _create(self, desk: Desk, one: _Set) -> None:
+        assert one.body
+        body = self._file_of(one, "requests")
+        one.note = f"batch of {len(one.lines)}: submitting"
+        await asyncio.to_thread(one.body.close)
+        self._take_settled(at_once=True)  # a line that is sent again must not be found in its old batch
+        self._save(one)
         try:
-            uploaded = await desk.upload(body)
-            self._note(one, "uploaded", file=uploaded)
-            digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
-            about = {"by": OURS, "cell": self._cell[:512], "set": one.id, "requests": digest}
-            batch = await desk.create(uploaded, f"/v1{one.path}", about, one.prepared)
-        except BatchFailed as error:
-            if error.kind is not Kind.DOWN:
-                self._drop(one)
+            one.file = await desk.upload(body)
+            body.unlink()
+            self._save(one, "creating")
+            about = {"by": OURS, "cell": self._cell[:512], "set": one.id}
+            with contextlib.suppress(Unclear):
+                one.batch = (await desk.create(one.file, f"/v1{one.path}", about)).id
+        except BatchFailed:
+            self._drop(one)
             raise
-        finally:
-            body.unlink(missing_ok=True)
-        one.batch = batch.id
-        self._note(one, "created", batch=batch.id)
-        say(f"{batch.id}: a batch of {len(lines)} requests, at half the price; it goes on if this run ends")
 
-    async def _ended(self, desk: Desk, one: _Set) -> Batch:
-        """The batch when it has ended, with its files."""
-        wait, late_since = _FIRST_POLL, 0.0
+    async def _finish(self, desk: Desk, one: _Set) -> None:
+        """Waits until the batch has ended, and its results are here and counted."""
+        wait, ended = _FIRST_POLL, 0.0
+        is_same = one.account == desk.endpoint.account
         while True:
-            batch = await desk.retrieve(one.batch)
+            batch = await desk.retrieve(one.batch, desk.patience if is_same else 0.0)
+            if not is_same and not is_of(batch, one.id, one.file):
+                raise BatchFailed(f"{one.batch} is another batch", gone=True)
             counts = batch.request_counts
-            done = counts.completed + counts.failed if counts else 0
+            done = (counts.completed or 0) + (counts.failed or 0) if counts else 0
             since = max(0.0, time.time() - (batch.created_at or one.prepared))
-            total = (counts.total if counts else 0) or len(one.left)
+            total = (counts and counts.total) or len(one.lines)
             one.note = f"batch of {total}: {done} done, {duration(since)}"
             if batch.status in _ENDED:
-                if batch.output_file_id or not (counts and counts.completed):
-                    return batch
-                late_since = late_since or time.monotonic()  # its answers are paid for
-                if time.monotonic() - late_since > _FILE_IS_LATE:
-                    text = f"{one.batch} has ended, but its answers are not there yet"
-                    raise BatchFailed(f"{text}: the same command looks again", Kind.DOWN)
+                wait, ended = (wait, ended) if ended else (_FIRST_POLL, time.monotonic())
+                one.status = batch.status
+                one.results = [*filter(None, (batch.output_file_id, batch.error_file_id))]
+                self._save(one, "finished")
+                files = zip(one.results, self._results_of(one), strict=True)
+                have_size = all([await desk.download(file, path) for file, path in files])
+                found, is_whole = await self._found(one)
+                if batch.status == "failed" and not (done or found):
+                    self._drop(one)
+                    raise not_accepted(batch)
+                # a batch may have ended some time before its counts and files are there
+                if one.lines <= found.keys() or (have_size and is_whole and done and len(found) >= done):
+                    break
+                has_output = have_size and is_whole and bool(batch.output_file_id)
+                patience = _INCOMPLETE if has_output else _NO_OUTPUT
+                if time.monotonic() - ended > min(patience, desk.max_outage):
+                    if has_output:
+                        break
+                    one.told = dict(found)
+                    raise BatchFailed(f"{one.batch} has ended, but its results are not all there", gone=True)
             await asyncio.sleep(wait)
             wait = min(_LONGEST_POLL, wait * _POLL_GROWS)
+        self._save(one, "downloaded")
 
-    async def _collect(self, desk: Desk, one: _Set, batch: Batch) -> None:
-        """Tell those who wait where their lines are; the others that there is none."""
-        one.note = f"batch of {len(one.left)}: collecting"
-        found: dict[str, Line] = {}
-        for number, file in enumerate(filter(None, (batch.output_file_id, batch.error_file_id))):
-            path = self._folder / f"{one.id}.{number}.jsonl"
-            if not path.exists():
-                await desk.download(file, path)
-            for line_id, line in await asyncio.to_thread(list, lines_of(path)):
-                if batch.status != "cancelled" or not was_cancelled(line):
-                    found.setdefault(line_id, line)
-        one.found, missing = found, why_missing(batch)
-        one.tell(one.waiting)
-        if isinstance(missing, BatchFailed):
-            # that ends the cell: what is there comes first
-            there = found.keys() & one.waiting.keys()
-            while not one.left.isdisjoint(there):
-                await asyncio.sleep(_TICK)
-            self._settled.extend((one, line_id) for line_id in one.left - found.keys())
-        one.missing = missing
-        one.tell(one.waiting)
+    def _results_of(self, one: _Set) -> list[Path]:
+        return [self._file_of(one, f"{number}.jsonl") for number in range(len(one.results))]
+
+    async def _found(self, one: _Set) -> tuple[dict[str, Line], bool]:
+        """Returns the result lines that are here, and whether each file ends with a whole line."""
+        found, is_whole = dict[str, Line](), True
+        for path in self._results_of(one):
+            lines, ends_well = await asyncio.to_thread(lines_of, path)
+            found, is_whole = lines | found, is_whole and ends_well
+        return found, is_whole
 
     def settle(self, key: str) -> None:
-        """What the item was told is on record, or worth nothing: its line is done with. From any thread."""
+        """The reply to the item is on record, or worth nothing: its line is read. May run in any thread."""
         if given := self._given.pop(key, None):
             self._settled.append(given)
 
-    def _put_on_record(self) -> None:
-        """Which lines are done with, and which batches."""
-        by_set = defaultdict[_Set, list[str]](list)
+    def _take_settled(self, at_once: bool = False) -> None:
+        """Removes the lines that were read; ``at_once``: from the state files, too."""
         while self._settled:
             one, line_id = self._settled.popleft()
-            one.left.discard(line_id)
-            by_set[one].append(line_id)
-        for one, lines in by_set.items():
-            if one.left:
-                self._note(one, "taken", lines=lines)
-            elif one in self._sets:
-                self._note(one, "collected")
-                self._sets.remove(one)
-                for file in self._folder.glob(f"{one.id}.*"):
-                    file.unlink(missing_ok=True)
+            one.lines.discard(line_id)
+            if isinstance(one.told.get(line_id), Failure):
+                one.lost.add(line_id)
+            self._unsaved.add(one)
+        for one in list(self._unsaved):
+            if not one.lines:
+                self._drop(one)
+            elif at_once:
+                self._save(one)
 
     def _release(self, task: asyncio.Task[Any]) -> None:
-        """What the task has read is dealt with, or it asks again: another line may be read."""
+        """The task is done with its line, or asks again: another line may be read."""
         if task in self._reading:
             self._reading.discard(task)
             self._room.release()
 
     async def close(self) -> None:
-        """Stop waiting; batches go on at the provider."""
+        """Stops waiting; batches go on at the provider."""
         tasks = [*filter(None, [self._submitter, *(one.follower for one in self._sets)])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for one in self._coming.values():
-            if one.file:
-                one.file.close()
-            self._body_of(one).unlink(missing_ok=True)
+            if one.body:
+                one.body.close()
+            self._file_of(one, "requests").unlink(missing_ok=True)
         self._coming.clear()
         self.end()
         if self._desk:
@@ -426,60 +419,49 @@ class Batches:
         self._desk = self._submitter = None
 
     def end(self) -> None:
-        """Put on record what was settled since; also after :meth:`close`."""
-        self._put_on_record()
+        """Notes the lines that were read since; also after :meth:`close`."""
+        self._take_settled(at_once=True)
         with contextlib.suppress(OSError):
             self._folder.rmdir()
 
 
 here: ContextVar[Place | None] = ContextVar("batches", default=None)
-"""Where those of the running task go; None: they are asked one by one."""
+"""Where the requests of the running task go; None: one by one."""
 
 
-def not_ended(path: Path) -> list[str]:
-    """The batches on record in ``path`` that had not ended when that was last looked at."""
-    return [one.batch for one in _known(path) if one.batch and not one.has_ended]
+def not_ended(folder: Path) -> list[str]:
+    """Returns the ids of the batches that had not ended at the last look."""
+    batches = []
+    for file in sorted(folder.glob("*.json")):
+        with contextlib.suppress(CellFailure):
+            one = _load(file)
+            batches += [one.batch] * (one.state == "created")
+    return batches
 
 
-def _known(path: Path) -> list[_Set]:
-    """What earlier runs have submitted, or were about to, and not collected wholly."""
-    sets: dict[str, _Set] = {}
-    for record in _records(path):
-        name, state, lines = record["set"], record["state"], record.get("lines", [])
-        if state == "prepared":
-            account, endpoint, since = (record.get(key) for key in ("account", "path", "time"))
-            sets[name] = _Set(name, str(account), str(endpoint), set(lines), since or 0.0)
-        elif one := sets.get(name):
-            one.is_uploaded |= state == "uploaded"
-            one.has_ended |= state == "ended"
-            one.batch = record.get("batch") or one.batch
-            if state == "taken":
-                one.left.difference_update(lines)
-            elif state in ("dropped", "collected"):
-                del sets[name]
-    return list(sets.values())
+def _load(file: Path) -> _Set:
+    """Reads a state file. Raises CellFailure: it is damaged."""
+    try:
+        saved = json.loads(file.read_bytes())
+        one = _Set(**{name: saved[name] for name in _SAVED})
+        one.lines, one.lost = set(one.lines), set(one.lost)
+    except (ValueError, KeyError, TypeError, OSError):
+        text = f"{os.path.relpath(file)} cannot be read, and requests of its batch may have been billed"
+        raise CellFailure(f"{text}: restore it, or delete it to buy them again") from None
+    return one
 
 
-def _copy_of(path: Path) -> Path:
-    return path.with_name(f".{path.name}.copy")
-
-
-def _records(path: Path) -> list[dict[str, Any]]:
-    """The lines of ``batches.jsonl`` and of its copy, if it exists; a torn one is none."""
-    if not path.exists():  # who deletes it has all asked anew
-        return []
-    files = [file.read_bytes() for file in (path, _copy_of(path)) if file.exists()]
-    records = []
-    for line in dict.fromkeys(line for data in files for line in data.splitlines()):
-        with contextlib.suppress(ValueError):
-            record = json.loads(line)
-            if isinstance(record, dict) and "set" in record and record.get("state") in _STATES:
-                records.append(record)
-    return sorted(records, key=lambda record: _STATES.index(record["state"]))
+def _check_journal(journal: Path) -> None:
+    """Raises CellFailure: an older version has submitted batches, and not collected them."""
+    files = [journal, journal.with_name(f".{journal.name}.copy")] if journal.exists() else []
+    for data in [file.read_bytes() for file in files if file.exists()]:
+        if data.count(b'"prepared"') > data.count(b'"collected"') + data.count(b'"dropped"'):
+            text = f"{os.path.relpath(journal)}: an older version of the toolkit has submitted batches"
+            raise CellFailure(f"{text}: collect them with it, or delete this file to buy the rest again")
 
 
 def _id_of(key: str, request: Request) -> str:
-    """The ``custom_id`` of what an item asks: two items with the same words have two."""
+    """Returns the ``custom_id`` of an item's request: two items with the same words have two."""
     digest = hashlib.sha256(f"{key}\n{request.path}\n".encode(errors="surrogatepass"))
     for piece in request.body:
         digest.update(piece)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import ipaddress
 import os
 import re
@@ -300,8 +301,9 @@ class Endpoint:
 
     @property
     def account(self) -> str:
-        """Names the endpoint and key, whose bounds the processes of a run share."""
-        return f"{self.host} {self.key_variable}"
+        """A hash of the URL, key, organisation and project: who is billed, and whose bounds the processes share."""
+        words = (self.base_url, self.key, *(word or "" for word in self.official_words[:2]))
+        return hashlib.sha256("\n".join(words).encode()).hexdigest()
 
     def redact(self, text: str) -> str:
         """``text`` without the key and without anything that looks like one."""

@@ -255,15 +255,13 @@ class Engine:
     async def _ask_in_batches(
         self, ask: Callable[[], Awaitable[T | Failure]], place: batches.Place
     ) -> Attempt[T]:
-        """:func:`retry` with a place in a batch in place of a slot. How long a batch takes counts nowhere."""
-        attempts = lost = 0
+        """Asks again while the request was not done: any other may be billed. The time of a batch counts nowhere."""
+        attempts = 0
         try:
             while True:
                 result = await ask()
                 attempts += 1
-                is_last = not isinstance(result, Failure) or not result.kind.retried
-                lost += isinstance(result, Failure) and result.kind is Kind.LOST  # as in `retry`
-                if is_last or lost > 1 or attempts >= self.settings.max_attempts:
+                if not place.not_done or attempts >= self.settings.max_attempts:
                     return Attempt(result, attempts, 0.0, batch=place.batch)
         except BatchFailed as error:
             return Attempt(Failure(error.kind, str(error)), attempts, 0.0)

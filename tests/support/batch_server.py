@@ -25,14 +25,19 @@ class _Batching(ImageServer):
 
     ``uploaded``, ``created`` and ``downloading`` are called before the reply to such a request is sent; ``missing``:
     there is no Batch API, ``page``: nor a 404 that says so. ``error`` is the code with which one fails. The files of
-    one that has ended are told ``late`` looks after that.
+    one that has ended are told ``late`` looks after that; without ``counts`` nobody tells how many are done. So many
+    times, the list does not show the batches (``hidden``), a look at a batch gets a 404 (``gone``), and a download ends
+    in the middle (``cut``). ``broken``: a batch is created, and the reply is a 500. ``dropped``: so many lines are
+    missing in the output. ``id_last``: a line's id stands behind its response.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self.files: dict[str, bytes] = {}
         self.batches: dict[str, dict[str, Any]] = {}
         self.ends, self.done, self.missing, self.page = ["completed"], 0, False, False
-        self.error, self.late = "model_not_supported", 0
+        self.error, self.late, self.counts = "model_not_supported", 0, True
+        self.hidden = self.gone = self.cut = self.dropped = 0
+        self.broken = self.id_last = False
         self.open = threading.Event()
         self.open.set()
         self.uploaded: Callable[[], None] = lambda: None
@@ -89,13 +94,16 @@ class _Batching(ImageServer):
                 "custom_id": line["custom_id"],
                 "response": {"status_code": status, "body": body},
             }
+            if self.id_last:
+                answer["custom_id"] = answer.pop("custom_id")
+                answer["response"]["padding"] = "x" * 5000
             (good if status == 200 else bad).append(answer)
             batch["request_counts"]["completed" if status == 200 else "failed"] += 1
         if end in ("expired", "cancelled"):
             error = {"code": f"batch_{end}", "message": "This request was not executed."}
             late = lines[self.done :]
             bad += [{"custom_id": line["custom_id"], "response": None, "error": error} for line in late]
-        for name, answers in (("output_file_id", good[::-1]), ("error_file_id", bad)):
+        for name, answers in (("output_file_id", good[self.dropped :][::-1]), ("error_file_id", bad)):
             if answers:
                 data = "".join(json.dumps(answer) + "\n" for answer in answers)
                 batch[name] = self.add_file(data.encode())
@@ -139,7 +147,7 @@ class _BatchHandler(Handler):
         else:
             batch = self.images.create(json.loads(body))
             self.images.created()
-            self.send_json(200, batch)
+            self.send_json(*((500, {"error": {"message": "oops"}}) if self.images.broken else (200, batch)))
 
     def do_GET(self) -> None:
         url, server = urlsplit(self.path), self.images
@@ -147,18 +155,30 @@ class _BatchHandler(Handler):
         one = re.fullmatch(r"/v1/batches/(.+)", url.path)
         if file:
             server.downloading()
-            self.send_body(200, server.files[file[1]], "application/octet-stream")
+            data = server.files[file[1]]
+            if server.cut:
+                server.cut -= 1
+                data = data[: len(data) // 2]
+            self.send_body(200, data, "application/octet-stream")
+        elif url.path.removeprefix("/v1/files/") in server.files:
+            self.send_json(200, {"object": "file", "bytes": len(server.files[url.path[10:]])})
+        elif one and server.gone:
+            server.gone -= 1
+            self.send_json(404, {"error": {"message": "No batch found", "code": None}})
         elif one and one[1] in server.batches:
             server.polled += 1
             told = dict(server.batches[one[1]])
             if told["status"] == "completed" and server.late:
                 server.late -= 1
                 told.pop("output_file_id", None)
+            if not server.counts:
+                told.pop("request_counts", None)
             self.send_json(200, told)
         elif url.path == "/v1/batches":  # pages of one, the newest first
             server.paged += 1
             after = parse_qs(url.query).get("after", [""])[0]
-            known = list(server.batches.values())[::-1]
+            known = [] if server.hidden else list(server.batches.values())[::-1]
+            server.hidden -= bool(server.hidden)
             start = 1 + [batch["id"] for batch in known].index(after) if after else 0
             page = known[start : start + 1]
             last = page[-1]["id"] if page else None
