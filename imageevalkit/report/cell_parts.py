@@ -189,9 +189,7 @@ class _Previews:
         ]
         # equal images have one thumbnail, so one thread looks at all of them
         equal = grouped(slow, lambda one: one[0]).values()
-        for _ in map_threads(
-            lambda images: [self._look_at(*one) for one in images], equal, available_cores()
-        ):
+        for _ in map_threads(self._look_at, equal, available_cores()):
             pass
 
     def is_there(self, sha256: str, path: str) -> bool:
@@ -221,19 +219,20 @@ class _Previews:
         self._there.add((sha256, path))
         return True
 
-    def _look_at(self, sha256: str, path: str) -> None:
-        """In any thread."""
-        with results_in(self._root):
-            kept, file = read_thumbnail(self._cell, sha256), self._cell.folder / path
-            with contextlib.suppress(OSError, CorruptImage):
-                modified, data = file.stat().st_mtime_ns, file.read_bytes()
-                if hashlib.sha256(data).hexdigest() == sha256:
-                    kept = kept or thumbnail_of(data)
-                    keep_thumbnail(self._cell, sha256, kept, modified)
-                    self._there.add((sha256, path))
-            if kept:
-                self._place(sha256, kept)
-                self.placed.add(sha256)
+    def _look_at(self, images: Sequence[tuple[str, str]]) -> None:
+        """Make and place the thumbnail of equal ``images``, given by hash and path. Runs in any thread."""
+        for sha256, path in images:
+            with results_in(self._root):
+                kept, file = read_thumbnail(self._cell, sha256), self._cell.folder / path
+                with contextlib.suppress(OSError, CorruptImage):
+                    modified, data = file.stat().st_mtime_ns, file.read_bytes()
+                    if hashlib.sha256(data).hexdigest() == sha256:
+                        kept = kept or thumbnail_of(data)
+                        keep_thumbnail(self._cell, sha256, kept, modified)
+                        self._there.add((sha256, path))
+                if kept:
+                    self._place(sha256, kept)
+                    self.placed.add(sha256)
 
     def _target(self, sha256: str) -> str:
         return f"{self._folder}/{sha256[:2]}/{sha256}.webp"
