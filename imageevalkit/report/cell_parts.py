@@ -189,10 +189,12 @@ class _Previews:
         ]
         # equal images have one thumbnail, so one thread looks at all of them
         equal = grouped(slow, lambda one: one[0]).values()
-        for _ in map_threads(
-            lambda images: [self._look_at(*one) for one in images], equal, available_cores()
-        ):
+        for _ in map_threads(self._look_at_all, equal, available_cores()):
             pass
+
+    def _look_at_all(self, images: Sequence[tuple[str, str]]) -> None:
+        for sha256, path in images:
+            self._look_at(sha256, path)
 
     def is_there(self, sha256: str, path: str) -> bool:
         """Whether the file at ``path`` is the image with this hash."""
