@@ -6,6 +6,7 @@ import csv
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections import Counter
@@ -419,7 +420,12 @@ def test_a_run_stops_once_it_is_settled_and_another_one_makes_the_rest(runs: Run
 
 @needs_driver_env
 def test_a_benchmark_that_cannot_stop_early_is_told_before_an_image_is_made(runs: Runs) -> None:
-    said = runs.run(*UNTIL, "--dry_run", benchmarks="far;quicktext")
+    folder = runs.checkout / "benchmarks/whole"
+    shutil.copytree(runs.checkout / "benchmarks/near", folder)
+    code = BENCHMARK.format(cls="Whole", name="whole")
+    (folder / "benchmark.py").write_text(f'{code}    needs_all_items = "it is scored as a whole"\n')
+    said = runs.run(*UNTIL, "--dry_run", benchmarks="far;whole")
+    shutil.rmtree(folder)
     assert "that is the most: --until asks for 10% of the items of a benchmark (30 at least)" in said
-    told = "note: --until cannot stop quicktext early, all of its images are made: long texts weigh more"
+    told = "note: --until cannot stop whole early, all of its images are made: it is scored as a whole"
     assert told in said and "cannot stop far early" not in said
