@@ -74,5 +74,7 @@ def without_thoughts(answer: Answer) -> Answer:
     """``answer`` with the text after the thoughts; a failed one if it has nothing but thoughts."""
     if answer.text is None:
         return answer
-    text = answer_in(answer.text, (answer.tokens or {}).get("output", 0), answer.probabilities is not None)
+    # some rules accept an empty reply, whatever it took
+    tokens = (answer.tokens or {}).get("output", 0) if answer.question.accepts == "ended" else 0
+    text = answer_in(answer.text, tokens, answer.probabilities is not None)
     return replace(answer, text=text, error=answer.error if text is not None else NO_ANSWER)

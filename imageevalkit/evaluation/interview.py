@@ -100,7 +100,9 @@ class Reply(NamedTuple):
         raw, probabilities = record.get("raw"), record.get("probabilities")
         if raw is None or record["status"] == "failed":
             return None
-        text = answer_in(raw, (record.get("tokens") or {}).get("output", 0), probabilities is not None)
+        # an empty reply without a value was accepted as one, whatever it took
+        tokens = (record.get("tokens") or {}).get("output", 0) if record["status"] == "ok" else 0
+        text = answer_in(raw, tokens, probabilities is not None)
         if text is None:
             return None
         return cls(text, probabilities, record.get("outside"), record.get("run", ""), record.get("host", ""))
