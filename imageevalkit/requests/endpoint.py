@@ -191,15 +191,6 @@ def _key_variable(kwargs: Mapping[str, Any]) -> str:
     return _AZURE_KEY if is_azure and os.environ.get(_AZURE_KEY, "").strip() else _KEY_VARIABLE
 
 
-def is_on_this_machine(url: str) -> bool:
-    """Returns whether the host of ``url`` is a loopback address or ``localhost``."""
-    try:
-        host = urlsplit(url).hostname or ""
-        return host == "localhost" or host.endswith(".localhost") or kind_of(host) == "loopback"
-    except ValueError:  # a name, or no URL
-        return False
-
-
 @dataclass(frozen=True)
 class Endpoint:
     """Where requests go and the key they carry; no repr shows it and ``redact`` takes it out of any text."""

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from imageevalkit.errors import UserError
-from imageevalkit.requests.endpoint import is_on_this_machine, place_of
+from imageevalkit.requests.endpoint import place_of
+from imageevalkit.requests.network import is_on_this_machine
 from imageevalkit.requests.shared import Account, SharedAccount, shared
 from imageevalkit.secrets import one_line
 from imageevalkit.text import dollars

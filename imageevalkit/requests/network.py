@@ -1,4 +1,4 @@
-"""What the environment says about the network: proxies, hosts that need none, certificates."""
+"""Proxies and certificates that the environment names, and the URLs that need no proxy."""
 
 from __future__ import annotations
 
@@ -17,27 +17,37 @@ _SCHEMES = ("http", "https", "socks5", "socks5h")
 
 
 def proxy_of(url: str) -> str | None:
-    """The URL of the proxy for ``url``, or None where requests go there directly.
+    """Returns the URL of the proxy for ``url``, or None if requests go there directly.
 
-    NO_PROXY wins over every proxy. No proxy is asked for a loopback address: it would look on its own machine.
+    NO_PROXY wins over every proxy. A loopback address has no proxy: the proxy would look on its own machine.
     """
     parts, proxies = urlsplit(url), getproxies()
     host = (parts.hostname or "").rstrip(".")
     port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
-    if _is_loopback(host) or any(_names(e, host, port) for e in proxies.get("no", "").split(",")):
+    if is_on_this_machine(url) or any(_names(e, host, port) for e in proxies.get("no", "").split(",")):
         return None
     proxy = proxies.get(parts.scheme) or proxies.get("all")
     return proxy if not proxy or "://" in proxy else f"http://{proxy}"
 
 
-def _is_loopback(host: str) -> bool:
+def is_on_this_machine(url: str) -> bool:
+    """Returns whether the host of ``url`` is ``localhost`` or a loopback address."""
+    try:
+        host = (urlsplit(url).hostname or "").rstrip(".")
+    except ValueError:  # a bracket that is not closed
+        return False
     with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
+        ip = ipaddress.ip_address(host)
+        ip = getattr(ip, "ipv4_mapped", None) or ip
+        return ip.is_loopback or ip.is_unspecified  # 0.0.0.0 is this machine too
     return host == "localhost" or host.endswith(".localhost")
 
 
 def _names(entry: str, host: str, port: int | None) -> bool:
-    """Whether ``entry`` of NO_PROXY names ``host``: ``*``, a network, an address, or a name with all names below it."""
+    """Returns whether ``entry`` of NO_PROXY names ``host``.
+
+    An entry is ``*``, a network, an address, or a name, which stands for all names below it too.
+    """
     entry = entry.strip().lower()
     if entry in ("", "*"):
         return bool(entry)
@@ -48,7 +58,7 @@ def _names(entry: str, host: str, port: int | None) -> bool:
 
 
 def check_network(url: str) -> None:
-    """Raises UserError: the environment names certificates or a proxy with which no request to ``url`` can be sent."""
+    """Checks the certificates and the proxy that the environment names for ``url``. Raises UserError."""
     for name, is_there in (("SSL_CERT_FILE", os.path.isfile), ("SSL_CERT_DIR", os.path.isdir)):
         if path := os.environ.get(name):
             if not is_there(path):
@@ -69,7 +79,7 @@ def _why_unreadable(path: str) -> str:
 
 
 def check_proxy(url: str) -> None:
-    """Raises UserError: the proxy that the environment names for ``url`` cannot be used."""
+    """Checks the proxy that the environment names for ``url``. Raises UserError: it cannot be used."""
     proxy = proxy_of(url)
     if proxy is None:
         return
