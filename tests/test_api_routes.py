@@ -129,6 +129,15 @@ def test_transient_failure_is_retried_and_told(server: ImageServer, fault: str) 
     assert "\n" not in str(caught.value)
 
 
+def test_three_streams_that_break_off_stop_a_model_without_images(server: ImageServer) -> None:
+    server.default = "chat_stream_cut"
+    with pytest.raises(
+        ModelUnusable, match="3 replies .* without an image, and no image so far: .*breaks off"
+    ):
+        t2i("chat", max_attempts=6).generate("a cat")
+    assert len(server.requests) == 3
+
+
 @pytest.mark.parametrize("fault", REFUSALS)
 def test_refusal_keeps_the_words_and_is_not_retried(server: ImageServer, fault: str) -> None:
     server.default = fault

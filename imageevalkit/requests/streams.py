@@ -14,13 +14,16 @@ _BEGINS = re.compile(rb"\s*(?:(?:data|event|id|retry):|:)")
 _END = b"[DONE]"
 # Texts of a message that arrive in pieces. Every other text of a piece replaces the earlier one.
 _IN_PIECES = frozenset({"content", "reasoning", "reasoning_content", "refusal"})
-_BROKEN_OFF = Failure(Kind.TRANSIENT, "the reply is a stream of events that breaks off", maybe_billed=True)
+_BREAKS_OFF = "a stream of events that breaks off"
+_BROKEN_OFF = Failure(
+    Kind.TRANSIENT, f"the reply is {_BREAKS_OFF}", maybe_billed=True, unlike=f"it is {_BREAKS_OFF}"
+)
 
 
 def joined(content: bytes) -> dict[str, Any] | Failure | None:
-    """The reply that the events in ``content`` add up to; None if ``content`` is no stream of events.
+    """Returns the reply that the events in ``content`` add up to; None if ``content`` is no stream of events.
 
-    A stream that breaks off is a Failure: half an answer must not be scored.
+    Returns a Failure if the stream breaks off: half an answer must not be scored.
     """
     if not _BEGINS.match(content):
         return None
@@ -40,7 +43,7 @@ def joined(content: bytes) -> dict[str, Any] | Failure | None:
 
 
 def _events(content: bytes) -> Iterator[bytes]:
-    """The data of each event: its ``data`` lines up to an empty line (HTML standard, section 9.2)."""
+    """Yields the data of each event: its ``data`` lines up to an empty line (HTML standard, section 9.2)."""
     lines: list[bytes] = []
     for line in [*content.splitlines(), b""]:
         if line.startswith(b"data:"):
