@@ -170,7 +170,7 @@ class Desk:
             async for batch in self._api.batches.list(limit=100):
                 if is_of(batch, set_id, file):
                     return _checked(batch)
-                if batch.created_at < since - _CLOCKS_DIFFER:  # the newest come first
+                if (batch.created_at or since) < since - _CLOCKS_DIFFER:  # the newest come first
                     break
             raise LookupError("its list shows none")
 
