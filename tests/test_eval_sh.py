@@ -327,7 +327,7 @@ def test_dry_run_counts_beside_a_dataset_class_that_prints_past_python(checkout:
     ]
     run = run_eval(checkout, *words, "--dry_run", API_KEY="EMPTY", BASE_URL="http://127.0.0.1:9/v1")
     assert run.returncode == 0, outcome_lines(run)
-    assert "  model-a/loud: 1 images to make" in run.stdout
+    assert "  model-a/loud: 1 image to make" in run.stdout
     assert "  model-a/quicktext: 48 images to make" in run.stdout
 
 

@@ -24,7 +24,7 @@ from imageevalkit.benchmark.contract import (
 )
 from imageevalkit.benchmark.question import Answer, JudgeOnHold, JudgeUnusable, Picture, Question
 from imageevalkit.benchmark.thoughts import answer_in, without_thoughts
-from imageevalkit.cell import Cell
+from imageevalkit.cell import Cell, short_path
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.jsonl import JsonlWriter, Shape, Tell, read_if_there, tell_nobody, writer_of
 from imageevalkit.cell.results import standing
@@ -277,7 +277,7 @@ class Interview:
         return (
             f"{counted(hosts.total(), 'answer')} reused from {some(sorted(hosts), ', ')}, and this run asks {here}: "
             "--judge_repeats 100 asks some of them again and compares; to have all asked again, delete "
-            "judgements.jsonl of the cell"
+            f"{short_path(self._cell.judgements)}"
         )
 
     @property

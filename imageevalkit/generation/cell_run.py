@@ -314,7 +314,10 @@ class CellRun:
             words.append(f"{self._refused} refused")
         if self._failed:
             words.append(f"{self._failed} failed")
-            remedies.append(f"the same command tries failed ones again (the last: {self._last_failure})")
+            remedies.append(
+                "the same command tries failed ones again, unless their reason names another remedy "
+                f"(the last: {self._last_failure})"
+            )
         if self._refused:
             remedies.append("--retry_refused sends refused ones again")
         told = f"{counts}, {', '.join(words)}; {', '.join(remedies)}"

@@ -19,7 +19,7 @@ from imageevalkit.errors import ExitStatus, run_main
 from imageevalkit.forecast import SECONDS_OF_AN_IMAGE, Count, Datasets, Estimate, Forecast, tell_forecasts
 from imageevalkit.jobs import GenerateOrder
 from imageevalkit.requests.money import BATCH_PRICE, price_and_estimate, quoted
-from imageevalkit.text import dollars
+from imageevalkit.text import counted, dollars
 
 
 def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
@@ -31,7 +31,7 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
     def forecast(cell: Cell) -> Estimate:
         setting, whole, found = _survey(cell, request, datasets)
         counts = found.counts
-        parts = f"{counts['make']} images to make, {counts['reuse']} to reuse, {counts['repair']} to repair"
+        parts = f"{counted(counts['make'], 'image')} to make, {counts['reuse']} to reuse, {counts['repair']} to repair"
         if refused := counts["refused"]:
             again = " and sent again" if order.retry_refused else ""
             parts += f", {refused} refused before{again}"
