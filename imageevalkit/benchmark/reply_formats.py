@@ -9,6 +9,10 @@ from typing import Any, NamedTuple
 
 _YES_NO = {"yes": 1, "no": 0, "true": 1, "false": 0, "是": 1, "是的": 1, "否": 0, "不是": 0}
 _WORD = re.compile(r"[^\W\d_]+")
+# both answers, as the question offers them: neither is the judge's
+_BOTH = re.compile(
+    r"\b(?:yes ?(?:/|or) ?no|no ?(?:/|or) ?yes|true ?(?:/|or) ?false)\b|是 ?[/或] ?否", re.IGNORECASE
+)
 _ANSWER = (
     r"(?:final |my )?(?:answer|verdict|result|conclusion|judge?ment|response)"
     r"|(?:最终)?(?:答案|回答|结果|结论|判断)"
@@ -18,7 +22,7 @@ _SCORE = r"scores?|grades?|ratings?|value|points|得分|评分|分数|打分"
 _SCALE = r"(?:\((?! ?[\d.]+ ?(?:/ ?[\d.]+ ?)?\))[^()]{0,60}\)|\d+ ?(?:[-–—~至到]|to) ?\d+(?= ?[:=]))?"
 _AFTER_LABEL = rf" ?{_SCALE} ?[:=]? ?[{{\[(]? ?"
 _NUMBER = r"(-?\d+(?:\.\d+)?)(?!\d|\.\d|[eE][-+]?\d)"
-_UPPER = re.compile(rf" ?(?:/|out of|of) ?{_NUMBER}")
+_UPPER = re.compile(rf" ?\(? ?(?:/|out of|of) ?{_NUMBER}")
 _RANGE = re.compile(rf" ?(?:[-–—~至到]|to|through) ?{_NUMBER}")
 _LABELLED_ANSWER = re.compile(
     rf"(?:{_ANSWER})(?: ?(?:is|是|为))? ?{_SCALE} ?[:=] ?(?P<word>[^\W\d_]+)", re.IGNORECASE
@@ -42,7 +46,7 @@ def yes_no_in(reply: str) -> int | None:
     The first word counts, else the last answer with a label ("**Answer:** Yes", "答案：是"). In JSON and tables the
     answer with a label counts, else the only verdict there is.
     """
-    text, values = _plain(reply), list(_labelled(reply))
+    text, values = _BOTH.sub("", _plain(reply)).strip(), list(_labelled(reply))
     word = _WORD.search(text.lower())
     if word and word[0] in _YES_NO and not (values and text.startswith(("{", "["))):
         return _YES_NO[word[0]]
