@@ -158,9 +158,8 @@ class UniGenBench(Benchmark):
         stated = _stated(text, question.data)
         try:
             # quirk: the official program stores them as JSON and reads that as Python, which has no true or null
-            stored = json.dumps(
-                stated, ensure_ascii=not self.is_official
-            )  # half an emoji stops the official program
+            # Half an emoji stops that program: only with ensure_ascii=False does it raise here, too.
+            stored = json.dumps(stated, ensure_ascii=not self.is_official)
             found: dict[str, Any] = ast.literal_eval(stored)
             if not isinstance(found["score"], list):
                 raise ValueError("no list")

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from PIL import Image
 
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question, Sampling, ask
-from imageevalkit.benchmark.thoughts import is_think_tag, opened_by
+from imageevalkit.benchmark.thoughts import LONGEST_TAG, is_think_tag, opened_by
 from imageevalkit.errors import say, suggest
 from imageevalkit.images import CorruptImage
 from imageevalkit.judges.api import by_text, judge_picture
@@ -50,7 +50,6 @@ _TRIAL = ("Is it red?", "What is in the image, and how many are there?")
 _BY_TOKEN = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
 _MOST_TOKENS = 4096  # of a reply whose length the protocol leaves to the endpoint
 _EXTRA = ("repetition_penalty", "chat_template_kwargs")
-_LONGEST_TAG = 8  # tokens of an opening think tag and a line end
 
 
 class UnfitPrompt(Exception):
@@ -318,7 +317,7 @@ class LocalModel:
 
     def _opened_by(self, ids: torch.Tensor) -> str:
         """The opening think tag with which the chat template ends the prompt ``ids``, or an empty text."""
-        return opened_by(self._decoded(ids[-_LONGEST_TAG:], skips_special=False))
+        return opened_by(self._decoded(ids[-LONGEST_TAG:], skips_special=False))
 
     def _generated(self, sampling: Sampling, inputs: Inputs, cache: Any = None, **more: Any) -> Any:
         """What ``generate`` returns as a dictionary; ``more`` goes to it too."""

@@ -113,8 +113,9 @@ class YesNo(PromptFile):
 class Grades(PromptFile):
     """A judge gives each image some ``grades`` (their names), as ``name: number``, in JSON or in a table.
 
-    ``scale`` is the lowest and the highest; a grade that lacks or is beyond it is none. The metrics are the mean of
-    each grade and ``overall``, that of an image's mean grade unless a grade is called so, of all and by group.
+    ``scale`` is the lowest and the highest grade. A reply in which a grade is missing, or off the scale, is unparsed.
+    The metrics are the mean of each grade and ``overall``, over all images and by group. ``overall`` is the mean grade
+    of an image, unless a grade has that name.
     """
 
     headline = ("overall",)

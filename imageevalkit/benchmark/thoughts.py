@@ -18,6 +18,8 @@ NO_ANSWER = f"the reply holds thoughts and no answer: {REMEDY}"
 # Qwen, GLM, DeepSeek and most others; Seed; Kimi; Magistral
 _TAG = re.compile(r"(?i:</?(?:seed:)?think(?:ing)?>)|◁/?think▷|\[/?THINK\]")
 _OPENING = ("<think>", "<thinking>", "<seed:think>", "◁think▷", "[THINK]")
+LONGEST_TAG = 8
+"""Tokens of an opening think tag and a line end, at most."""
 # An empty reply takes the token that ends it. A reply of more tokens has its text elsewhere: in hidden thoughts.
 _MOST_TOKENS_OF_NOTHING = 16
 

@@ -510,7 +510,7 @@ def forget_evaluator(cell: Cell, evaluator: str) -> None:
 
 METRICS = "metrics.json"
 SCRIPT = "script/"
-"""How the id of an evaluator begins that is a benchmark's own script."""
+"""The prefix of an evaluator's id if the evaluator is a script ``eval/<benchmark>.sh``."""
 _REMEDY = 'README, "Add a benchmark"'
 
 

@@ -93,9 +93,8 @@ def evaluate_cell(
             for item, state in states.items()
         ]
     )
-    if (
-        interview.has_lost_answers
-    ):  # else a score of an older version, which took thoughts for answers, would stand
+    if interview.has_lost_answers:
+        # An older version took thoughts for answers: its score must not stand.
         results.forget_evaluator(cell, interview.evaluator.id)
     coverage, why = coverage_of(states, scores, unasked), _why(scores, options.ask)
     judged = f"{coverage.judged} of {coverage.expected} judged"

@@ -309,7 +309,10 @@ class _Session:
         return reply
 
     async def _look_at_template(self, key: str, parameters: Mapping[str, Any]) -> None:
-        """Find out, once, whether the chat template opens thoughts: a first token of them has no tag to know it by."""
+        """Asks the server once whether the chat template opens thoughts.
+
+        A first token does not show it: the opening tag is in the prompt.
+        """
         known, endpoint = self._judge.history.begins_inside, self._engine.endpoint
         async with self._template:
             if key not in known:
@@ -360,7 +363,7 @@ class _Session:
 
 
 def _refused_parameter(error: str, parameters: Collection[str]) -> str:
-    """The one of the request ``parameters`` that an ``error`` of status 400 or 422 is about; empty if it is none."""
+    """Returns the request parameter that an ``error`` of status 400 or 422 names; empty if it names none."""
     said = re.split(r"\bHTTP 4(?:00|22)\b", error, maxsplit=1)[1:]
     words = re.findall(r"\w+", "".join(said))
     needed = ("max_tokens", "max_completion_tokens", "logprobs", "top_logprobs")

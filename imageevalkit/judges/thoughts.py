@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from imageevalkit.benchmark.thoughts import opened_by
+from imageevalkit.benchmark.thoughts import LONGEST_TAG, opened_by
 from imageevalkit.requests.endpoint import Endpoint
 from imageevalkit.requests.replies import list_of, tokens_of
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 _THOUGHT_FIELDS = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks", "thinking")
 _THOUGHT_TYPE = re.compile(r"think|reasoning")
 _TIMEOUT = 30.0  # seconds
-_LONGEST_TAG = 8  # tokens of an opening think tag and a line end
 
 
 def text_of(content: Any) -> str:
@@ -63,7 +62,7 @@ async def opens_thoughts(
     asked = {"chat_template_kwargs": variables} if variables else {}
     try:
         prompt = await posted("/tokenize", {"messages": [{"role": "user", "content": "?"}], **asked})
-        end = await posted("/detokenize", {"tokens": prompt["tokens"][-_LONGEST_TAG:]})
+        end = await posted("/detokenize", {"tokens": prompt["tokens"][-LONGEST_TAG:]})
         return bool(opened_by(end["prompt"]))
     except httpx2.ConnectError:
         return None

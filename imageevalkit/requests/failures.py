@@ -166,7 +166,7 @@ class ErrorBody(NamedTuple):
         return self.message or ", ".join(self.codes)
 
 
-_LOOKED_AT = 10_000  # bytes of a body
+LOOKED_AT = 10_000  # bytes at the start of a body that is no JSON
 LONGEST_MESSAGE = 400  # characters of a provider's words in a log
 # Codes seen from: OpenAI (content_policy_violation, moderation_blocked), Azure (content_filter,
 # ResponsibleAIPolicyViolation), Google (…UNSAFE_GENERATION, PROHIBITED_CONTENT, IMAGE_SAFETY), DashScope
@@ -285,10 +285,10 @@ def in_words(text: str) -> ErrorBody:
 
 
 def page_in(body: bytes) -> str:
-    """The words for the HTML page that ``body`` is; empty if it is none."""
-    beginning_of = body[:_LOOKED_AT].lstrip()
-    error = in_words(beginning_of.decode(errors="replace"))
-    return error.message if error.page and beginning_of.startswith(b"<") else ""
+    """Returns a description of the HTML page in ``body``; empty if ``body`` is no page."""
+    start = body[:LOOKED_AT].lstrip()
+    error = in_words(start.decode(errors="replace"))
+    return error.message if error.page and start.startswith(b"<") else ""
 
 
 def refuses(status: int, error: ErrorBody) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import heapq
 import itertools
 import random
@@ -431,7 +430,7 @@ class Traffic:
         """The limiter of ``endpoint``; of several models the most patient one decides ``max_outage`` (seconds)."""
         with self._one_by_one:  # models load in threads
             if endpoint not in self._limiters:
-                name = hashlib.sha256(endpoint.account.encode()).hexdigest()[:16]
+                name = endpoint.account[:16]
                 slots = shared(Slots, self._folder / name) if self._folder else None
                 self._limiters[endpoint] = Limiter(
                     self.workers, self._per_minute, max_outage, self.lowered, slots

@@ -19,6 +19,7 @@ from imageevalkit.requests.endpoint import NotAllowed
 from imageevalkit.requests.engine import Engine
 from imageevalkit.requests.failures import (
     LONGEST_MESSAGE,
+    LOOKED_AT,
     Failure,
     Kind,
     asked_wait,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_LOOKED_AT = 10_000  # bytes of what is no JSON
 _MOST_TOKENS = 10**12  # more are no count, and no float either where they have hundreds of digits
 # of the counts that a reply tells: a record of its image holds them all
 _MOST_COUNTS = 100
@@ -55,7 +55,7 @@ def read_json(content: bytes, read: Callable[[dict[str, Any]], T | Failure]) -> 
         if isinstance(reply, Failure):
             return reply
         if reply is None:
-            words = in_words(content[:_LOOKED_AT].decode(errors="replace")).message
+            words = in_words(content[:LOOKED_AT].decode(errors="replace")).message
             text = f"the reply is not JSON but {words or 'empty'}"
             return Failure(Kind.TRANSIENT, text, unlike="it is not JSON")
         if not isinstance(reply, dict):
