@@ -207,6 +207,9 @@ class _NodeJob:
         return found
 
     def _is_done(self, key: str) -> bool:
+        """True if this run on Slurm has completed the cell. A script of an export works on all cells each time."""
+        if self._plan.cluster is None:
+            return False
         outcome = read_outcome(self._folder, cell_of(key), self._job.step)
         return outcome is not None and outcome.state in USABLE
 
