@@ -166,7 +166,7 @@ class _NodeJob:
         if not self._claim.is_ours():
             say("another machine has this job now")
             return ExitStatus.TERMINATED
-        has_moved = self._written() > written
+        has_moved = self._written() != written  # files of a batch go when all of it is read
         if job.shard:
             self._gather(locks)
         if self._stopping and (job.always or self._lacks_outcomes()):
@@ -310,7 +310,7 @@ class _NodeJob:
         return ExitStatus.TERMINATED
 
     def _written(self) -> int:
-        """How much has been done: the size of the files that grow by each item."""
+        """The size of all files that change when something is done."""
         size = 0
         for cell in map(cell_of, self._job.owed):
             records = own_file(cell.generation, Shard.of(self._job.shard))
