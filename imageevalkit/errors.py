@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import functools
 import sys
 import traceback
 from collections.abc import Callable, Iterable
@@ -133,6 +134,12 @@ def say(text: str, stream: TextIO | None = None) -> None:
     """
     with contextlib.suppress(OSError):
         print(printable(text), file=stream, flush=True)
+
+
+@functools.cache  # a run parses the same text several times, and may make several plans
+def note_once(text: str) -> None:
+    """Print a note to stderr, the first time that the process calls this with ``text``."""
+    say(f"note: {text}", sys.stderr)
 
 
 class Arguments(argparse.ArgumentParser):

@@ -288,6 +288,9 @@ def _datasets_of_branches() -> tuple[Mapping[str, DatasetSetting], Mapping[str, 
     The file is read, not run: to build each dataset would take long. Benchmarks of our own win over those of the file.
     """
     tree = ast.parse((REPO / "infer/custom_datasets/load_dataset.py").read_bytes())
+    functions = [
+        node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "load_dataset"
+    ]
     modules = {
         alias.asname or alias.name: (f"{'.' * node.level}{node.module}", alias.name)
         for node in ast.walk(tree)
@@ -295,7 +298,8 @@ def _datasets_of_branches() -> tuple[Mapping[str, DatasetSetting], Mapping[str, 
         for alias in node.names
     }
     settings, broken = {}, {}
-    for branch in (node for node in ast.walk(tree) if isinstance(node, ast.If)):
+    nodes = (node for function in functions for node in ast.walk(function))
+    for branch in (node for node in nodes if isinstance(node, ast.If)):
         used = (node.id for part in branch.body for node in ast.walk(part) if isinstance(node, ast.Name))
         module, class_name = next((modules[name] for name in used if name in modules), ("", ""))
         task = next((part for part in module.split(".") if part in TASKS), "")

@@ -93,7 +93,7 @@ def states_of(runs: ApiRuns) -> list[Path]:
 
 def shown(file: Path) -> str:
     """The path of a file of a cell as messages have it."""
-    return str(file).partition("/output/")[1].lstrip("/") + str(file).partition("/output/")[2]
+    return f"output/{str(file).partition('/output/')[2]}"
 
 
 def test_images_come_as_one_batch_at_half_the_price(runs: ApiRuns, server: ImageBatches) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,8 +17,10 @@ import pytest
 
 from imageevalkit.cell import lock_cell, log_root
 from imageevalkit.errors import ExitStatus, UserError
+from imageevalkit.generation import job as generation
 from imageevalkit.jobs import (
     COMPLETE,
+    INCOMPLETE,
     Cluster,
     GenerateOrder,
     Job,
@@ -25,6 +28,7 @@ from imageevalkit.jobs import (
     Plan,
     ReportOrder,
     cell_of,
+    job_words,
     outcome_path,
     stop_path,
     write_outcome,
@@ -484,7 +488,7 @@ def test_a_signal_ends_a_detached_launcher_and_no_job(
     assert len(slurm.there) == len(plan.jobs) and slurm.now < 60
     told = capsys.readouterr().err
     assert f"{number.name}: this launcher ends, and 4 jobs go on in Slurm's queue" in told
-    assert "bash eval.sh --cancel ends them" in told
+    assert "bash eval.sh --cancel ends it" in told
     assert not (Path(plan.run_folder) / "summary.json").exists(), "the run has not ended"
 
 
@@ -755,3 +759,28 @@ def test_a_job_drops_the_lock_of_a_result_whose_images_are_there(plan: Plan) -> 
     assert [*again] == [open_.key]
     for fd in (evaluation, *again[open_.key]):
         os.close(fd)
+
+
+def test_a_second_start_leaves_a_result_alone_whose_evaluation_may_have_begun(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no lock of that result. A script of an export completes all results, and has all locks."""
+    write_outcome(Path(plan.run_folder), cell_of(KEYS[0]), "generate", Outcome(INCOMPLETE, "3 of 4 images"))
+    asked = list[list[str]]()
+
+    def run(made: object, keys: Sequence[str]) -> ExitStatus:
+        asked.append([*keys])
+        return ExitStatus.COMPLETE
+
+    monkeypatch.setattr(generation._Generation, "run", run)
+    for cluster_, expected in ((plan.cluster, [KEYS[1]]), (None, [*KEYS])):
+        jobs = [replace(plan.jobs[0], order=GenerateOrder(False, {})), *plan.jobs[1:]]
+        one = replace(plan, jobs=jobs, cluster=cluster_)
+        one.save()
+        monkeypatch.setattr(sys, "argv", ["generate.py", *job_words(one.path, "generate:m")])
+        status = generation.main(dict)
+        assert status == (ExitStatus.INCOMPLETE if cluster_ else ExitStatus.COMPLETE)
+        locks = node_job._NodeJob(one, one.jobs[0])._locks()
+        assert asked.pop() == [*locks] == expected
+        for fds in locks.values():
+            os.close(fds[0])

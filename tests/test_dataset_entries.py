@@ -246,11 +246,16 @@ def load_dataset(dataset_name):
     else:
         raise ValueError(f"unknown dataset {dataset_name}")
     return dataset
+
+
+if __name__ == "__main__":
+    load_dataset("plain")
 """
     )
     listed = run_eval(checkout, "--list")
     assert listed.returncode == 0, listed.stderr
     assert "the branch of 'odd' uses no class that is imported from dataset_cls.t2i" in listed.stdout
+    assert listed.stdout.count("the branch of ") == 1
     words = (
         "--model_names",
         "slow-noise",

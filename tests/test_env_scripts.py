@@ -525,6 +525,7 @@ def test_packages_of_another_python_are_left_out(tmp_path: Path) -> None:
 
 def test_the_entries_of_pythonpath_that_a_python_can_use(tmp_path: Path) -> None:
     (tmp_path / "env/lib/python3.12").mkdir(parents=True)
+    (tmp_path / "env/lib/python3.1").symlink_to("python3.12")  # as conda does
     modules = {
         "code": "model.py",
         "own_extensions": "ops/_C.cpython-310-x86_64-linux-gnu.so",

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from custom_models.load_model import MODEL_SETTINGS
-from imageevalkit.errors import UserError
+from imageevalkit.errors import UserError, note_once
 from imageevalkit.jobs import GenerateOrder, Job, Plan
-from imageevalkit.launch import gpus, planner
+from imageevalkit.launch import gpus
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.options import parse, resolve
 from imageevalkit.launch.planner import make_plan
@@ -127,7 +127,7 @@ def test_an_unknown_name_in_a_map_is_a_note(
     capsys: pytest.CaptureFixture[str], variable: str, name: str, says: str
 ) -> None:
     """The config.sh of another toolkit has benchmarks that this one lacks: a run that does not ask for them starts."""
-    planner._note.cache_clear()
+    note_once.cache_clear()
     assert _plan("diffusers", (), {variable: {name: ""}}, {}).jobs
     told = capsys.readouterr().err
     assert told.startswith(f"note: {variable} in config.sh names {says}") if says else not told

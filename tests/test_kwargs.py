@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from imageevalkit.errors import UserError
-from imageevalkit.launch import config
+from imageevalkit.errors import UserError, note_once
 from imageevalkit.launch.config import parse_kwargs, parse_kwargses
 
 
@@ -88,13 +87,13 @@ def test_errors_are_one_line(text: str, models: int, says: str) -> None:
 def test_punctuation_of_an_input_method_is_named(
     capsys: pytest.CaptureFixture[str], text: str, says: str
 ) -> None:
-    config._note.cache_clear()
+    note_once.cache_clear()
     parse_kwargs(text)
     assert capsys.readouterr().err == f"note: custom_model_kwargses: {says}\n"
 
 
 def test_punctuation_within_quotes_is_meant(capsys: pytest.CaptureFixture[str]) -> None:
-    config._note.cache_clear()
+    note_once.cache_clear()
     assert parse_kwargs('negative_prompt="模糊，低质量"') == {"negative_prompt": "模糊，低质量"}
     assert capsys.readouterr().err == ""
 

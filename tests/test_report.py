@@ -178,6 +178,7 @@ def test_a_broken_result_is_listed_and_harms_no_other_cell(text: str, reason: st
     broken = write_cell("broken", "text", THREE, score(0.9))
     broken.result.write_text(text)
     assert main([]) == ExitStatus.FAILED
+    assert make_report(Asked(["good/text"])) == ExitStatus.COMPLETE, "a run of another result"
     assert [row["model"] for row in csv_rows()] == ["good"]
     listed = [x for x in (output_root() / "leaderboard.md").read_text().splitlines() if "- broken/text" in x]
     assert len(listed) == 1
@@ -548,6 +549,10 @@ def test_the_mean_over_benchmarks_is_of_whole_scores_on_all_of_them() -> None:
     site = reported()
     means = {model["name"]: model["overall"] for model in site.index["models"]}
     assert means == {"whole": 0.5, "tried": None, "easy-only": None}
+    assert site.index["mean"]["of"] == [f"{name}@qwen2.5-vl-7b" for name in ("easy", "hard")]
+    assert [*site.index["mean"]["leftOut"]] == [
+        f"{name}@qwen2.5-vl-7b (first 40 items)" for name in ("easy", "hard")
+    ]
 
 
 def write_two_models() -> None:
@@ -596,7 +601,7 @@ def test_models_are_in_the_order_of_the_mean_in_every_format(capsys: pytest.Capt
         "toy@qwen2.5-vl-7b": "fewer than 30 items",
         "own@script/0123456789ab": "a script's own result",
         "read@ppocr-v4": "no official evaluator",
-        "tried@qwen2.5-vl-7b": "not all items",
+        "tried@qwen2.5-vl-7b (first 40 items)": "not all items",
     }
     assert site.index["mean"] == {"of": ["easy@qwen2.5-vl-7b", "hard@qwen2.5-vl-7b"], "leftOut": left_out}
     for name, why in left_out.items():

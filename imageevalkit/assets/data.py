@@ -71,12 +71,11 @@ def fetch(files: BenchmarkFiles, mirror: Path | None) -> list[str]:
     """Get what a benchmark lacks from ``mirror`` or the internet; return what could not be got."""
     name, local = files.benchmark, files.local
     for asset in local:
-        if (
-            isinstance(asset, PromptsAsset)
-            and (old := asset.place(files.folder)) != files.folder / asset.path
-        ):
-            (files.folder / asset.path).parent.mkdir(exist_ok=True)
-            old.replace(files.folder / asset.path)
+        if isinstance(asset, PromptsAsset):
+            new, now = files.folder / asset.path, asset.place(files.folder)
+            if now != new:  # an earlier version put it there
+                new.parent.mkdir(exist_ok=True)
+                now.replace(new)
     wrong = [asset for asset in local if asset.problem(files.folder, hashes=True)]
     with tqdm(total=sum(map(_size, wrong)), desc=name, unit="B", unit_scale=True, disable=None) as bar:
 

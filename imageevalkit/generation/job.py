@@ -60,10 +60,12 @@ def main(load_model: Callable[[Mapping[str, Any]], Any]) -> ExitStatus:
     several = len({cell_of(key).model for key in job.cells}) > 1
     if several and int(os.environ.get(ATTEMPT_ENV, "1")) > 1:
         return generation.one_by_one()
+    done = generation.done_before()
+    keys = [key for key in job.cells if key not in done]
     try:
-        return generation.run(job.cells)
+        return worst([generation.run(keys), *(STATUS_OF_STATE[outcome.state] for outcome in done.values())])
     except UserError as error:
-        for key in job.cells:
+        for key in keys:
             generation.leave(cell_of(key), Outcome(FAILED, one_line(error)))
         return ExitStatus.FAILED
 
@@ -91,6 +93,16 @@ class _Generation:
 
     def _left(self, key: str, step: str = "") -> Outcome | None:
         return read_outcome(self._folder, cell_of(key), step or self.job.step)
+
+    def done_before(self) -> dict[str, Outcome]:
+        """The usable outcomes of earlier starts of the job on Slurm, by cell.
+
+        The job has no locks of these cells: their evaluations may have started on other nodes.
+        """
+        if self.plan.cluster is None:
+            return {}
+        found = {key: outcome for key in self.job.cells if (outcome := self._left(key))}
+        return {key: outcome for key, outcome in found.items() if outcome.state in USABLE}
 
     def one_by_one(self) -> ExitStatus:
         """Each model in a process of its own: the one they shared was ended, perhaps by the code of one of them."""

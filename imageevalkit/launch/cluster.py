@@ -517,7 +517,7 @@ class _Run:
             self._start_early()
 
     def _take_in(self, there: Mapping[str, Queued]) -> None:
-        """Takes in what the queue says of the submitted jobs, and what those have left that are not in it."""
+        """Reads the states of the submitted jobs from the queue, and the reports of jobs that have left it."""
         now = self._now()
         for one in list(self._active):
             queued = there.get(one.id)
@@ -555,7 +555,7 @@ class _Run:
                 )
 
     def _start_early(self) -> None:
-        """Lets evaluations start whose own images are there, while others of the same model are made."""
+        """Lets an evaluation start if its own images exist, while the model makes images of other benchmarks."""
         waiting = (one for one in self._active if (one.state, one.reason) == ("PENDING", "Dependency"))
         early = [
             one.id
@@ -563,7 +563,8 @@ class _Run:
             if not one.job.always and self._ledger.verdict(one.job).ready and not self._others_at(one.job)
         ]
         if early:
-            with contextlib.suppress(SlurmFailed):  # then they start when the job before them has ended
+            # else they start when the job before them has ended
+            with contextlib.suppress(SlurmFailed, UserError):
                 self._slurm.start_early(early)
 
     def _find_those_of_silence(self, there: Mapping[str, Queued]) -> None:
@@ -610,7 +611,7 @@ class _Run:
         self._put_back([one, *behind])
 
     def _put_back(self, those: Sequence[_Submitted]) -> None:
-        """Have ``those`` jobs submitted again."""
+        """Puts ``those`` jobs back among the pending ones, which are submitted in order."""
         for one in those:
             self._active.remove(one)
             self._old_ids.add(one.id)
@@ -694,7 +695,9 @@ class _Run:
         )
         if late := len(self._pending):
             text += f"; {counted(late, 'more job')} not submitted yet"
-        self._display.tell("stopping", f"{text}. The same command goes on; bash eval.sh --cancel ends them")
+        self._display.tell(
+            "stopping", f"{text}. The same command resumes the run; bash eval.sh --cancel ends it"
+        )
         return RunSummary(ExitStatus.TERMINATED, self._now() - self._began, [], [])
 
     def _cancel(self) -> None:

@@ -6,7 +6,6 @@ Settings that a user gives are sets by ``;`` and pairs by ``,``; names and types
 from __future__ import annotations
 
 import ast
-import functools
 import json
 import os
 import re
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from imageevalkit.cell import REPO
-from imageevalkit.errors import UserError, say, suggest
+from imageevalkit.errors import UserError, note_once, say, suggest
 from imageevalkit.machine import LEAST, require
 from imageevalkit.secrets import holds_secret, redact
 
@@ -181,7 +180,7 @@ def parse_kwargs(text: str, where: str = _KWARGSES) -> dict[str, Any]:
             raise UserError(f"{where}: '{name}' is given twice")
         kwargs[name] = _value(value.strip())
         if not value.strip().startswith(('"', "'")) and (found := _lookalike(value)):
-            _note(f"{where}: the value of '{name}' is {value.strip()!r}{found}")
+            note_once(f"{where}: the value of '{name}' is {value.strip()!r}{found}")
         _check_no_secret(name, kwargs[name], where)
     return kwargs
 
@@ -190,11 +189,6 @@ def _lookalike(text: str) -> str:
     """Words on the first character of ``text`` that only looks like a separator, quote or bracket; empty: none does."""
     char = next((char for char in text if char in _LOOKALIKES), "")
     return f"; '{char}' is not '{_LOOKALIKES[char]}'" if char else ""
-
-
-@functools.cache  # once, however often the same text is parsed
-def _note(text: str) -> None:
-    say(f"note: {text}", sys.stderr)
 
 
 def _check_no_secret(name: str, value: Any, where: str) -> None:

@@ -256,11 +256,12 @@ def _parts(running: RunningJob, pace: Pace) -> list[str]:
 
 
 def print_repeats(plan: Plan) -> None:
-    """Print what the jobs found that ask judges again after all others; no cell has a line of theirs."""
+    """Print the results of the jobs that ask judges again after all others: the table of cells has none of them."""
     for job in plan.jobs:
         if job.always and isinstance(job.order, EvaluateOrder):
             lines = [line for line in tail_of(Path(job.logs[0])) if line and not line.startswith(LOG_HEADER)]
-            say(f"{job.name}: {lines[-1] if lines else 'it has not been run'}")
+            if lines:
+                say(f"{job.name}: {lines[-1]}")
 
 
 def print_report(plan: Plan) -> None:

@@ -166,7 +166,7 @@ class _NodeJob:
         if not self._claim.is_ours():
             say("another machine has this job now")
             return ExitStatus.TERMINATED
-        has_moved = self._written() > written
+        has_moved = self._written() != written  # files of a batch go when all of it is read
         if job.shard:
             self._gather(locks)
         if self._stopping and (job.always or self._lacks_outcomes()):
@@ -207,6 +207,9 @@ class _NodeJob:
         return found
 
     def _is_done(self, key: str) -> bool:
+        """True if this run on Slurm has completed the cell. A script of an export works on all cells each time."""
+        if self._plan.cluster is None:
+            return False
         outcome = read_outcome(self._folder, cell_of(key), self._job.step)
         return outcome is not None and outcome.state in USABLE
 
@@ -307,7 +310,7 @@ class _NodeJob:
         return ExitStatus.TERMINATED
 
     def _written(self) -> int:
-        """How much has been done: the size of the files that grow by each item."""
+        """The size of all files that change when something is done."""
         size = 0
         for cell in map(cell_of, self._job.owed):
             records = own_file(cell.generation, Shard.of(self._job.shard))

@@ -35,14 +35,10 @@ class NodeFaults:
         if node := self._first.pop(job, ""):
             self._failed[node] += 1
 
-    def node_of(self, job: str) -> str:
-        """The node that failed ``job`` before; empty: none did."""
-        return self._first.get(job, "")
-
     def words(self, job: str, words: Sequence[str]) -> list[str]:
-        """The options ``words`` of sbatch, which exclude the nodes that must not have ``job``, too."""
-        nodes = {node for node, count in self._failed.items() if count >= _PROOFS} | {self.node_of(job)}
-        if not (excluded := sorted(nodes - {""})):
+        """Returns the options ``words`` of sbatch, with an --exclude of the nodes that must not get ``job``."""
+        nodes = {node for node, count in self._failed.items() if count >= _PROOFS}
+        if not (excluded := sorted(nodes | {self._first[job]} if job in self._first else nodes)):
             return list(words)
         options = argparse.ArgumentParser(add_help=False)
         options.add_argument("-x", "--exclude", action="append", default=[])

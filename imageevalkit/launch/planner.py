@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import os
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,7 +12,7 @@ from imageevalkit.cell import Cell, log_root, output_root
 from imageevalkit.cell.items import MODEL_NAME_MARK
 from imageevalkit.cell.records import OF_IMAGES
 from imageevalkit.cell.shards import FOLDER
-from imageevalkit.errors import CellFailure, UserError, say, suggest
+from imageevalkit.errors import CellFailure, UserError, note_once, suggest
 from imageevalkit.jobs import Cluster, Job, Plan
 from imageevalkit.launch import slurm
 from imageevalkit.launch.benchmarks import BenchmarkChoice, choose_benchmark
@@ -206,11 +204,6 @@ def _check_images_of(model: str) -> None:
         )
 
 
-@functools.cache  # once, however many plans a process makes
-def _note(text: str) -> None:
-    say(f"note: {text}", sys.stderr)
-
-
 def _check_maps(options: Options, config: Config) -> None:
     """Say which names in the maps of config.sh are unknown and look like a slip.
 
@@ -234,10 +227,10 @@ def _check_maps(options: Options, config: Config) -> None:
     for variable, (what, names) in known.items():
         for name in config.map(variable):
             if name not in names and (near := suggest(name, names)):
-                _note(f"{variable} in config.sh names unknown {what} '{name}'{near}")
+                note_once(f"{variable} in config.sh names unknown {what} '{name}'{near}")
     for judge in config.map("JUDGE_KWARGS_MAP"):
         if judge not in judges and ":" not in judge:
-            _note(
+            note_once(
                 f"JUDGE_KWARGS_MAP in config.sh names unknown judge '{judge}'{suggest(judge, judges)}; "
                 "a judge that is not registered is written backend:model"
             )

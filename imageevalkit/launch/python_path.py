@@ -16,28 +16,24 @@ def usable_paths(paths: str, program: str | Path) -> list[str]:
 
     Such packages would hide those of the program's own environment, and fail to import.
     """
-    # a venv and a conda environment have one such folder, named after their Python
+    # a venv and a conda environment have such a folder, named after their Python; conda links python3.1 to it
     folders = Path(program).parent.parent.glob("lib/python3.*")
-    version = next((folder.name.removeprefix("python") for folder in folders), "")
-    return [
-        entry for entry in paths.split(os.pathsep) if entry and _made_for(entry, version) in ("", version)
-    ]
+    own = {folder.resolve().name.removeprefix("python") for folder in folders}
+    entries = filter(None, paths.split(os.pathsep))
+    return [entry for entry in entries if not own or not (made_for := _made_for(entry)) or own & made_for]
 
 
-def _made_for(entry: str, version: str) -> str:
-    """The version of the Python that the packages in the folder ``entry`` are for. Empty: any, or it holds none."""
-    if not version:
-        return ""
+def _made_for(entry: str) -> set[str]:
+    """The versions of Python that the packages in the folder ``entry`` are for; empty: any, or it holds none."""
     if named := _VERSION_IN_PATH.search(entry):
-        return named[1]
+        return {named[1]}
     folder = Path(entry)
     if not any(folder.glob("*.dist-info")):
-        return ""
+        return set()
     compiled = (module for pattern in ("*.so", "*/*.so") for module in folder.glob(pattern))
-    versions = {
+    return {
         ".".join(found.groups()) for module in compiled if (found := _VERSION_IN_MODULE.search(module.name))
     }
-    return version if version in versions else next(iter(versions), "")
 
 
 def main() -> None:

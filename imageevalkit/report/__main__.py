@@ -59,8 +59,8 @@ def make_report(
     asked: Asked, plan: Plan | None = None, megabytes: float = REPORT_MB, sort_by: Sequence[str] = ()
 ) -> ExitStatus:
     """Write every report file and print the table of the cells asked for, else of all; cells that failed in the run of
-    ``plan`` show no score. The status is FAILED if a result cannot be read, or relations that the run asks for cannot
-    be computed; all others are reported.
+    ``plan`` show no score. The status is FAILED if one of these results cannot be read, or relations that the run asks
+    for cannot be computed; all others are reported.
 
     What cannot be read is one line each, here and in the files.
 
@@ -97,7 +97,8 @@ def make_report(
         raise _not_written(error, output_root()) from error
     # what failed is the last word
     show("\n".join([*(f"report: {path}" for path in paths), *map(plain, asked.refused)]))
-    return ExitStatus.FAILED if asked.refused or unknown else _status_of(found)
+    own = [cell for cell in found if not wanted or cell.key in wanted]
+    return ExitStatus.FAILED if asked.refused or unknown else _status_of(own)
 
 
 def report_of(
@@ -136,6 +137,8 @@ def report_of(
 
 def _unknown_columns(cells: Iterable[CellReport], ranks: Ranks) -> list[str]:
     """A line for each name of --sort_by that no column has."""
+    if not ranks.sort_by:
+        return []
     board = grid([cell.result for cell in cells if cell.result], ranks)
     known = f"columns are {', '.join(board.labels)}" if board.labels else "there is no result"
     return [f"--sort_by: no benchmark or column is called '{word}'; {known}" for word in board.mean.unknown]

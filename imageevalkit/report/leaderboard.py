@@ -294,7 +294,7 @@ def mean_of(results: Sequence[Result], sort_by: Sequence[str] = ()) -> Mean:
             known_words |= {word for words in of_metric.values() for word in words}
             names = [name for name, words in of_metric.items() if words]
         elif why := _why_not_in_mean(board, members):
-            left_out.setdefault(f"{board.benchmark}@{board.evaluator}", why)
+            left_out.setdefault(board.label("", with_version=False), why)
             continue
         known = dict[str, float]()
         for result in members if names else ():
