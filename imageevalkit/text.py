@@ -45,13 +45,10 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
-_MOST_NAMED = 5
-
-
-def some(words: Sequence[str], separator: str = "; ", more: str = "") -> str:
-    """Returns the first five of ``words``, joined, and how many there are besides; ``more`` ends that."""
-    left = len(words) - _MOST_NAMED
-    named = separator.join(words[:_MOST_NAMED])
+def some(words: Sequence[str], separator: str = "; ", more: str = "", most: int = 5) -> str:
+    """Returns the first words, ``most`` of them, joined; then how many there are besides, and ``more``."""
+    left = len(words) - most
+    named = separator.join(words[:most])
     return f"{named}{separator}and {left} more{more}" if left > 0 else named
 
 

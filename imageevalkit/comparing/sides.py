@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,9 +14,9 @@ from imageevalkit.errors import UserError, suggest
 from imageevalkit.metrics import grouped
 from imageevalkit.report.collect import cells_there
 from imageevalkit.statistics.comparison import Measured
+from imageevalkit.text import some
 
 FOLDER, MODEL, CELL = "a folder of results", "a model", "a cell"
-_MOST_NAMED = 8
 
 
 class Side(NamedTuple):
@@ -140,7 +140,7 @@ def _by_name(word: str, path: Path, known: Sequence[Cell], tell: Tell) -> Side:
     if at_path:
         return _by_path(word, path, tell)
     names = dict.fromkeys([*(one.model for one in known), *(one.key for one in known)])
-    there = f"{short_path(output_root())} has {_few(dict.fromkeys(one.model for one in known))}"
+    there = f"{short_path(output_root())} has {some([*dict.fromkeys(one.model for one in known)], ', ')}"
     raise UserError(
         f"'{word}' is no model, cell or folder with results{suggest(word.partition('@')[0], names)}; "
         f"{there if known else f'{short_path(output_root())} has no results'}"
@@ -178,15 +178,11 @@ def _chosen(side: Side, evaluator: str) -> Side:
     if len(meant) != 1:
         what = "is more than one evaluator" if meant else "is no evaluator"
         near = "" if meant else suggest(evaluator, ids)
-        raise UserError(f"'{evaluator}' in '{side.name}' {what}{near}; there are {_few(meant or ids)}")
+        raise UserError(
+            f"'{evaluator}' in '{side.name}' {what}{near}; there are {some([*(meant or ids)], ', ')}"
+        )
     of_it = {key: [one for one in all_ if one.evaluator == meant[0]] for key, all_ in side.results.items()}
     return Side(side.name, side.kind, {key: one for key, one in of_it.items() if one}, meant[0])
-
-
-def _few(names: Iterable[str]) -> str:
-    names = list(names)
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return f"{', '.join(names[:_MOST_NAMED])}{more}"
 
 
 # ---- which results may be compared
@@ -198,8 +194,8 @@ def pairs_of(one: Side, other: Side, tell: Tell) -> list[Pair]:
     keys = [key for key in one.results if key in other.results]
     if not keys:
         raise UserError(
-            f"'{one.name}' and '{other.name}' have nothing in common: results of {_few(one.results)}; "
-            f"of {_few(other.results)}"
+            f"'{one.name}' and '{other.name}' have nothing in common: results of {some([*one.results], ', ')}; "
+            f"of {some([*other.results], ', ')}"
         )
     found, reasons = [], []
     for key in keys:
@@ -210,7 +206,7 @@ def pairs_of(one: Side, other: Side, tell: Tell) -> list[Pair]:
             found.append(pair)
     for side, lacks in ((one, other), (other, one)):
         if alone := [key for key in side.results if key not in lacks.results]:
-            reasons.append(f"only '{side.name}' has {_few(alone)}")
+            reasons.append(f"only '{side.name}' has {some([*alone], ', ')}")
     if not found:
         raise UserError("; ".join(reasons))
     for line in reasons:

@@ -12,12 +12,12 @@ from imageevalkit.cell import Checkpoint, checkpoint_of
 from imageevalkit.errors import UserError
 from imageevalkit.launch.models import entry_name, model_tasks
 from imageevalkit.launch.options import Options
+from imageevalkit.text import some
 
 LORA, DENOISER = "lora", "denoiser"
 WEIGHTS = (LORA, DENOISER, "model_path")
 """The kwargs of a model that may be a folder of checkpoints."""
 _NAMES = "checkpoint-1000, step_1000 or 1000"
-_MOST_NAMED = 8
 
 
 def with_checkpoints(options: Options) -> dict[str, dict[str, Any]]:
@@ -98,8 +98,6 @@ def _no_such(checkpoint: Checkpoint, places: Mapping[str, Path]) -> str:
             f'(--custom_model_kwargses "model_path=DIR"), with {_NAMES} in it'
         )
     there = [str(step) for key, folder in places.items() for step in steps_in(folder, key == LORA)]
-    shown = ", ".join(there[:_MOST_NAMED]) + f" and {len(there) - _MOST_NAMED} more" * (
-        len(there) > _MOST_NAMED
-    )
+    shown = some(there, ", ")
     where = " and ".join(map(str, places.values()))
     return f"there is no checkpoint of step {checkpoint.step} in {where} (there: {shown or f'none, as {_NAMES}'})"

@@ -22,15 +22,11 @@ _LEGEND = (
     f"{YES}: it is here · {NO}: it is missing · {NOTHING}: none is needed",
     f"{LATER}: the first run downloads it, or bash utils/prefetch.sh before",
 )
-_HOW = {
-    "weights of a model": "bash utils/prefetch.sh --model_names NAME",
-    "data and weights of a benchmark": "bash utils/prefetch.sh --ds_names NAME",
-}
 
 
 @dataclass
 class _Row:
-    """A line of a table: ``problem`` explains, on a line of its own, why the thing cannot be used at all."""
+    """A line of a table. ``problem`` is why the model or benchmark cannot be used at all; it has a line of its own."""
 
     name: str
     task: str
@@ -45,7 +41,7 @@ class _Row:
 
 @dataclass
 class _Remedies:
-    """How to get what is missing: names by the kind of remedy and its command."""
+    """How to get what is missing: names of models and benchmarks, by the kind of remedy and its command."""
 
     found: dict[tuple[str, str], list[str]] = field(default_factory=dict)
 
@@ -127,12 +123,15 @@ def _model(config: Config, name: str, tasks: Sequence[str], remedies: _Remedies)
     except (UserError, CellFailure) as error:
         row.problem = str(error)
     if row.weights == NO:
-        remedies.add("weights of a model", _HOW["weights of a model"], name)
+        remedies.add("weights of a model", "bash utils/prefetch.sh --model_names NAME", name)
     return row
 
 
 def _environment(name: str, needed: Iterable[tuple[str, str, str]], remedies: _Remedies) -> str:
-    """Whether all environments are here that are ``needed``: names, a program in them, and how they are built."""
+    """Returns YES if all environments exist that are ``needed``, else NO.
+
+    Each of these has the names in config.sh, a program in the environments, and the options of make_env.sh.
+    """
     state = YES
     for environments, program, build in needed:
         try:
@@ -154,12 +153,12 @@ def _weights(assets: Iterable[Needed]) -> str:
 def _weights_of(asset: Needed) -> str:
     if not check_asset(asset, hashes=False).problems:
         return YES
-    # libraries download what is on the hub themselves
+    # libraries download from the hub themselves
     return LATER if isinstance(asset, HubAsset) and not is_offline() else NO
 
 
 def _key(name: str, kwargs: Mapping[str, object], remedies: _Remedies) -> str:
-    """Whether the key of an endpoint is set. Raises UserError: the endpoint is malformed."""
+    """Returns YES if the key of an endpoint is set, else NO. Raises UserError: the endpoint is malformed."""
     endpoint = Endpoint.of(kwargs, needs_key=False)
     if endpoint.key:
         return YES
@@ -185,8 +184,7 @@ def _benchmark(config: Config, name: str, task: str, remedies: _Remedies) -> _Ro
     except (UserError, CellFailure) as error:
         row.problem = str(error)
     if NO in (row.data, row.weights):
-        kind = "data and weights of a benchmark"
-        remedies.add(kind, _HOW[kind], name)
+        remedies.add("data and weights of a benchmark", "bash utils/prefetch.sh --ds_names NAME", name)
     return row
 
 

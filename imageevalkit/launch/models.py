@@ -23,6 +23,7 @@ from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.requests.endpoint import Endpoint
 from imageevalkit.requests.engine import RequestSettings
 from imageevalkit.requests.money import price_and_estimate
+from imageevalkit.text import some
 
 if TYPE_CHECKING:
     from imageevalkit.launch.options import Options
@@ -41,7 +42,6 @@ _KEYS: dict[str, tuple[Any, str]] = {
 }
 """What an entry has, and of what kind."""
 _GENERATES = re.compile(r"\b(generate|generate_async|__getattr__)\b")
-_NAMED = 5  # models of a class that makes images
 _GUIDE = '"Add a model" in README.md shows one'
 
 
@@ -173,11 +173,7 @@ def makers(settings: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]
     for model, by_task in settings.items():
         for setting in by_task.values():
             models.setdefault(maker_of(setting), {})[model] = None
-    return [
-        f"images by {maker}: {', '.join(list(names)[:_NAMED])}"
-        + f" and {len(names) - _NAMED} more" * (len(names) > _NAMED)
-        for maker, names in models.items()
-    ]
+    return [f"images by {maker}: {some([*names], ', ')}" for maker, names in models.items()]
 
 
 def check_model(name: str, task: str) -> None:

@@ -12,7 +12,7 @@ _VERSION_IN_MODULE = re.compile(r"\.cpython-(\d)(\d+)")
 
 
 def usable_paths(paths: str, program: str | Path) -> list[str]:
-    """The entries of ``paths`` (a PYTHONPATH) without packages that were installed for another Python than ``program``.
+    """Returns the entries of the PYTHONPATH ``paths`` without packages installed for another Python than ``program``.
 
     Such packages would hide those of the program's own environment, and fail to import.
     """

@@ -239,12 +239,12 @@ def words_for_size(job: Job, words: Iterable[str]) -> list[str]:
     if job.gpus_at_most and not any(map(_ASKS_FOR_GPUS.match, words)):
         size.append(f"--gpus-per-node={job.gpus_at_most}")
     if not any(map(_ASKS_FOR_CPUS.match, words)):
-        size.append(f"--cpus-per-task={_CPUS[job.light or job.always] * _replicas(job)}")
+        size.append(f"--cpus-per-task={_CPUS[job.light or job.always] * replicas_of(job)}")
     return size
 
 
-def _replicas(job: Job) -> int:
-    """How many copies of its model the job may run at once."""
+def replicas_of(job: Job) -> int:
+    """Returns how many copies of its model the job may run at once."""
     if job.gpus:
         return job.gpus_at_most // job.gpus
     order = job.order

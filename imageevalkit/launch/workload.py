@@ -27,7 +27,7 @@ from imageevalkit.jobs import (
     cell_of,
 )
 from imageevalkit.launch.process import DRIVER_PYTHON, python_of, with_our_paths
-from imageevalkit.launch.slurm import words_for_size
+from imageevalkit.launch.slurm import replicas_of, words_for_size
 from imageevalkit.machine import available_cores
 from imageevalkit.secrets import environ_with
 from imageevalkit.text import counted, dollars, some
@@ -125,9 +125,7 @@ def describe(plan: Plan) -> tuple[str, ExitStatus]:
         for request in requests[job.name]:
             for cell, (estimate, was_counted) in zip(request.text["cells"], request.told, strict=True):
                 found = Estimate(*estimate)
-                # copies of a local model share its images
-                copies = max(1, job.gpus_at_most // job.gpus) if job.gpus else 1
-                estimates.append(found._replace(seconds=found.seconds / copies))
+                estimates.append(found._replace(seconds=found.seconds / replicas_of(job)))
                 lines.append(f"  {cell}: {found.text}")
                 status = status if was_counted else ExitStatus.FAILED
     blocked: dict[str, list[str]] = {}

@@ -12,7 +12,7 @@ from imageevalkit.cell import Cell, by_name
 from imageevalkit.cell.results import DRIFTED, METRICS, SCRIPT, Coverage, Metric, Result
 from imageevalkit.metrics import FEWEST_PROMPTS, grouped
 from imageevalkit.report.collect import STALE, CellReport
-from imageevalkit.text import columns_of, counted, decimals, fit, spreadsheet_text
+from imageevalkit.text import columns_of, counted, decimals, fit, some, spreadsheet_text
 
 COVERAGE_COLUMNS = tuple(each.name for each in fields(Coverage))
 CSV_COLUMNS = (
@@ -508,8 +508,7 @@ def format_table(results: Sequence[Result], width: int, ranks: Ranks | None = No
 
 def _few(noted: Sequence[tuple[str, str]]) -> str:
     """Whose note it is, which is shown once."""
-    more = f" and {len(noted) - _MOST_NAMED} more" if len(noted) > _MOST_NAMED else ""
-    return ", ".join(name for _, name in noted[:_MOST_NAMED]) + more
+    return some([name for _, name in noted], ", ", most=_MOST_NAMED)
 
 
 def _row(figure: Figure, beside: str) -> list[str]:

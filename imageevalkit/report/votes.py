@@ -17,7 +17,7 @@ from imageevalkit.report.collect import STALE, CellReport
 from imageevalkit.report.leaderboard import boards, headline_of
 from imageevalkit.secrets import one_line
 from imageevalkit.statistics.votes import FEWEST_VOTERS, TIE, Table, Vote, rate
-from imageevalkit.text import counted
+from imageevalkit.text import counted, some
 
 FORMAT = "imageevalkit-votes/1"
 _VOTE = Shape[dict[str, Any]](
@@ -28,7 +28,6 @@ _VOTE = Shape[dict[str, Any]](
     may={"time": Time, "seconds": float},
 )
 _FILE = Shape[dict[str, Any]](must={"format": str, "votes": list[Any]}, may={"voter": str})
-_MOST_NAMED = 4
 
 
 def read_votes(path: Path) -> list[Vote]:
@@ -120,7 +119,7 @@ def _last_words(votes: Iterable[Vote]) -> list[Vote]:
 
 def _notes(where: str, tables: Sequence[Table]) -> Iterator[str]:
     if len(tables) > 1:
-        groups = "; ".join(_few([row.model for row in one.rows]) for one in tables)
+        groups = "; ".join(some([row.model for row in one.rows], ", ") for one in tables)
         yield (
             f"{where}: no vote connects a model of one group with one of another ({groups}): "
             "ratings of two groups do not compare"
@@ -128,7 +127,7 @@ def _notes(where: str, tables: Sequence[Table]) -> Iterator[str]:
     for held in filter(None, (one.held for one in tables)):
         has = "have" if len(held) > 1 else "has"
         yield (
-            f"{where}: {_few(held)} {has} won or lost all votes against the others: "
+            f"{where}: {some(held, ', ')} {has} won or lost all votes against the others: "
             "only a prior of one tie keeps such ratings finite"
         )
     if few := min((one.voters for one in tables if one.voters < FEWEST_VOTERS), default=0):
@@ -136,11 +135,6 @@ def _notes(where: str, tables: Sequence[Table]) -> Iterator[str]:
             f"{where}: the intervals hold for the {counted(few, 'voter')} alone: "
             f"how voters differ shows with {FEWEST_VOTERS} or more"
         )
-
-
-def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return f"{', '.join(names[:_MOST_NAMED])}{more}"
 
 
 # ---- judges
