@@ -232,7 +232,7 @@ def test_answers_of_another_host_are_reused_and_mentioned_and_repeats_are_told(j
     count = one.asked()
     assert count >= 5 + 2 * len(PROBES)
     line = re.search(
-        r"judge noise: 0 of 5 repeated answers changed, overall ± 0 \((\d+) requests for it, \$(\S+)\)",
+        r"judge noise: 0 of 5 repeated answers changed, overall ± 0 \((\d+) requests, \$(\S+)\)",
         repeated.stdout,
     )
     assert line and int(line[1]) == count and float(line[2]) > 0, repeated.stdout

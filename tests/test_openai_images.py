@@ -145,13 +145,13 @@ def test_variables_of_the_official_client_are_named_where_only_they_are_set(
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     with pytest.raises(
-        ModelUnusable, match="API_KEY is not set: OPENAI_API_KEY is, but nothing here"
+        ModelUnusable, match="API_KEY is not set: OPENAI_API_KEY is, but ImageEvalKit"
     ) as caught:
         t2i()
     assert KEY not in str(caught.value)
     monkeypatch.setenv("API_KEY", KEY)
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
-    with pytest.raises(ModelUnusable, match="BASE_URL is not set: OPENAI_BASE_URL is, but nothing here"):
+    with pytest.raises(ModelUnusable, match="BASE_URL is not set: OPENAI_BASE_URL is, but ImageEvalKit"):
         t2i()
     monkeypatch.setenv("BASE_URL", "https://api.openai.com/v1")
     assert Endpoint.of({}).base_url == "https://api.openai.com/v1"

@@ -188,7 +188,7 @@ class Repeats:
         if not self._asks:
             return ""
         cost = f", {dollars(self._usd)}" if self._usd is not None else ""
-        paid = f"{counted(self._paid, 'request')} for it{cost}"
+        paid = f"{counted(self._paid, 'request')}{cost}"
         if noise is None or not noise.repeated:
             return f"judge noise: no answer was repeated ({paid})"
         errors = [

@@ -239,7 +239,7 @@ class Batches:
         return reply
 
     def _set_of(self, desk: Desk, line_id: str, request: Request) -> _Set:
-        """Returns the set whose batch has, had or will have the request."""
+        """Returns the set of the request: one that was sent before, or the one that is being collected."""
         for one in self._sets:
             if line_id in one.lines:
                 one.follower = one.follower or asyncio.create_task(self._follow(desk, one))

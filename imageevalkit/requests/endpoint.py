@@ -221,7 +221,7 @@ class Endpoint:
         key = os.environ.get(variable, "").strip()
         if not key and needs_key and variable == _KEY_VARIABLE and os.environ.get(_OFFICIAL_KEY, "").strip():
             raise UserError(
-                f"{variable} is not set: {_OFFICIAL_KEY} is, but nothing here reads it; write "
+                f"{variable} is not set: {_OFFICIAL_KEY} is, but ImageEvalKit does not read it; write "
                 f'{variable}="${_OFFICIAL_KEY}" into config.local.sh'
             )
         if not key and needs_key:
@@ -237,7 +237,7 @@ class Endpoint:
         meant = os.environ.get(_OFFICIAL_URL, "").strip().rstrip("/")
         if not place.name and meant not in ("", DEFAULT_BASE_URL):
             raise UserError(  # or the key of another endpoint would be sent to OpenAI
-                f"BASE_URL is not set: {_OFFICIAL_URL} is, but nothing here reads it; write "
+                f"BASE_URL is not set: {_OFFICIAL_URL} is, but ImageEvalKit does not read it; write "
                 f'BASE_URL="${_OFFICIAL_URL}" into config.local.sh, or BASE_URL={DEFAULT_BASE_URL} for OpenAI'
             )
         if not _is_http_url(place.url):
