@@ -22,6 +22,7 @@ from imageevalkit.cell.results import Metric
 from imageevalkit.errors import ExitStatus
 from imageevalkit.jobs import Job, Plan, outcome_path
 from imageevalkit.report.__main__ import make_report
+from imageevalkit.report.collect import collect
 from imageevalkit.report.relations import Asked
 from tests.support.cells import QWEN, Made, write_cell
 from tests.support.checkout import REPO, environ
@@ -41,9 +42,11 @@ def cell() -> Cell:
 
 
 def report(capsys: pytest.CaptureFixture[str], plan: Plan | None = None) -> list[str]:
-    """The lines that the report prints, which has the good cell in every file whatever else there is."""
+    """The lines that the report prints, which has the good cell in every file whatever else there is; its status says
+    whether a result is left out."""
     capsys.readouterr()
-    assert make_report(Asked(), plan) == ExitStatus.COMPLETE
+    status = make_report(Asked(), plan)
+    assert (status == ExitStatus.FAILED) == any(one.is_invalid for one in collect())
     with (output_root() / "leaderboard.csv").open(newline="") as file:
         assert ("good", "0.5") in {(row["model"], row["value"]) for row in csv.DictReader(file)}
     assert "| good |" in (output_root() / "leaderboard.md").read_text()

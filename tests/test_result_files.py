@@ -110,7 +110,9 @@ def test_results_are_the_rows_of_the_leaderboard(output: Path) -> None:
     table = load_results(output)
     assert list(table.columns) == list(rows[0])
     assert [f"{one:.12g}" for one in table.value] == [f"{float(row['value']):.12g}" for row in rows]
-    assert list(table[table.headline].group) == ["b", "a"]
+    # best first
+    assert list(table[table.headline].model) == ["good", "bad"]
+    assert list(table[table.headline].group) == ["a", "b"]
     assert table.headline.dtype == bool and str(table.limit.dtype) == "Int64"
 
 
