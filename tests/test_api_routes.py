@@ -132,7 +132,7 @@ def test_transient_failure_is_retried_and_told(server: ImageServer, fault: str) 
 def test_three_streams_that_break_off_stop_a_model_without_images(server: ImageServer) -> None:
     server.default = "chat_stream_cut"
     with pytest.raises(
-        ModelUnusable, match="3 replies .* without an image, and no image so far: .*breaks off"
+        ModelUnusable, match=r"3 replies .* without an image, and no image so far: .*breaks off"
     ):
         t2i("chat", max_attempts=6).generate("a cat")
     assert len(server.requests) == 3

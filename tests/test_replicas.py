@@ -275,19 +275,19 @@ def test_an_image_that_takes_longer_than_it_may_ends_its_worker_and_fails_at_the
 
 
 def test_the_first_image_of_a_process_and_of_a_batch_size_may_take_longer() -> None:
-    run = Run(item_timeout=1.5)
-    (outcome,) = run((CELL, FakeDataset(5)), batch_size=2, compiles=4.0)
+    run = Run(item_timeout=3.0)
+    (outcome,) = run((CELL, FakeDataset(5)), batch_size=2, compiles=8.0)
     assert outcome == Outcome(COMPLETE, "5 of 5 images")
 
 
 def test_a_first_image_that_hangs_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replicas, "_FIRST_CALL_SECONDS", 3.0)
+    monkeypatch.setattr(replicas, "_FIRST_CALL_SECONDS", 6.0)
     monkeypatch.setattr(replicas, "_FIRST_CALL_FACTOR", 1)
-    run = Run(item_timeout=1.5)
+    run = Run(item_timeout=3.0)
     (outcome,) = run((CELL, FakeDataset(3)), slow_on="prompt 0", slow_seconds=3600.0)
     assert (outcome.state, outcome.message.split(";")[0]) == (INCOMPLETE, "2 of 3 images, 1 failed")
     error = last_records(CELL)["images/00000"].error
-    assert error and error["text"] == "no image within 3 s, the limit of a first call (ITEM_TIMEOUT is 1.5)"
+    assert error and error["text"] == "no image within 6 s, the limit of a first call (ITEM_TIMEOUT is 3)"
 
 
 def test_items_that_hang_cost_no_worker_however_many_they_are(

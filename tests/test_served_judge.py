@@ -94,12 +94,12 @@ def test_all_cells_share_one_server_and_it_is_gone(shared: tuple[Tree, Ended]) -
     for model in ("reference-blank", "reference-noise"):
         for benchmark in ("alpha", "beta"):
             assert tree.state(f"{model}/{benchmark}") == "complete", run.stdout + run.stderr
-            [log] = (tree.checkout / "log" / model).glob(f"{benchmark}_evaluate_*")
+            log = min((tree.checkout / "log" / model).glob(f"{benchmark}_evaluate_*"))  # of the first run
             assert "=== complete" in log.read_text()
     [arguments] = tree.starts
     assert arguments[:4] == ["serve", "org/judge", "--host", "127.0.0.1"]
     assert not marked(tree.marker)
-    [progress] = (tree.checkout / "log/runs").glob("*/progress/evaluate_*")
+    progress = min((tree.checkout / "log/runs").glob("*/progress/evaluate_*"))
     notes = [json.loads(line)["note"] for line in progress.read_text().splitlines()]
     assert "loading judge vllm:org/judge … 0 s" in notes
     assert notes[-1] == ""
@@ -225,7 +225,6 @@ def test_server_that_runs_already_is_asked_without_a_key(tree: Tree) -> None:
         (["--judge_kwargs", "base_url=http://me:hunter22@gpu1/v1"], "", "a URL with a user name or password"),
         (["--judge_kwargs", "start_timeout=soon"], "", "start_timeout must be a number, not 'soon'"),
         (["--judge_kwargs", "gpus=2"], None, "wants 2 GPU(s), but this machine shows 0"),
-        (["--judges", "alpha=vllm:/no/such/judge"], None, "there is no folder /no/such/judge"),
         (["--judge_kwargs", "base_url=gpu1:8000"], "", "base_url must hold a URL like http://host:8000/v1"),
     ],
 )
@@ -239,6 +238,14 @@ def test_mistakes_are_told_before_anything_starts(
     assert run.stderr.count("\n") == 1
     assert "hunter22" not in run.stdout + run.stderr
     assert not (tree.checkout / "log").exists() and not (tree.checkout / "output").exists()
+
+
+def test_a_judge_whose_folder_is_missing_blocks_its_results(tree: Tree) -> None:
+    run = tree.run("reference-blank", "alpha", "--judges", "alpha=vllm:/no/such/judge")
+    assert run.returncode == 1
+    assert "benchmark alpha: judge: there is no /no/such/judge" in run.stdout
+    images = tree.checkout / "output/reference-blank/alpha/images"
+    assert not images.exists(), "no image is made, and paid for, before"
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
@@ -478,35 +477,3 @@ def test_a_difference_of_that_size_is_told_in_four_of_five() -> None:
     assert power is not None
     told = sum((compare(*draw(power.smallest)).p or 1) < 0.05 for _ in range(150))
     assert 0.65 < told / 150 < 0.93
-
-
-# ---- speed
-
-
-def cpu(call: Callable[[], Any]) -> float:
-    """CPU seconds, which other processes of the machine do not lengthen much."""
-    began = time.process_time()
-    call()
-    return time.process_time() - began
-
-
-def test_5000_items_are_compared_in_seconds() -> None:
-    rng = np.random.default_rng(18)
-    a = rng.beta(5, 2, 5000)
-    one, other = measured("a", a), measured("b", np.clip(a + rng.normal(0.003, 0.1, 5000), 0, 1))
-    assert cpu(lambda: compare(one, other)) < 5
-
-
-def test_a_column_of_ten_models_is_ranked_in_a_second() -> None:
-    rng = np.random.default_rng(19)
-    base = rng.beta(5, 2, 1000)
-    column = [measured(f"m{n}", np.clip(base + rng.normal(0.003 * n, 0.1, 1000), 0, 1)) for n in range(10)]
-    assert cpu(lambda: rank_groups(column)) < 4
-
-
-def test_a_column_of_300_models_is_ranked_in_seconds() -> None:
-    rng = np.random.default_rng(21)
-    strength, hard = rng.normal(0.5, 0.3, (300, 1)), rng.normal(0, 0.15, 20)
-    grades = np.round(3 * np.clip(strength + hard + rng.normal(0, 0.1, (300, 20)), 0, 1)) / 3
-    column = [measured(f"m{n}", own) for n, own in enumerate(grades)]
-    assert cpu(lambda: rank_groups(column)) < 8

@@ -205,10 +205,15 @@ class BenchmarkChoice:
         lines = (line for one in self._measurers() for line in registry.measurer_missing(*one))
         return some(list(dict.fromkeys(lines)))
 
-    def missing_weights(self, named: str) -> str:
-        """What else of its evaluators' files is missing, with the command that gets it; ``named``: the user's judge."""
+    def missing_weights(self, named: str, has_paths_here: bool = True) -> str:
+        """Returns one line on the files that its evaluators lack, with the command that gets them; empty if none.
+
+        Args:
+            named: The judge that the user chose.
+            has_paths_here: False if local paths are those of another machine.
+        """
         placed = self.files.placed
-        if problem := missing_path(self.needs.assets):
+        if has_paths_here and (problem := missing_path(self.needs.assets)):
             return f"benchmark {self.name}: judge: {problem}"
         assets = (asset for asset in self.needs.assets if isinstance(asset, HubAsset) or asset in placed)
         options = f"--ds_names {self.name}" + f' --judges "{self.name}={named}"' * bool(named)

@@ -246,8 +246,10 @@ def _block(options: Options, benchmarks: Mapping[str, BenchmarkChoice], blocked:
     for model, kwargs in options.models.items():
         lacks = {}
         if options.makes_images:
+            # the path of an exported plan is another machine's, that of a watched checkpoint is to come
+            is_here = options.launcher != EXPORT and not options.watch
             lacks = {
-                task: missing_of_model(model, task, options.use_api, kwargs, options.launcher != EXPORT)
+                task: missing_of_model(model, task, options.use_api, kwargs, is_here)
                 or lacks_of(model, kwargs)
                 for task in tasks
             }
@@ -276,7 +278,7 @@ def _why_blocked(options: Options, benchmark: BenchmarkChoice) -> str:
         if lacking := benchmark.lacks():
             return lacking
         named = options.judges.get(benchmark.name, "")
-        return benchmark.missing_weights(named) if not options.rescore else ""
+        return "" if options.rescore else benchmark.missing_weights(named, options.launcher != EXPORT)
     except CellFailure as failure:
         return str(failure)
 

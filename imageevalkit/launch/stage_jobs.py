@@ -540,7 +540,7 @@ def _judge_gpus(run: Run, judge: ConfiguredJudge, settings: TransformersSettings
 
 
 def _server(run: Run, judge: ConfiguredJudge, settings: ServerSettings) -> ServeOrder:
-    """The server that this run starts for ``judge``. Raises UserError: its environment, or its folder, is missing."""
+    """The server that this run starts for ``judge``. Raises UserError: its environment is missing."""
     choice, model, takes = judge.choice, judge.model_path, _judge_gpus(run, judge, settings)
     try:
         executable = program_of(judge.environment(run.config), "vllm", f"judge {choice.name}", "--judge vllm")
@@ -548,8 +548,6 @@ def _server(run: Run, judge: ConfiguredJudge, settings: ServerSettings) -> Serve
         raise UserError(
             f"{error}; or name a server that runs already: --judge_kwargs base_url=http://…/v1"
         ) from None
-    if model.startswith(("/", ".", "~")) and not Path(model).is_dir():
-        raise UserError(f"judge '{choice.name}': there is no folder {model}")
     stem = choice.full_name.replace("/", "__").replace(":", "_")
     return ServeOrder(
         judge=choice.full_name,

@@ -33,6 +33,8 @@ _DIGITS = re.compile("([0-9]+)")
 # what nearly all are: in the cell as they stand
 _PLAIN_PATH = re.compile(r"\w[\w-]{0,120}(?:/\w[\w-]{0,120})*(?:\.\w{1,9})?", re.ASCII)
 _OF_A_CELL = {*OF_IMAGES, "result.json"}  # any of them makes a folder one
+# Folders of a cell, which outlive its images; files of other programs in them may be named as ours.
+_WITHIN_A_CELL = {Cell("", "").relations.name, Cell("", "").official.name}
 
 Scores = dict[str, dict[str, Any]]
 
@@ -197,7 +199,8 @@ def _cells(root: Path, tell: Tell) -> Iterator[Cell]:
             continue  # a cell holds images and no further cells
         # a link may lead back up; the output root itself or a model's folder on another disk is one level
         follow = len(relative.parts) < 2
-        shown = [entry for entry in entries if not entry.name.startswith(".")]
+        within = _WITHIN_A_CELL if len(relative.parts) >= 2 else ()
+        shown = [entry for entry in entries if not entry.name.startswith(".") and entry.name not in within]
         folders += [relative / entry.name for entry in shown if _is_folder(entry, follow, tell)]
 
 
