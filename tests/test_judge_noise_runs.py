@@ -104,6 +104,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def judged_runs(prepared: Path) -> Iterator[Judged]:
+    """Runs in a checkout without results: answers of another test would not be asked for again."""
+    shutil.rmtree(prepared / "output", ignore_errors=True)
     with Turning() as server:
         yield Judged(prepared, server)
 
