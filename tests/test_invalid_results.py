@@ -12,6 +12,7 @@ from zipfile import ZIP_LZMA, ZipFile
 
 import pytest
 
+from benchmarks.quicktext.benchmark import QuickText
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.cell.results import read_metrics
 from imageevalkit.comparing.reading import read_all
@@ -172,12 +173,16 @@ def test_a_damaged_member_of_a_baseline_is_one_line(tmp_path: Path) -> None:
         read_all(path, lambda line: None)
 
 
-def test_files_with_a_byte_order_mark_are_read(tmp_path: Path) -> None:
+def test_files_with_a_byte_order_mark_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = write_scored(Cell("a", "text"), VALUES)
     for path in (cell.result, cell.scores, cell.generation):
         path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     [report] = collect(pytest.fail)
     assert report.result and len(report.result.metrics["accuracy"].parts) == 12 and report.recorded == 12
+    monkeypatch.setattr(QuickText, "folder", tmp_path)
+    (tmp_path / "a.json").write_text('["a"]', encoding="utf-8-sig")
+    (tmp_path / "a.jsonl").write_text('{"a": 1}\n', encoding="utf-8-sig")
+    assert (QuickText().read_json("a.json"), QuickText().read_jsonl("a.jsonl")) == (["a"], [{"a": 1}])
     metrics = tmp_path / "metrics.json"
     metrics.write_bytes(b"\xef\xbb\xbf" + b'{"accuracy": 0.5}')
     assert read_metrics(metrics, 12)["accuracy"].value == 0.5

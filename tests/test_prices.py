@@ -249,7 +249,7 @@ def test_a_local_entry_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     local = tmp_path / "prices.local.json"
     monkeypatch.setattr(prices, "LOCAL_PRICES", local)
     models = {"gpt-image-1.5": {"per_image": 0.01}, "seller/some-model": {"per_image": 0.02}}
-    local.write_text(json.dumps({"models": models}))
+    local.write_text(json.dumps({"models": models}), encoding="utf-8-sig")  # as some editors write it
     mine, other, untouched = map(price_of, ("gpt-image-1.5", "seller/some-model", "gpt-image-2"))
     assert mine and mine.per_image == 0.01 and not mine.is_users
     assert other and other.per_image == 0.02

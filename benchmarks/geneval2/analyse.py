@@ -30,7 +30,7 @@ def main() -> ExitStatus:
     path = parser.parse_args().score_data
     records = geneval2.GenEval2().read_jsonl("geneval2_data.jsonl", geneval2.GenEval2.prompt_count)
     try:
-        show(analysis(json.loads(path.read_text(encoding="utf-8")), records))
+        show(analysis(json.loads(path.read_bytes()), records))
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror})") from None
     except ValueError as error:

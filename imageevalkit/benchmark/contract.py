@@ -303,8 +303,8 @@ class Benchmark(ABC):
 
     def _read(self, file: str, parse: Callable[[str], Any], count: int | None = None) -> Any:
         path, where, remedy = self._place(file)
-        # line ends within a text stay
-        with self.content_of(file), path.open(encoding="utf-8", newline="") as opened:
+        # line ends within a text stay; a byte order mark, which some editors write, is no part of it
+        with self.content_of(file), path.open(encoding="utf-8-sig", newline="") as opened:
             content = parse(opened.read())
             if count is not None and len(content) != count:
                 raise CellFailure(f"{where} holds {len(content)} records, not {count}; {remedy}")
@@ -446,8 +446,7 @@ def json_value(answer: Answer, shape: Shape[Any] | None = None) -> Any:
 
 
 def _csv_rows(text: str) -> list[dict[str, str]]:
-    # a byte order mark is no part of the first column's name
-    return list(csv.DictReader(io.StringIO(text.removeprefix("\ufeff"), newline="")))
+    return list(csv.DictReader(io.StringIO(text, newline="")))
 
 
 def _json_lines(text: str) -> list[Any]:

@@ -211,7 +211,7 @@ Time = NewType("Time", str)
 """ISO 8601."""
 _CHECKS = {
     Any: lambda value: True,
-    int: lambda value: is_number(value) and isinstance(value, int),
+    int: lambda value: value.__class__ is int and -_MOST <= value < _MOST,
     float: is_number,
     Time: _is_time,
 }

@@ -199,7 +199,7 @@ def _listed(*tables: Path) -> dict[str, Price]:
         if path != PRICES and not path.exists():
             continue
         try:
-            models = json.loads(path.read_text(encoding="utf-8"))["models"]
+            models = json.loads(path.read_bytes())["models"]
             entries = {name: _entry(entry, path, name) for name, entry in models.items()}
             aliases = {a: entries[name] for name in models for a in models[name].get("aliases", [])}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
