@@ -38,7 +38,8 @@ def is_on_this_machine(url: str) -> bool:
         return False
     with contextlib.suppress(ValueError):
         ip = ipaddress.ip_address(host)
-        ip = getattr(ip, "ipv4_mapped", None) or ip
+        if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped:
+            ip = ip.ipv4_mapped
         return ip.is_loopback or ip.is_unspecified  # 0.0.0.0 is this machine too
     return host == "localhost" or host.endswith(".localhost")
 
