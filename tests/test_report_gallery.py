@@ -296,9 +296,9 @@ def test_enlarging_shows_the_original_and_the_details(page: Browser) -> None:
     page.all(".g-row")[0].find_elements("css selector", ".g-thumb")[2].click()
     [source] = _enlarged(page)
     assert source.startswith("file:") and source.endswith(".png")
-    panel = page.texts(".g-panel")[0]
-    assert "read 59" in panel
-    assert "seed\n43" in panel
+    # the panel is filled when the item's script has been read
+    page.wait(lambda: "read 59" in page.texts(".g-panel")[0])
+    assert "seed\n43" in page.texts(".g-panel")[0]
     page.press(Keys.ARROW_DOWN)
     page.wait(lambda: "read 58" in page.texts(".g-panel")[0])
     page.press(Keys.ESCAPE)
