@@ -296,7 +296,7 @@ def test_a_batch_that_must_wait_for_others_is_on_hold(runs: ApiRuns, server: Ima
     assert runs.run("--batch", limit=3).returncode == 0
 
 
-@pytest.mark.parametrize("how", ["missing", "page"])
+@pytest.mark.parametrize("how", ["missing", "page", "nameless"])
 def test_who_has_no_batch_api_is_told_so(runs: ApiRuns, server: ImageBatches, how: str) -> None:
     setattr(server, how, True)
     run = runs.run("--batch", limit=3)

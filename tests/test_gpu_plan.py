@@ -130,7 +130,9 @@ def test_an_unknown_name_in_a_map_is_a_note(
     note_once.cache_clear()
     assert _plan("diffusers", (), {variable: {name: ""}}, {}).jobs
     told = capsys.readouterr().err
-    assert told.startswith(f"note: {variable} in config.sh names {says}") if says else not told
+    assert (
+        told.startswith(f"note: {variable} (config.sh, config.local.sh) names {says}") if says else not told
+    )
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from benchmarks.quicktext.benchmark import QuickText
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.cell.results import read_metrics
 from imageevalkit.comparing.reading import read_all
+from imageevalkit.comparing.sides import find_sides
 from imageevalkit.errors import CellFailure, ExitStatus, UserError
 from imageevalkit.publishing.folder import publish
 from imageevalkit.report.__main__ import main
@@ -113,6 +114,8 @@ def test_no_bad_value_breaks_a_report_or_what_is_published(
     assert (tmp_path / "published/leaderboard.csv").is_file()
     # --compare and --gate read the same
     assert {one.cell.model for one in read_all(output_root(), lines.append)[1]} == shown
+    with pytest.raises(UserError, match=f"{min(left_out)}/text/.* is not readable: .* remove the file"):
+        find_sides((min(left_out), "good"), tmp_path, lines.append)
 
 
 @pytest.mark.parametrize(

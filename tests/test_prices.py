@@ -22,7 +22,7 @@ from imageevalkit.evaluation.forecast import effort
 from imageevalkit.generation.forecast import money
 from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.requests import money as prices
-from imageevalkit.requests.money import PRICES, cost_of_reply, price_of, reported_cost
+from imageevalkit.requests.money import PRICES, cost_of_reply, price_and_estimate, price_of, reported_cost
 from imageevalkit.requests.replies import tokens_of
 from imageevalkit.text import dollars
 from tests.support.generation import FakeDataset
@@ -243,6 +243,11 @@ def test_a_malformed_price_is_one_clear_line(override: Any, complaint: str) -> N
     with pytest.raises(UserError, match=complaint) as error:
         price_of("gpt-image-1.5", override)
     assert "\n" not in str(error.value)
+
+
+def test_an_extra_body_that_is_no_object_is_one_clear_line() -> None:
+    with pytest.raises(UserError, match="extra_body must be an object of request parameters, not 'high'"):
+        price_and_estimate("gpt-image-1.5", {"extra_body": "high"})
 
 
 def test_a_local_entry_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,11 +130,16 @@ def _by_name(word: str, path: Path, known: Sequence[Cell], tell: Tell) -> Side:
         )
     if named:
         # below a model's folder another one's may lie, org/model beside org
+        problems = list[str]()
         found = [
-            one for one in read_below(named.folder, tell) if named.name in (one.cell.model, one.cell.key)
+            one
+            for one in read_below(named.folder, problems.append)
+            if named.name in (one.cell.model, one.cell.key)
         ]
         if not found:
-            raise UserError(f"'{word}' has no result yet")
+            raise UserError(problems[0] if problems else f"'{word}' has no result yet")
+        for problem in problems:
+            tell(problem)
         by = grouped(found, lambda one: one.cell.benchmark if named.kind == MODEL else "")
         return _chosen(Side(word, named.kind, by), named.evaluator)
     if at_path:

@@ -227,11 +227,11 @@ def _check_maps(options: Options, config: Config) -> None:
     for variable, (what, names) in known.items():
         for name in config.map(variable):
             if name not in names and (near := suggest(name, names)):
-                note_once(f"{variable} in config.sh names unknown {what} '{name}'{near}")
+                note_once(f"{variable} (config.sh, config.local.sh) names unknown {what} '{name}'{near}")
     for judge in config.map("JUDGE_KWARGS_MAP"):
         if judge not in judges and ":" not in judge:
             note_once(
-                f"JUDGE_KWARGS_MAP in config.sh names unknown judge '{judge}'{suggest(judge, judges)}; "
+                f"JUDGE_KWARGS_MAP (config.sh, config.local.sh) names unknown judge '{judge}'{suggest(judge, judges)}; "
                 "a judge that is not registered is written backend:model"
             )
     for benchmark in options.judges:

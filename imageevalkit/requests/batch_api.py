@@ -144,6 +144,8 @@ class Desk:
                 sent = await self._api.files.create(
                     file=(f"{OURS}-{path.name}", file), purpose="batch", timeout=_UPLOAD_TIMEOUT
                 )
+            if not sent.id:
+                raise ValueError("the reply names no file")
             return sent.id
 
         return await self._asked(send)

@@ -20,6 +20,7 @@ from imageevalkit.requests.failures import LONGEST_WAIT, Failure, Kind, classify
 from imageevalkit.requests.in_flight import under_way
 from imageevalkit.requests.limiter import EndpointDown, Limiter, Traffic, Trial
 from imageevalkit.requests.money import BATCH_PRICE, Bill, BudgetSpent, Price, check_numbers, cost_of_reply
+from imageevalkit.requests.network import proxy_of
 
 T = TypeVar("T")
 
@@ -311,8 +312,9 @@ class Engine:
                 self.limiter.window_used_up(reset)
             page = page_in(body)
             if page and not (self.worked or self._is_api):
-                text = f"the reply (HTTP {response.status_code}) is {page}; check BASE_URL (it usually ends in /v1)"
-                return Failure(Kind.PERMANENT, text)
+                text = f"the reply (HTTP {response.status_code}) is {page}"
+                remedy = "check BASE_URL (it usually ends in /v1), or base_url among its kwargs"
+                return Failure(Kind.PERMANENT, f"{text}; {remedy}")
             self._is_api |= not page
             return body
 
@@ -345,4 +347,6 @@ class Engine:
             text = f"{self._where}: {text}"
         if kind is Kind.UNREACHABLE:
             text += "; check its address and the network (BASE_URL, or its kwargs)"
+            if proxy_of(self.endpoint.base_url):
+                text += ", and the proxy that ALL_PROXY, HTTPS_PROXY or HTTP_PROXY names"
         return replace(tried, result=failure._replace(kind=kind, text=self.endpoint.redact(text)))

@@ -174,7 +174,10 @@ def quoted(price: Price | None, kwargs: Mapping[str, Any]) -> Price | None:
 
 def price_and_estimate(model_id: str, kwargs: Mapping[str, Any]) -> tuple[Price | None, float | None]:
     """The price of a model and the USD that one image may cost, None if not known. Raises as :func:`price_of`."""
-    parameters = {**kwargs, **(kwargs.get("extra_body") or {})}
+    extra = kwargs.get("extra_body") or {}
+    if not isinstance(extra, Mapping):
+        raise UserError(f"extra_body must be an object of request parameters, not {extra!r}")
+    parameters = {**kwargs, **extra}
     # the image tool of /responses is billed by its own model
     price = price_of(parameters.get("image_model") or model_id, kwargs.get("price"))
     return price, price.estimate(parameters.get("quality")) if price else None

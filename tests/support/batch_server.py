@@ -23,18 +23,19 @@ from tests.support.judge_server import ReplyServer
 class _Batching(ImageServer):
     """``ends`` are how batches end, the last one for all others; of one that does not complete, ``done`` lines are.
 
-    ``uploaded``, ``created`` and ``downloading`` are called before the reply to such a request is sent; ``missing``:
-    there is no Batch API, ``page``: nor a 404 that says so. ``error`` is the code with which one fails. The files of
-    one that has ended are told ``late`` looks after that; without ``counts`` nobody tells how many are done. So many
-    times, the list does not show the batches (``hidden``), a look at a batch gets a 404 (``gone``), and a download ends
-    in the middle (``cut``). ``broken``: a batch is created, and the reply is a 500. ``dropped``: so many lines are
-    missing in the output. ``id_last``: a line's id stands behind its response.
+    ``uploaded``, ``created`` and ``downloading`` are called before the reply to such a request is sent. ``missing``:
+    there is no Batch API, ``page``: nor a 404 that says so, ``nameless``: replies hold no id. ``error`` is the code
+    with which one fails. The files of one that has ended are told ``late`` looks after that; without ``counts`` nobody
+    tells how many are done. So many times, the list does not show the batches (``hidden``), a look at a batch gets a
+    404 (``gone``), and a download ends in the middle (``cut``). ``broken``: a batch is created, and the reply is a 500.
+    ``dropped``: so many lines are missing in the output. ``id_last``: a line's id stands behind its response.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self.files: dict[str, bytes] = {}
         self.batches: dict[str, dict[str, Any]] = {}
-        self.ends, self.done, self.missing, self.page = ["completed"], 0, False, False
+        self.ends, self.done = ["completed"], 0
+        self.missing = self.page = self.nameless = False
         self.error, self.late, self.counts = "model_not_supported", 0, True
         self.hidden = self.gone = self.cut = self.dropped = 0
         self.broken = self.id_last = False
@@ -136,6 +137,8 @@ class _BatchHandler(Handler):
             self.send_json(404, {"error": {"message": "Not Found", "code": None}})
         elif self.images.page:
             self.send_body(200, b"<html><title>Console</title></html>", "text/html")
+        elif self.images.nameless:
+            self.send_json(200, {"data": []})
         elif path == "/v1/files":
             boundary = re.search(r'boundary="?([^";]+)', self.headers["Content-Type"])
             assert boundary
