@@ -210,7 +210,8 @@ def _check_maps(options: Options, config: Config) -> None:
     Such a map may be of a user's other toolkit, with benchmarks that this one lacks. A run that asks for an unknown
     name fails on its own.
 
-    Raises UserError: --judges names an unknown benchmark.
+    Raises UserError: --judges names an unknown benchmark, or a map of a run on Slurm an unknown key, whose job would go
+    to another partition.
     """
     tasks, models, judges = registry.benchmark_tasks(), model_tasks(), registry.judges()
     # what a broken file holds is not known
@@ -227,7 +228,10 @@ def _check_maps(options: Options, config: Config) -> None:
     for variable, (what, names) in known.items():
         for name in config.map(variable):
             if name not in names and (near := suggest(name, names)):
-                note_once(f"{variable} (config.sh, config.local.sh) names unknown {what} '{name}'{near}")
+                line = f"{variable} (config.sh, config.local.sh) names unknown {what} '{name}'{near}"
+                if options.launcher == SLURM and what == "key":
+                    raise UserError(line)
+                note_once(line)
     for judge in config.map("JUDGE_KWARGS_MAP"):
         if judge not in judges and ":" not in judge:
             note_once(

@@ -23,13 +23,13 @@ def test_jobs_at_their_time_limit_and_preempted_ones_go_back_and_on(checkout: Pa
     )
     words = ["--model_names", ";".join(names), "--ds_names", "quicktext", "--eval", "false"]
     run = start(checkout, *words)
-    wait_for(lambda: all(count(checkout, name) > 0 for name in names), 60)
+    wait_for(lambda: all(count(checkout, name) > 0 for name in names), 240)
     number, _ = cluster.jobs()["generate:limited"]
     cluster.ask("scontrol", "update", f"JobId={number}", "TimeLimit=1")
     preempt(cluster, "--nodelist=n2")
-    wait_for(lambda: cluster.jobs()["generate:limited"][1] == "PENDING", 60)
+    wait_for(lambda: cluster.jobs()["generate:limited"][1] == "PENDING", 240)
     cluster.ask("scontrol", "update", f"JobId={number}", "TimeLimit=UNLIMITED")
-    wait_for(lambda: "DUE TO PREEMPTION" in log_of(checkout, "generate_preempted"), 60)
+    wait_for(lambda: "DUE TO PREEMPTION" in log_of(checkout, "generate_preempted"), 240)
     hurry(checkout, *names)
     told = run.communicate(timeout=120)
     assert run.returncode == 0, told
@@ -47,10 +47,10 @@ def test_a_preempted_job_that_is_told_at_once_puts_itself_back(checkout: Path, c
     (checkout / "config.local.sh").write_text("declare -gA SLURM_PARTITION_MAP=(['generate']='low')\n")
     run = start(checkout, *words)
     log = checkout / "log" / "slow"
-    wait_for(log.exists, 60)
+    wait_for(log.exists, 240)
     preempt(cluster, "--nodes=2")
     printed = "another job takes its place: back in the queue"
-    wait_for(lambda: printed in log_of(checkout, "generate_slow"), 60)
+    wait_for(lambda: printed in log_of(checkout, "generate_slow"), 240)
     hurry(checkout)
     told = run.communicate(timeout=120)
     assert run.returncode == 0, told
