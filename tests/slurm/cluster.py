@@ -13,7 +13,7 @@ import socket
 import stat
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 PROGRAMS: tuple[str, ...] = (
@@ -248,11 +248,17 @@ class Cluster:
         """It is gone at once, and what it has not saved is lost."""
         _kill(self.folder / "slurmctld.pid")
 
-    def set(self, name: str, value: str) -> None:
-        """Have the controller go by another line of slurm.conf."""
-        with self.conf.open("a") as conf:
-            conf.write(f"{name}={value}\n")
+    @contextlib.contextmanager
+    def setting(self, name: str, value: str) -> Iterator[None]:
+        """The controller goes by one more line of slurm.conf, which later tests of the cluster do not see."""
+        usual = self.conf.read_text()
+        self.conf.write_text(f"{usual}{name}={value}\n")
         self._run("scontrol", "reconfigure")
+        try:
+            yield
+        finally:
+            self.conf.write_text(usual)
+            self._run("scontrol", "reconfigure")
 
     def empty(self) -> None:
         """End all jobs."""

@@ -42,18 +42,18 @@ def test_jobs_at_their_time_limit_and_preempted_ones_go_back_and_on(checkout: Pa
 
 def test_a_preempted_job_that_is_told_at_once_puts_itself_back(checkout: Path, cluster: Cluster) -> None:
     """That it has nothing done yet is no fault of its time limit."""
-    cluster.set("SlurmctldParameters", "preempt_send_user_signal")
     words = add_slow_model(checkout)
-    (checkout / "config.local.sh").write_text("declare -gA SLURM_PARTITION_MAP=(['generate']='low')\n")
-    run = start(checkout, *words)
-    log = checkout / "log" / "slow"
-    wait_for(log.exists, 240)
-    preempt(cluster, "--nodes=2")
-    printed = "another job takes its place: back in the queue"
-    wait_for(lambda: printed in log_of(checkout, "generate_slow"), 240)
-    hurry(checkout)
-    told = run.communicate(timeout=120)
-    assert run.returncode == 0, told
+    with cluster.setting("SlurmctldParameters", "preempt_send_user_signal"):
+        (checkout / "config.local.sh").write_text("declare -gA SLURM_PARTITION_MAP=(['generate']='low')\n")
+        run = start(checkout, *words)
+        log = checkout / "log" / "slow"
+        wait_for(log.exists, 240)
+        preempt(cluster, "--nodes=2")
+        printed = "another job takes its place: back in the queue"
+        wait_for(lambda: printed in log_of(checkout, "generate_slow"), 240)
+        hurry(checkout)
+        told = run.communicate(timeout=120)
+        assert run.returncode == 0, told
     assert states(checkout) == {"slow/quicktext": "complete"}
     items = [record["item"] for record in records(checkout, "slow")]
     assert len(set(items)) == 48 and len(items) <= 49
