@@ -192,6 +192,7 @@ def test_a_judge_s_server_has_no_key_but_the_hub_s_and_those_who_ask_it_none(run
     add_served_benchmark(run.checkout, "asked")
     weights = run.folder / "judge"
     weights.mkdir()
+    (weights / "config.json").write_text("{}")
     judge = "vllm:org/judge" if offline == "0" else f"vllm:{weights}"
     done = run(
         *["--model_names", "reference-noise", "--ds_names", "asked", "--judges", f"asked={judge}"],

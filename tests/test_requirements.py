@@ -68,6 +68,7 @@ NO_API = (
     "imageevalkit.images",
     "imageevalkit.judges.api",
     "imageevalkit.judges.client",
+    "imageevalkit.judges.thoughts",
 )
 # Only what runs from weights looks for them.
 NO_WEIGHTS = (
