@@ -209,6 +209,6 @@ def test_a_forecast_counts_the_cells_of_grids(tmp_path: Path, monkeypatch: pytes
     forecast = forecast_of({"order": {"sources": {"oneig": str(tmp_path)}}}, Datasets())
     with pytest.raises(CellFailure, match="generated here"):
         forecast(CELL)
-    assert forecast(Cell("other", "oneig")) == (
+    assert forecast(Cell("other", "oneig")).text == (
         f"8 of 12 images are in {tmp_path}, in 2 grids (their black cells, if any, are not images)"
     )

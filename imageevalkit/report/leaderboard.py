@@ -259,18 +259,14 @@ class Mean(NamedTuple):
         """The order of the models, in words."""
         by_reason = grouped(((why, name) for name, why in self.left_out.items()), lambda one: one[0])
         out = "; ".join(f"{_few(named)} ({why})" for why, named in by_reason.items())
-        rest = (
-            "models without a number there follow by name. "
-            "Checkpoints of a run stand together, by step, where the best of them would."
-        )
         if not self.of:
-            because = f", since no benchmark counts for the mean: {out}" if out else ""
-            return f"Models are in the order of the first column, best first{because}; {rest}"
+            return (
+                "order of the first column, best first"
+                + f"; no benchmark counts for a mean: {out}" * bool(out)
+            )
+        excluded = f"; not in the mean: {out}; --sort_by chooses others" * bool(out)
         return (
-            f"Models are in the order of the {self.label}, best first: {', '.join(self.of)}, each in percent of its "
-            f"scale. Models that lack one of them follow in the order of the first column; {rest}"
-            + f" Not in the mean: {out}; --sort_by chooses others."
-            * bool(out)
+            f"order of the {self.label}, best first: {', '.join(self.of)}, in percent of the scale{excluded}"
         )
 
     def text(self, model: str) -> str:
@@ -501,7 +497,7 @@ def format_table(results: Sequence[Result], width: int, ranks: Ranks | None = No
     has_noise = any(figure and figure.noise for row in board.rows for figure in row)
     beside = ", by chance or by the judge's noise" if has_noise else ""
     legend = [f"group: scores with a letter in common cannot be told apart{beside}"] * has_groups
-    legend += [f"order: {board.mean.note}"] * (len(board.models) > 1)
+    legend += [board.mean.note] * (len(board.models) > 1)
     legend += [DRIFT_NOTE] * any(figure and figure.drift for row in board.rows for figure in row)
     return "\n".join([*_layout(blocks, width), *legend, *reasons, *notes])
 
