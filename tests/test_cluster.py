@@ -477,7 +477,16 @@ def test_the_file_stop_ends_a_run_wherever_its_launcher_is(plan: Plan) -> None:
     assert {cell.state for cell in summary.cells} == {"interrupted"}
 
 
+@pytest.fixture
+def hangup_is_not_ignored() -> Iterator[None]:
+    """Tests may run under nohup, and a launcher leaves SIGHUP alone if it is ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.usefixtures("hangup_is_not_ignored")
 def test_a_signal_ends_a_detached_launcher_and_no_job(
     plan: Plan, number: signal.Signals, capsys: pytest.CaptureFixture[str]
 ) -> None:
