@@ -189,12 +189,8 @@ class _Previews:
         ]
         # equal images have one thumbnail, so one thread looks at all of them
         equal = grouped(slow, lambda one: one[0]).values()
-        for _ in map_threads(self._look_at_all, equal, available_cores()):
+        for _ in map_threads(self._look_at, equal, available_cores()):
             pass
-
-    def _look_at_all(self, images: Sequence[tuple[str, str]]) -> None:
-        for sha256, path in images:
-            self._look_at(sha256, path)
 
     def is_there(self, sha256: str, path: str) -> bool:
         """Whether the file at ``path`` is the image with this hash."""
@@ -223,19 +219,25 @@ class _Previews:
         self._there.add((sha256, path))
         return True
 
-    def _look_at(self, sha256: str, path: str) -> None:
-        """In any thread."""
+    def _look_at(self, images: Sequence[tuple[str, str]]) -> None:
+        """Make and place the one thumbnail of equal ``images``, each a hash and a path. Runs in any thread."""
+        sha256, is_kept = images[0][0], False
         with results_in(self._root):
-            kept, file = read_thumbnail(self._cell, sha256), self._cell.folder / path
-            with contextlib.suppress(OSError, CorruptImage):
-                modified, data = file.stat().st_mtime_ns, file.read_bytes()
-                if hashlib.sha256(data).hexdigest() == sha256:
+            kept = read_thumbnail(self._cell, sha256)
+            for _, path in images:
+                file = self._cell.folder / path
+                with contextlib.suppress(OSError, CorruptImage):
+                    modified, data = file.stat().st_mtime_ns, file.read_bytes()
+                    if hashlib.sha256(data).hexdigest() != sha256:
+                        continue
                     kept = kept or thumbnail_of(data)
-                    keep_thumbnail(self._cell, sha256, kept, modified)
+                    if not is_kept:
+                        keep_thumbnail(self._cell, sha256, kept, modified)
+                        is_kept = True
                     self._there.add((sha256, path))
-            if kept:
-                self._place(sha256, kept)
-                self.placed.add(sha256)
+        if kept:
+            self._place(sha256, kept)
+            self.placed.add(sha256)
 
     def _target(self, sha256: str) -> str:
         return f"{self._folder}/{sha256[:2]}/{sha256}.webp"
