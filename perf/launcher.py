@@ -2,11 +2,11 @@
 
 Help is ``eval.sh --help``. Jobs are a plan of ``true`` jobs against ``subprocess.run`` of the same, in turns.
 
-The no-op run repeats ``eval.sh`` for one result of 50,000 items that are all made and scored, report included. The plain
-way reads, hashes and decodes each image and parses each record once for each of the three stages, in one process.
+The no-op run repeats ``eval.sh`` for one result of 50,000 items that are all made and scored, report included. The
+plain way reads, hashes and decodes each image and parses each record once for each of the three stages, in one process.
 
-The report is that of a finished result of 800 PNGs of 1024 px, each a file of its own: a first one makes the thumbnails, a
-second has them. The plain way reads one after another and saves it as a thumbnail, by Pillow alone.
+The report is that of a finished result of 800 PNGs of 1024 px, each a file of its own: a first one makes the
+thumbnails, a second has them. The plain way reads one after another and saves it as a thumbnail, by Pillow alone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests.support.cells import Made, write_cell
 from tests.support.checkout import SLOW_NOISE, add_model
 
 _HELP_S, _JOB_S = at_most(0.2), at_most(0.1)
-_NOTHING, _REPORT, _REPORT_AGAIN_S = at_most(2.5), at_most(0.9), at_most(3)
+_NOTHING, _REPORT, _REPORT_AGAIN_S = at_most(3), at_most(0.9), at_most(3)
 _STAGES = 3  # generate, evaluate and report each look at every image and record
 _ROUNDS = 3
 _NOISE = "noise"
