@@ -62,11 +62,11 @@ class Datasets:
 
 
 SECONDS_OF_AN_IMAGE, SECONDS_OF_A_REPLY = 20.0, 3.0
-"""What a plan assumes of an API that has made no image of the cell yet, and of a judge behind an endpoint."""
+"""Seconds that a plan assumes for an API without images of the cell yet, and for a judge behind an endpoint."""
 
 
 class Estimate(NamedTuple):
-    """What a stage would do for a cell: a line for the user, and what the totals of a plan add up.
+    """The work of a stage for a cell: a line for the user, and the numbers that the totals of a plan add up.
 
     ``images`` are to be made, ``requests`` go to APIs. ``usd`` is the price of those requests; ``unpriced`` counts the
     ones whose price is not known. ``seconds`` is how long the work takes one after another; ``untimed`` says whose time

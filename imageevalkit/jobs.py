@@ -259,7 +259,7 @@ class Plan:
     cluster: Cluster | None = None
     """None: it runs on this machine."""
     notes: list[str] = field(default_factory=list)
-    """What the user should know before the run starts, a line each."""
+    """Returns the notes for the user before the run starts, a line each."""
 
     @property
     def path(self) -> Path:

@@ -249,7 +249,7 @@ def _listed(header: str, texts: Mapping[str, str]) -> str:
 
 
 def _stated(text: str, count: int) -> dict[str, Any]:
-    """What the official program stores of a reply. Raises Unparsed: it asks again."""
+    """Returns the part of a reply that the official program stores. Raises Unparsed: that program asks again."""
     try:
         found = {name: _literal(name, text) for name in ("analysis", "score")}
         if any(len(part) != count for part in found.values()):

@@ -124,7 +124,7 @@ class Grades(PromptFile):
 
     @property
     def item_values(self) -> Sequence[str]:  # type: ignore[override]
-        """Those of :meth:`values`; a class that overrides it may have others."""
+        """Returns the names of :meth:`values`; a class that overrides it may have others."""
         return ("overall", *self.grades) if type(self).values is Grades.values else ()
 
     def parse(self, question: Question, answer: Answer) -> dict[str, float]:

@@ -12,7 +12,7 @@ REMEDY = (
     '{"reasoning_effort":"none"}), start the server with a reasoning parser and raise max_tokens, or choose another '
     "judge"
 )
-"""What a user can do about a judge whose thoughts take the place of its answer."""
+"""The remedies for a judge whose thoughts take the place of its answer."""
 NO_ANSWER = f"the reply holds thoughts and no answer: {REMEDY}"
 
 # Qwen, GLM, DeepSeek and most others; Seed; Kimi; Magistral

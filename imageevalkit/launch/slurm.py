@@ -70,7 +70,7 @@ _SILENT = re.compile(
     r"|Protocol authentication|Insane message length|Munge (?:encode|decode) failed",
     re.I,
 )
-# What "sbatch --parsable" prints: the job, and the cluster where there are several.
+# "sbatch --parsable" prints the job, and the cluster where there are several.
 _NUMBER = re.compile(r"(\d+)(?:;\S+)?")
 # A tab is in no name: those of models must be printable.
 _TAB, _COLUMNS = "\t", ("%i", "%T", "%r", "%N", "%j", "%k")
