@@ -64,7 +64,7 @@ _Numbered = tuple[re.Match[str], Path]
 
 
 def _with_weights(numbered: list[_Numbered]) -> list[_Numbered]:
-    """Those of ``numbered`` whose name, but for its numbers, is that of one with weights.
+    """Returns the folders of ``numbered`` named like one with weights, numbers aside.
 
     If none has weights yet, those that are named as trainers name checkpoints, else all.
     """

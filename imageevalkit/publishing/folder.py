@@ -53,7 +53,9 @@ def _is_ours(folder: Path) -> bool:
 
 def publish(folder: Path, tell: Tell) -> ExitStatus:
     """Write what there is in the output folder into ``folder``, which then holds nothing of an earlier call; each file
-    that cannot be read, and what is not published, is told in one line. The status is FAILED if a result is left out.
+    that cannot be read, and each thing that is not published, gets one line.
+
+    The status is FAILED if a result is left out.
 
     Raises:
         UserError: there is no result, or ``folder`` holds others' files.

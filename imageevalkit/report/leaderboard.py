@@ -316,7 +316,7 @@ def mean_of(results: Sequence[Result], sort_by: Sequence[str] = ()) -> Mean:
 
 
 def _words_of(board: Board, metric: str) -> tuple[str, ...]:
-    """What a user may call a column."""
+    """Returns the names by which a user may call a column."""
     labels = (board.label(name, version) for name in ("", metric) for version in (False, True))
     return board.benchmark, f"{board.benchmark}/{metric}", *labels
 

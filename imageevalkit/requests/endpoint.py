@@ -259,7 +259,7 @@ class Endpoint:
 
     @classmethod
     def without_key(cls, base_url: str, where: str) -> Endpoint:
-        """That of a server that asks for no key.
+        """Returns the endpoint of a server that asks for no key.
 
         Raises UserError: ``where`` holds a malformed ``base_url``, or certificates or the proxy cannot be used.
         """

@@ -46,7 +46,7 @@ _POLICY = re.compile(r"content_?filter|safety|prohibited|blocklist|spii|recitati
 
 
 def read_json(content: bytes, read: Callable[[dict[str, Any]], T | Failure]) -> T | Failure:
-    """What ``read`` returns for the JSON object in the body of a 200, which may arrive as a stream of events."""
+    """Returns ``read`` of the JSON object in the body of a 200, which may be a stream of events."""
     try:
         try:
             reply = json.loads(content)

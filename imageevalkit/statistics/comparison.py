@@ -405,8 +405,11 @@ def _tables(column: Sequence[Measured]) -> list[_Table | None]:
 def _given(
     mine: _Table, others: Sequence[_Table], scale: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """What each prompt gives to the difference of one model and each of ``others``, others × prompts; whether they have
-    prompts in common in each group, whether both have the same, whether all are right or wrong, and how many they are.
+    """Compare one model with each of ``others``, prompt by prompt.
+
+    Returns the share of each prompt in the difference, shape (others, prompts); then for each of the others whether the
+    two have prompts in common in each group, whether they have the same prompts, whether all are right or wrong, and
+    the number of common prompts.
     """
     import numpy as np
 
@@ -435,7 +438,7 @@ def _is_no_right_or_wrong(total: np.ndarray, weight: np.ndarray, scale: float) -
 
 
 class _Pair(NamedTuple):
-    """What the interval of a difference needs beside ``given``, what each prompt gives to it.
+    """The numbers that the interval of a difference needs beside ``given``, the share of each prompt in it.
 
     ``concentration`` is Σ of the squares of the prompts' portions, 1 / n if they weigh alike; ``span`` is that of the
     scale, and ``freedom`` that of the ``variance``, 0 if a group has too few prompts for an interval.
@@ -507,7 +510,7 @@ def _comparison(
 
 
 def _words(tests: _Tests, number: int) -> str:
-    """What was done to test a pair."""
+    """Returns the test of a pair, in words."""
     if not tests.paired[number]:
         why = tests.why[number]
         if math.isnan(tests.p[number]):
