@@ -24,8 +24,15 @@ PAIRS = "IQ-R_TA-C,TA-S_R-B"
 
 
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_checkout(tmp_path_factory.mktemp("trig") / "kit")
+
+
+@pytest.fixture
+def checkout(tree: Path) -> Path:
+    """The shared tree without the results of other tests, whose judgements a run would resume."""
+    shutil.rmtree(tree / "output", ignore_errors=True)
+    return tree
 
 
 @pytest.fixture
@@ -98,7 +105,6 @@ def test_a_task_from_its_file_to_its_scores(checkout: Path, server: JudgeServer,
 
 def test_rules_are_named_and_their_answers_shared(checkout: Path, server: JudgeServer) -> None:
     ids = set[str]()
-    shutil.rmtree(checkout / "output", ignore_errors=True)  # a result of more items would stand
     given = settings(checkout, "t2i", pairs="D-K_D-A")
     assert prefetch(checkout, "t2i", given).returncode == 0
     for rules in ("official", "paper", "corrected"):
