@@ -39,9 +39,10 @@ from PIL import Image
 
 from benchmarks.trig.benchmark import TrigT2I, TrigT2ISettings
 from imageevalkit.cell.jsonl import JsonlWriter
-from imageevalkit.requests.engine import RequestSettings, retry
+from imageevalkit.requests.engine import retry
 from imageevalkit.requests.failures import Failure, Kind
 from imageevalkit.requests.limiter import Limiter
+from imageevalkit.requests.settings import RequestSettings
 from perf.harness import MIRROR, USAGE, Row, Table, Usage, at_least, at_most, run_program
 from perf.latency_server import (
     OK,

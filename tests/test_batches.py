@@ -17,7 +17,7 @@ import pytest
 from imageevalkit.benchmark.question import JudgeOnHold, Message, Question, Sampling
 from imageevalkit.judges.choice import JudgeChoice, JudgeOptions, JudgeSetting
 from imageevalkit.judges.client import ApiJudge
-from imageevalkit.requests.in_flight import Feed
+from imageevalkit.requests.feed import Feed
 from tests.support.api_runs import REPEATS, ApiRuns, message, prompts, text_of
 from tests.support.batch_server import ImageBatches, JudgeBatches
 from tests.support.checkout import EDITS, add_benchmark, environ, make_checkout, needs_driver_env, run_eval

@@ -45,7 +45,7 @@ from imageevalkit.jobs import (
 )
 from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.progress import ProgressWriter
-from imageevalkit.requests.in_flight import Feed
+from imageevalkit.requests.feed import Feed
 from tests.support.generation import SETTING, FakeAsyncModel, FakeDataset, generate, items
 from tests.support.jobs import wait_for
 from tests.support.judge_server import JudgeServer, ReplyServer

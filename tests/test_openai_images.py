@@ -29,7 +29,6 @@ from imageevalkit.generation.model import (
 )
 from imageevalkit.requests import routes
 from imageevalkit.requests.endpoint import Endpoint
-from imageevalkit.requests.engine import RequestSettings
 from imageevalkit.requests.failures import (
     Failure,
     Kind,
@@ -39,6 +38,7 @@ from imageevalkit.requests.failures import (
     used_up_for,
 )
 from imageevalkit.requests.limiter import Traffic
+from imageevalkit.requests.settings import RequestSettings
 from tests.support.image_replies import CHATS, IMAGES, RESPONSES
 from tests.support.image_server import FAULTS, KEY, REFUSAL_WORDS, ImageServer, png_of
 

@@ -21,8 +21,8 @@ from imageevalkit.evaluation.engine import provenance
 from imageevalkit.evaluation.forecast import effort
 from imageevalkit.generation.forecast import money
 from imageevalkit.judges.choice import JudgeOptions
-from imageevalkit.requests import money as prices
-from imageevalkit.requests.money import PRICES, cost_of_reply, price_and_estimate, price_of, reported_cost
+from imageevalkit.requests import prices
+from imageevalkit.requests.prices import PRICES, cost_of_reply, price_and_estimate, price_of, reported_cost
 from imageevalkit.requests.replies import tokens_of
 from imageevalkit.text import dollars
 from tests.support.generation import FakeDataset

@@ -12,7 +12,7 @@ from typing import Any
 
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Question
 from imageevalkit.cell.results import Evaluator
-from imageevalkit.requests.in_flight import Feed
+from imageevalkit.requests.feed import Feed
 from imageevalkit.text import to_bytes
 
 # who loads a model for each batch shall not do so for a handful, nor spend a good part of the time on it: what it

@@ -28,7 +28,7 @@ from imageevalkit.evaluation.engine import judged_items
 from imageevalkit.evaluation.interview import Interview, judgement_writer
 from imageevalkit.jobs import USABLE, EvaluateOrder, Outcome, opened_with, read_outcome
 from imageevalkit.progress import ProgressWriter, watched
-from imageevalkit.requests.in_flight import Feed
+from imageevalkit.requests.feed import Feed
 from imageevalkit.secrets import one_line, redact
 
 _LOOK_EVERY = 0.2  # seconds, at the records and at the outcome

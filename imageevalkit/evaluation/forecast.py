@@ -24,7 +24,7 @@ from imageevalkit.jobs import AdoptOrder, EvaluateOrder
 from imageevalkit.judges.api import cost_of_asking, money_in_words, tokens_in_words
 from imageevalkit.judges.choice import ApiSettings, JudgeOptions, is_judge
 from imageevalkit.judges.probes import PROBES
-from imageevalkit.requests.money import quoted
+from imageevalkit.requests.prices import quoted
 
 _ORDER = Shape.of(EvaluateOrder)
 

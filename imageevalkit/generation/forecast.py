@@ -18,7 +18,7 @@ from imageevalkit.cell.states import Survey, steps_to_make
 from imageevalkit.errors import ExitStatus, run_main
 from imageevalkit.forecast import SECONDS_OF_AN_IMAGE, Count, Datasets, Estimate, Forecast, tell_forecasts
 from imageevalkit.jobs import GenerateOrder
-from imageevalkit.requests.money import BATCH_PRICE, price_and_estimate, quoted
+from imageevalkit.requests.prices import BATCH_PRICE, price_and_estimate, quoted
 from imageevalkit.text import counted, dollars
 
 

@@ -21,7 +21,7 @@ from imageevalkit.judges.thoughts import has_thoughts, text_of
 from imageevalkit.machine import on_cpu, when_one_is_free
 from imageevalkit.requests.client import Request
 from imageevalkit.requests.failures import LONGEST_MESSAGE, Failure, Kind
-from imageevalkit.requests.money import Price, billed_tokens, cost_of_reply, reported_cost
+from imageevalkit.requests.prices import Price, billed_tokens, cost_of_reply, reported_cost
 from imageevalkit.requests.replies import (
     failure_in,
     finish_reasons,

@@ -18,8 +18,8 @@ from imageevalkit.benchmark.answerer import Answerer, digest, without_packages
 from imageevalkit.benchmark.question import TRANSFORMERS, PixelRule
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import UserError
-from imageevalkit.requests.engine import RequestSettings
-from imageevalkit.requests.money import Price, check_numbers, price_of
+from imageevalkit.requests.prices import Price, price_of
+from imageevalkit.requests.settings import RequestSettings, check_numbers
 
 BACKENDS = ("openai", "transformers", "vllm")
 """What runs a judge: an API, this process, or a server that a job of the run starts."""

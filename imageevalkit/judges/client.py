@@ -39,7 +39,8 @@ from imageevalkit.requests.client import check_packages, has_official
 from imageevalkit.requests.endpoint import Endpoint, place_of
 from imageevalkit.requests.engine import Engine
 from imageevalkit.requests.failures import Failure, Kind
-from imageevalkit.requests.in_flight import Feed, InFlight
+from imageevalkit.requests.feed import Feed
+from imageevalkit.requests.in_flight import InFlight
 from imageevalkit.requests.limiter import Traffic
 from imageevalkit.requests.money import Bill
 from imageevalkit.secrets import one_line

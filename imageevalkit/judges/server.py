@@ -16,7 +16,7 @@ from imageevalkit.atomic import write_atomic
 from imageevalkit.benchmark.question import JudgeUnusable
 from imageevalkit.errors import UserError
 from imageevalkit.locks import open_lock, take_lock
-from imageevalkit.requests.money import check_numbers
+from imageevalkit.requests.settings import check_numbers
 
 _MAX_LOGPROBS = 20  # what the OpenAI API gives at most, and so what is asked for
 # Flags that are not the user's. The judge would not be found elsewhere or under another name; secrets would be written

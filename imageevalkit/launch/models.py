@@ -21,8 +21,8 @@ from imageevalkit.cell import REPO, checkpoint_of
 from imageevalkit.cell.fingerprint import maker_of, module_now
 from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.requests.endpoint import Endpoint
-from imageevalkit.requests.engine import RequestSettings
-from imageevalkit.requests.money import price_and_estimate
+from imageevalkit.requests.prices import price_and_estimate
+from imageevalkit.requests.settings import RequestSettings
 from imageevalkit.text import some
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from imageevalkit.launch.config import (
 
 if TYPE_CHECKING:
     from imageevalkit.requests.endpoint import Endpoint
-    from imageevalkit.requests.money import Price
+    from imageevalkit.requests.prices import Price
     from imageevalkit.rewriting.rewriter import Rewriter
 
 Parse = Callable[[Any, str], Any]

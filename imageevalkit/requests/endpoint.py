@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import ipaddress
 import os
@@ -123,6 +122,8 @@ def _on_connection(host: str, look: Callable[[str, Any], Awaitable[None]]) -> di
 
 
 async def _addresses(host: str) -> list[str]:
+    import asyncio  # a tenth of the start of a process that only reads an endpoint's settings
+
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

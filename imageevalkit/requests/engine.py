@@ -3,83 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Literal, TypeVar
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
-from imageevalkit.errors import UserError
 from imageevalkit.requests import batches
 from imageevalkit.requests.batch_api import BatchFailed, Desk
 from imageevalkit.requests.client import Clients, Request, Unsuccessful, in_time, read_body
 from imageevalkit.requests.endpoint import Endpoint
-from imageevalkit.requests.failures import LONGEST_WAIT, Failure, Kind, classify_status, page_in, used_up_for
+from imageevalkit.requests.failures import Failure, Kind, classify_status, page_in, used_up_for
 from imageevalkit.requests.in_flight import under_way
 from imageevalkit.requests.limiter import EndpointDown, Limiter, Traffic, Trial
-from imageevalkit.requests.money import BATCH_PRICE, Bill, BudgetSpent, Price, check_numbers, cost_of_reply
+from imageevalkit.requests.money import Bill, BudgetSpent
 from imageevalkit.requests.network import proxy_of
+from imageevalkit.requests.prices import BATCH_PRICE, Price, cost_of_reply
+from imageevalkit.requests.settings import RequestSettings
 
 T = TypeVar("T")
 
 # of pages; Python also has codecs like punycode, which takes hours for what is that long
 _ENCODINGS = re.compile(r"utf|gb|big5|shift|euc|iso|latin|windows|(us-)?ascii", re.IGNORECASE)
-_LONGEST_BACKOFF = 60.0
-_MOST_DOUBLINGS = 16
 # A 429 of an item while requests that started later are served: not the account's rate but this one request ("too
 # large for your tokens per minute"). Even of an account that refuses every other request, one item in 4096 is.
 _MOST_LIMITS = 12
-# its own generator: a model's seed must not depend on how often a server failed, nor the other way round
-_jitter = random.Random()
-
-
-@dataclass(frozen=True)
-class RequestSettings:
-    """What a user may set of a model or judge behind an API. Raises UserError for a malformed value.
-
-    ``timeout`` (seconds) bounds one request, its reply included, ``max_outage`` (seconds) how long the endpoint may
-    be down, ``max_elapsed`` (seconds) the requests of one item and the waits between; ``backoff`` (seconds) is the
-    longest first wait. What says nothing about the item counts neither there nor as one of its ``max_attempts``:
-    rate limits of the account, failures during an outage, waiting for a slot. ``base_url`` and ``api_key_env`` name
-    another endpoint than the environment does. ``price`` is the user's word (see :mod:`imageevalkit.requests.money`).
-    ``extra_body``: request parameters, None taking one back. ``azure_endpoint``, ``azure_deployment`` (None: called as
-    the model) and ``api_version`` are those of Azure OpenAI. ``client``: what sends the requests; None: as is best.
-    """
-
-    timeout: float = 300.0
-    max_attempts: int = 6
-    max_elapsed: float = 600.0
-    backoff: float = 2.0
-    max_outage: float = 1800.0
-    base_url: str | None = None
-    api_key_env: str | None = None
-    price: Any = None
-    extra_body: Mapping[str, Any] = field(default_factory=dict)
-    azure_endpoint: str | None = None
-    azure_deployment: str | None = None
-    api_version: str | None = None
-    client: Literal["openai", "plain"] | None = None
-
-    def __post_init__(self) -> None:
-        check_numbers(self)
-        if self.client not in (None, "openai", "plain"):
-            raise UserError(f"client must be openai or plain, not {self.client!r}")
-        if not isinstance(self.extra_body, Mapping):
-            raise UserError(f"extra_body must be an object of request parameters, not {self.extra_body!r}")
-
-    def delay(self, failures: int, asked: float | None, limited: bool = False) -> float:
-        """Seconds to wait after that many failures (429s, where ``limited``): never less than ``asked`` (capped).
-
-        Full jitter: uniform in [0, min(cap, backoff · 2^(failures-1))]
-        (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/); the limiter sees to it that those
-        who were told when do not come back at once.
-        """
-        ceiling = min(_LONGEST_BACKOFF, self.backoff * 2 ** min(max(failures, 1) - 1, _MOST_DOUBLINGS))
-        if limited and asked:
-            ceiling = 0.1 * min(asked, 1.0)
-        return min(asked or 0.0, LONGEST_WAIT) + _jitter.uniform(0.0, ceiling)
 
 
 @dataclass(frozen=True)

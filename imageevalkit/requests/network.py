@@ -7,9 +7,7 @@ import functools
 import importlib.util
 import ipaddress
 import os
-import ssl
 from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 from imageevalkit.errors import UserError
 
@@ -21,13 +19,20 @@ def proxy_of(url: str) -> str | None:
 
     NO_PROXY wins over every proxy. A loopback address has no proxy: the proxy would look on its own machine.
     """
-    parts, proxies = urlsplit(url), getproxies()
+    parts, proxies = urlsplit(url), _proxies()
     host = (parts.hostname or "").rstrip(".")
     port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
     if is_on_this_machine(url) or any(_names(e, host, port) for e in proxies.get("no", "").split(",")):
         return None
     proxy = proxies.get(parts.scheme) or proxies.get("all")
     return proxy if not proxy or "://" in proxy else f"http://{proxy}"
+
+
+def _proxies() -> dict[str, str]:
+    # with ssl and http.client a tenth of the start of a process that sends no request
+    from urllib.request import getproxies
+
+    return getproxies()
 
 
 def is_on_this_machine(url: str) -> bool:
@@ -72,6 +77,8 @@ def check_network(url: str) -> None:
 
 @functools.cache
 def _why_unreadable(path: str) -> str:
+    import ssl  # as in _proxies
+
     try:
         ssl.create_default_context(cafile=path)
     except OSError as error:  # ssl.SSLError is one
@@ -85,7 +92,7 @@ def check_proxy(url: str) -> None:
     if proxy is None:
         return
     scheme = urlsplit(url).scheme
-    name, host = f"{scheme if getproxies().get(scheme) else 'all'}_proxy".upper(), urlsplit(url).hostname
+    name, host = f"{scheme if _proxies().get(scheme) else 'all'}_proxy".upper(), urlsplit(url).hostname
     kind = proxy.partition("://")[0].lower()
     if kind not in _SCHEMES:
         raise UserError(

@@ -21,7 +21,7 @@ from imageevalkit.images import as_rgb, is_plain
 from imageevalkit.machine import when_one_is_free
 from imageevalkit.requests.client import Request
 from imageevalkit.requests.failures import LONGEST_MESSAGE, Failure, Kind
-from imageevalkit.requests.money import reported_cost
+from imageevalkit.requests.prices import reported_cost
 from imageevalkit.requests.replies import (
     ImageReply,
     decoded,

@@ -17,7 +17,7 @@ from imageevalkit.forecast import SECONDS_OF_A_REPLY, Datasets, Estimate, Foreca
 from imageevalkit.jobs import STATUS_OF_STATE, RewriteOrder, cell_of, given_job, outcome_of, write_outcome
 from imageevalkit.judges.api import cost_of_asking, money_in_words
 from imageevalkit.progress import ProgressWriter
-from imageevalkit.requests.money import quoted
+from imageevalkit.requests.prices import quoted
 from imageevalkit.rewriting.engine import STAGE, RewriteRun, make_rewriter, read_replies, texts_of
 from imageevalkit.secrets import one_line
 from imageevalkit.text import counted

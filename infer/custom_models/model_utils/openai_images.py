@@ -30,12 +30,14 @@ from imageevalkit.machine import on_cpu
 from imageevalkit.requests import routes
 from imageevalkit.requests.client import Request, check_packages
 from imageevalkit.requests.endpoint import Endpoint
-from imageevalkit.requests.engine import Engine, RequestSettings
+from imageevalkit.requests.engine import Engine
 from imageevalkit.requests.failures import Failure, Kind
 from imageevalkit.requests.limiter import Traffic
-from imageevalkit.requests.money import Bill, cost_of_reply, price_and_estimate
+from imageevalkit.requests.money import Bill
+from imageevalkit.requests.prices import cost_of_reply, price_and_estimate
 from imageevalkit.requests.replies import LARGEST_REPLY, ImageReply, download_image
 from imageevalkit.requests.routes import Inputs, MaskError, inputs_of
+from imageevalkit.requests.settings import RequestSettings
 
 _NOT_PARAMETERS = {
     "n": "every item is one image",

@@ -1,0 +1,304 @@
+"""What requests cost: prices of models, and what a reply says was used."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from imageevalkit.errors import UserError
+from imageevalkit.requests.endpoint import place_of
+from imageevalkit.requests.network import is_on_this_machine
+
+PRICES = Path(__file__).resolve().parents[2] / "infer" / "custom_models" / "prices.json"
+LOCAL_PRICES = PRICES.with_name("prices.local.json")
+
+
+class Tokens(NamedTuple):
+    """Tokens of a reply as they are billed: cached ones are apart, those of an untold kind are ``any_input``."""
+
+    text_input: int = 0
+    image_input: int = 0
+    any_input: int = 0
+    cached_text_input: int = 0
+    cached_image_input: int = 0
+    text_output: int = 0
+    image_output: int = 0
+
+
+KINDS = tuple(kind for kind in Tokens._fields if kind != "any_input")
+# A snapshot of a listed model costs what the model costs: "-2025-12-16", "-12-2025", "-20251216", "-251128".
+_SNAPSHOT = re.compile(
+    r"-(20\d\d-(0[1-9]|1[0-2])-\d\d|(0[1-9]|1[0-2])-20\d\d|(20)?\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01]))$"
+)
+BATCH_PRICE = 0.5
+"""What a request in a batch costs of what it costs by itself: https://platform.openai.com/docs/guides/batch"""
+_DEFAULT = "default"
+_TOO_MUCH = 1e15  # USD; a reply may hold a number of hundreds of digits
+_EXAMPLES = 'price=0.04 (USD per image) or price={"text_input":5,"image_output":40} (USD per 1M tokens)'
+_TEXT_EXAMPLE = 'price={"text_input":5,"text_output":15} (USD per 1M tokens)'
+
+
+@dataclass(frozen=True)
+class Price:
+    """The price of one model in USD: ``rates`` per 1M tokens by kind (see ``KINDS``), or ``per_image``.
+
+    ``estimates`` are USD of one 1024×1024 image by quality, for use before any reply is known. ``date`` is
+    the day or month that the price is from, ``source`` its page; both are empty for a price of the user's.
+    """
+
+    rates: Mapping[str, float] = field(default_factory=dict)
+    per_image: float | None = None
+    estimates: Mapping[str, float] = field(default_factory=dict)
+    source: str = ""
+    date: str = ""
+    provider: str = ""
+
+    @property
+    def is_users(self) -> bool:
+        """Whether the user gave it with the model."""
+        return not self.source
+
+    @property
+    def basis(self) -> str:
+        """Whose word it is, for a reader."""
+        listed = f"list prices{f' of {self.date[:7]}' if self.date else ''}"
+        return "the price given" if self.is_users else listed
+
+    @cached_property
+    def of_batches(self) -> Price:
+        """That of requests that go as batches of the provider's: half of it."""
+        half = {kind: rate * BATCH_PRICE for kind, rate in self.rates.items()}
+        per_image = None if self.per_image is None else self.per_image * BATCH_PRICE
+        estimates = {quality: usd * BATCH_PRICE for quality, usd in self.estimates.items()}
+        return replace(self, rates=half, per_image=per_image, estimates=estimates)
+
+    def estimate(self, quality: Any = None) -> float | None:
+        """USD of one image of that ``quality`` (a request parameter; None: not asked for), or None."""
+        if self.per_image is not None:
+            return self.per_image
+        return self.estimates.get(str(quality), self.estimates.get(_DEFAULT))
+
+    def cost(self, counts: Mapping[str, int]) -> float | None:
+        """USD of one reply with these token counts (``usage``, nested names joined by dots), or None.
+
+        A price per image needs no counts. A kind without a rate costs what the dearest kind of its side does.
+        """
+        if self.per_image is not None:
+            return self.per_image
+        tokens = billed_tokens(counts)
+        if tokens is None:
+            return None
+        dearest = {
+            side: max(self.rates.get(f"text_{side}", 0.0), self.rates.get(f"image_{side}", 0.0))
+            for side in ("input", "output")
+        }
+        rates = {"any_input": dearest["input"]}
+        for kind in KINDS:
+            plain = kind.removeprefix("cached_")
+            rates[kind] = self.rates.get(kind, self.rates.get(plain, dearest[kind.rpartition("_")[2]]))
+        return sum(count * rates[kind] for kind, count in tokens._asdict().items()) / 1e6
+
+
+def cost_of_reply(price: Price | None, counts: Mapping[str, int], reported: float | None) -> float | None:
+    """USD of one reply, by the first that is known; what none of them knows is unknown (None), never 0.
+
+    1. the user's ``price`` (a model kwarg): it is a contract we cannot see;
+    2. the cost that the gateway ``reported`` with the reply: it is who sends the bill;
+    3. ``prices.local.json``, then ``prices.json``.
+    """
+    if reported is not None and not (price and price.is_users):
+        return reported
+    return price.cost(counts) if price else None
+
+
+def price_of(model_id: str, override: Any = None, makes: str = "image_output") -> Price | None:
+    """The price of ``model_id``; ``override`` is the user's. Raises UserError: that, or a price file, is malformed.
+
+    A listed id is found as it is, as a dated snapshot of it, and behind the name of its own provider
+    (``openai/gpt-image-1.5``): nothing else is near enough, a wrong price is worse than none. An object of rates must
+    have that of the tokens that the model ``makes``.
+    """
+    if override is not None:
+        return _of_user(override, makes)
+    listed = _listed(PRICES, LOCAL_PRICES)
+    for whole in (model_id, _SNAPSHOT.sub("", model_id)):
+        provider, slash, name = whole.partition("/")
+        if whole in listed:
+            return listed[whole]
+        if slash and name in listed and listed[name].provider == provider:
+            return listed[name]
+    return None
+
+
+def quoted(price: Price | None, kwargs: Mapping[str, Any]) -> Price | None:
+    """Returns ``price`` as a forecast may quote it for requests with ``kwargs``, None if it may not.
+
+    A list price says nothing about an endpoint on this machine: a local server costs nothing, and a gateway has prices
+    of its own.
+    """
+    is_list_price = price is not None and not price.is_users
+    return None if is_list_price and is_on_this_machine(place_of(kwargs).url) else price
+
+
+def price_and_estimate(model_id: str, kwargs: Mapping[str, Any]) -> tuple[Price | None, float | None]:
+    """The price of a model and the USD that one image may cost, None if not known. Raises as :func:`price_of`."""
+    extra = kwargs.get("extra_body") or {}
+    if not isinstance(extra, Mapping):
+        raise UserError(f"extra_body must be an object of request parameters, not {extra!r}")
+    parameters = {**kwargs, **extra}
+    # the image tool of /responses is billed by its own model
+    price = price_of(parameters.get("image_model") or model_id, kwargs.get("price"))
+    return price, price.estimate(parameters.get("quality")) if price else None
+
+
+def _of_user(given: Any, makes: str) -> Price:
+    in_words = makes == "text_output"
+    if _is_amount(given) and not in_words:
+        return Price(per_image=float(given))
+    if not isinstance(given, Mapping):
+        kinds, example = ("", _TEXT_EXAMPLE) if in_words else ("an amount or ", _EXAMPLES)
+        raise UserError(f"price must be {kinds}an object of rates, not {given!r}: give {example}")
+    rates = {kind: rate for kind, rate in given.items() if kind != "estimate"}
+    return _price(None, rates, given.get("estimate"), "price", makes)
+
+
+@functools.cache
+def _listed(*tables: Path) -> dict[str, Price]:
+    """What is in the price tables that are there, by name and alias: a later one wins."""
+    found: dict[str, Price] = {}
+    for path in tables:
+        if path != PRICES and not path.exists():
+            continue
+        try:
+            models = json.loads(path.read_bytes())["models"]
+            entries = {name: _entry(entry, path, name) for name, entry in models.items()}
+            aliases = {a: entries[name] for name in models for a in models[name].get("aliases", [])}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            text = f"{path.name} is no price table ({error}): it needs the form of {PRICES.name}"
+            raise UserError(text) from None
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror}") from None
+        found |= {**aliases, **entries}
+    return found
+
+
+def _entry(entry: Mapping[str, Any], path: Path, name: str) -> Price:
+    where, rates, per_image = f"{path.name}: {name}", entry.get("per_million_tokens"), entry.get("per_image")
+    if (per_image is None) == (rates is None):
+        raise UserError(f"{where}: needs either per_image or per_million_tokens")
+    # a model that answers in words has no rate for images
+    makes = "text_output" if entry.get("makes") == "text" else "image_output"
+    price = _price(per_image, rates or {}, entry.get("image_estimate"), where, makes)
+    source, date, provider = entry.get("source", path.name), entry.get("date", ""), entry.get("provider", "")
+    return replace(price, source=source, date=date, provider=provider)
+
+
+def _price(per_image: Any, rates: Mapping[str, Any], estimate: Any, where: str, makes: str) -> Price:
+    """That with these numbers, which are from outside. Raises UserError."""
+    if not isinstance(estimate, Mapping):
+        estimate = {} if estimate is None else {_DEFAULT: estimate}
+    amounts = [(kind, rate, "1M tokens") for kind, rate in rates.items()]
+    amounts += [("estimate", amount, "image") for amount in estimate.values()]
+    amounts += [("per_image", per_image, "image")] * (per_image is not None)
+    for name, amount, unit in amounts:
+        if not _is_amount(amount):
+            raise UserError(f"{where}: {name} must be USD per {unit}, not {amount!r}")
+    for kind in rates.keys() - set(KINDS):
+        raise UserError(f"{where}: unknown kind of token '{kind}', known are {', '.join(KINDS)}")
+    if per_image is None and makes not in rates:
+        raise UserError(f"{where}: {makes} is missing (USD per 1M tokens)")
+    return Price(rates, per_image, estimate)
+
+
+def _is_amount(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < _TOO_MUCH
+
+
+_TOOL = "tool_usage.image_gen."  # of /responses, beside the text model's own usage
+
+
+def billed_tokens(counts: Mapping[str, int]) -> Tokens | None:
+    """Read ``counts`` (a reply's ``usage``, nested names joined by dots); None when they tell of no output.
+
+    ===============================  ==================================  =====================================
+    server                           totals                              kinds
+    ===============================  ==================================  =====================================
+    OpenAI ``/images/*`` and the     ``input_tokens``,                   ``input_tokens_details.*``,
+    image tool of ``/responses``     ``output_tokens``                   ``output_tokens_details.*`` (not all
+                                                                         models)
+    chat completions                 ``prompt_tokens``,                  ``prompt_tokens_details.*``,
+                                     ``completion_tokens``               ``completion_tokens_details.*``
+    Gemini as it is                  ``promptTokenCount``,               lists, which counts do not hold
+                                     ``candidatesTokenCount``,
+                                     ``thoughtsTokenCount``
+    ===============================  ==================================  =====================================
+
+    Gateways fill two of them at once, one with zeros, so each side takes the larger. Output beyond the image
+    tokens is text, thinking included. Where output is not split at all, what is not thinking is the image:
+    thousands of tokens beside a few words, and a bill is rather estimated too high than too low.
+    """
+    tool = {name.removeprefix(_TOOL): n for name, n in counts.items() if name.startswith(_TOOL)}
+    counts = tool or counts
+
+    def most(*names: str) -> int:
+        return max(0, *(counts.get(name, 0) for name in names))
+
+    def inputs(name: str) -> int:
+        return most(f"input_tokens_details.{name}", f"prompt_tokens_details.{name}")
+
+    def outputs(name: str) -> int:
+        return most(f"output_tokens_details.{name}", f"completion_tokens_details.{name}")
+
+    prompt = most("input_tokens", "prompt_tokens", "promptTokenCount")
+    output = most("output_tokens", "completion_tokens", "candidatesTokenCount")
+    if output <= 0:
+        return None
+    # Gemini, and Google's own chat endpoint, count thinking beside the output
+    beside = most("total_tokens", "totalTokenCount") - prompt - output if prompt else 0
+    if "candidatesTokenCount" in counts:
+        beside = max(beside, counts.get("thoughtsTokenCount", 0))
+    thinking = outputs("reasoning_tokens") if beside <= 0 else 0
+    image_output = min(outputs("image_tokens"), output) or max(0, output - outputs("text_tokens") - thinking)
+    text = min(inputs("text_tokens"), prompt)
+    image = min(inputs("image_tokens"), prompt - text)
+    if image and not text:
+        text = prompt - image
+    cached = min(max(inputs("cached_tokens"), most("cachedContentTokenCount")), prompt)
+    cached_image = min(inputs("cached_tokens_details.image_tokens"), image, cached)
+    # text first: an image token saves more, and which of the two were cached is told by few
+    cached_text = min(cached - cached_image, text)
+    cached_image = min(cached - cached_text, image)
+    return Tokens(
+        text_input=text - cached_text,
+        image_input=image - cached_image,
+        any_input=prompt - text - image,
+        cached_text_input=cached_text,
+        cached_image_input=cached_image,
+        text_output=output - image_output + max(0, beside),
+        image_output=image_output,
+    )
+
+
+def reported_cost(usage: Any) -> float | None:
+    """USD that a gateway says the reply cost (``usage.cost``, as OpenRouter sends it), or None.
+
+    With the user's own key at the provider (``is_byok``) ``cost`` is the gateway's fee alone and
+    ``cost_details.upstream_inference_cost`` the provider's bill beside it. 0 says nothing: it is what is sent
+    where the gateway does not know.
+
+    Source: https://openrouter.ai/docs/use-cases/usage-accounting
+    """
+    if not isinstance(usage, Mapping):
+        return None
+    details = usage.get("cost_details")
+    bill = details.get("upstream_inference_cost") if isinstance(details, Mapping) else None
+    cost = float(usage["cost"]) if _is_amount(usage.get("cost")) else 0.0
+    if usage.get("is_byok") is True:
+        cost = cost + float(bill) if bill and _is_amount(bill) else 0.0
+    return cost or None
