@@ -64,3 +64,16 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def bfloat16_attention() -> None:
+    """Skips where ATEN_CPU_CAPABILITY hides instructions of this CPU: torch's attention in bfloat16 then fails
+    ("pack_vnni2 is only supported when avx512 is supported"), as it asks the CPU itself what it can do."""
+    import torch
+
+    can = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    if can and "AVX512" not in (capability := torch.backends.cpu.get_cpu_capability()):
+        pytest.skip(
+            f"torch has no attention in bfloat16 with ATEN_CPU_CAPABILITY={capability.lower()} on this CPU"
+        )

@@ -23,6 +23,7 @@ from tests.support.batch_server import ImageBatches, JudgeBatches
 from tests.support.checkout import EDITS, add_benchmark, environ, make_checkout, needs_driver_env, run_eval
 from tests.support.judge_server import JUDGE_FAULTS
 from tests.support.schemas import check_files
+from tests.support.waiting import LONGEST_WAIT, wait_for
 
 pytestmark = needs_driver_env
 
@@ -59,13 +60,6 @@ def start(runs: ApiRuns, *more: str, limit: int = 6) -> subprocess.Popen[bytes]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.02)
 
 
 def kill(runs: ApiRuns, started: subprocess.Popen[bytes]) -> None:
@@ -630,7 +624,7 @@ def test_ctrl_c_says_what_goes_on(runs: ApiRuns, server: ImageBatches) -> None:
     )
     wait_for(lambda: server.polled > 1)
     os.killpg(started.pid, signal.SIGINT)
-    told, _ = started.communicate(timeout=60)
+    told, _ = started.communicate(timeout=LONGEST_WAIT)
     assert started.returncode == 130, told
     assert "batch_1 goes on at the provider, and the same command collects it" in told
     assert not runs.all_records(), "nothing failed, and nothing is paid by guess"

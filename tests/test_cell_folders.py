@@ -17,6 +17,7 @@ from imageevalkit.errors import UserError
 from tests.support.api_runs import ApiRuns, message, text_of
 from tests.support.checkout import add_model, find_no_text, make_checkout, needs_driver_env
 from tests.support.image_server import ImageServer, Received
+from tests.support.waiting import LONGEST_WAIT
 
 pytestmark = needs_driver_env
 
@@ -149,7 +150,7 @@ def test_the_process_that_is_named_lives_and_holds_the_lock(how: str) -> None:
     parent, child = map(int, process.stdout.readline().split())
     try:
         if how == "dies":
-            process.wait(30)
+            process.wait(LONGEST_WAIT)
         with pytest.raises(UserError) as refused:
             lock_cell(Cell("m", "x"), grace=0.5)
         said = str(refused.value)

@@ -20,7 +20,7 @@ from imageevalkit.benchmark.question import Encoding, Picture, Question
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.images import sha256_file
 from tests.support.image_questions import ask_about, save_image
-from tests.support.jobs import wait_for
+from tests.support.waiting import wait_for
 
 
 def pictures(folder: Path, count: int) -> list[Picture]:
@@ -213,7 +213,7 @@ def test_only_a_few_batches_are_in_memory_and_nothing_works_on(
     answers = model.ask(questions)
     for done in range(2, 20, 2):
         next(answers), next(answers)
-        wait_for(functools.partial(are_prepared, done + ahead), 10)
+        wait_for(functools.partial(are_prepared, done + ahead))
         assert prepared == done + ahead
     answers.close()  # type: ignore[attr-defined]  # an interrupted run
     assert threading.active_count() == threads

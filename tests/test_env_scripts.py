@@ -7,9 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -22,6 +20,7 @@ from imageevalkit.launch.python_path import usable_paths
 from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 from tests.support.hub_server import COMMIT, hub_server
 from tests.support.tree import copy_tree, environment, lend_driver_environment, one_error, run
+from tests.support.waiting import LONGEST_WAIT, wait_for
 
 STAMP = ".imageevalkit-requirements"
 TOKEN = "hf_nobodyshouldseethis"
@@ -91,7 +90,7 @@ def test_build_that_was_killed_is_not_taken_for_complete(root: Path, python: str
     target = root / "env"
     slow = root / "slow_python"
     # the interpreter suits, but making an environment with it takes for ever
-    slow.write_text(f'#!/bin/sh\n[ "$1" != -m ] || exec sleep 60\nexec {sys.executable} "$@"\n')
+    slow.write_text(f'#!/bin/sh\n[ "$1" != -m ] || exec sleep 600\nexec {sys.executable} "$@"\n')
     slow.chmod(0o755)
     build = subprocess.Popen(
         ["bash", str(root / "utils" / "make_env.sh"), "--model", "tiny", "--path", str(target)],
@@ -100,7 +99,7 @@ def test_build_that_was_killed_is_not_taken_for_complete(root: Path, python: str
     )
     wait_for(lambda: (target / STAMP).exists())
     build.send_signal(signal.SIGTERM)
-    assert build.wait(5) == 143
+    assert build.wait(LONGEST_WAIT) == 143
     # killed a little later, while pip wrote: the interpreter is there, the packages are not
     (target / "bin").mkdir(exist_ok=True)
     (target / "bin" / "python").symlink_to(sys.executable)
@@ -118,7 +117,7 @@ def test_two_builds_at_once_do_the_work_once(root: Path, python: str) -> None:
         subprocess.Popen(command, env=environment({"PYTHON": python}), stderr=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
-    errors = [build.communicate(timeout=50)[1] for build in builds]
+    errors = [build.communicate(timeout=LONGEST_WAIT)[1] for build in builds]
     assert [build.returncode for build in builds] == [0, 0], errors
     assert sorted(error.count("is ready") for error in errors) == [0, 1], errors
 
@@ -365,12 +364,12 @@ def test_conda_builds_where_a_path_says_and_an_interpreter_of_the_users_wins(roo
 
 def test_conda_that_was_killed_leaves_nothing_in_the_way(root: Path, python: str) -> None:
     base = root / "conda"
-    install_conda(base, python, slow="exec sleep 60")
+    install_conda(base, python, slow="exec sleep 600")
     command = ["bash", str(root / "utils/make_env.sh"), "--model", "tiny"]
     build = subprocess.Popen(command, env=environment({"CONDA_BASE": str(base)}), stderr=subprocess.DEVNULL)
     wait_for(lambda: (base / "envs/tiny/conda-meta").exists())
     build.terminate()
-    assert build.wait(5) == 143
+    assert build.wait(LONGEST_WAIT) == 143
     install_conda(base, python)
     assert make_env(root, "--model", "tiny", CONDA_BASE=str(base)).returncode == 0
 
@@ -793,13 +792,6 @@ def test_use_cuda_refuses_without_changing_or_ending_the_shell(
 
 def test_use_cuda_must_be_sourced(root: Path) -> None:
     assert "source it" in one_error(run("bash", root / "utils/use_cuda.sh", "12.4"), 2)
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.05)
 
 
 # --- .ci/run ---

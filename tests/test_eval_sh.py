@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -27,6 +26,7 @@ from tests.support.checkout import (
     needs_driver_env,
     run_eval,
 )
+from tests.support.waiting import LONGEST_WAIT, wait_for
 
 
 @pytest.fixture
@@ -566,15 +566,8 @@ def start_slow_run(checkout: Path, benchmark: str = "many") -> subprocess.Popen[
         stdin=subprocess.DEVNULL,
         text=True,
     )
-    wait_for(lambda: any((checkout / "output/slow-noise").rglob("*.png")), 30)
+    wait_for(lambda: any((checkout / "output/slow-noise").rglob("*.png")))
     return process
-
-
-def wait_for(condition: object, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.1)
 
 
 def processes_of(checkout: Path) -> list[str]:
@@ -599,13 +592,13 @@ def test_stopped_run_leaves_no_process_and_resumes(checkout: Path, number: int, 
     run = start_slow_run(checkout)
     assert processes_of(checkout)
     run.send_signal(number)
-    assert run.wait(10) == status
+    assert run.wait(LONGEST_WAIT) == status
     if number == signal.SIGKILL:
         # at once, while guards are still ending the old run's processes: no stale lock, no second writer
         again = start_slow_run(checkout)
         again.send_signal(signal.SIGTERM)
-        again.wait(10)
-    wait_for(lambda: not processes_of(checkout), 10)
+        again.wait(LONGEST_WAIT)
+    wait_for(lambda: not processes_of(checkout))
     made = len(list((checkout / "output/slow-noise/many").glob("*.png")))
     words = ["--model_names", "slow-noise", "--ds_names", "many", "--eval", "false", "--limit", str(made + 2)]
     rerun = run_eval(checkout, *words, "--custom_model_kwargses", "seconds=0.05")
@@ -632,7 +625,7 @@ def test_two_runs_at_once(checkout: Path) -> None:
         "2",
     )
     first.send_signal(signal.SIGTERM)
-    first.wait(10)
+    first.wait(LONGEST_WAIT)
     assert same.returncode == 2
     assert "slow-noise/many is being written by another run" in same.stderr
     assert same.stderr.count("\n") == 1

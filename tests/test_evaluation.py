@@ -34,6 +34,7 @@ from imageevalkit.progress import Progress, ProgressWriter
 from imageevalkit.report.collect import collect
 from tests.support.generation import FakeAsyncModel, FakeDataset, FakeModel, generate, items
 from tests.support.red_benchmark import RedBenchmark
+from tests.support.waiting import LONGEST_WAIT
 
 CELL = Cell("m", "fake")
 _ASK = EvaluateOrder()
@@ -826,7 +827,7 @@ def test_replies_are_on_the_disk_soon_after_they_came(monkeypatch: pytest.Monkey
         synced.append(data)
 
     def wait() -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + LONGEST_WAIT
         while not any(b"images/00000" in data for data in synced):
             assert time.monotonic() < deadline, "the judge goes on and on, and the first reply is not safe"
             time.sleep(0.05)

@@ -47,9 +47,9 @@ from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.progress import ProgressWriter
 from imageevalkit.requests.feed import Feed
 from tests.support.generation import SETTING, FakeAsyncModel, FakeDataset, generate, items
-from tests.support.jobs import wait_for
 from tests.support.judge_server import JudgeServer, ReplyServer
 from tests.support.red_benchmark import RedBenchmark
+from tests.support.waiting import wait_for
 
 CELL = Cell("m", "fake")
 N = 12
@@ -82,7 +82,7 @@ def goes_on(model: Paused, when: Callable[[], bool]) -> None:
 
     def wait() -> None:
         try:
-            wait_for(when, 30)
+            wait_for(when)
         finally:
             model.go.set()
 
@@ -113,7 +113,7 @@ def evaluated(benchmark: RedBenchmark, generation: Generation | None, n: int = N
     def evaluate() -> Outcome:
         options = EvaluateOrder()
         said = follow(CELL, benchmark, of_cell, progress, options, generation) if generation else None
-        wait_for(lambda: not generation or generation.is_made, 30)
+        wait_for(lambda: not generation or generation.is_made)
         return evaluate_cell(CELL, benchmark, of_cell, progress, options, said)
 
     return outcome_of(evaluate, print)
@@ -361,9 +361,9 @@ def test_a_slow_answer_holds_up_nothing(server: JudgeServer, tmp_path: Path) -> 
         def watch() -> None:
             try:
                 # two questions about five of six images
-                wait_for(lambda: server.received == 11, 30)
+                wait_for(lambda: server.received == 11)
                 model.go.set()
-                wait_for(lambda: server.received == 2 * N - 1, 30)
+                wait_for(lambda: server.received == 2 * N - 1)
             finally:
                 model.go.set()
                 late.set()

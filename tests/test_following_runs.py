@@ -19,8 +19,8 @@ import pytest
 
 from tests.support.checkout import environ, make_checkout, needs_driver_env
 from tests.support.image_server import ImageServer, Received
-from tests.support.jobs import wait_for
 from tests.support.judge_server import ReplyServer
+from tests.support.waiting import LONGEST_WAIT, wait_for
 
 pytestmark = needs_driver_env
 
@@ -86,7 +86,7 @@ class Runs:
 
     def run(self, *more: str, kwargs: str = "", overlap: bool = True) -> tuple[int, str]:
         process = self.start(*more, kwargs=kwargs, overlap=overlap)
-        said = process.communicate(timeout=120)[0]
+        said = process.communicate(timeout=LONGEST_WAIT)[0]
         return process.returncode, said
 
     @property
@@ -164,11 +164,11 @@ def test_images_are_judged_while_others_are_made(
     runs.images.script("thing 02", "500")
     runs.images.free = 10
     process = runs.start(*beside)
-    wait_for(lambda: runs.judge.received >= 6, 60)
+    wait_for(lambda: runs.judge.received >= 6)
     early = runs.judge.received
     assert not (runs.folder / "result.json").exists() and early <= 10
     runs.images.free = 10**9
-    said = process.communicate(timeout=120)[0]
+    said = process.communicate(timeout=LONGEST_WAIT)[0]
     assert process.returncode == 3, said
     followed = runs.left_behind()
     assert followed["result"]["coverage"]["judged"] == N - 2 == runs.judge.received
@@ -185,14 +185,14 @@ def test_killed_in_the_middle_nothing_is_paid_twice(runs: Runs, victim: bytes) -
     """The generate job, the evaluate job (both are started again) or the launcher (the same command goes on)."""
     runs.images.free = 8
     process = runs.start()
-    wait_for(lambda: len(runs.lines("judgements.jsonl")) >= 4, 60)
+    wait_for(lambda: len(runs.lines("judgements.jsonl")) >= 4)
     os.kill(runs.process(victim), signal.SIGKILL)
     if victim == b"imageevalkit.launch":
-        process.communicate(timeout=60)
+        process.communicate(timeout=LONGEST_WAIT)
         process = runs.start()
     time.sleep(0.5)
     runs.images.free = 10**9
-    said = process.communicate(timeout=120)[0]
+    said = process.communicate(timeout=LONGEST_WAIT)[0]
     assert process.returncode == 0, said
     assert runs.left_behind()["result"]["coverage"]["judged"] == N
     # what was under way at the kill may have been asked again
@@ -209,9 +209,9 @@ def test_an_image_made_again_is_never_judged_in_its_old_form(runs: Runs) -> None
     old = {record["image_sha256"] for record in runs.lines("generation.jsonl")}
     runs.images.free = runs.images.received + 8
     process = runs.start("--overwrite", kwargs=",quality=low")
-    wait_for(lambda: len(runs.lines("judgements.jsonl")) >= 4, 60)
+    wait_for(lambda: len(runs.lines("judgements.jsonl")) >= 4)
     runs.images.free = 10**9
-    said = process.communicate(timeout=120)[0]
+    said = process.communicate(timeout=LONGEST_WAIT)[0]
     assert process.returncode == 0, said
     new = {record["image_sha256"] for record in runs.lines("generation.jsonl")[N:]}
     assert len(old) == len(new) == N
@@ -222,10 +222,10 @@ def test_an_image_made_again_is_never_judged_in_its_old_form(runs: Runs) -> None
 def test_a_generation_that_fails_in_the_middle_leaves_no_result_and_its_answers(runs: Runs) -> None:
     runs.images.free = 8
     process = runs.start()
-    wait_for(lambda: len(runs.lines("judgements.jsonl")) >= 4, 60)
+    wait_for(lambda: len(runs.lines("judgements.jsonl")) >= 4)
     runs.images.choose = lambda request, attempt: "401"
     runs.images.free = 10**9
-    said = process.communicate(timeout=120)[0]
+    said = process.communicate(timeout=LONGEST_WAIT)[0]
     assert process.returncode == 1, said
     asked = len(runs.asked())
     assert not (runs.folder / "result.json").exists() and asked >= 4

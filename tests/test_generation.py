@@ -175,9 +175,9 @@ def test_resume_of_ten_thousand_images_is_quick(capsys: pytest.CaptureFixture[st
                 }
             )
     model = FakeModel()
-    started = time.perf_counter()
+    started = time.process_time()
     assert generate(model, dataset).state == COMPLETE
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
     assert model.calls == []
 
 

@@ -24,7 +24,8 @@ from imageevalkit.launch.gpus import Gpu
 from imageevalkit.launch.ledger import RunSummary
 from imageevalkit.launch.local import run_plan
 from tests.support.fake_nvidia_smi import fail_memory, install_fake_nvidia_smi, set_memory
-from tests.support.jobs import ESCAPING, launcher, marked, python_job, wait_for
+from tests.support.jobs import ESCAPING, launcher, marked, python_job
+from tests.support.waiting import LONGEST_WAIT, wait_for
 
 UUIDS = [f"GPU-test-{os.getpid()}-{n}" for n in range(4)]
 _SEES = "print('sees', os.environ['CUDA_VISIBLE_DEVICES']); time.sleep(%s); outcome(%r,'generate')"
@@ -193,16 +194,16 @@ def test_a_dead_launcher_keeps_its_gpus_until_its_job_is_gone(tmp_path: Path) ->
         return None not in fds
 
     with launcher(Plan(str(tmp_path), False, [job]), str(tmp_path)) as process:
-        wait_for((tmp_path / "escaped").exists, 15)
+        wait_for((tmp_path / "escaped").exists)
         process.kill()
         free_too_early = False
         began = time.monotonic()
         while marked(str(tmp_path)):
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < LONGEST_WAIT
             free_too_early = free_too_early or (are_free() and bool(marked(str(tmp_path))))
             time.sleep(0.05)
         assert not free_too_early
-    wait_for(are_free, 1)
+    wait_for(are_free)
 
 
 # Each job puts a file into a folder for every GPU that it sees; one that is there belongs to a job that runs.
@@ -241,7 +242,7 @@ def test_two_runs_never_share_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             plan = Plan(str(folder), parallel, jobs)
             runs.append((folder, jobs, stack.enter_context(launcher(plan, str(folder)))))
         for folder, jobs, process in runs:
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=LONGEST_WAIT)
             assert process.returncode == 0, out + err
             assert all(seen(job) for job in jobs)
             saved = json.loads((folder / "summary.json").read_text())

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from imageevalkit.launch import guard
-from tests.support.jobs import marked, wait_for
+from tests.support.jobs import marked
+from tests.support.waiting import LONGEST_WAIT, wait_for
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and prctl")
 
@@ -85,22 +86,22 @@ def test_names_a_command_it_cannot_run(lifeline: tuple[int, int], tmp_path: Path
 
 
 def test_sigterm_ends_the_whole_tree(lifeline: tuple[int, int], tmp_path: Path) -> None:
-    process = start(lifeline, ESCAPE + "sleep 60", tmp_path)
-    wait_for((tmp_path / "started").exists, 5)
+    process = start(lifeline, ESCAPE + "sleep 600", tmp_path)
+    wait_for((tmp_path / "started").exists)
     assert len(marked(str(tmp_path))) >= 4
     process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 143
+    assert process.wait(LONGEST_WAIT) == 143
     assert marked(str(tmp_path)) == []
 
 
 def test_second_sigterm_kills_at_once(lifeline: tuple[int, int], tmp_path: Path) -> None:
-    process = start(lifeline, ESCAPE + "sleep 60", tmp_path)
-    wait_for((tmp_path / "started").exists, 5)
+    process = start(lifeline, ESCAPE + "sleep 600", tmp_path)
+    wait_for((tmp_path / "started").exists)
     began = time.monotonic()
     for _ in range(2):
         process.send_signal(signal.SIGTERM)
         time.sleep(0.3)
-    process.wait(5)
+    process.wait(LONGEST_WAIT)
     assert time.monotonic() - began < guard.GRACE_ASKED / 2
     assert marked(str(tmp_path)) == []
 
@@ -110,42 +111,42 @@ def test_a_polite_tree_has_time_to_tidy_up(lifeline: tuple[int, int], tmp_path: 
         f"trap 'sleep 1; touch {tmp_path}/tidy; exit 5' TERM; touch $STARTED; while :; do sleep 0.1; done"
     )
     process = start(lifeline, script, tmp_path)
-    wait_for((tmp_path / "started").exists, 5)
+    wait_for((tmp_path / "started").exists)
     process.terminate()
-    assert process.wait(10) == 5
+    assert process.wait(LONGEST_WAIT) == 5
     assert (tmp_path / "tidy").exists()
 
 
 def test_closing_the_lifeline_ends_the_whole_tree(lifeline: tuple[int, int], tmp_path: Path) -> None:
-    process = start(lifeline, ESCAPE + "sleep 60", tmp_path)
-    wait_for((tmp_path / "started").exists, 5)
+    process = start(lifeline, ESCAPE + "sleep 600", tmp_path)
+    wait_for((tmp_path / "started").exists)
     os.close(lifeline[1])
-    process.wait(10)
+    process.wait(LONGEST_WAIT)
     assert marked(str(tmp_path)) == []
 
 
 def test_does_not_start_the_command_of_a_dead_launcher(lifeline: tuple[int, int], tmp_path: Path) -> None:
     os.close(lifeline[1])
-    assert start(lifeline, "touch $STARTED", tmp_path).wait(5) == 143
+    assert start(lifeline, "touch $STARTED", tmp_path).wait(LONGEST_WAIT) == 143
     assert not (tmp_path / "started").exists()
 
 
 def test_a_tee_behind_the_script_is_not_cut_off(lifeline: tuple[int, int], tmp_path: Path) -> None:
     script = f"exec > >(sleep 0.2; cat > {tmp_path}/log); echo last words"
-    assert start(lifeline, script, tmp_path).wait(5) == 0
+    assert start(lifeline, script, tmp_path).wait(LONGEST_WAIT) == 0
     assert (tmp_path / "log").read_text() == "last words\n"
 
 
 def test_kill_of_the_guard_ends_the_command(lifeline: tuple[int, int], tmp_path: Path) -> None:
-    process = start(lifeline, "touch $STARTED; exec sleep 60", tmp_path)
-    wait_for((tmp_path / "started").exists, 5)
+    process = start(lifeline, "touch $STARTED; exec sleep 600", tmp_path)
+    wait_for((tmp_path / "started").exists)
     process.kill()
-    wait_for(lambda: marked(str(tmp_path)) == [], 2)
+    wait_for(lambda: marked(str(tmp_path)) == [])
 
 
 def test_the_jobs_own_kill_0_spares_the_guard(lifeline: tuple[int, int], tmp_path: Path) -> None:
-    process = start(lifeline, "setsid sleep 60 & touch $STARTED; kill -KILL 0", tmp_path)
-    assert process.wait(10) == 137
+    process = start(lifeline, "setsid sleep 600 & touch $STARTED; kill -KILL 0", tmp_path)
+    assert process.wait(LONGEST_WAIT) == 137
     assert marked(str(tmp_path)) == []
 
 
@@ -154,7 +155,7 @@ def test_leftovers_are_ended_and_hold_the_lock_till_then(lifeline: tuple[int, in
     fd = lock(path)
     process = start(lifeline, ESCAPE + "exit 3", tmp_path, (fd,))
     os.close(fd)
-    wait_for((tmp_path / "started").exists, 5)
+    wait_for((tmp_path / "started").exists)
     seen_free_with_processes = False
     while process.poll() is None:
         if is_free(path) and marked(str(tmp_path)):
@@ -194,5 +195,5 @@ def test_falls_back_to_the_process_group(
         env=os.environ | {"TEST_MARKER": str(tmp_path), "STARTED": str(tmp_path / "started")},
         start_new_session=True,
     )
-    assert process.wait(10) == 4
+    assert process.wait(LONGEST_WAIT) == 4
     assert marked(str(tmp_path)) == []

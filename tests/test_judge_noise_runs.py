@@ -24,6 +24,7 @@ from tests.support.image_server import Fault, Handler, Received
 from tests.support.judge_replies import completion, judged
 from tests.support.judge_server import JudgeServer
 from tests.support.mirror import shared_mirror
+from tests.support.waiting import LONGEST_WAIT
 
 pytestmark = needs_driver_env
 
@@ -169,7 +170,7 @@ def test_kill_9_while_questions_are_asked_again_pays_for_none_twice(judged_runs:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + LONGEST_WAIT
     while len(one.repeats("wise")) < 15 and time.monotonic() < deadline:
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGKILL)

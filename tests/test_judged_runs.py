@@ -20,6 +20,7 @@ from tests.support.checkout import environ, make_checkout, needs_driver_env, run
 from tests.support.image_server import HALF, STEERING, random_faults
 from tests.support.judge_server import JudgeServer
 from tests.support.mirror import shared_mirror
+from tests.support.waiting import LONGEST_WAIT
 
 pytestmark = needs_driver_env
 
@@ -204,7 +205,7 @@ def test_kill_9_in_the_middle_loses_only_what_was_in_flight(
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + LONGEST_WAIT
     while len(judged.judgements("geneval2")) < 50 and time.monotonic() < deadline:
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGKILL)

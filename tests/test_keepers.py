@@ -19,7 +19,7 @@ from imageevalkit.launch.keepers import Keepers
 from tests.support.checkout import needs_driver_env
 from tests.support.fake_nvidia_smi import install_fake_nvidia_smi
 from tests.support.fake_vllm import install, starts
-from tests.support.jobs import wait_for
+from tests.support.waiting import wait_for
 
 CELL = "run@5/b"
 UUIDS = [f"GPU-keepers-{os.getpid()}-{n}" for n in range(2)]
@@ -104,7 +104,7 @@ def test_a_served_judge_keeps_its_gpu_and_comes_back(plan_on: Callable[..., Plan
         assert url.startswith("http://127.0.0.1:")
         [keeper] = keepers._running()
         os.kill(keeper.pid, signal.SIGKILL)
-        wait_for(lambda: not keepers.all_work, 10)
+        wait_for(lambda: not keepers.all_work)
         keepers.start(lambda: False)
         assert keepers.all_work
         assert address.wait()

@@ -23,6 +23,7 @@ from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.images import CorruptImage
 from tests.support.dying_reader import DyingReader
 from tests.support.text_images import save_text, text_image
+from tests.support.waiting import LONGEST_WAIT
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +202,7 @@ def _read_with_dying_reader(folder: Path, names: list[str]) -> subprocess.Popen[
 
 def test_a_dead_process_costs_only_its_image(tmp_path: Path) -> None:
     names = ["a", "kill-1", "b", "c", "kill-2", "d"]
-    out, err = _read_with_dying_reader(tmp_path, names).communicate(timeout=60)
+    out, err = _read_with_dying_reader(tmp_path, names).communicate(timeout=LONGEST_WAIT)
     assert err == ""
     readings = {name: (text, error) for name, text, error in (line.split("|") for line in out.splitlines())}
     assert readings == {
@@ -211,7 +212,9 @@ def test_a_dead_process_costs_only_its_image(tmp_path: Path) -> None:
 
 
 def test_processes_that_all_die_end_the_reading(tmp_path: Path) -> None:
-    out, err = _read_with_dying_reader(tmp_path, [f"kill-{n}" for n in range(20)]).communicate(timeout=60)
+    out, err = _read_with_dying_reader(tmp_path, [f"kill-{n}" for n in range(20)]).communicate(
+        timeout=LONGEST_WAIT
+    )
     assert len(out.splitlines()) == 5
     assert "CellFailure: text reader 'dying': 5 processes died in a row" in err
 
@@ -248,7 +251,7 @@ def _running(pid: int) -> bool:
 
 def test_a_process_that_died_while_idle_is_replaced(tmp_path: Path) -> None:
     names = ["late-1", "late-2", "late-3", "late-4", "late-5", "a"]
-    out, err = _read_with_dying_reader(tmp_path, names).communicate(timeout=60)
+    out, err = _read_with_dying_reader(tmp_path, names).communicate(timeout=LONGEST_WAIT)
     assert err == ""
     assert sorted(line.split("|")[1] for line in out.splitlines()) == sorted(f"text of {n}" for n in names)
 
@@ -264,8 +267,8 @@ def test_no_process_outlives_a_stopped_run(tmp_path: Path, ending: signal.Signal
     ]
     assert len(workers) >= 2
     process.send_signal(ending)
-    process.communicate(timeout=30)
-    deadline = time.monotonic() + 10
+    process.communicate(timeout=LONGEST_WAIT)
+    deadline = time.monotonic() + LONGEST_WAIT
     while any(map(_running, workers)):
         assert time.monotonic() < deadline
         time.sleep(0.05)

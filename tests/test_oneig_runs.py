@@ -130,7 +130,7 @@ def with_dreamsim(kit: Kit, tmp_path_factory: pytest.TempPathFactory) -> Kit:
 
 
 @pytest.fixture(scope="module")
-def all_tasks(with_dreamsim: Kit) -> Iterator[Kit]:
+def all_tasks(with_dreamsim: Kit, bfloat16_attention: None) -> Iterator[Kit]:
     """The kit after a run of all five tasks in English, with a judge of its own, which counts that run's requests."""
     with JudgeServer() as server:
         kit = replace(with_dreamsim, server=server)
@@ -271,6 +271,7 @@ def test_official_grids_of_our_images_score_the_same(all_tasks: Kit) -> None:
     assert set(tasks.split(",")) <= set(theirs)
 
 
+@pytest.mark.usefixtures("bfloat16_attention")
 def test_chinese_has_a_class_of_its_own_and_no_lengths(kit: Kit) -> None:
     tasks = "alignment,text,reasoning,style"
     ended = kit.run("oneig-zh", limit=48, tasks=tasks)

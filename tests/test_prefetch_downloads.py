@@ -24,6 +24,7 @@ from imageevalkit.assets.git import fetch_code
 from imageevalkit.assets.http import fetch_file
 from imageevalkit.errors import CellFailure
 from tests.support.hub_server import COMMIT, HubServer, hub_server
+from tests.support.waiting import LONGEST_WAIT, wait_for
 
 PLACE = "eval_models/weights/w.pt"
 CONTENT = bytes(range(256)) * 4000
@@ -172,10 +173,10 @@ def test_killed_download_goes_on_where_it_stopped(web: HubServer, root: Path) ->
     environ = {**os.environ, "PYTHONPATH": str(Path(http.__file__).parents[2])}
     killed = subprocess.Popen([sys.executable, "-c", code, asset(web).url, str(part)], env=environ)
     try:
-        _wait_for(lambda: part.exists() and part.stat().st_size > 600_000)
+        wait_for(lambda: part.exists() and part.stat().st_size > 600_000)
         killed.kill()
     finally:
-        killed.wait(20)
+        killed.wait(LONGEST_WAIT)
         web.go_on.set()
     begun = part.stat().st_size
     fetch(asset(web))
@@ -188,11 +189,11 @@ def test_two_that_want_the_same_file_both_have_it(web: HubServer, root: Path) ->
     part = root / "eval_models/weights/.w.pt.part"
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(fetch, asset(web))
-        _wait_for(lambda: part.exists() and part.stat().st_size > 200_000)
+        wait_for(lambda: part.exists() and part.stat().st_size > 200_000)
         second = pool.submit(fetch, asset(web))
         time.sleep(0.3)  # so that it waits for the first
         web.go_on.set()
-        first.result(20), second.result(20)
+        first.result(LONGEST_WAIT), second.result(LONGEST_WAIT)
     assert (root / PLACE).read_bytes() == CONTENT and is_fine(asset(web))
 
 
@@ -240,13 +241,6 @@ def test_the_password_of_a_mirror_is_not_told(
     with pytest.raises(CellFailure, match=r"http://127\.0\.0\.1:9/org/x/.* cannot be reached") as caught:
         fetch(wanted)
     assert "word" not in "".join(capfd.readouterr())
-
-
-def _wait_for(condition: Any, seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -645,10 +639,10 @@ def test_nothing_is_half_there_after_a_kill(
     words = [sys.executable, "-c", code, str(root), f"file://{tmp_path / 'web'}", *wanted]
     killed = subprocess.Popen(words, env={**environ, "PYTHONPATH": str(Path(http.__file__).parents[2])})
     try:
-        _wait_for((tmp_path / "now").exists)
+        wait_for((tmp_path / "now").exists)
     finally:
         killed.kill()
-        killed.wait(20)
+        killed.wait(LONGEST_WAIT)
     assert check_asset(wanted, hashes=False).problems == [f"owner/name ({wanted.path}) is missing"]
     fetch_from(tmp_path / "web", wanted, monkeypatch)
     assert (tmp_path / "late").exists(), "a git that goes on is waited for"

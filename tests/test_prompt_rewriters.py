@@ -29,6 +29,7 @@ from tests.support.image_server import ImageServer, Received
 from tests.support.judge_server import ReplyServer
 from tests.support.mirror import official_source, shared_mirror
 from tests.support.schemas import check_files
+from tests.support.waiting import LONGEST_WAIT
 
 pytestmark = needs_driver_env
 KEY = "sk-rewriter-0815-key"
@@ -457,7 +458,7 @@ def test_kill_9_loses_no_reply(checkout: Path, tmp_path: Path) -> None:
             stderr=subprocess.DEVNULL,
             stdin=subprocess.DEVNULL,
         )
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + LONGEST_WAIT
         while len(server.rewrites) < 4 and time.monotonic() < deadline:
             time.sleep(0.05)
         process.send_signal(signal.SIGKILL)

@@ -36,8 +36,9 @@ from tests.support.checkout import (
     run_eval,
 )
 from tests.support.fake_vllm import install, starts
-from tests.support.jobs import marked, wait_for
+from tests.support.jobs import marked
 from tests.support.served_benchmark import add_served_benchmark
+from tests.support.waiting import LONGEST_WAIT, wait_for
 
 Ended = subprocess.CompletedProcess[str]
 
@@ -177,15 +178,15 @@ def test_stopped_run_leaves_no_server(tree: Tree, number: signal.Signals, deaf: 
     words = ["--model_names", "reference-blank", "--ds_names", "alpha"]
     run = subprocess.Popen(
         ["bash", str(tree.checkout / "eval.sh"), *words],
-        env=environ(tree.checkout, **tree.environ, FAKE_VLLM=json.dumps({"deaf": deaf, "loads": 60})),
+        env=environ(tree.checkout, **tree.environ, FAKE_VLLM=json.dumps({"deaf": deaf, "loads": 600})),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    wait_for(lambda: any("sleep(300)" in name for name in _commands(tree.marker)), 20)
+    wait_for(lambda: any("sleep(600)" in name for name in _commands(tree.marker)))
     run.send_signal(number)
-    assert run.wait(10) == (143 if number == signal.SIGTERM else -number)
-    wait_for(lambda: not marked(tree.marker), 10)
+    assert run.wait(LONGEST_WAIT) == (143 if number == signal.SIGTERM else -number)
+    wait_for(lambda: not marked(tree.marker))
 
 
 @needs_driver_env
@@ -344,7 +345,7 @@ def _address(folder: Path, server: JudgeServer) -> str:
 
 
 def _tend(server: JudgeServer, until: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + LONGEST_WAIT
     while not until():
         assert time.monotonic() < deadline
         server.tend()
@@ -440,13 +441,14 @@ def starts_ports(folder: Path) -> list[str]:
 
 
 def test_loading_has_a_bound(tmp_path: Path, make_server: Callable[..., JudgeServer]) -> None:
-    server = make_server(timeout=0.6, loads=60, deaf=True)
+    server = make_server(timeout=0.6, loads=600, deaf=True)
     with pytest.raises(JudgeUnusable, match=r"was not ready after 0\.6 s \(start_timeout\)"):
         _address(tmp_path, server)
     server.next_cell(makes_room=False)
     with pytest.raises(JudgeUnusable, match="was not ready"):
         _address(tmp_path, server)
-    assert len(starts(tmp_path / "env/bin/starts.jsonl")) == 1
+    # a busy machine may end the process before it has written that it started
+    assert (tmp_path / "judge.log").read_text().count("server of judge judge: ") == 1
     assert not marked(str(tmp_path))
 
 
@@ -500,11 +502,11 @@ def test_who_waits_learns_that_the_job_is_gone(tmp_path: Path) -> None:
     job.stdout.readline()
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(ServerAddress(tmp_path / "address").wait)
-        wait_for((tmp_path / "address.wanted").exists, 5)
+        wait_for((tmp_path / "address.wanted").exists)
         assert not asked.done()
         job.kill()
         with pytest.raises(JudgeUnusable, match="the job that serves the judge has ended"):
-            asked.result(5)
+            asked.result(LONGEST_WAIT)
     job.wait()
 
 
@@ -528,5 +530,5 @@ def _by_hand(tree: Tree) -> tuple[subprocess.Popen[bytes], int]:
         ],
         env={"PATH": os.environ["PATH"], "TEST_MARKER": tree.marker},
     )
-    wait_for(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0, 10)
+    wait_for(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0)
     return server, port

@@ -22,6 +22,7 @@ from imageevalkit.requests.shared import Slots
 from tests.support.checkout import REPO, make_checkout, needs_driver_env, run_eval
 from tests.support.judge_server import JudgeServer
 from tests.support.simulated_clock import run_simulated
+from tests.support.waiting import LONGEST_WAIT
 
 # asks for a slot COUNT times, WORKERS at a time; each request takes HELD seconds, and a line of Request on stdout
 ASKS = """
@@ -84,7 +85,7 @@ class Request(NamedTuple):
 
 
 def requests_of(process: subprocess.Popen[str]) -> list[Request]:
-    out, _ = process.communicate(timeout=120)
+    out, _ = process.communicate(timeout=LONGEST_WAIT)
     assert process.returncode == 0
     return [Request(*map(float, line.split())) for line in out.splitlines()]
 
@@ -231,7 +232,7 @@ def test_what_was_paid_for_is_not_lost_where_the_shared_file_fails(
 
 
 def outputs(process: subprocess.Popen[str]) -> tuple[int, str]:
-    out, _ = process.communicate(timeout=120)
+    out, _ = process.communicate(timeout=LONGEST_WAIT)
     return out.count("sent"), out.splitlines()[-1]
 
 

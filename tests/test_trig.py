@@ -41,6 +41,7 @@ from tests.support.hub_server import COMMIT as HUB_COMMIT
 from tests.support.hub_server import hub_server
 from tests.support.mirror import official_source, shared_mirror
 from tests.support.trig_data import TASKS
+from tests.support.waiting import LONGEST_WAIT
 
 _COMMIT = "e43923c30f7a64f742bc42d7bacc5ebd941412e2"
 GOOD = {"Good": 0.50, "Excellent": 0.30, "Medium": 0.10, "Great": 0.05, "good": 0.03}
@@ -503,17 +504,17 @@ def test_two_that_want_the_same_rows_both_have_them(tmp_path: Path, monkeypatch:
     def rows(file: Path, folder: Path) -> Iterator[dict[str, Any]]:
         for row in read(file, folder):
             begun.set()
-            go_on.wait(20)
+            go_on.wait(LONGEST_WAIT)
             yield row
 
     monkeypatch.setattr(table_data, "_rows", rows)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(fetch_table, asset, data, download_allowed=False)
-        begun.wait(20)
+        begun.wait(LONGEST_WAIT)
         second = pool.submit(fetch_table, asset, data, download_allowed=False)
         time.sleep(0.3)  # so that it waits for the first
         go_on.set()
-        first.result(20), second.result(20)
+        first.result(LONGEST_WAIT), second.result(LONGEST_WAIT)
     assert not asset.problem(data, hashes=True)
     assert sorted(path.name for path in data.iterdir()) == [
         ".rows.jsonl.fetched.json",

@@ -33,9 +33,9 @@ from tests.support.cells import write_scored
 from tests.support.checkout import environ, make_checkout, needs_driver_env
 from tests.support.image_replies import base64_of, images_reply, png_of
 from tests.support.image_server import Fault, ImageServer, Received
-from tests.support.jobs import wait_for
 from tests.support.judge_server import ReplyServer
 from tests.support.schemas import check_files
+from tests.support.waiting import LONGEST_WAIT, wait_for
 
 # ---- the test, by simulation; perf/sequential.py has more of it
 
@@ -282,7 +282,7 @@ class SizedServer(ImageServer):
 
     def enter(self, request: Received) -> str:
         fault = super().enter(request)
-        wait_for(lambda: request.number <= self.free, 60)
+        wait_for(lambda: request.number <= self.free)
         return fault
 
 
@@ -329,7 +329,7 @@ class Runs:
 
     def run(self, *more: str, benchmarks: str = "far;near") -> str:
         process = self.start(*more, benchmarks=benchmarks)
-        said, told = process.communicate(timeout=200)
+        said, told = process.communicate(timeout=LONGEST_WAIT)
         assert process.returncode == 0, (said, told)
         return said
 
@@ -379,9 +379,9 @@ def test_a_run_stops_once_it_is_settled_and_another_one_makes_the_rest(runs: Run
     """Killed in the first round, it goes on from there; nothing is ever made or asked twice."""
     runs.images.free = 40
     killed = runs.start(*UNTIL)
-    wait_for(lambda: len(runs.stored("far")) >= 10, 60)
+    wait_for(lambda: len(runs.stored("far")) >= 10)
     os.kill(killed.pid, signal.SIGKILL)
-    killed.communicate(timeout=60)
+    killed.communicate(timeout=LONGEST_WAIT)
     stored = runs.stored("far") | runs.stored("near")
     runs.images.free = 10**9
     said = runs.run(*UNTIL)

@@ -21,9 +21,10 @@ from imageevalkit.launch.watch import watch
 from tests.support.checkout import add_model, environ, make_checkout, needs_driver_env
 from tests.support.checkpoints import TRAINED, begin_checkpoint, end_checkpoint
 from tests.support.fake_vllm import install, starts
-from tests.support.jobs import marked, wait_for
+from tests.support.jobs import marked
 from tests.support.served_benchmark import add_served_benchmark
 from tests.support.tiny_vlm import save_qwen3_vl
+from tests.support.waiting import LONGEST_WAIT, wait_for
 
 pytestmark = needs_driver_env
 
@@ -49,17 +50,17 @@ class Watching:
         return self._file.read_text()
 
     def until(self, text: str) -> None:
-        wait_for(lambda: text in self.said or self.process.poll() is not None, 60)
+        wait_for(lambda: text in self.said or self.process.poll() is not None)
         assert text in self.said, self.said
 
     def is_evaluated(self, step: int) -> None:
         path = self.output / f"run@{step}/alpha/result.json"
-        wait_for(lambda: path.exists() or self.process.poll() is not None, 60)
+        wait_for(lambda: path.exists() or self.process.poll() is not None)
         assert json.loads(path.read_text())["state"] == "complete", self.said
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        return self.process.wait(30)
+        return self.process.wait(LONGEST_WAIT)
 
 
 class Tree:

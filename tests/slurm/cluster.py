@@ -12,9 +12,10 @@ import signal
 import socket
 import stat
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+
+from tests.support.waiting import LONGEST_WAIT, wait_for
 
 PROGRAMS: tuple[str, ...] = (
     "slurmctld",
@@ -50,15 +51,6 @@ def _free_ports(count: int) -> list[int]:
     for each in sockets:
         each.close()
     return ports
-
-
-def wait_for(what: Callable[[], bool], seconds: float = 30.0) -> None:
-    """Raises TimeoutError."""
-    deadline = time.monotonic() + seconds
-    while not what():
-        if time.monotonic() > deadline:
-            raise TimeoutError
-        time.sleep(0.1)
 
 
 class Cluster:
@@ -260,16 +252,16 @@ class Cluster:
             self.conf.write_text(usual)
             self._run("scontrol", "reconfigure")
 
-    def empty(self) -> None:
-        """End all jobs."""
+    def empty(self, seconds: float = LONGEST_WAIT) -> None:
+        """End all jobs. Raises AssertionError: there are some after ``seconds``."""
         if ids := self._run("squeue", "--noheader", "--format=%A").split():
             self._run("scancel", *ids)
-            wait_for(lambda: not self.jobs())
+            wait_for(lambda: not self.jobs(), seconds)
 
     def stop(self) -> None:
         """End all jobs and daemons."""
-        with contextlib.suppress(AssertionError, TimeoutError):  # a node that is gone keeps its jobs
-            self.empty()
+        with contextlib.suppress(AssertionError):  # a node that is gone keeps its jobs
+            self.empty(seconds=30)
         # what they would yet save is thrown away
         for file in (*self.folder.glob("*.pid"), self.folder / "munge/pid"):
             _kill(file)
@@ -282,4 +274,4 @@ def _kill(file: Path) -> None:
         os.kill(pid, signal.SIGKILL)
         stat = Path("/proc", str(pid), "stat")
         # in a container nobody may ask how it ended
-        wait_for(lambda: stat.read_text().rpartition(") ")[2].startswith("Z"), 10)
+        wait_for(lambda: stat.read_text().rpartition(") ")[2].startswith("Z"))

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.cluster import Cluster, lacking, wait_for
+from tests.slurm.cluster import Cluster, lacking
 from tests.slurm.runs import add_slow_model, count, hurry, start, states
 from tests.support.checkout import needs_driver_env, run_eval
+from tests.support.waiting import LONGEST_WAIT, wait_for
 
 WHY_NOT = lacking(accounting=True)
 pytestmark = [
@@ -31,11 +32,11 @@ def test_jobs_are_of_the_account_and_qos_of_their_stage(checkout: Path, cluster:
         "declare -gA SLURM_ACCOUNT_MAP=(['*']='vision')\ndeclare -gA SLURM_QOS_MAP=(['generate']='long')\n"
     )
     run = start(checkout, *words)
-    wait_for(lambda: count(checkout, "slow") > 0, 60)
+    wait_for(lambda: count(checkout, "slow") > 0)
     status = run_eval(checkout, "--status").stdout
     assert "3 jobs in Slurm's queue" in status and "running    generate slow/quicktext" in status, status
     hurry(checkout)
-    told = run.communicate(timeout=60)
+    told = run.communicate(timeout=LONGEST_WAIT)
     assert run.returncode == 0, told
     assert states(checkout) == {"slow/quicktext": "complete"}
     asked = ("sacct", "--allocations", "--noheader", "--parsable2", "--format=JobName,Account,QOS,State")

@@ -8,7 +8,7 @@ import re
 import signal
 from pathlib import Path
 
-from tests.slurm.cluster import Cluster, wait_for
+from tests.slurm.cluster import Cluster
 from tests.slurm.runs import (
     add_slow_model,
     count,
@@ -21,6 +21,7 @@ from tests.slurm.runs import (
     states,
 )
 from tests.support.checkout import add_model, run_eval
+from tests.support.waiting import LONGEST_WAIT, wait_for
 
 pytestmark = needs_cluster
 
@@ -37,7 +38,7 @@ def test_what_is_killed_and_requeued_goes_on_and_what_is_cancelled_is_told(
     words = ["--model_names", ";".join(names), "--ds_names", "quicktext"]
     run = start(checkout, *words)
     try:
-        wait_for(lambda: all(count(checkout, name) > 1 for name in names), 120)
+        wait_for(lambda: all(count(checkout, name) > 1 for name in names))
         jobs = cluster.jobs()
         cluster.ask("scancel", jobs["generate:slow-c"][0])
         cluster.ask("scontrol", "requeue", jobs["generate:slow-a"][0])
@@ -47,9 +48,9 @@ def test_what_is_killed_and_requeued_goes_on_and_what_is_cancelled_is_told(
         cluster.kill_node(node)
         # that of the first leaves its GPU to the second: where both were on that node, Slurm 22.05 miscounts them
         hurry(checkout, "slow-a", "slow-c")
-        wait_for(lambda: "another machine has this job now" in log_of(checkout, "generate_slow-b"), 120)
+        wait_for(lambda: "another machine has this job now" in log_of(checkout, "generate_slow-b"))
         hurry(checkout, "slow-b")
-        told = run.communicate(timeout=240)
+        told = run.communicate(timeout=LONGEST_WAIT)
     finally:
         run.kill()
         if cluster.states()[node] != "idle":
@@ -59,7 +60,7 @@ def test_what_is_killed_and_requeued_goes_on_and_what_is_cancelled_is_told(
     assert ended["slow-c/quicktext"] == "failed"
     assert "CANCELLED" in told[0]
     assert {ended[f"{name}/quicktext"] for name in names[:2]} == {"complete"}
-    wait_for(lambda: set(cluster.states().values()) == {"idle"}, 120)
+    wait_for(lambda: set(cluster.states().values()) == {"idle"})
     made = {name: (checkout / "output" / name / "quicktext/generation.jsonl").read_text() for name in names}
     again = run_eval(checkout, *words, "--launcher", "slurm")
     assert again.returncode == 0, again.stdout + again.stderr
@@ -76,7 +77,7 @@ def test_what_is_killed_and_requeued_goes_on_and_what_is_cancelled_is_told(
 def test_a_job_in_the_queue_is_not_submitted_again(checkout: Path, cluster: Cluster) -> None:
     words = add_slow_model(checkout)
     run = start(checkout, *words)
-    wait_for(lambda: count(checkout, "slow") > 0, 120)
+    wait_for(lambda: count(checkout, "slow") > 0)
     run.send_signal(signal.SIGKILL)
     run.wait()
     assert set(cluster.jobs()) >= {"generate:slow", "evaluate:slow/quicktext"}, (
@@ -87,9 +88,9 @@ def test_a_job_in_the_queue_is_not_submitted_again(checkout: Path, cluster: Clus
     assert "slow/quicktext is being worked on by Slurm job" in other.stderr
     first = run_folder(checkout)
     again = start(checkout, *words)
-    wait_for(lambda: run_folder(checkout) != first and (run_folder(checkout) / "launcher.json").exists(), 60)
+    wait_for(lambda: run_folder(checkout) != first and (run_folder(checkout) / "launcher.json").exists())
     hurry(checkout)
-    told = again.communicate(timeout=120)
+    told = again.communicate(timeout=LONGEST_WAIT)
     assert again.returncode == 0, told
     assert told[1].count("it is not submitted again") == 2
     assert len(records(checkout, "slow")) == 48
@@ -98,12 +99,12 @@ def test_a_job_in_the_queue_is_not_submitted_again(checkout: Path, cluster: Clus
 
 def test_ctrl_c_leaves_nothing_in_the_queue(checkout: Path, cluster: Cluster) -> None:
     run = start(checkout, *add_slow_model(checkout))
-    wait_for(lambda: count(checkout, "slow") > 0, 120)
+    wait_for(lambda: count(checkout, "slow") > 0)
     run.send_signal(signal.SIGINT)
-    told = run.communicate(timeout=60)
+    told = run.communicate(timeout=LONGEST_WAIT)
     assert run.returncode == 130, told
     assert "stopped by SIGINT" in told[0]
-    wait_for(lambda: not cluster.jobs(), 30)
+    wait_for(lambda: not cluster.jobs())
 
 
 _NOT_ON_N1 = """
@@ -139,13 +140,13 @@ def test_jobs_go_on_when_a_signal_ends_their_detached_launcher(checkout: Path, c
     words = add_slow_model(checkout)
     done = run_eval(checkout, *words, "--launcher", "slurm", "--detach")
     assert done.returncode == 0, done.stderr
-    wait_for(lambda: count(checkout, "slow") > 0, 120)
+    wait_for(lambda: count(checkout, "slow") > 0)
     folder = run_folder(checkout)
     launcher = json.loads((folder / "launcher.json").read_text())["pid"]
     os.kill(launcher, signal.SIGTERM)
     log = folder / "launcher.log"
-    wait_for(lambda: "SIGTERM: this launcher ends, and 3 jobs go on in Slurm's queue" in log.read_text(), 60)
+    wait_for(lambda: "SIGTERM: this launcher ends, and 3 jobs go on in Slurm's queue" in log.read_text())
     assert len(cluster.jobs()) == 3
     hurry(checkout)
-    wait_for(lambda: not cluster.jobs(), 120)
+    wait_for(lambda: not cluster.jobs())
     assert "slow" in (checkout / "output" / "leaderboard.md").read_text()

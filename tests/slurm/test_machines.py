@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.slurm.cluster import Cluster, wait_for
+from tests.slurm.cluster import Cluster
 from tests.slurm.runs import BENCHMARKS, add_slow_model, hurry, needs_cluster, records, start, states
 from tests.support.checkout import run_eval
+from tests.support.waiting import LONGEST_WAIT, wait_for
 
 pytestmark = needs_cluster
 
@@ -24,13 +25,13 @@ def test_machines_share_the_images_of_a_model(checkout: Path, cluster: Cluster) 
     run = start(checkout, *words)
     shards = checkout / "output" / "slow" / "quicktext" / ".shards"
     files = [shards / f"{n}of2" / "generation.jsonl" for n in (1, 2)]
-    wait_for(lambda: all(file.exists() and file.read_text().count("\n") > 1 for file in files), 120)
+    wait_for(lambda: all(file.exists() and file.read_text().count("\n") > 1 for file in files))
     jobs = cluster.jobs()
     nodes = cluster.ask("squeue", "--noheader", "--name=generate:slow 1/2,generate:slow 2/2", "--format=%N")
     assert sorted(nodes.split()) == ["n1", "n2"]
     cluster.ask("scancel", jobs["generate:slow 2/2"][0])
     hurry(checkout, "slow", "alone")
-    told = run.communicate(timeout=240)
+    told = run.communicate(timeout=LONGEST_WAIT)
     assert run.returncode == 1 and "CANCELLED" in told[0], told
     assert set(states(checkout).values()) == {"failed"}
     again = run_eval(checkout, *words, "--launcher", "slurm")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.slurm.cluster import Cluster, wait_for
+from tests.slurm.cluster import Cluster
 from tests.slurm.runs import add_slow_model, count, hurry, log_of, needs_cluster, records, start, states
+from tests.support.waiting import LONGEST_WAIT, wait_for
 
 pytestmark = needs_cluster
 
@@ -23,15 +24,15 @@ def test_jobs_at_their_time_limit_and_preempted_ones_go_back_and_on(checkout: Pa
     )
     words = ["--model_names", ";".join(names), "--ds_names", "quicktext", "--eval", "false"]
     run = start(checkout, *words)
-    wait_for(lambda: all(count(checkout, name) > 0 for name in names), 240)
+    wait_for(lambda: all(count(checkout, name) > 0 for name in names))
     number, _ = cluster.jobs()["generate:limited"]
     cluster.ask("scontrol", "update", f"JobId={number}", "TimeLimit=1")
     preempt(cluster, "--nodelist=n2")
-    wait_for(lambda: cluster.jobs()["generate:limited"][1] == "PENDING", 240)
+    wait_for(lambda: cluster.jobs()["generate:limited"][1] == "PENDING")
     cluster.ask("scontrol", "update", f"JobId={number}", "TimeLimit=UNLIMITED")
-    wait_for(lambda: "DUE TO PREEMPTION" in log_of(checkout, "generate_preempted"), 240)
+    wait_for(lambda: "DUE TO PREEMPTION" in log_of(checkout, "generate_preempted"))
     hurry(checkout, *names)
-    told = run.communicate(timeout=120)
+    told = run.communicate(timeout=LONGEST_WAIT)
     assert run.returncode == 0, told
     made = {name: [record["item"] for record in records(checkout, name)] for name in names}
     assert len(made["limited"]) == len(set(made["limited"])) == 48
@@ -47,12 +48,12 @@ def test_a_preempted_job_that_is_told_at_once_puts_itself_back(checkout: Path, c
         (checkout / "config.local.sh").write_text("declare -gA SLURM_PARTITION_MAP=(['generate']='low')\n")
         run = start(checkout, *words)
         log = checkout / "log" / "slow"
-        wait_for(log.exists, 240)
+        wait_for(log.exists)
         preempt(cluster, "--nodes=2")
         printed = "another job takes its place: back in the queue"
-        wait_for(lambda: printed in log_of(checkout, "generate_slow"), 240)
+        wait_for(lambda: printed in log_of(checkout, "generate_slow"))
         hurry(checkout)
-        told = run.communicate(timeout=120)
+        told = run.communicate(timeout=LONGEST_WAIT)
         assert run.returncode == 0, told
     assert states(checkout) == {"slow/quicktext": "complete"}
     items = [record["item"] for record in records(checkout, "slow")]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.cluster import Cluster, wait_for
+from tests.slurm.cluster import Cluster
 from tests.slurm.runs import (
     BENCHMARKS,
     MODELS,
@@ -24,6 +24,7 @@ from tests.slurm.runs import (
     states,
 )
 from tests.support.checkout import run_eval
+from tests.support.waiting import LONGEST_WAIT, wait_for
 
 pytestmark = needs_cluster
 
@@ -108,10 +109,10 @@ def test_an_evaluation_starts_while_images_of_another_benchmark_are_made(
         "declare -gA SLURM_ARGS_MAP=(['generate']='--nodelist=n1' ['evaluate']='--nodelist=n2')\n"
     )
     run = start(checkout, *words)
-    wait_for((checkout / "output/slow/quicktext/scores.jsonl").exists, 180)
+    wait_for((checkout / "output/slow/quicktext/scores.jsonl").exists)
     assert cluster.jobs()["generate:slow"][1] == "RUNNING"
     hurry(checkout)
-    told = run.communicate(timeout=120)
+    told = run.communicate(timeout=LONGEST_WAIT)
     assert run.returncode == 0, told
     assert set(states(checkout).values()) == {"complete"}
 
@@ -123,7 +124,7 @@ def test_a_run_goes_on_without_a_terminal_is_told_of_and_ended(
     words = add_slow_model(checkout, gpus=0)
     done = run_eval(checkout, *words, "--launcher", launcher, "--detach")
     assert done.returncode == 0 and "the run goes on in the background" in done.stdout, done.stderr
-    wait_for(lambda: count(checkout, "slow") > 0, 120)
+    wait_for(lambda: count(checkout, "slow") > 0)
     status = run_eval(checkout, "--status").stdout
     assert re.search(
         r"run log/runs/\S+, process \d+" + ", 3 jobs in Slurm's queue" * (launcher == "slurm"), status
@@ -132,7 +133,7 @@ def test_a_run_goes_on_without_a_terminal_is_told_of_and_ended(
     assert "waiting    evaluate slow/quicktext" in status
     ended = run_eval(checkout, "--cancel")
     assert ended.returncode == 0 and "cancelled: run " in ended.stdout
-    wait_for(lambda: (run_folder(checkout) / "summary.json").exists(), 120)
+    wait_for(lambda: (run_folder(checkout) / "summary.json").exists())
     assert states(checkout) == {"slow/quicktext": "interrupted"}
     assert not cluster.jobs()
     assert run_eval(checkout, "--status").stdout == "no run is under way\n"
@@ -143,17 +144,17 @@ def test_a_run_that_another_machine_watches_is_told_of_and_ended(checkout: Path,
     words = add_slow_model(checkout)
     (checkout / "config.local.sh").write_text("SLURM_MAX_JOBS=1\n")
     run = start(checkout, *words)
-    wait_for(lambda: count(checkout, "slow") > 0, 120)
+    wait_for(lambda: count(checkout, "slow") > 0)
     launcher = run_folder(checkout) / "launcher.json"
     launcher.write_text(json.dumps(json.loads(launcher.read_text()) | {"host": "login2"}))
     told = run_eval(checkout, "--status").stdout
     assert re.match(r"run log/runs/\S+, watched from login2, 1 job in Slurm's queue\n", told)
     ended = run_eval(checkout, "--cancel")
     assert ended.returncode == 0 and "cancelled: run " in ended.stdout, ended.stderr
-    told, _ = run.communicate(timeout=60)
+    told, _ = run.communicate(timeout=LONGEST_WAIT)
     assert run.returncode == 143 and "stopped by SIGTERM" in told
     assert states(checkout) == {"slow/quicktext": "interrupted"}
     assert not list((run_folder(checkout) / "slurm").glob("evaluate*.log")), (
         "it was held back, and is so for good"
     )
-    wait_for(lambda: not cluster.jobs(), 30)
+    wait_for(lambda: not cluster.jobs())

@@ -19,7 +19,7 @@ class DyingReader(PPOCR):
     """Reads text files; their words say what goes wrong.
 
     ``kill``: the process is killed, as the kernel does when memory runs out. ``late``: so it is, but 0.2 s
-    after the text was returned. ``sleep``: a minute passes.
+    after the text was returned. ``sleep``: ten minutes pass.
     """
 
     evaluator = Evaluator("dying", official=False)
@@ -32,5 +32,5 @@ class DyingReader(PPOCR):
         if "late" in text:
             threading.Timer(0.2, _kill_myself).start()
         if "sleep" in text:
-            time.sleep(60)
+            time.sleep(600)
         return text

@@ -122,7 +122,7 @@ def main() -> None:
     if told.get("deaf"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # the engine: vLLM's survives a server that is killed
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True)
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     _Endpoint.healthy_at = time.monotonic() + told.get("loads", 0.0)
     _Endpoint.model = args.served_model_name
     _Endpoint.template = told.get("template", "")

@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from imageevalkit.cell import REPO
@@ -38,7 +37,7 @@ deaf = "trap '' TERM INT HUP; while :; do sleep 1; done"
 subprocess.Popen(["setsid", "sh", "-c", deaf])
 subprocess.Popen(["sh", "-c", "(setsid sh -c \\"$0\\" </dev/null >/dev/null 2>&1 &)", deaf])
 stamp("escaped")
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -124,12 +123,3 @@ def marked(marker: str) -> list[int]:
                 if f"TEST_MARKER={marker}\0".encode() in (folder / "environ").read_bytes():
                     found.append(int(folder.name))
     return found
-
-
-def wait_for(condition: Callable[[], bool], seconds: float) -> float:
-    """Wait until ``condition`` holds and return how long it took; fail after ``seconds``."""
-    start = time.monotonic()
-    while not condition():
-        assert time.monotonic() - start < seconds, f"not within {seconds} s"
-        time.sleep(0.02)
-    return time.monotonic() - start
