@@ -62,10 +62,10 @@ class Trial:
 class Outage:
     """Distinguishes an endpoint that is down from an item that fails.
 
-    A failure counts against its item as long as the endpoint serves others. The endpoint counts as down if it
-    has worked before, and at least ``_WITNESSES`` different items have failed, more items than are still in
-    flight, while no later request was served. During an outage, one request at a time tests the endpoint,
-    failures do not count against items, and the first served request ends the outage.
+    A failure counts against its item as long as the endpoint serves others. An outage begins when at least
+    ``_WITNESSES`` different items, and more than are still in flight, have failed. The endpoint must have
+    worked before, and no later request may have been served. During an outage, one request at a time tests
+    the endpoint, and failures do not count against items. The first served request ends the outage.
 
     A few failing items must not look like an outage. An item that failed while others were served is
     therefore no witness. If all remaining items have failed before, they are tried to the end. One random
@@ -318,7 +318,7 @@ class Limiter:
         return (len(refused) >= _IN_A_ROW and all(refused[:_IN_A_ROW])) or sum(refused) >= _MANY
 
     def _learn(self, now: float) -> None:
-        """Updates the server's rate from the requests it let through since the previous 429."""
+        """Updates the server's rate from the requests it let through since its limit was last reached."""
         if not self._paces:
             return
         if self._counting_since is None:
