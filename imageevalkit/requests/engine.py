@@ -44,8 +44,7 @@ class Attempt(Generic[T]):
 async def retry(
     ask: Callable[[], Awaitable[T | Failure]], policy: RequestSettings, limiter: Limiter
 ) -> Attempt[T]:
-    """Calls ``ask``, each time in a slot of ``limiter``, until it succeeds, fails finally or meets a limit.
-    """
+    """Calls ``ask`` in slots of ``limiter`` until it succeeds, fails finally or ``policy`` stops it."""
     loop = asyncio.get_running_loop()
     state = under_way()
     trial, limits, failures = Trial(), Trial(), Counter[Kind]()
@@ -161,8 +160,7 @@ class Engine:
         estimate: float | None,
         bill: Bill,
     ) -> Attempt[T]:
-        """Calls ``attempt`` with retries, adds the cost of all requests to ``bill``, returns the final
-        result.
+        """Returns the final result of ``attempt``, after retries. Adds the cost of each request to ``bill``.
 
         ``told`` returns the USD (None: unknown) and the tokens of a result. Each request in flight reserves
         ``estimate`` (USD) from the budget, or the cost of the most expensive request so far if that is more.
