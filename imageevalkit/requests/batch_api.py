@@ -167,8 +167,7 @@ class Desk:
         return await self._asked(send, once=True)
 
     async def find(self, set_id: str, file: str, since: float) -> Batch:
-        """Returns the batch of the uploaded ``file``, or with the metadata ``set_id``, from after ``since``.
-        """
+        """Returns the set's batch, found by ``set_id`` or ``file``. It is not older than ``since``."""
 
         async def look() -> Batch:
             async for batch in self._api.batches.list(limit=100):
