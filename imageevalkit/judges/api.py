@@ -59,7 +59,8 @@ def request_parameters(question: Question, settings: ApiSettings) -> dict[str, A
 def listed_tokens(question: Question, settings: ApiSettings) -> int:
     """Returns the number of likeliest first tokens to request.
 
-    The protocol may need that many itself. Otherwise it is the number in which the choices are searched.
+    It is the protocol's own ``likeliest``, else the setting ``top_logprobs``: the choices are searched among
+    them.
     """
     return question.likeliest or settings.top_logprobs
 
@@ -324,7 +325,7 @@ def _data_url(picture: Picture) -> DataUrl:
 
 
 def rgb(picture: Picture, data: bytes) -> Image.Image:
-    """Returns the RGB pixels of ``data`` by the picture's rule. Raises CorruptImage: this is impossible.
+    """Returns the RGB pixels of ``data`` by the picture's rule. Raises CorruptImage: they cannot be decoded.
 
     The ``info`` of the result has no transparent colour and no rotation: transformers would apply them again.
     """

@@ -106,7 +106,7 @@ class ChatSettings(RequestSettings):
 
 @dataclass(frozen=True)
 class ApiSettings(ChatSettings):
-    """``top_logprobs``: the number of likeliest tokens in a reply. Raises as :class:`ChatSettings`."""
+    """``top_logprobs``: the number of likeliest tokens to request. Raises as :class:`ChatSettings`."""
 
     top_logprobs: int = 20
 

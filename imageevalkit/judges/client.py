@@ -382,7 +382,7 @@ _END = object()
 def in_background(
     produce: Callable[[Callable[[Answer], None]], Awaitable[None]],
 ) -> Generator[Answer, None, None]:
-    """Yields what ``produce(give)`` gives, and raises what it raises. Closing the generator cancels it."""
+    """Yields the answers that ``produce`` gives, and raises its errors. Closing cancels ``produce``."""
     given: SimpleQueue[Any] = SimpleQueue()
     started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = Future()
 

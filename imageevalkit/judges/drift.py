@@ -44,9 +44,10 @@ def _agree(replies: Sequence[Reply]) -> bool:
 
 @dataclass(frozen=True)
 class Series:
-    """The replies to the question ``name``, at most two of them from an earlier run (``before``).
+    """The replies to the question ``name``: in this run (``now``) and at most two ``before`` it.
 
-    ``since`` is the start of that run (ISO 8601; empty if unknown). ``before`` is empty if there is none.
+    The replies before are from one earlier run, which started at ``since`` (ISO 8601; empty if unknown).
+    ``before`` is empty if the question was first answered in this run.
     """
 
     name: str

@@ -284,8 +284,8 @@ class Probing:
     def ask(self, run: str, workers: int) -> Iterator[int]:
         """Asks the probes that ``run`` has not asked yet. Yields the number of answers still to come.
 
-        A lock lets one job of the run ask. Raises JudgeUnusable and CellFailure as :class:`Answerer` does,
-        OSError and UserError: there is no lock.
+        A lock ensures that only one job of the run asks. Raises JudgeUnusable and CellFailure as
+        :class:`Answerer` does. Raises OSError or UserError: the lock cannot be used.
         """
         self._judge.ready()  # before the lock: else other jobs would wait for the server's start
         with held(self.path.with_name(".lock")):

@@ -73,7 +73,7 @@ class ServerSettings:
         flags = {
             "host": "127.0.0.1",
             "served-model-name": model,
-            # the default sampling of a plain `vllm serve`, which official evaluators use
+            # sampling parameters missing in a request: as in an official evaluator's plain `vllm serve`
             "generation-config": "auto",
             "max-logprobs": str(_MAX_LOGPROBS),
             # no memory for videos: it would be missing in the cache

@@ -1,1 +1,1 @@
-"""Sends requests to OpenAI-compatible endpoints: identity, limits, retries, failures and prices."""
+"""Sends requests to OpenAI-compatible endpoints, with limits, retries, failure classes and prices."""

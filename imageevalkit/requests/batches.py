@@ -151,7 +151,7 @@ class Batches:
 
     @property
     def are_open(self) -> bool:
-        """True if this run submits batches or an earlier run has."""
+        """True if this run submits batches or has state files of earlier batches."""
         return self.submits or bool(self._sets)
 
     def _file_of(self, one: _Set, kind: str = "json") -> Path:

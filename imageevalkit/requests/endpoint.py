@@ -191,7 +191,8 @@ def place_of(kwargs: Mapping[str, Any]) -> Place:
 def _key_variable(kwargs: Mapping[str, Any]) -> str:
     """Returns the name of the variable that holds the key.
 
-    Azure's variable is used only if no other applies: else a key might be sent to the wrong provider.
+    Azure's variable counts only for an Azure endpoint or without ``API_KEY``: else a key may reach a wrong
+    provider.
     """
     if given := kwargs.get("api_key_env"):
         return str(given)

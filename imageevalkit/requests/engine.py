@@ -150,7 +150,7 @@ class Engine:
             await clients.close()
 
     def holdup(self) -> str:
-        """Returns a few words on what holds requests back now; empty if nothing does."""
+        """Returns the reason why requests wait now, in a few words; empty if there is none."""
         return self.endpoint.redact(self.limiter.state())
 
     async def ask(

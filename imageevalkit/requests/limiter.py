@@ -213,7 +213,7 @@ class Limiter:
         return max(1, int(self._limit))
 
     def state(self) -> str:
-        """Returns what holds requests back, for a progress line; empty if only the user's ceiling does."""
+        """Returns why requests wait, for a progress line; empty if only the user's ceiling delays them."""
         now = _now()
         if self._awaited:
             return ""  # the caller of `returning` reports the restart
@@ -247,7 +247,7 @@ class Limiter:
 
     @contextmanager
     def returning(self) -> Iterator[None]:
-        """Suspends ``max_outage`` while a caller waits for the endpoint to restart, then counts it anew."""
+        """Suspends ``max_outage`` while a caller waits for the endpoint's restart. Its count then begins."""
         self._awaited += 1
         try:
             yield

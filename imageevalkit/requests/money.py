@@ -20,7 +20,7 @@ class BudgetSpent(Exception):
 
 @dataclass
 class Bill:
-    """The cost of one item's requests in USD. ``maybe_billed`` counts those whose cost is an estimate."""
+    """The cost of one item's requests in USD. ``maybe_billed``: the number of estimated ones in it."""
 
     cost: float | None = None
     tokens: dict[str, int] = field(default_factory=dict)

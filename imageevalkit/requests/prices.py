@@ -223,7 +223,7 @@ def _is_amount(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < _TOO_MUCH
 
 
-_TOOL = "tool_usage.image_gen."  # /responses reports the tool beside the text model
+_TOOL = "tool_usage.image_gen."  # prefix of the image tool's usage in /responses
 
 
 def billed_tokens(counts: Mapping[str, int]) -> Tokens | None:

@@ -154,7 +154,7 @@ class Route(ABC):
         """Returns the JSON body of a request."""
 
     def read(self, content: bytes) -> ImageReply | Failure:
-        """Returns the decoded image in the body of a 200. Takes CPU time: call it off the event loop."""
+        """Returns the checked image (or its URL) in the body of a 200, or a Failure. Takes CPU time."""
         return read_json(content, self._read)
 
     def _read(self, reply: Mapping[str, Any]) -> ImageReply | Failure:

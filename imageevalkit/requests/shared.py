@@ -220,7 +220,11 @@ class SharedAccount(Account):
                 self._mine = mine
 
     def _amounts(self, nobody: int | None = None) -> list[float]:
-        """Returns the spent amount and each process's. What dead processes (and ``nobody``) held is spent."""
+        """Returns the spent amount and the amount that each process holds.
+
+        The amounts of dead processes become spent, and so does that of an earlier process at place
+        ``nobody``.
+        """
         spent, *held = self._file.amounts() or [0.0]
         for n, amount in enumerate(held):
             dead = (

@@ -1,4 +1,4 @@
-"""Reads replies that come as server-sent events: some gateways stream every reply, also without request."""
+"""Reads replies that come as server-sent events: some gateways stream even if no stream was requested."""
 
 from __future__ import annotations
 
