@@ -1,1 +1,1 @@
-"""Judges: vision-language models that answer questions about images, and how those behind an API are asked."""
+"""Judges: vision-language models that answer questions about images, and the requests to their APIs."""

@@ -1,4 +1,4 @@
-"""A question as a request to ``/chat/completions``, the pixels and bytes of its pictures, and what a reply means."""
+"""Builds ``/chat/completions`` requests from questions, encodes their pictures, and reads the replies."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from imageevalkit.requests.replies import (
 from imageevalkit.secrets import one_line
 from imageevalkit.text import dollars
 
-# The questions about one picture come together; where they do not, reading it again is cheaper than the memory.
+# Questions about one picture usually follow each other. If not, a second read is cheaper than the memory.
 _MOST_KEPT = 16
-_ROUNDING = 1e-4  # of a sum of probabilities that are sent as logarithms
+_ROUNDING = 1e-4  # rounding error of a sum of probabilities that are sent as logarithms
 
 # qwen-vl-utils 0.0.14: an image has 4 to 16384 visual tokens, and no side is longer than 200 times the other.
 _LEAST, _MOST, _LONGEST = 4, 16384, 200
 
 
 def request_parameters(question: Question, settings: ApiSettings) -> dict[str, Any]:
-    """What is sent besides model and messages: the benchmark's sampling, then what the user gave over it."""
+    """Returns the request parameters besides model and messages. The user's replace the benchmark's."""
     sampling, asks = question.sampling, question.of_first_token
     parameters = {
         settings.max_tokens_parameter: sampling.max_tokens,
@@ -57,19 +57,23 @@ def request_parameters(question: Question, settings: ApiSettings) -> dict[str, A
 
 
 def listed_tokens(question: Question, settings: ApiSettings) -> int:
-    """How many of the likeliest first tokens are asked for: all that the protocol looks at, or to find its choices."""
+    """Returns the number of likeliest first tokens to request.
+
+    It is the protocol's own ``likeliest``, else the setting ``top_logprobs``: the choices are searched among
+    them.
+    """
     return question.likeliest or settings.top_logprobs
 
 
 def chat_request(
     model_id: str, question: Question, parameters: Mapping[str, Any], pictures: Mapping[Picture, DataUrl]
 ) -> Request:
-    """The request. The base64 of each picture is a piece of its own: megabytes are not copied.
+    """Returns the request. Each picture's base64 is a separate piece: no megabytes are copied.
 
-    Every content is a list of parts, a system message too. WISE's program sends the system message so; those of
-    TIIF-Bench and TRIG send it as a plain string, which endpoints read alike.
+    Every content is a list of parts, also in a system message. WISE's program sends the system message this
+    way. Those of TIIF-Bench and TRIG send it as a plain string, which endpoints treat alike.
     """
-    mark = uuid.uuid4().hex  # stands where a picture goes
+    mark = uuid.uuid4().hex  # placeholder for a picture
 
     def content(part: str | Picture) -> dict[str, Any]:
         if isinstance(part, Picture):
@@ -88,11 +92,11 @@ def chat_request(
     return Request("/chat/completions", tuple(pieces))
 
 
-# What a judge's text costs is known well enough, what an image costs is up to the provider: 1024 px are about a
-# thousand tokens for Qwen-VL (spec of GenEval 2, section 9) and for GPT-4o.
+# Text tokens are easy to estimate. Image tokens depend on the provider: 1024 px are about a thousand tokens
+# for Qwen-VL (spec of GenEval 2, section 9) and for GPT-4o.
 _CHARACTERS_PER_TOKEN = 4
 _TOKENS_PER_IMAGE = 1000
-# A verdict in a few words; protocols allow for many more. A judge that thinks before it answers writes more.
+# A verdict of a few words. Protocols allow many more tokens, and a judge that thinks first writes more.
 _TOKENS_PER_REPLY = 50
 
 
@@ -103,12 +107,15 @@ def _tokens_sent(questions: Sequence[Question]) -> int:
 
 
 def tokens_in_words(questions: Sequence[Question]) -> str:
-    """About how many tokens ``questions`` send, in words: n characters count as n / 4, an image as 1000."""
+    """Returns about how many tokens ``questions`` send, as text: n characters are n / 4, an image is 1000."""
     return f"about {_tokens_sent(questions) / 1e6:.2f} million tokens"
 
 
 def cost_of_asking(questions: Sequence[Question], price: Price | None) -> float | None:
-    """USD of ``questions``, each with a reply of 50 tokens or what it may have at most; None: the price is unknown."""
+    """Returns the USD of ``questions``; None if the price is unknown.
+
+    Each reply counts as 50 tokens, or as its maximum if that is lower.
+    """
     if not price:
         return None
     written = sum(
@@ -118,7 +125,7 @@ def cost_of_asking(questions: Sequence[Question], price: Price | None) -> float 
 
 
 def money_in_words(questions: Sequence[Question], price: Price | None) -> str:
-    """:func:`tokens_in_words`, and :func:`cost_of_asking`."""
+    """Returns :func:`tokens_in_words` and the cost from :func:`cost_of_asking`, as text."""
     cost = cost_of_asking(questions, price)
     if price is None or cost is None:
         return f"{tokens_in_words(questions)}, price unknown"
@@ -148,16 +155,16 @@ WITHOUT_LOGPROBS = frozenset(failure.text for failure in (NO_LOGPROBS, FEW_LOGPR
 def read_reply(
     question: Question, content: bytes, top: int, price: Price | None, begins_inside: bool = False
 ) -> Answer | Failure:
-    """The answer in the body of a 200, or the failure that the body means.
+    """Returns the answer in the body of a 200, or the Failure that the body means.
 
-    ``top`` is the number of likeliest first tokens that were asked for. ``begins_inside``: the chat template opens
-    thoughts, so that a reply begins inside of them.
+    ``top`` is the number of requested likeliest first tokens. ``begins_inside``: the chat template opens
+    thoughts, so the reply begins inside them.
     """
 
     def read(reply: Mapping[str, Any]) -> Answer | Failure:
         counts, reported = tokens_of(reply.get("usage")), reported_cost(reply.get("usage"))
         found = _answer(question, reply, top, begins_inside)
-        if isinstance(found, Failure):  # it has its price too
+        if isinstance(found, Failure):  # a failed reply is billed, too
             return found._replace(tokens=counts, reported_cost=reported)
         billed = billed_tokens(counts)
         tokens = billed and {"input": sum(billed[:5]), "output": sum(billed[5:])}
@@ -181,7 +188,7 @@ def _answer(question: Question, reply: Mapping[str, Any], top: int, begins_insid
     thinks = has_thoughts(reply, message)
     if not question.of_first_token:
         finish = finish_reasons(reply, choice)[0]
-        # a judge that only thought has not answered, whatever the benchmark accepts
+        # thoughts alone are no answer, even if the benchmark accepts empty replies
         is_answer = text.strip() or (counts and not thinks and (failure or finish == "length"))
         if not is_answer and (lost := _without_answer(finish, thinks)):
             return lost
@@ -198,13 +205,13 @@ def _answer(question: Question, reply: Mapping[str, Any], top: int, begins_insid
         return THOUGHTS_ONLY
     likeliest = _probabilities(list_of(first.get("top_logprobs")))
     is_list = question.accepts == "any" and isinstance(first.get("top_logprobs"), list)
-    # the sampled token is listed twice, or once where it is not among the most probable ones
+    # the sampled token is added: it may be missing among the most probable ones
     sampled = [] if question.likeliest else _probabilities([first])
     listed = dict(reversed([*likeliest, *sampled]))
     if not (listed or is_list):
         return NO_LOGPROBS
     outside = max(0.0, 1.0 - math.fsum(listed.values()))
-    # else what is not listed is surely less probable
+    # if the list is full, unlisted tokens are less probable than the listed ones
     if len(likeliest) < top and outside > _ROUNDING and not is_list:
         return FEWER_THAN_SCORED if question.likeliest else FEW_LOGPROBS
     if question.likeliest:
@@ -214,14 +221,14 @@ def _answer(question: Question, reply: Mapping[str, Any], top: int, begins_insid
             for token, probability in (likeliest if is_list else largest)
         )
     else:
-        # 0 where none is listed, so up to ``outside`` too low
+        # 0 if no token of a choice is listed: at most ``outside`` too low
         probabilities = {
             string: next((listed[token] for token in _first_tokens(string) if token in listed), 0.0)
             for string in question.choices
         }
     return Answer(
         question,
-        # a token that ends the reply is special, and no text
+        # if the text is empty, the token is the special end token
         token if text else "",
         probabilities=probabilities,
         outside=outside,
@@ -229,7 +236,7 @@ def _answer(question: Question, reply: Mapping[str, Any], top: int, begins_insid
 
 
 def by_text(tokens: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """The probabilities of ``tokens`` by their texts, which those that are parts of characters may share."""
+    """Sums the probabilities of ``tokens`` by text: tokens that are parts of a character may share a text."""
     sums = dict[str, float]()
     for text, probability in tokens:
         sums[text] = sums.get(text, 0.0) + probability
@@ -237,9 +244,9 @@ def by_text(tokens: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 
 def _without_answer(finish: str, thinks: bool) -> Failure | None:
-    """The failure that a message without text means. None if the judge stopped by itself and has nothing to say."""
+    """Returns the Failure for a message without text; None if the judge stopped by itself."""
     if finish == "length":
-        # it would be so again: the sampling is the same
+        # no retry: with the same sampling the reply would be empty again
         spent = f"spent on thinking: {REMEDY}" if thinks else "spent without a word"
         return Failure(Kind.ITEM, f"the reply is empty: all tokens allowed were {spent}", maybe_billed=True)
     if thinks:
@@ -250,22 +257,22 @@ def _without_answer(finish: str, thinks: bool) -> Failure | None:
 
 
 def _probabilities(entries: Iterable[Any]) -> list[tuple[bytes, float]]:
-    """The probability (0-1) of each token in ``logprobs`` of a chat completion that has one.
+    """Returns the probability (0-1) of each token in ``logprobs`` of a chat completion, if it has one.
 
-    Source: https://platform.openai.com/docs/api-reference/chat/object (vLLM and SGLang answer in the same shape).
+    Source: https://platform.openai.com/docs/api-reference/chat/object (vLLM and SGLang use the same format).
     """
     found = []
     for entry in entries:
         logprob = entry.get("logprob") if isinstance(entry, dict) else None
         if isinstance(logprob, bool) or not isinstance(logprob, (int, float)) or math.isnan(logprob):
             continue
-        # an integer of hundreds of digits is no float; 0 is sometimes passed by a rounding error
+        # a huge integer fits no float; a rounding error may make a logarithm slightly positive
         found.append((_bytes(entry), 0.0 if logprob < -1e6 else math.exp(min(logprob, 0.0))))
     return found
 
 
 def _bytes(entry: Mapping[str, Any]) -> bytes:
-    """The bytes of a token; its text is a guess where the token ends within a character."""
+    """Returns the bytes of a token. Its text is unreliable if the token ends within a character."""
     text, raw = entry.get("token"), entry.get("bytes")
     text = text if isinstance(text, str) else ""
     if ("\N{REPLACEMENT CHARACTER}" in text or not text) and isinstance(raw, list):
@@ -277,10 +284,10 @@ def _bytes(entry: Mapping[str, Any]) -> bytes:
 
 
 def _first_tokens(string: str) -> Iterator[bytes]:
-    """What the first token of ``string`` may be, the longest first; there is no tokenizer to ask.
+    """Yields the possible first tokens of ``string``, the longest first: no tokenizer is available here.
 
-    Words that benchmarks ask for are one token. Digits are not: Qwen's tokenizers split them off one by one, so that
-    of " 7" the first token is the bare space, and of "10" the "1".
+    The words that benchmarks ask for are one token. Digits are not: Qwen's tokenizers split them. The first
+    token of " 7" is the space, the first token of "10" is "1".
     """
     yield string.encode()
     if len(string) > 1 and string.removeprefix(" ").isdecimal():
@@ -288,29 +295,29 @@ def _first_tokens(string: str) -> Iterator[bytes]:
 
 
 DataUrl = tuple[bytes, bytes]
-"""A data URL inside a JSON string: the opening quote and what stands before the base64, then the base64."""
+"""A data URL in a JSON string: first the opening quote and the text before the base64, then the base64."""
 
 
 class PictureCache:
-    """Keeps the latest pictures, for further questions about them. Belongs to one event loop."""
+    """Keeps the latest encoded pictures for further questions about them. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._kept: dict[Picture, asyncio.Task[DataUrl]] = {}
 
     async def get(self, picture: Picture) -> DataUrl:
-        """``picture`` as it is sent, made off the event loop. Raises CorruptImage: it cannot be sent."""
+        """Encodes ``picture`` off the event loop. Raises CorruptImage: the picture cannot be sent."""
         made = self._kept.pop(picture, None) or asyncio.create_task(on_cpu(_data_url, picture))
         self._kept[picture] = made
         if len(self._kept) > _MOST_KEPT:
             del self._kept[next(iter(self._kept))]
         try:
             return await asyncio.shield(made)
-        except (OSError, CorruptImage, ValueError) as error:  # ValueError: its sides differ too much
+        except (OSError, CorruptImage, ValueError) as error:  # ValueError: the sides differ too much
             raise CorruptImage(f"the image {picture.path} cannot be sent: {one_line(error)}") from None
 
 
 def _data_url(picture: Picture) -> DataUrl:
-    import pybase64  # base64 of the standard library takes ten times as long and holds the interpreter lock
+    import pybase64  # the standard library's base64 takes ten times as long and holds the interpreter lock
 
     data, media_type = sent_picture(picture)
     head = json.dumps(f"data:{media_type};base64,")[:-1]
@@ -318,9 +325,9 @@ def _data_url(picture: Picture) -> DataUrl:
 
 
 def rgb(picture: Picture, data: bytes) -> Image.Image:
-    """The pixels that the picture's rule makes of ``data``, as RGB. Raises CorruptImage: nobody can tell them.
+    """Returns the RGB pixels of ``data`` by the picture's rule. Raises CorruptImage: they cannot be decoded.
 
-    Neither a colour that meant transparency nor a rotation is left in its ``info``: transformers would act on it again.
+    The ``info`` of the result has no transparent colour and no rotation: transformers would apply them again.
     """
     rule = picture.pixels or TRANSFORMERS
     image = decode(data)
@@ -332,7 +339,7 @@ def rgb(picture: Picture, data: bytes) -> Image.Image:
             paper.paste(image, mask=image.getchannel("A"))
             return paper
         image = image.convert("RGB")
-    except Exception as error:  # damaged Exif data, a mode that has no RGB
+    except Exception as error:  # damaged Exif data, or a mode without RGB
         raise CorruptImage(f"{type(error).__name__}: {error}") from error
     image.info.clear()
     return image
@@ -341,11 +348,12 @@ def rgb(picture: Picture, data: bytes) -> Image.Image:
 def fitted_size(
     size: tuple[int, int], multiple: int, limits: tuple[int, int] | None = None
 ) -> tuple[int, int]:
-    """Width and height of an image of ``size`` when both are multiples of ``multiple`` pixels.
+    """Returns the size nearest to ``size`` with width and height as multiples of ``multiple`` pixels.
 
-    The nearest ones; where the area would be less or more than the ``limits`` (pixels; None: 4 and 16384 squares of
-    ``multiple``), both sides are scaled alike to that area and rounded up or down. Half a multiple goes to the even
-    one, as Python rounds. Raises ValueError: one side is more than 200 times the other.
+    If the area is outside ``limits`` (pixels; None: 4 and 16384 squares of ``multiple``), both sides are
+    scaled by the same factor to the limit, and rounded up at the lower limit or down at the upper one. Half a
+    multiple rounds to the even one, as in Python. Raises ValueError: one side is more than 200 times the
+    other.
 
     Source: ``smart_resize`` of qwen-vl-utils 0.0.14 and of transformers' Qwen2-VL image processor.
     """
@@ -363,7 +371,7 @@ def fitted_size(
 
 
 def encoded(image: Image.Image, encoding: Encoding, **options: Any) -> bytes:
-    """The bytes of ``image`` in ``encoding``, shrunk with Lanczos where it is larger; ``options`` are Pillow's own."""
+    """Returns ``image`` in ``encoding``, shrunk with Lanczos if too large. ``options`` are Pillow's own."""
     if encoding.longest_side is not None and max(image.size) > encoding.longest_side:
         scale = encoding.longest_side / max(image.size)
         width, height = (max(1, round(side * scale)) for side in image.size)
@@ -375,7 +383,7 @@ def encoded(image: Image.Image, encoding: Encoding, **options: Any) -> bytes:
 
 
 def open_picture(picture: Picture) -> Image.Image:
-    """The picture as RGB, with the losses of its ``encoding``. Raises CorruptImage, OSError."""
+    """Returns the picture as RGB, with the losses of its ``encoding``. Raises CorruptImage, OSError."""
     image = rgb(picture, picture.read())
     if picture.encoding is None:
         return image
@@ -383,13 +391,13 @@ def open_picture(picture: Picture) -> Image.Image:
 
 
 def judge_picture(picture: Picture) -> Image.Image:
-    """:func:`open_picture`, resized as a processor gets it. Raises ValueError too: its sides differ too much."""
+    """Returns :func:`open_picture`, resized for a processor. Raises ValueError too: extreme aspect ratio."""
     image, rule = open_picture(picture), picture.pixels
     return _resized(image, rule) if rule else image
 
 
 def _resized(image: Image.Image, rule: PixelRule) -> Image.Image:
-    # as qwen-vl-utils does it, and then a processor with limits
+    # first the resize of qwen-vl-utils, then that of a processor with limits
     for limits in (None, rule.limits) if rule.limits else (None,):
         if rule.multiple:
             image = image.resize(fitted_size(image.size, rule.multiple, limits), Image.Resampling.BICUBIC)
@@ -397,10 +405,10 @@ def _resized(image: Image.Image, rule: PixelRule) -> Image.Image:
 
 
 def sent_picture(picture: Picture) -> tuple[bytes, str]:
-    """The bytes to send, and what they are declared to be. Takes CPU time. Raises CorruptImage, OSError, ValueError.
+    """Returns the bytes to send and their MIME type. Takes CPU time.
 
-    A server decodes by rules of its own: where it could see other pixels than the protocol means, it gets those as PNG,
-    compressed the fastest way.
+    A server decodes images by its own rules. If its pixels could differ from those of the protocol, the bytes
+    are a PNG with fast compression. Raises CorruptImage, OSError, ValueError.
     """
     data = when_one_is_free(picture.read)
     encoding, rule = picture.encoding, picture.pixels

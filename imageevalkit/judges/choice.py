@@ -1,7 +1,7 @@
-"""A judge: which one a user means, what may be set of it, what an evaluate job is told about it, and the name under
-which it gives scores.
+"""The user's choice of a judge, its settings, the options of its evaluate job, and its name for scores.
 
-Types of settings are checked at planning (:mod:`imageevalkit.launch.config`), the rest when they are made (UserError).
+Planning checks the types of settings (:mod:`imageevalkit.launch.config`). The settings check the rest when
+they are created (UserError).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from imageevalkit.requests.prices import Price, price_of
 from imageevalkit.requests.settings import RequestSettings, check_numbers
 
 BACKENDS = ("openai", "transformers", "vllm")
-"""What runs a judge: an API, this process, or a server that a job of the run starts."""
+"""The backends of a judge: an API, this process, or a server that a job of the run starts."""
 
 
 class JudgeSetting(NamedTuple):
-    """``model_path`` is the id an API knows, a hub id, or a local folder; ``kwargs`` are the backend's."""
+    """``model_path`` is an API's model id, a hub id or a local folder. ``kwargs`` are for the backend."""
 
     backend: str
     model_path: str
@@ -34,31 +34,32 @@ class JudgeSetting(NamedTuple):
 
 
 class JudgeChoice(NamedTuple):
-    """A judge as a user chose it: ``name`` (of the registry, or a model id or path, as written) and its setting."""
+    """A judge chosen by the user. ``name`` is a name of the registry, a model id or a path, as written."""
 
     name: str
     setting: JudgeSetting
 
     @property
     def full_name(self) -> str:
-        """The same however it was written: ``transformers:qwen3-vl-8b``."""
+        """Backend and name, the same for every spelling: ``transformers:qwen3-vl-8b``."""
         return f"{self.setting.backend}:{self.name}"
 
 
 def is_judge(full_name: str) -> bool:
-    """Whether that is the full name of a judge, and of no other evaluator (a text reader)."""
+    """Returns whether ``full_name`` is the full name of a judge and not of another evaluator (OCR)."""
     return full_name.partition(":")[0] in BACKENDS
 
 
 @dataclass(frozen=True)
 class JudgeOptions:
-    """What the launcher decided about the judge of an evaluate job; the defaults where one is run by hand. No secret.
+    """The launcher's options for the judge of an evaluate job. The defaults apply to a manual start.
 
-    ``kwargs`` are the user's. ``workers`` and ``requests_per_minute`` bound requests to an API, ``max_cost`` (USD) what
-    they cost, with all processes that are given the same folder ``shared`` (empty: this one alone). ``address_file``
-    is that of ``server.py`` (empty: no job serves the judge), ``served`` what decides the answers of such a server.
-    ``batch``: requests go as batches, on record in the file ``batches`` (empty: nowhere, and none can). ``keeps``: a
-    judge that runs in the process itself stays in memory for the next cell.
+    The options contain no secret. ``kwargs`` are the user's. ``workers`` and ``requests_per_minute`` limit
+    requests to an API, ``max_cost`` (USD) limits their cost. All processes with the same folder ``shared``
+    share these limits (empty: this process only). ``address_file`` is the file of ``server.py`` (empty: no
+    job serves the judge). ``served`` holds the server settings that affect answers. If ``batch``, requests
+    are sent as batches, whose files are in ``batches`` (empty: batches are impossible). If ``keeps``, a judge
+    that runs in this process stays in memory for the next cell.
     """
 
     kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -85,9 +86,9 @@ _NOT_PARAMETERS = {
 
 @dataclass(frozen=True)
 class ChatSettings(RequestSettings):
-    """``max_tokens_parameter``: the endpoint's name for a reply's length.
+    """Request settings of a chat model. ``max_tokens_parameter`` names the reply length in a request.
 
-    Raises UserError also for a request parameter that is not the user's, and a malformed price.
+    Raises UserError: a setting is malformed, or ``extra_body`` has a parameter that users cannot set.
     """
 
     max_tokens_parameter: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
@@ -99,26 +100,27 @@ class ChatSettings(RequestSettings):
         self.price_of("")
 
     def price_of(self, model_id: str) -> Price | None:
-        """What the replies of ``model_id`` cost: the user's word, else the table's; None where neither knows."""
+        """Returns the price of ``model_id``: the user's, else the price table's, else None."""
         return price_of(model_id, self.price, makes="text_output")
 
 
 @dataclass(frozen=True)
 class ApiSettings(ChatSettings):
-    """``top_logprobs``: how many of the likeliest tokens the endpoint lists. Raises as :class:`ChatSettings`."""
+    """``top_logprobs``: the number of likeliest tokens to request. Raises as :class:`ChatSettings`."""
 
     top_logprobs: int = 20
 
 
 @dataclass(frozen=True)
 class TransformersSettings:
-    """``revision``: branch, tag or commit of a hub repository. ``dtype``: "auto" is the checkpoint's own.
+    """Settings of a judge that transformers runs. Raises UserError: a number is malformed.
 
-    ``device_map``: a torch device, or one of accelerate's ways over several GPUs ("auto"); None takes all GPUs
-    there are, else mps, else the CPU. ``attn_implementation``: as transformers names it ("sdpa", "eager",
+    ``revision``: branch, tag or commit of a hub repository. ``dtype``: "auto" is the checkpoint's own.
+    ``device_map``: a torch device, or accelerate's way to use several GPUs ("auto"); None takes all GPUs,
+    else mps, else the CPU. ``attn_implementation``: transformers' name ("sdpa", "eager",
     "flash_attention_2"); None is transformers' choice. ``min_pixels`` and ``max_pixels`` bound width × height
-    to which an image is resized. ``batch_size``: the most questions in one forward pass. ``gpus`` (None: one, where
-    there is one) and ``environment`` (as in EVAL_ENV_MAP) are those of the job.
+    of a resized image. ``batch_size``: the most questions in one forward pass. The job gets ``gpus`` (None:
+    one if there is one) and ``environment`` (as in EVAL_ENV_MAP).
     """
 
     revision: str | None = None
@@ -136,7 +138,7 @@ class TransformersSettings:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The settings that may move a score by more than last bits, those left to the checkpoint omitted."""
+        """The settings that may change scores beyond the last bits, without those left to the checkpoint."""
         names = ("dtype", "attn_implementation", "min_pixels", "max_pixels")
         return {name: value for name, value in asdict(self).items() if name in names and value is not None}
 
@@ -147,9 +149,10 @@ WEIGHTS_USER = WeightsUser(
 
 
 class Judge(Answerer):
-    """The judge ``choice``, asked in the words of ``prompts`` (templates by name), with ``options`` of this job.
+    """The judge ``choice`` with ``options`` of this job. ``prompts`` are its prompt templates by name.
 
-    ``official`` are the judges, by full name, that the official evaluator uses; ``pixels`` those of its pictures.
+    ``official``: full names of the judges that the official evaluator uses. ``pixels``: the rule for
+    pictures.
     """
 
     def __init__(
@@ -163,7 +166,7 @@ class Judge(Answerer):
         self.choice = choice
         self.options = options
         self.backend = choice.setting.backend
-        self.kwargs = {**choice.setting.kwargs, **options.kwargs}  # the user's over those of the registry
+        self.kwargs = {**choice.setting.kwargs, **options.kwargs}  # the user's kwargs replace the registry's
         self._prompts = dict(prompts)
         self._official = official
         self._pixels = pixels or TRANSFORMERS
@@ -171,33 +174,33 @@ class Judge(Answerer):
     @property
     @abstractmethod
     def identity(self) -> dict[str, Any]:
-        """All that decides what it answers, as JSON values. Raises CellFailure: the model is not there."""
+        """Everything that affects its answers, as JSON values. Raises CellFailure: the model is missing."""
 
     @property
     def host(self) -> str:
-        """Whose machines it runs on, by name; empty: they are those of the run."""
+        """The host name of the judge's server; empty if the judge runs on the machines of the run."""
         return ""
 
     def ready(self) -> None:
-        """Wait until it can be asked, as long as its start may take. Raises JudgeUnusable: it never will."""
+        """Waits until the judge can answer; it may have to start. Raises JudgeUnusable: it never will."""
 
     @property
     def label(self) -> str:
-        """Judge and backend; a local folder is named by its last part: where it lies says nothing."""
+        """Judge and backend. A local folder is shortened to its last part: its location does not matter."""
         name = self.choice.name
         short = PurePath(name).name if name.startswith(("/", ".", "~")) else name
         return f"{short}/{self.backend}"
 
     @cached_property
     def evaluator(self) -> Evaluator:
-        """Named by the judge, what runs it, and a hash of the prompts, the weights, the settings and the pixels.
+        """The judge's name: label plus a hash of prompts, weights, settings and pixels; and its details.
 
-        Versions of packages are among its details and part of every request's hash, but not of its name. What pixels
-        a server makes of the bytes it is sent is its own business; the bytes are part of the request's hash.
+        Package versions are part of the details and of each request's hash, but not of the name. A server
+        decodes the bytes it gets by its own rules; the bytes are part of the request's hash.
         """
         pixels = {"pixels": self._pixels.name} if self.backend == "transformers" else {}
         details = self.identity | pixels
-        # what it is without the user's settings
+        # the same judge without the user's settings
         plain = type(self)(self.choice, JudgeOptions(), self._prompts)
         changed = self.options.kwargs or self.options.served
         return Evaluator(

@@ -1,4 +1,4 @@
-"""A judge behind a chat endpoint, asked many questions at once in one event loop."""
+"""A judge behind a chat endpoint. It answers many questions in parallel in one event loop."""
 
 from __future__ import annotations
 
@@ -45,26 +45,26 @@ from imageevalkit.requests.limiter import Traffic
 from imageevalkit.requests.money import Bill
 from imageevalkit.secrets import one_line
 
-# Once the judge is known to be unusable, requests already sent may still be answered (and are paid for).
+# Seconds for requests in flight after the judge proved unusable: they are billed and may still be answered.
 _LAST_ANSWERS = 60.0
-# How long the run may need to see that its server died: the server's guard ends what it left first, within 5 s.
+# Seconds until the run notices that its server died: the server's guard first ends leftover processes (5 s).
 _DEATH_NOTICED = 10.0
-_TICK = 0.2  # seconds between two looks at a server that is started again
-# Questions that a judge without an answer so far may turn down with a bare 400: each may be a bad item, all are not.
+_TICK = 0.2  # seconds between two checks of a restarting server
+# Questions that may fail with a bare 400 before the first answer: one may be a bad item, but not all are.
 _MOST_DOUBTED = 2
-# Replies without log-probabilities of an endpoint that gave some in an earlier run only: it may be another one now,
-# that gives none, and each such reply is billed.
+# Replies without log-probabilities before an error, if only an earlier run got some: the endpoint may have
+# changed, and each such reply is billed.
 _MOST_WITHOUT_LOGPROBS = 10
-_LARGEST_REPLY = 4 * 2**20  # bytes; a hundred thousand tokens of thinking are half a MiB
+_LARGEST_REPLY = 4 * 2**20  # bytes; 100,000 tokens of thoughts take half a MiB
 
 
 @dataclass
 class ChatHistory:
-    """What the endpoint has shown so far: the request parameters (their repr) with which questions were answered
-    (``proven``) or turned down without that (``doubted``).
+    """The experience with the endpoint so far.
 
-    ``replied``: it has sent anything at all. ``answered_before``: questions were answered in an earlier run.
-    ``begins_inside``: whether replies with these parameters (their repr) begin inside thoughts.
+    ``proven`` and ``doubted`` hold request parameters (their repr): with them questions were answered, or
+    rejected before any answer. ``replied``: the endpoint has sent any reply. ``answered_before``: an earlier
+    run got answers. ``begins_inside``: whether replies with these parameters begin inside thoughts.
     """
 
     answered_before: bool = False
@@ -77,9 +77,9 @@ class ChatHistory:
 
 
 class ApiJudge(Judge):
-    """Behind an OpenAI-compatible ``/chat/completions``: a provider's API, a gateway, or a vLLM server.
+    """A judge behind ``/chat/completions`` of a provider, a gateway or a vLLM server.
 
-    ``role`` and ``option`` are what messages call it, and what its settings are given with.
+    Messages use ``role`` as its name, and ``option`` as the option for its settings.
     """
 
     role, option = "judge", "--judge_kwargs"
@@ -93,7 +93,7 @@ class ApiJudge(Judge):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """How long and how often it is asked decides nothing."""
+        """Everything that affects answers. Timeouts and retries do not, so they are not part of it."""
         model_path = self.choice.setting.model_path
         local = self.backend == "vllm" and Path(model_path).is_dir()
         return {
@@ -106,7 +106,7 @@ class ApiJudge(Judge):
 
     @property
     def host(self) -> str:
-        """That of its URL, which is known without a key; the port may be another one tomorrow."""
+        """The host name of the URL, known without a key. The port is left out: it may change between runs."""
         if self.backend == "vllm" and not self.settings.base_url:
             return ""
         return urlsplit(place_of(vars(self.settings)).url).hostname or ""
@@ -119,17 +119,17 @@ class ApiJudge(Judge):
         self.history.answered_before = True
 
     def holdup(self) -> str:
-        """Not of a server of this run that starts: the job that starts it tells of that."""
+        """Returns the current note. A starting server of this run is reported by the job that starts it."""
         return self.note
 
     def follow(self, feed: Feed[Question], workers: int = 1) -> Iterator[Answer]:
-        """Each question is asked as soon as it comes."""
+        """Asks each question as soon as it arrives."""
         return self.ask(feed, workers)
 
     def ask(
         self, questions: Sequence[Question] | Feed[Question], workers: int = 1
     ) -> Generator[Answer, None, None]:
-        """Images are read and encoded when their question's turn comes."""
+        """Asks all questions in parallel. Images are read and encoded when their question is sent."""
         try:
             endpoint = self._endpoint()
             wanted = self.settings.client or ("openai" if has_official() else "plain")
@@ -152,14 +152,14 @@ class ApiJudge(Judge):
             with contextlib.closing(session) as answers:
                 for answer in answers:
                     yield answer
-                    if batches:  # whoever asked has it on record by now
+                    if batches:  # the caller has stored the answer before it asks for the next
                         batches.settle(_key_of(answer.question))
         finally:
             if batches:
                 batches.end()
 
     def _batches(self) -> Batches | None:
-        """Where questions go, or went in an earlier run, as batches."""
+        """Returns the batches for questions, also those of an earlier run; None if there are none."""
         if not self.options.batches:
             return None
         path = Path(self.options.batches)
@@ -168,7 +168,7 @@ class ApiJudge(Judge):
 
     @property
     def server(self) -> ServerAddress | None:
-        """The server of this run that is asked, if it is."""
+        """The address of this run's server; None for another endpoint. Raises CellFailure: no address."""
         if self.backend != "vllm" or self.settings.base_url:
             return None
         if not self.options.address_file:
@@ -178,12 +178,12 @@ class ApiJudge(Judge):
         return ServerAddress(Path(self.options.address_file))
 
     def _endpoint(self) -> Endpoint:
-        """A server of this run starts when it is first asked for, which may take many minutes."""
+        """Returns the endpoint. The first call starts the server of this run, which may take many minutes."""
         settings = self.settings
         if server := self.server:
             return Endpoint.without_key(server.wait(), f"the judge's address file {server.path}")
         if self.backend == "vllm" and not settings.api_key_env:
-            # the key of the user's API is no business of a server that is named here
+            # the server at base_url must not get the key of the user's API
             return Endpoint.without_key(settings.base_url or "", "base_url")
         return Endpoint.of(vars(settings), self.choice.setting.model_path)
 
@@ -203,12 +203,12 @@ class _Session:
         engine.worked = judge.history.answered_before or bool(judge.history.proven)
 
     async def run(self, questions: Sequence[Question] | Feed[Question]) -> None:
-        """Answers are given as they come. Raises JudgeUnusable: no further one will."""
+        """Asks all questions and passes answers on as they come. Raises JudgeUnusable: no more will come."""
         limiter = self._engine.limiter
         in_flight = InFlight(self._answer, lambda: bool(self._problem), self._fail, _LAST_ANSWERS)
         settled = asyncio.create_task(in_flight.settled(self._look))
         try:
-            # others are ready for when some wait to be asked again
+            # more tasks than slots: other questions use the slots of those that wait for a retry
             room = asyncio.Semaphore(MOST_REQUESTS if self._batches else max(4, 2 * limiter.ceiling))
             await in_flight.begin(questions, room, self._expect)
             await settled
@@ -250,7 +250,7 @@ class _Session:
             self._give(Answer(question, error=str(error), attempts=0))
         except JudgeUnusable:
             raise
-        except Exception as error:  # whatever a library raises costs this question, not the cell
+        except Exception as error:  # an exception of a library fails this question only, not the cell
             text = self._engine.endpoint.redact(f"{type(error).__name__}: {one_line(error)}")
             self._give(Answer(question, error=text))
         else:
@@ -276,7 +276,7 @@ class _Session:
             await self._look_at_template(key, parameters)
 
         async def post() -> bytes | Failure:
-            # made anew for each attempt: what waits to be asked again, or in a batch, must not hold megabytes
+            # built for each attempt: else questions that wait for a retry or a batch would hold megabytes
             pictures = {picture: await self._pictures.get(picture) for picture in question.pictures}
             request = chat_request(self._model_id, question, parameters, pictures)
             reply = self._engine.post(request, lambda: key in history.proven)
@@ -302,7 +302,7 @@ class _Session:
             history.gives_logprobs |= bool(reply.probabilities)
             history.without_logprobs += reply.probabilities == {}
             if history.without_logprobs > _MOST_WITHOUT_LOGPROBS and not history.gives_logprobs:
-                # an empty list may count as one answer, not as all of them
+                # an empty list is a valid answer to some questions, but not to all
                 self._fail(JudgeUnusable(NO_LOGPROBS.text))
             if begins_inside(reply.text or ""):
                 history.begins_inside[key] = True
@@ -312,7 +312,7 @@ class _Session:
     async def _look_at_template(self, key: str, parameters: Mapping[str, Any]) -> None:
         """Asks the server once whether the chat template opens thoughts.
 
-        A first token does not show it: the opening tag is in the prompt.
+        The reply's first token does not show it, because the opening tag is in the prompt.
         """
         known, endpoint = self._judge.history.begins_inside, self._engine.endpoint
         async with self._template:
@@ -323,9 +323,10 @@ class _Session:
                     known[key] = opens
 
     async def _restarted(self, server: ServerAddress, failure: Failure, asked: int) -> bool:
-        """Whether the ``server`` of this run was started again since ``asked``, the edition of its address back then.
+        """Returns whether the ``server`` of this run has restarted after the address edition ``asked``.
 
-        Waits for that where by this ``failure`` it must be dead. Raises JudgeUnusable: it will not come back.
+        If the ``failure`` indicates a dead server, it waits for the restart. Raises JudgeUnusable: there will
+        be none.
         """
         if failure.kind not in (Kind.TRANSIENT, Kind.UNREACHABLE):
             return False
@@ -358,7 +359,7 @@ class _Session:
         elif refused := _refused_parameter(text, request_parameters(question, self._judge.settings)):
             extra = json.dumps({**self._judge.settings.extra_body, refused: None}, separators=(",", ":"))
             text += f"; {self._judge.option} 'extra_body={extra}' leaves it out"
-        # now, because the next question would be sent before this task ends
+        # set it here: else the next question would be sent before this task ends
         self._problem = self._problem or JudgeUnusable(text)
         raise self._problem
 
@@ -381,7 +382,7 @@ _END = object()
 def in_background(
     produce: Callable[[Callable[[Answer], None]], Awaitable[None]],
 ) -> Generator[Answer, None, None]:
-    """What ``produce(give)`` gives and raises, as it comes; closing the generator cancels it."""
+    """Yields the answers that ``produce`` gives, and raises its errors. Closing cancels ``produce``."""
     given: SimpleQueue[Any] = SimpleQueue()
     started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = Future()
 
@@ -400,6 +401,6 @@ def in_background(
         finally:
             if not ended.done():
                 loop, task = started.result()
-                with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                with contextlib.suppress(RuntimeError):  # the loop has already ended
                     loop.call_soon_threadsafe(task.cancel)
         ended.result()

@@ -1,7 +1,7 @@
-"""How it is told whether a judge answers otherwise than it did, or only says this today and that tomorrow.
+"""Detects whether a judge has changed, and distinguishes that from a judge that is merely unsure.
 
-A question is looked at by its replies of one run before and of one run now. A judge that has not changed draws all of
-them alike: however unsure it is, it is seldom of one mind before, and of one other mind now. Standard library only.
+An unchanged judge draws all replies to a question from the same distribution. Even if it is unsure, it rarely
+agrees with itself in the earlier run and then on another answer in this run. Standard library only.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from typing import Any, NamedTuple
 from imageevalkit.cell.results import Drift
 
 BEFORE = 2
-"""Replies of the run before that are looked at, where there are so many."""
+"""The number of replies of the earlier run that are compared, if there are so many."""
 _CONFIRMED = 5
-"""Replies of a run to a question whose first one there is another than those before."""
-# Of all runs with an unchanged judge, however unsure it is, fewer than this share is told of a drift.
+"""The number of replies in this run to a question whose first reply differs from those before."""
+# The highest rate of false alarms: the share of runs with an unchanged judge that report a drift.
 _ALARM = 0.01
-# What providers' log-probabilities differ by from call to call, at temperature 0 too, is about a percent.
+# Providers' log-probabilities vary by about one percent from call to call, even at temperature 0.
 _TOLERANCE = 0.05
 
 
 class Reply(NamedTuple):
-    """What a reply comes to: a JSON ``value``; of a question for the first token its ``probabilities`` (0-1)."""
+    """The content of a reply: a JSON ``value``, or ``probabilities`` (0-1) of the first token."""
 
     value: Any
     probabilities: Mapping[str, float] | None = None
 
     def agrees(self, other: Reply) -> bool:
-        """Whether both have the same value, or each probability within 0.05: the last digits say nothing."""
+        """Returns whether the values are equal, or all probabilities within 0.05: less is noise."""
         one, two = self.probabilities, other.probabilities
         if one is None or two is None:
             return bool(self.value == other.value)
@@ -44,8 +44,11 @@ def _agree(replies: Sequence[Reply]) -> bool:
 
 @dataclass(frozen=True)
 class Series:
-    """The replies to the question ``name``: at most two of the run ``before`` that began at ``since`` (ISO 8601; empty:
-    it is not known), and those of this run (``now``). None before: it was first answered in this run."""
+    """The replies to the question ``name``: in this run (``now``) and at most two ``before`` it.
+
+    The replies before are from one earlier run, which started at ``since`` (ISO 8601; empty if unknown).
+    ``before`` is empty if the question was first answered in this run.
+    """
 
     name: str
     before: Sequence[Reply]
@@ -54,13 +57,12 @@ class Series:
 
     @property
     def _planned(self) -> int:
-        """Replies now that do not depend on what they are: two of a run show how unsure the judge is."""
+        """The number of replies in this run that are requested in any case: two of one run show the noise."""
         return 1 if len(self.before) == BEFORE else 2
 
     @property
     def wanted(self) -> int:
-        """How many more replies it takes: two of a run, one where the run before has two, and of what seems changed
-        further ones, so that it is known whether it stays so."""
+        """The number of replies still to request: more for a question that seems changed, to confirm it."""
         most = self._planned
         if len(self.before) == BEFORE and self.now and self.seems_changed:
             most = _CONFIRMED
@@ -68,7 +70,7 @@ class Series:
 
     @property
     def pair(self) -> tuple[Reply, Reply] | None:
-        """Two replies of one run, whose difference is the judge's noise; None: there are none."""
+        """Two replies of one run, whose difference shows the judge's noise; None if there are none."""
         for of_run in (self.before, self.now):
             if len(of_run) >= 2:
                 return of_run[0], of_run[1]
@@ -76,24 +78,24 @@ class Series:
 
     @property
     def seems_changed(self) -> bool:
-        """Whether all replies before agree, and all now, and none of those with any of these."""
+        """True if all replies before agree, all replies now agree, and these two answers differ."""
         apart = not any(one.agrees(two) for one in self.before for two in self.now)
         return apart and _agree(self.before) and _agree(self.now)
 
     @property
     def counts(self) -> bool:
-        """Whether it tells anything: not all of the replies agree that were asked for whatever they are."""
+        """True if the question is informative: not all of the planned replies agree."""
         return not _agree([*self.before, *self.now[: self._planned]])
 
     @property
     def chance(self) -> float:
-        """How likely, at most, it is to seem changed, of a judge that has not, given that it counts.
+        """The highest probability that an unchanged judge's question seems changed, given that it counts.
 
-        Of h replies before, and k now if it goes on seeming changed, s of which are asked for whatever they are: drawn
-        alike, each choice of h of the h + k is as likely to be "before". Of replies that fall into two minds of h and k
-        (no others seem changed, however they are ordered) one of C(h + k, h) choices seems changed, and all count but
-        those where the first h + s are of one mind, C(k - s, h). So the share is the bound, for any judge: 1/15 of two
-        and five replies, 1/3 of one and two.
+        Let h be the number of replies before. Let k be the number now if the question keeps seeming changed,
+        s of them planned. Each choice of h of the h + k replies is equally likely to be "before". Only
+        replies that form two groups of h and k agreeing replies can seem changed, in one of C(h + k, h)
+        choices. C(k - s, h) choices do not count, because their first h + s replies agree. The bound holds
+        for any judge: 1/15 for two and five replies, 1/3 for one and two.
         """
         h, s = len(self.before), self._planned
         k = _CONFIRMED if h == BEFORE else s
@@ -101,16 +103,17 @@ class Series:
 
 
 def drift_of(series: Iterable[Series]) -> Drift | None:
-    """What replies of two runs tell; None where no question has all of both.
+    """Returns the drift between the replies of two runs; None if no question has all replies of both.
 
-    The test is exact: of the questions that count, each seems changed with at most its chance, by itself; p is how
-    likely it is that as many do as do (the tail of a sum of Bernoulli variables, term by term).
+    The test is exact. Each question that counts seems changed with at most its ``chance``, independently of
+    others. p is the probability of at least as many such questions (the tail of a sum of Bernoulli
+    variables).
     """
     known = [one for one in series if one.before and not one.wanted]
     if not known:
         return None
     changed = [one.name for one in known if one.counts and one.seems_changed]
-    likely = [1.0]  # by how many seem changed
+    likely = [1.0]  # the probability of each number of seemingly changed questions
     for one in known:
         if one.counts:
             shifted = [0.0, *likely]

@@ -1,10 +1,12 @@
-"""The probes of a judge: a few questions about images of our own, asked before it judges, by which it is known again.
+"""The probes of a judge: questions about generated images, asked before it judges, that show changes.
 
-What it says the first time is what is expected of it from then on: ``output/judges/<judge>/<host>/probes.jsonl``, a
-folder for each judge and way of asking, and in it one for each host that serves it. Where two hosts serve other things
-under one name, the later one is told. Deleting a file accepts the judge there as it is now.
+The first replies to the probes are the reference for later runs. They are stored in
+``output/judges/<judge>/<host>/probes.jsonl``: one folder for each judge and form of its questions, and in it
+one for each host. If two hosts serve different models under one name, the later host is reported. Deleting a
+file accepts the judge's present state on that host.
 
-The images are drawn here by whole numbers alone and stored without compression: not a byte depends on a library.
+The images are drawn with integers only and stored without compression, so that no library affects their
+bytes.
 """
 
 from __future__ import annotations
@@ -100,7 +102,7 @@ _GRADE = (
 
 
 class Probe(NamedTuple):
-    """A question about the image ``drawn``, whose answer is one of ``choices``."""
+    """A question about the image ``drawn``, with one of ``choices`` as its answer."""
 
     name: str
     drawn: str
@@ -133,7 +135,7 @@ PROBES: Sequence[Probe] = (
     _asked("nothing", "plain", "Is there any shape in the image?", _YES),
     _asked("some of two kinds", "mixed", "How many circles are in the image?", _COUNT),
     _graded("one too many", "mixed", "three green circles and two red squares"),
-    # what a judge is unsure of changes first
+    # answers that a judge is unsure of change first
     _asked("faint", "faint", "Is there a circle in the image?", _YES),
     _graded("half hidden", "hidden", "a yellow circle in front of a blue rectangle"),
 )
@@ -141,8 +143,11 @@ PROBES: Sequence[Probe] = (
 
 @functools.cache
 def drawing(name: str) -> bytes:
-    """The PNG of 128 × 128 pixels called ``name``: colours from a palette, and blocks of zlib without compression
-    (RFC 1950, RFC 1951 section 3.2.4), since two libraries compress to other bytes."""
+    """Returns the PNG ``name`` of 128 × 128 pixels.
+
+    The PNG has a palette and uncompressed zlib blocks (RFC 1950, RFC 1951 section 3.2.4), because two
+    compression libraries may produce different bytes.
+    """
     shapes = _DRAWN[name]
 
     def colour(x: int, y: int) -> int:
@@ -163,8 +168,11 @@ def drawing(name: str) -> bytes:
 
 
 class Form(NamedTuple):
-    """How the questions of a benchmark are asked, and so its judge's probes: ``first_token`` where probabilities of the
-    first token are asked for, the ``likeliest`` so many, or else of choices."""
+    """The form of a benchmark's questions, which its judge's probes also have.
+
+    ``first_token``: the probabilities of the first token are requested, for the ``likeliest`` tokens or, if
+    that is 0, for the choices.
+    """
 
     sampling: Sampling
     first_token: bool = False
@@ -173,7 +181,7 @@ class Form(NamedTuple):
 
     @classmethod
     def of(cls, questions: Iterable[Question], pixels: PixelRule | None) -> Form | None:
-        """That of most of ``questions``; None without any."""
+        """Returns the most frequent form of ``questions``; None if there are no questions."""
         forms = defaultdict[str, list[Form]](list)
         for one in questions:
             form = cls(one.sampling, one.of_first_token, one.likeliest, pixels)
@@ -182,14 +190,14 @@ class Form(NamedTuple):
 
     @property
     def identity(self) -> list[Any]:
-        """What of it decides an answer, as JSON."""
+        """The parts that affect an answer, as JSON."""
         sampling = {**vars(self.sampling), "extra": dict(self.sampling.extra)}
         return [sampling, self.first_token, self.likeliest, self.pixels and self.pixels.name]
 
     def question(self, probe: Probe, number: int) -> Question:
-        """The ``probe``, asked for the ``number``-th time."""
+        """Returns the question of ``probe`` for its repetition ``number``."""
         data = drawing(probe.drawn)
-        # its palette is one that every program sees alike
+        # every program decodes a palette image to the same pixels
         picture = Picture(
             Path(), hashlib.sha256(data).hexdigest(), "image/png", pixels=self.pixels, data=data
         )
@@ -215,19 +223,18 @@ _RECORD = Shape[dict[str, Any]](
 """A line of ``probes.jsonl``."""
 
 _SAID = re.compile(r"\b(?:yes|no)\b|\d+")
-_MOST_KEPT = 200  # characters of a reply that says neither yes nor no, nor a number
+_MOST_KEPT = 200  # characters of a reply without yes, no or a number
 
 
 def value_of(text: str) -> str:
-    """Yes, no or a number in a reply without thoughts; the words of any other reply."""
+    """Returns "yes", "no" or the number in a reply without thoughts; else the reply's first characters."""
     said = text.strip().lower()
     found = _SAID.search(said)
     return found[0] if found else said[:_MOST_KEPT]
 
 
 class Probing:
-    """The probes of ``judge``, asked in a ``form``: what it said to them in which run, and for which ``cell`` (its
-    key) they were asked."""
+    """Asks the probes of ``judge`` in a ``form``, and records the replies by run and ``cell`` (its key)."""
 
     def __init__(self, judge: Judge, form: Form, cell: str) -> None:
         self._judge, self._form, self._cell = judge, form, cell
@@ -239,17 +246,19 @@ class Probing:
 
     @property
     def paid(self) -> list[dict[str, Any]]:
-        """The records of those that were asked for this cell, in all runs."""
+        """The records of the probes that were asked for this cell, in all runs."""
         return [one for one in read_if_there(self.path, _RECORD) if one.get("cell") == self._cell]
 
     def _series(self, run: str) -> dict[str, Series]:
-        """What was said to each probe, first and in ``run``."""
+        """Returns the replies to each probe in the first run and in ``run``."""
         said = _said(self.path)
         return _compared(said, said, run)
 
     def _elsewhere(self, run: str) -> tuple[str, dict[str, Series]]:
-        """The host that was asked first, if that was before this one was, and what was said first there and here in
-        ``run``."""
+        """Returns the host with the earliest replies, if not this one, and the series between both.
+
+        A series has the first replies there, and the replies here in ``run``.
+        """
         known = [_said(path) for path in self.folder.glob("*/probes.jsonl") if path != self.path]
         mine = _said(self.path)
         firsts = [(_first_of(said), said) for said in known if _first_of(said)]
@@ -261,7 +270,10 @@ class Probing:
         return str(records[0].get("host") or "this machine"), _compared(said, mine, run)
 
     def drift(self, run: str = "") -> Drift | None:
-        """What its replies in ``run`` (empty: in the last one on record) tell; None where they are all there are."""
+        """Returns the drift of the replies in ``run`` (empty: the last recorded run).
+
+        Returns None if there are no earlier replies to compare with.
+        """
         if not run:
             run = next((record["run"] for record in reversed([*read_if_there(self.path, _RECORD)])), "")
         here = drift_of(self._series(run).values())
@@ -270,11 +282,12 @@ class Probing:
         return replace(there, host=host) if there and there.found else here
 
     def ask(self, run: str, workers: int) -> Iterator[int]:
-        """Ask what ``run`` has not asked yet: one of its jobs does. Gives how many answers are still to come.
+        """Asks the probes that ``run`` has not asked yet. Yields the number of answers still to come.
 
-        Raises JudgeUnusable and CellFailure as :class:`Answerer` does, OSError and UserError: there is no lock.
+        A lock ensures that only one job of the run asks. Raises JudgeUnusable and CellFailure as
+        :class:`Answerer` does. Raises OSError or UserError: the lock cannot be used.
         """
-        self._judge.ready()  # first: whoever waits for the lock waits for seconds, not for a server
+        self._judge.ready()  # before the lock: else other jobs would wait for the server's start
         with held(self.path.with_name(".lock")):
             failed = set[str]()
             while wanted := {n: count for n, count in self._wanted(run).items() if count and n not in failed}:
@@ -285,7 +298,7 @@ class Probing:
                     for number in range(count)
                 ]
                 yield len(questions)
-                failed |= wanted.keys()  # until it is answered
+                failed |= wanted.keys()  # each name is removed when it is answered
                 with closing(writer_of(self.path, _RECORD)) as writer:
                     for left, answer in enumerate(self._judge.ask(questions, workers), 1):
                         name = answer.question.name.removeprefix("probe/")
@@ -323,7 +336,7 @@ class Probing:
 
 
 _Runs = dict[str, dict[str, list[dict[str, Any]]]]
-"""Replies by probe and run, in their order."""
+"""Records by probe and run, in the order of the file."""
 
 
 def _said(path: Path) -> _Runs:
@@ -336,12 +349,12 @@ def _said(path: Path) -> _Runs:
 
 
 def _first_of(said: _Runs) -> list[dict[str, Any]]:
-    """The first record of each probe."""
+    """Returns the first record of each probe."""
     return [next(iter(runs.values()))[0] for runs in said.values() if runs]
 
 
 def _compared(before: _Runs, now: _Runs, run: str) -> dict[str, Series]:
-    """What was said to each probe in the first run of ``before``, and ``now`` in ``run``."""
+    """Returns each probe's replies in the first run of ``before`` and in ``run`` of ``now``."""
 
     def replies(records: Iterable[Mapping[str, Any]]) -> list[Reply]:
         return [Reply(one["value"], one.get("probabilities")) for one in records]

@@ -1,4 +1,4 @@
-"""A judge's server: the settings of one that a run starts, the flags they become, and how it is found."""
+"""The server of a judge: its settings, the flags of ``vllm serve``, and the file with its address."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ from imageevalkit.errors import UserError
 from imageevalkit.locks import open_lock, take_lock
 from imageevalkit.requests.settings import check_numbers
 
-_MAX_LOGPROBS = 20  # what the OpenAI API gives at most, and so what is asked for
-# Flags that are not the user's. The judge would not be found elsewhere or under another name; secrets would be written
-# into plans, logs and results: these go by how they begin, as an argument parser may take them shortened.
+_MAX_LOGPROBS = 20  # the maximum of the OpenAI API, and the default of top_logprobs
+# Flags that a user cannot set. With another address or name the run would not find the judge. Secrets would
+# appear in plans, logs and results; they match by prefix, because an argument parser accepts shortened flags.
 _REFUSED = {
     r"host|port|uds|served-model-name|model": "the run sets it: leave it out",
     r"api-k.*": "the server of a run asks for no key: leave it out",
     r"hf-t.*": "a token is read from HF_TOKEN in config.local.sh or the environment: leave it out",
 }
 _INDIFFERENT = Path(__file__).with_name("indifferent_flags.txt")
-_ERROR = "error: "  # begins what stands in the place of an address
-_TICK = 0.1  # seconds between two looks at it
+_ERROR = "error: "  # the prefix of an error in place of an address
+_TICK = 0.1  # seconds between two reads of the address file
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """How ``vllm serve`` runs.
+    """The settings of ``vllm serve``. Raises UserError: a setting is malformed or not allowed.
 
-    ``gpus``: None is one, where there is one. ``environment`` is where vLLM is installed (as in EVAL_ENV_MAP).
-    ``max_model_len`` in tokens; None is the largest that fits. ``revision`` is that of a hub id. ``serve_args``
-    are further flags in one string, stronger than ours. ``start_timeout`` (seconds) bounds the loading.
+    ``gpus``: None is one GPU if there is one. ``environment``: where vLLM is installed (as in EVAL_ENV_MAP).
+    ``max_model_len``: in tokens; None is the largest that fits. ``revision``: of a hub repository.
+    ``serve_args``: further flags in one string, which override the default flags. ``start_timeout``: seconds
+    for loading.
     """
 
     gpus: int | None = None
@@ -56,31 +57,31 @@ class ServerSettings:
 
     @property
     def decisive(self) -> dict[str, str]:
-        """The part that decides what the judge answers, known without starting it; for its identity."""
+        """The settings that affect answers, known without a start. They are part of the judge's identity."""
         listed = _INDIFFERENT.read_text(encoding="utf-8").splitlines()
         indifferent = "|".join(line for line in listed if line and not line.startswith("#"))
         flags, decides = list[str](), True
         for word in self.further_flags():
-            if word.startswith("-"):  # its values follow it
+            if word.startswith("-"):  # the words after a flag are its values
                 decides = not re.fullmatch(indifferent, _name_of(word).removeprefix("no-"))
             flags += [word] * decides
         given = {"revision": self.revision, "serve_args": shlex.join(flags)}
         return {name: value for name, value in given.items() if value}
 
     def command(self, executable: Path, model: str, gpus: int) -> list[str]:
-        """``vllm serve`` for ``model`` (a hub id or a folder), all but the port."""
+        """Returns the ``vllm serve`` command for ``model`` (a hub id or a folder), without the port."""
         flags = {
             "host": "127.0.0.1",
             "served-model-name": model,
-            # sampling that a request leaves open, as where an official evaluator asks a plain ``vllm serve``
+            # sampling parameters missing in a request: as in an official evaluator's plain `vllm serve`
             "generation-config": "auto",
             "max-logprobs": str(_MAX_LOGPROBS),
-            # memory for a video that is never sent would be taken from the cache
+            # no memory for videos: it would be missing in the cache
             "limit-mm-per-prompt": '{"video": 0}',
-            # 1,000 questions would leave 1,000 lines, and an error before them is what the log is read for
+            # else the log has a line per question, which hides errors
             "uvicorn-log-level": "warning",
             "tensor-parallel-size": str(gpus or ""),
-            # without a GPU, vLLM's automatic length is 512
+            # not "auto" without a GPU: vLLM's automatic length is then 512
             "max-model-len": str(self.max_model_len or "auto" * bool(gpus)),
             "revision": self.revision,
         }
@@ -88,7 +89,7 @@ class ServerSettings:
         return [str(executable), "serve", model, *given, *self.further_flags()]
 
     def further_flags(self) -> list[str]:
-        """``serve_args``, split as a shell does. Raises UserError where it cannot be."""
+        """Returns ``serve_args`` split as in a shell. Raises UserError: it cannot be split."""
         try:
             return shlex.split(self.serve_args)
         except ValueError as error:
@@ -96,19 +97,19 @@ class ServerSettings:
 
 
 def split_kwargs(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """``kwargs`` of the server, and the others, which are those of who asks it."""
+    """Returns the server's kwargs in ``kwargs``, and the others, which are the judge client's."""
     names = {field.name for field in fields(ServerSettings)}
     server = {name: value for name, value in kwargs.items() if name in names}
     return server, {name: value for name, value in kwargs.items() if name not in names}
 
 
 def _name_of(flag: str) -> str:
-    """``"--max_num_seqs=64"`` and ``"--max-num-seqs"`` are ``"max-num-seqs"``; of ``"--a.b"`` it is ``"a"``."""
+    """Returns "max-num-seqs" for ``--max_num_seqs=64`` and ``--max-num-seqs``, and "a" for ``--a.b``."""
     return re.split(r"[=.]", flag.lstrip("-"))[0].replace("_", "-")
 
 
 class ServerAddress:
-    """The file ``path`` where the judge's server is found, for those who ask it."""
+    """The file ``path`` with the address of the judge's server, as its clients see it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -116,9 +117,9 @@ class ServerAddress:
         self._keeper = path.with_name(f"{path.name}.keeper")
 
     def wait(self) -> str:
-        """The base URL of the judge's server, which starts when this is first called: that may take many minutes.
+        """Returns the base URL of the judge's server. The first call starts it, which may take many minutes.
 
-        Raises JudgeUnusable: it does not start, or it died too often, or the job that keeps it has ended.
+        Raises JudgeUnusable: the server does not start, has died too often, or its job has ended.
         """
         while not (text := self._text()):
             if not self._wanted.exists():
@@ -131,7 +132,7 @@ class ServerAddress:
         return text
 
     def problem(self, base_url: str) -> str:
-        """The one line why the judge will not come back at ``base_url``, where requests fail; empty: it may."""
+        """Returns why the server will not return at ``base_url``, in one line; empty if it may return."""
         text = self._text()
         if text in ("", base_url):
             return ""
@@ -140,18 +141,18 @@ class ServerAddress:
 
     @property
     def given_up(self) -> str:
-        """Why the judge will not answer, in one line; empty: it may."""
+        """Why the judge will not answer, in one line; empty if it may answer."""
         text = self._text()
         return text.removeprefix(_ERROR) if text.startswith(_ERROR) else ""
 
     @property
     def is_away(self) -> bool:
-        """Whether the judge's server is being started again."""
+        """True while the judge's server restarts."""
         return not self._text() and self.is_kept
 
     @property
     def edition(self) -> int:
-        """Another number each time the address is given anew; 0 while there is none."""
+        """A number that changes whenever the address is written; 0 while there is no address."""
         with contextlib.suppress(FileNotFoundError):
             return self.path.stat().st_mtime_ns
         return 0
@@ -163,7 +164,7 @@ class ServerAddress:
 
     @property
     def is_kept(self) -> bool:
-        """Whether there is a job that serves the judge, or will once somebody asks."""
+        """True if a job serves the judge, or will serve it at the first question."""
         with contextlib.suppress(FileNotFoundError), self._keeper.open("rb") as keeper:
             try:
                 fcntl.flock(keeper, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -173,7 +174,7 @@ class ServerAddress:
 
 
 class Address(ServerAddress):
-    """The same for the job that serves the judge, which tells those who wait. Forgets an earlier job's words."""
+    """The address file for the job that serves the judge. Creating it removes the state of an earlier job."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -184,22 +185,22 @@ class Address(ServerAddress):
 
     @property
     def wanted(self) -> bool:
-        """Whether somebody has something to ask."""
+        """True if a client wants to ask questions."""
         return self._wanted.exists()
 
     def give(self, base_url: str) -> None:
-        """The judge answers at ``base_url``."""
+        """Announces that the judge answers at ``base_url``."""
         write_atomic(self.path, base_url)
 
     def give_up(self, why: str) -> None:
-        """The judge will not answer; ``why`` is one line."""
+        """Announces that the judge will not answer. ``why`` is one line."""
         write_atomic(self.path, _ERROR + why)
 
     def withdraw(self) -> None:
-        """The judge does not answer now: who wants it waits."""
+        """Announces that the judge does not answer now: clients wait."""
         self.path.unlink(missing_ok=True)
 
     def forget(self) -> None:
-        """As if nobody had asked."""
+        """Removes the address and all requests for a server."""
         self.withdraw()
         self._wanted.unlink(missing_ok=True)

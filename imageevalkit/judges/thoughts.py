@@ -1,4 +1,4 @@
-"""The thoughts of a judge behind a chat endpoint: those in a message, and a chat template that opens them."""
+"""Detects the thoughts of a judge behind a chat endpoint: in a message, or opened by a chat template."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TIMEOUT = 30.0  # seconds
 
 
 def text_of(content: Any) -> str:
-    """The text of a message without the parts that hold thoughts."""
+    """Returns the text of a message without the parts that contain thoughts."""
     if isinstance(content, list):
         texts = (
             part.get("text") if isinstance(part, dict) else part for part in content if not _is_thought(part)
@@ -30,14 +30,14 @@ def text_of(content: Any) -> str:
 
 
 def _is_thought(part: Any) -> bool:
-    """Whether ``part`` of a content holds thoughts: Mistral and Anthropic name a type, Gemini sets ``thought``."""
+    """Returns whether ``part`` is a thought: Mistral and Anthropic name a type, Gemini sets ``thought``."""
     if not isinstance(part, dict):
         return False
     return bool(_THOUGHT_TYPE.search(str(part.get("type")))) or part.get("thought") is True
 
 
 def has_thoughts(reply: Mapping[str, Any], message: Mapping[str, Any]) -> bool:
-    """Whether ``message`` of a ``reply`` has thoughts outside of its text; some endpoints tell only their number."""
+    """Returns whether ``message`` has thoughts outside its text. Some endpoints only report their tokens."""
     hidden = (n for name, n in tokens_of(reply.get("usage")).items() if name.endswith("reasoning_tokens"))
     parts = list_of(message.get("content"))
     return any(hidden) or any(map(_is_thought, parts)) or any(message.get(name) for name in _THOUGHT_FIELDS)
@@ -46,9 +46,10 @@ def has_thoughts(reply: Mapping[str, Any], message: Mapping[str, Any]) -> bool:
 async def opens_thoughts(
     client: httpx2.AsyncClient, endpoint: Endpoint, model: str, parameters: Mapping[str, Any]
 ) -> bool | None:
-    """Whether the chat template of ``model`` ends a prompt with an opening think tag; None if the server is away.
+    """Returns whether the chat template of ``model`` ends a prompt with an opening think tag.
 
-    False if the server has no ``/tokenize`` and ``/detokenize``, which vLLM has outside of ``/v1``.
+    Returns None if the server is unreachable. Returns False if the server has no ``/tokenize`` and
+    ``/detokenize``, which vLLM has outside of ``/v1``.
     """
     import httpx2
 

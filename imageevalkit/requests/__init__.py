@@ -1,1 +1,1 @@
-"""Talking to an OpenAI-compatible endpoint: who it is, what its failures mean, when to ask again."""
+"""Sends requests to OpenAI-compatible endpoints, with limits, retries, failure classes and prices."""

@@ -1,4 +1,4 @@
-"""The files and batches of an endpoint that has a Batch API, and the meaning of its result lines.
+"""Uploads files and creates batches through an endpoint's Batch API, and reads the result lines.
 
 Source: https://platform.openai.com/docs/api-reference/batch
 """
@@ -30,9 +30,9 @@ T = TypeVar("T")
 OURS = "ImageEvalKit"
 _UPLOAD_TIMEOUT = 3600.0  # seconds
 _LONGEST_BACKOFF = 60.0
-_CLOCKS_DIFFER = 86_400  # seconds by which the provider's clock may be behind
-_SHOWN_WITHIN = 60.0  # seconds after which a provider shows each batch that it has created
-# the replies of an endpoint without a Batch API, without one for this model, or without the batch that was named
+_CLOCKS_DIFFER = 86_400  # seconds: the provider's clock may be behind by so much
+_SHOWN_WITHIN = 60.0  # seconds within which a provider shows a new batch
+# An endpoint replies so if it has no Batch API, none for this model, or not the named batch.
 _NOT_THERE = frozenset({400, 404, 405, 410, 415, 422, 501})
 _ID = re.compile(rb'"custom_id"\s*:\s*"([0-9a-f]{40})"')
 # Error codes of requests that the provider has not started: https://platform.openai.com/docs/guides/batch
@@ -40,9 +40,9 @@ _NOT_STARTED = frozenset({"batch_expired", "batch_cancelled"})
 
 
 class BatchFailed(Exception):
-    """This run gets no result line for the request.
+    """The request gets no result line in this run.
 
-    DOWN: a later run can go on; ``gone``: the provider does not show a batch that it may have.
+    ``kind`` DOWN: a later run can continue. ``gone``: the provider does not show a batch that may exist.
     """
 
     def __init__(self, text: str, kind: Kind = Kind.PERMANENT, gone: bool = False) -> None:
@@ -63,10 +63,10 @@ class Line(NamedTuple):
 
 
 class Desk:
-    """The files and batches of an endpoint.
+    """A client for the files and batches of an endpoint.
 
-    Requests are repeated while the endpoint is down, for ``max_outage`` seconds at most. Raises UserError: the official
-    client is not installed.
+    It repeats requests while the endpoint is down, for at most ``max_outage`` seconds. Raises UserError: the
+    official client is not installed.
     """
 
     def __init__(self, endpoint: Endpoint, max_outage: float, timeout: float) -> None:
@@ -85,9 +85,10 @@ class Desk:
     ) -> T:
         """Returns the result of ``ask``, which is called again while the endpoint is down.
 
-        ``known`` names a thing that the endpoint has or may have: the endpoint may hide it for ``patience`` seconds.
+        ``known`` names an object that the endpoint has or may have. The endpoint may hide the object for
+        ``patience`` seconds.
 
-        Raises BatchFailed; Unclear: only if ``once``.
+        Raises BatchFailed. Raises Unclear only if ``once``.
         """
         import httpx2
         import openai
@@ -115,7 +116,7 @@ class Desk:
             except (openai.APIConnectionError, httpx2.HTTPError, ssl.SSLError) as error:
                 failure = classify_connection(error.__cause__ or error)
             except (openai.APIError, AttributeError, TypeError, ValueError):
-                # some gateways reply to an unknown address with a page of their own and HTTP 200
+                # some gateways reply to an unknown address with HTTP 200 and their own page
                 failure = Failure(Kind.TRANSIENT, "the reply (HTTP 200) is not that of a Batch API")
                 if not (known or once):
                     raise self._not_there("", failure.text) from None
@@ -137,7 +138,7 @@ class Desk:
         return BatchFailed(self.endpoint.redact(text), gone=bool(known))
 
     async def upload(self, path: Path) -> str:
-        """Returns the id of the uploaded file. A lost upload costs nothing."""
+        """Uploads the file and returns its id. A lost upload costs nothing."""
 
         async def send() -> str:
             with path.open("rb") as file:
@@ -151,7 +152,7 @@ class Desk:
         return await self._asked(send)
 
     async def create(self, file: str, path: Any, about: Mapping[str, str]) -> Batch:
-        """Creates the batch of an uploaded file. Raises Unclear: there may be a batch now."""
+        """Creates the batch of an uploaded file. Raises Unclear: the batch may exist now."""
 
         async def send() -> Batch:
             batch = await self._api.batches.create(
@@ -166,7 +167,7 @@ class Desk:
         return await self._asked(send, once=True)
 
     async def find(self, set_id: str, file: str, since: float) -> Batch:
-        """Returns the batch of the uploaded ``file``, whose metadata name the set; it was created after ``since``."""
+        """Returns the set's batch, found by ``set_id`` or ``file``. It is not older than ``since``."""
 
         async def look() -> Batch:
             async for batch in self._api.batches.list(limit=100):
@@ -187,7 +188,7 @@ class Desk:
         return await self._asked(look, batch, patience)
 
     async def download(self, file: str, path: Path) -> bool:
-        """Writes the file to ``path``. Returns False if the endpoint names another size."""
+        """Writes the file to ``path``. Returns False if the endpoint states another size."""
         import openai
 
         async def get() -> None:
@@ -203,25 +204,25 @@ class Desk:
         await self._asked(get, file, self.patience)
         try:
             size = (await self._api.files.retrieve(file)).bytes
-        except (openai.OpenAIError, AttributeError):  # not every gateway has that address
+        except (openai.OpenAIError, AttributeError):  # not every gateway supports this request
             size = 0
         return not size or size == path.stat().st_size
 
 
 def _checked(batch: Batch) -> Batch:
-    """The official client accepts any reply. Raises TypeError: it is no batch."""
+    """Returns ``batch``: the official client accepts any reply. Raises TypeError: it is no batch."""
     if not (isinstance(batch.id, str) and isinstance(batch.status, str)):
         raise TypeError
     return batch
 
 
 def is_of(batch: Batch, set_id: str, file: str) -> bool:
-    """Whether the batch was created for the set or from its uploaded file."""
+    """Returns whether the batch was created for the set or from its uploaded file."""
     return (batch.metadata or {}).get("set") == set_id or bool(file and batch.input_file_id == file)
 
 
 def lines_of(path: Path) -> tuple[dict[str, Line], bool]:
-    """Returns the lines of a result file by id, and whether its last line is whole. Lines may have megabytes."""
+    """Returns the lines of a result file by id, and whether its last line is complete."""
     lines: dict[str, Line] = {}
     start, size = 0, path.stat().st_size
     if not size:
@@ -250,9 +251,9 @@ def _object_at(line: Line) -> dict[str, Any] | None:
 
 
 def read(line: Line, longest: int, proven: Callable[[], bool], key: str) -> bytes | Failure:
-    """Returns the body of the reply in the ``line``, or its failure: the same one as outside a batch.
+    """Returns the body of the reply in the ``line``, or the same Failure as outside a batch. Takes CPU time.
 
-    ``proven`` and ``key`` as in :func:`classify_status`. Takes CPU time.
+    ``proven`` and ``key``: see :func:`classify_status`.
     """
     if line.length > longest:
         return Failure(Kind.ITEM, f"the reply is larger than {longest >> 20} MiB", maybe_billed=True)
@@ -275,10 +276,10 @@ def read(line: Line, longest: int, proven: Callable[[], bool], key: str) -> byte
 
 
 def not_accepted(batch: Batch) -> BatchFailed:
-    """The error of a batch that the provider has turned down before it began."""
+    """Returns the error for a batch that the provider rejected before its start."""
     errors = batch.errors.data or [] if batch.errors else []
     words = one_line("; ".join(f"{e.code}: {e.message}" for e in errors[:3]) or "no reason is given", 300)
-    # OpenAI bounds the waiting tokens of an account, and says so after it has taken the batch
+    # OpenAI limits an account's waiting tokens, and reports it only after accepting the batch
     if any("token_limit" in (e.code or "") for e in errors):
         text = f"{batch.id} has to wait for others: {words}; the same command submits it again"
         return BatchFailed(text, Kind.DOWN)

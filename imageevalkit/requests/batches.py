@@ -1,12 +1,14 @@
-"""Requests that go as the provider's batches: half the price, within 24 hours, and none is bought twice.
+"""Sends requests as batches of the provider: half the price, results within 24 hours, no double purchase.
 
-Each task waits here for the result line of its request. When no more requests come, all that wait go together as one
-file (as several if it would be too large). Each batch has a state file, which is written before and after each step:
-uploading → creating (there may be a batch from now on) → created (its id is known) → finished (its status and result
-files are known) → downloaded (all results are here, and counted) → read (no task waits for a line any more).
+Each task waits here for the result line of its request. When no more requests come, all waiting ones are sent
+as one file (as several files if one would be too large). Each batch has a state file, which is written before
+and after each step: uploading → creating (the batch may exist from now on) → created (its id is known) →
+finished (its status and result files are known) → downloaded (all results are here and counted) → read (no
+task waits for a line any more).
 
-From "creating" on, a request is sent again only if its result line says that it was not done. A request without a
-result line is lost. It may have been billed: only a user who deletes the state file buys it again.
+After "creating", a request is sent again only if its result line says that it was not processed. A request
+without a result line is lost. It may have been billed, so it is bought again only if the user deletes the
+state file.
 
 Limits and states: https://platform.openai.com/docs/guides/batch and /docs/api-reference/batch.
 """
@@ -47,27 +49,30 @@ from imageevalkit.requests.in_flight import under_way
 from imageevalkit.secrets import one_line
 
 MOST_REQUESTS = 50_000
-_MOST_BYTES = 190_000_000  # of one file; 200 MB is the limit
+_MOST_BYTES = 190_000_000  # size of one file; the provider's limit is 200 MB
 _PATHS = frozenset({"/images/generations", "/images/edits", "/chat/completions", "/responses"})
 _ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 _TICK = 0.2  # seconds
-# Seconds without a request after which a file is complete. If more are expected and none comes, they may wait for the
-# replies to these.
+# Seconds without a new request after which a file is complete. The longer one applies while more requests are
+# expected: these may wait for the replies to the first.
 _QUIET, _QUIET_FOR_LONG = 0.6, 5.0
 _FIRST_POLL, _POLL_GROWS, _LONGEST_POLL = 1.0, 1.3, 60.0
-# Seconds after its end in which a batch may lack results: without an output file, and with one.
+# Seconds after a batch's end until missing results are an error: without an output file, and with one.
 _NO_OUTPUT, _INCOMPLETE = 600.0, 60.0
-# Lines that are read at once: an image may have megabytes, and 50,000 may arrive together.
+# Lines that are read in parallel: an image may have megabytes, and 50,000 may arrive together.
 _MOST_READ = 16
 
 
 class NotBatched(Exception):
-    """The request is in no batch that was submitted before, and no batch is submitted now."""
+    """The request is in no earlier batch, and this run submits no batches."""
 
 
 @dataclass
 class Place:
-    """Where an item's requests go, and its ``key`` there. If the last reply is ``not_done``, it costs nothing."""
+    """The batches that an item's requests use, and the item's ``key`` in them.
+
+    If ``not_done``, the provider has not processed the request, and the reply costs nothing.
+    """
 
     batches: Batches
     key: str
@@ -77,10 +82,10 @@ class Place:
 
 @dataclass(eq=False)
 class _Set:
-    """The requests of one batch. The fields up to ``lost`` are in its state file.
+    """The requests of one batch. Its state file contains the fields up to ``lost``.
 
-    ``lines`` are the ids of the requests that are not read yet. When ``is_told`` is set, ``told`` has their outcomes;
-    ``problem`` is the outcome of all others. ``body`` is the file of the requests while they come.
+    ``lines`` are the ids of the requests whose results are not read yet. After ``is_told`` is set, ``told``
+    has the outcomes, and ``problem`` is the outcome of all other requests. ``body`` is the open request file.
     """
 
     id: str
@@ -109,7 +114,7 @@ class _Set:
         self.lines.add(line_id)
 
     def has_room(self, request: Request) -> bool:
-        """Whether one more request fits in its file."""
+        """Returns whether one more request fits into the file."""
         assert self.body
         size = self.body.tell() + sum(map(len, request.body))
         return len(self.lines) < MOST_REQUESTS and size <= _MOST_BYTES
@@ -119,10 +124,10 @@ _SAVED = ["id", "account", "path", "state", "lines", "prepared", "file", "batch"
 
 
 class Batches:
-    """The batches of one cell's images, or of its questions; their files are in ``folder``.
+    """The batches of one cell's images or questions, with their state files in ``folder``.
 
-    ``submits`` False: only earlier batches are collected. The provider's list shows ``cell``. Belongs to one event
-    loop. Raises CellFailure: a state file is damaged.
+    If ``submits`` is False, it only collects earlier batches. The provider's list of batches shows ``cell``.
+    Belongs to one event loop. Raises CellFailure: a state file is damaged.
     """
 
     def __init__(self, folder: Path, cell: str, submits: bool) -> None:
@@ -132,7 +137,7 @@ class Batches:
         self._sets = [_load(file) for file in sorted(folder.glob("*.json"))]
         for one in [one for one in self._sets if one.state == "uploading"]:
             self._drop(one)
-        for file in folder.glob("*.requests"):  # of a run that was killed
+        for file in folder.glob("*.requests"):  # left by a killed run
             file.unlink()
         self._coming: dict[str, _Set] = {}
         self._desk: Desk | None = None
@@ -146,14 +151,14 @@ class Batches:
 
     @property
     def are_open(self) -> bool:
-        """Whether requests may go, or have gone, as batches."""
+        """True if this run submits batches or has state files of earlier batches."""
         return self.submits or bool(self._sets)
 
     def _file_of(self, one: _Set, kind: str = "json") -> Path:
         return self._folder / f"{one.id}.{kind}"
 
     def _save(self, one: _Set, state: str = "") -> None:
-        """Writes the state file: a later run knows of no other step."""
+        """Writes the state file, from which a later run continues."""
         one.state = state or one.state
         self._unsaved.discard(one)
         text = json.dumps({name: getattr(one, name) for name in _SAVED}, default=sorted)
@@ -161,7 +166,7 @@ class Batches:
         sync_folder(self._folder)
 
     def _drop(self, one: _Set) -> None:
-        """Forgets a batch that was not created, or is read; its state file stays if requests are lost."""
+        """Forgets a batch that was not created or is read. Its state file remains if requests are lost."""
         if one.lost:
             self._save(one, "read")
         else:
@@ -173,13 +178,13 @@ class Batches:
                 file.unlink()
 
     def holdup(self) -> str:
-        """Returns the progress of the batches in a few words; empty if none is under way."""
+        """Returns the progress of the batches in a few words; empty if none is running."""
         notes = [one.note for one in self._sets if one.follower and not one.follower.done() and one.note]
         return f"{notes[0]}, and {len(notes) - 1} more" if len(notes) > 1 else "".join(notes)
 
     @contextlib.contextmanager
     def preparing(self) -> Iterator[None]:
-        """The running task makes a request: a batch does not go without it."""
+        """Marks the running task as preparing a request: the next batch waits for it."""
         task = asyncio.current_task()
         assert task
         self._preparing.add(task)
@@ -196,7 +201,7 @@ class Batches:
         proven: Callable[[], bool],
         longest: int,
     ) -> bytes | Failure:
-        """Returns the body of the reply to the ``request``, or its failure. Raises NotBatched, BatchFailed."""
+        """Returns the body of the reply to ``request``, or its Failure. Raises NotBatched, BatchFailed."""
         task = asyncio.current_task()
         assert task
         if request.path not in _PATHS or request.mime_type != "application/json":
@@ -207,7 +212,7 @@ class Batches:
             except UserError as error:
                 raise BatchFailed(str(error)) from None
             self._submitter = asyncio.create_task(self._submit_complete(self._desk))
-        self.settle(place.key)  # asked again: the reply before was no answer
+        self.settle(place.key)  # this is a retry: the previous reply was unusable
         self._take_settled()
         self._release(task)
         under_way().sent = False
@@ -215,7 +220,7 @@ class Batches:
         if lost := next((one for one in self._sets if line_id in one.lost), None):
             return self._lost(lost)
         one = self._set_of(self._desk, line_id, request)
-        del request  # megabytes; a batch may hold 50,000
+        del request  # else 50,000 requests of several megabytes stay in memory
         self._preparing.discard(task)
         self._last = time.monotonic()
         await one.is_told.wait()
@@ -239,7 +244,7 @@ class Batches:
         return reply
 
     def _set_of(self, desk: Desk, line_id: str, request: Request) -> _Set:
-        """Returns the set of the request: one that was sent before, or the one that is being collected."""
+        """Returns the request's set: an earlier set that contains it, or the set that is being collected."""
         for one in self._sets:
             if line_id in one.lines:
                 one.follower = one.follower or asyncio.create_task(self._follow(desk, one))
@@ -263,7 +268,7 @@ class Batches:
         return f"delete {os.path.relpath(self._file_of(one))} to buy its requests again"
 
     def _lost(self, one: _Set, maybe_billed: bool = False) -> Failure:
-        """The failure of a request without a result line. Only the first run counts its cost."""
+        """Returns the Failure of a request without a result line. Only the first run counts its cost."""
         text = f"{one.batch} ({one.status}) has no result for it, but may have billed it, so it is not sent again"
         return Failure(Kind.ITEM, f"{text}: {self._remedy(one)}", maybe_billed=maybe_billed)
 
@@ -315,7 +320,7 @@ class Batches:
         body = self._file_of(one, "requests")
         one.note = f"batch of {len(one.lines)}: submitting"
         await asyncio.to_thread(one.body.close)
-        self._take_settled(at_once=True)  # a line that is sent again must not be found in its old batch
+        self._take_settled(at_once=True)  # else a repeated request would be found in its old batch
         self._save(one)
         try:
             one.file = await desk.upload(body)
@@ -329,7 +334,7 @@ class Batches:
             raise
 
     async def _finish(self, desk: Desk, one: _Set) -> None:
-        """Waits until the batch has ended, and its results are here and counted."""
+        """Waits until the batch has ended and all its results are downloaded and counted."""
         wait, ended = _FIRST_POLL, 0.0
         is_same = one.account == desk.endpoint.account
         while True:
@@ -352,7 +357,7 @@ class Batches:
                 if batch.status == "failed" and not (done or found):
                     self._drop(one)
                     raise not_accepted(batch)
-                # a batch may have ended some time before its counts and files are there
+                # the counts and files of a batch may appear some time after its end
                 if one.lines <= found.keys() or (have_size and is_whole and done and len(found) >= done):
                     break
                 has_output = have_size and is_whole and bool(batch.output_file_id)
@@ -370,7 +375,7 @@ class Batches:
         return [self._file_of(one, f"{number}.jsonl") for number in range(len(one.results))]
 
     async def _found(self, one: _Set) -> tuple[dict[str, Line], bool]:
-        """Returns the result lines that are here, and whether each file ends with a whole line."""
+        """Returns the downloaded result lines, and whether each file ends with a complete line."""
         found, is_whole = dict[str, Line](), True
         for path in self._results_of(one):
             lines, ends_well = await asyncio.to_thread(lines_of, path)
@@ -378,12 +383,12 @@ class Batches:
         return found, is_whole
 
     def settle(self, key: str) -> None:
-        """The reply to the item is on record, or worth nothing: its line is read. May run in any thread."""
+        """Marks the line of an item as read: its reply is stored or unusable. May run in any thread."""
         if given := self._given.pop(key, None):
             self._settled.append(given)
 
     def _take_settled(self, at_once: bool = False) -> None:
-        """Removes the lines that were read; ``at_once``: from the state files, too."""
+        """Removes the read lines from their sets; if ``at_once``, also from the state files."""
         while self._settled:
             one, line_id = self._settled.popleft()
             one.lines.discard(line_id)
@@ -397,13 +402,13 @@ class Batches:
                 self._save(one)
 
     def _release(self, task: asyncio.Task[Any]) -> None:
-        """The task is done with its line, or asks again: another line may be read."""
+        """Lets another line be read: the task has finished its line, or starts a new request."""
         if task in self._reading:
             self._reading.discard(task)
             self._room.release()
 
     async def close(self) -> None:
-        """Stops waiting; batches go on at the provider."""
+        """Stops waiting. The batches continue at the provider."""
         tasks = [*filter(None, [self._submitter, *(one.follower for one in self._sets)])]
         for task in tasks:
             task.cancel()
@@ -419,18 +424,18 @@ class Batches:
         self._desk = self._submitter = None
 
     def end(self) -> None:
-        """Notes the lines that were read since; also after :meth:`close`."""
+        """Writes the lines read since then to the state files. May be called after :meth:`close`."""
         self._take_settled(at_once=True)
         with contextlib.suppress(OSError):
             self._folder.rmdir()
 
 
 here: ContextVar[Place | None] = ContextVar("batches", default=None)
-"""Where the requests of the running task go; None: one by one."""
+"""The place for the requests of the running task; None: they are sent one by one."""
 
 
 def not_ended(folder: Path) -> list[str]:
-    """Returns the ids of the batches that had not ended at the last look."""
+    """Returns the ids of the batches that had not ended at the last check."""
     batches = []
     for file in sorted(folder.glob("*.json")):
         with contextlib.suppress(CellFailure):
@@ -440,7 +445,7 @@ def not_ended(folder: Path) -> list[str]:
 
 
 def _load(file: Path) -> _Set:
-    """Reads a state file. Raises CellFailure: it is damaged."""
+    """Reads a state file. Raises CellFailure: the file is damaged."""
     try:
         saved = json.loads(file.read_bytes())
         one = _Set(**{name: saved[name] for name in _SAVED})
@@ -452,7 +457,7 @@ def _load(file: Path) -> _Set:
 
 
 def _check_journal(journal: Path) -> None:
-    """Raises CellFailure: an older version has submitted batches, and not collected them."""
+    """Raises CellFailure: an older version has submitted batches and not collected them."""
     files = [journal, journal.with_name(f".{journal.name}.copy")] if journal.exists() else []
     for data in [file.read_bytes() for file in files if file.exists()]:
         if data.count(b'"prepared"') > data.count(b'"collected"') + data.count(b'"dropped"'):
@@ -461,7 +466,7 @@ def _check_journal(journal: Path) -> None:
 
 
 def _id_of(key: str, request: Request) -> str:
-    """Returns the ``custom_id`` of an item's request: two items with the same words have two."""
+    """Returns the ``custom_id`` of an item's request: items with the same prompt have different ids."""
     digest = hashlib.sha256(f"{key}\n{request.path}\n".encode(errors="surrogatepass"))
     for piece in request.body:
         digest.update(piece)

@@ -1,8 +1,9 @@
-"""HTTP: how a request is sent, by the official client or without it, how long that may take, how much is read.
+"""Sends HTTP requests, with the official client or without it, and bounds their time and their size.
 
-Both ways go through connections of our own and end in the same hands. The official client (``openai``) knows Azure,
-organisations and projects, and what providers come up with next. Importing it takes 0.35 s and 25 MB, and each of its
-requests more than a plain one (``perf/`` has the figures): images from a plain endpoint are asked for without it.
+Both ways use the same connections and the same code for replies. The official client (``openai``) supports
+Azure, organisations, projects and new features of providers. Its import takes 0.35 s and 25 MB, and each of
+its requests takes more than a plain one (figures in ``perf/``). Images from a plain endpoint are therefore
+requested without it.
 """
 
 from __future__ import annotations
@@ -27,26 +28,32 @@ if TYPE_CHECKING:
 
 
 def check_packages(official: bool = True) -> None:
-    """Raises UserError: what requests to an API take (``official``: by the official client) is not installed."""
+    """Checks that the packages for API requests are installed (``official``: with the official client).
+
+    Raises UserError: a package is missing.
+    """
     for package in ("httpx2", "pybase64", *(["openai"] if official else [])):
         if importlib.util.find_spec(package) is None:
             raise UserError(f"an API needs the package '{package}': pip install -r requirements/driver.txt")
 
 
 def has_official() -> bool:
-    """Whether the official client is installed: environments made before it was asked for do without."""
+    """Returns whether the official client is installed: older environments do not contain it."""
     return importlib.util.find_spec("openai") is not None
 
 
 class Request(NamedTuple):
-    """A path below the base URL, and the body: its pieces, perhaps shared with others, are never joined."""
+    """A POST request: the path below the base URL and the body.
+
+    The pieces of the body are never joined: requests may share pieces of several megabytes.
+    """
 
     path: str
     body: tuple[bytes, ...]
     mime_type: str = "application/json"
 
     async def stream(self) -> AsyncIterator[bytes]:
-        """The body, as a client sends it."""
+        """Yields the pieces of the body."""
         for piece in self.body:
             yield piece
 
@@ -54,13 +61,13 @@ class Request(NamedTuple):
 T = TypeVar("T")
 
 _CONNECT_TIMEOUT = 30.0
-# A connection pool looks at all its idle connections for each request: at 64 in flight in one pool that was a
-# third of all CPU time.
+# A pool checks all its idle connections at each request: one pool with 64 requests in flight took a third of
+# all CPU time.
 _REQUESTS_PER_CLIENT = 8
 _MOST_CLIENTS = 32
 _USER_AGENT = "ImageEvalKit"
-_STREAMED = {"X-Stainless-Raw-Response": "stream"}  # asks the official client for the reply as it comes
-_LOOK_AGAIN = 0.1  # seconds, while no descriptor is free
+_STREAMED = {"X-Stainless-Raw-Response": "stream"}  # the official client returns the unread reply
+_LOOK_AGAIN = 0.1  # seconds between two attempts while no descriptor is free
 
 
 class Unsuccessful(Exception):
@@ -71,11 +78,11 @@ class Unsuccessful(Exception):
         self.response, self.body = response, body
 
 
-# what is read of such a reply: a gateway may quote the whole request, with its pictures
+# Bytes read of an unsuccessful reply: a gateway may quote the whole request with its pictures.
 _LONGEST_ERROR = 2**18
 
 
-# The official client makes a form itself wherever it is told of one; ours are made already.
+# Carries the content type past the official client, which would encode a finished form again.
 _BODY_TYPE = "X-Body-Type"
 
 
@@ -85,16 +92,16 @@ async def _declare_body(request: httpx2.Request) -> None:
 
 
 async def _raise_unsuccessful(response: httpx2.Response) -> None:
-    """Before the official client reads it, however long it is."""
+    """Raises Unsuccessful before the official client reads the body, which may be of any length."""
     if not response.is_success:
         body, _ = await read_body(response, _LONGEST_ERROR)
         raise Unsuccessful(response, body)
 
 
 class Clients:
-    """For ``in_flight`` requests at a time to ``endpoint``, ``official``: by the official client.
+    """The HTTP clients for ``in_flight`` parallel requests to ``endpoint``. Belongs to one event loop.
 
-    ``timeout`` (seconds) is for connecting. Belongs to one event loop.
+    If ``official``, the official client sends the requests. ``timeout`` (seconds) bounds connecting.
     """
 
     def __init__(self, endpoint: Endpoint, in_flight: int, timeout: float, official: bool) -> None:
@@ -105,16 +112,16 @@ class Clients:
         self.loop = asyncio.get_running_loop()
         self._endpoint, self._official = endpoint, official
         places = Places(endpoint.base_url)
-        # a read timeout starts anew with every byte: `in_time` bounds the whole request
+        # no read timeout: it restarts at every byte, while `in_time` bounds the whole request
         bounds = httpx2.Timeout(None, connect=min(timeout, _CONNECT_TIMEOUT))
-        # the limiter bounds what is in flight; a second bound in the pool would only hide waiting
+        # the limiter bounds the requests in flight; a second bound in the pool would hide waiting requests
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
-        # reading the certificates takes longer than all the rest
+        # one context for all clients: reading the certificates takes most of the time here
         verify = httpx2.create_ssl_context()
-        # `read_body` inflates these
+        # the encodings that `read_body` can decompress
         headers = {"Accept-Encoding": "gzip, deflate", "User-Agent": _USER_AGENT}
 
-        # what another host would get is the user's prompt, and often as a GET: name it, do not follow
+        # no redirects: another host would get the user's prompt, often as a GET; the error names the host
         def http() -> httpx2.AsyncClient:
             return httpx2.AsyncClient(
                 transport=AsyncTransport(limits=limits, verify=verify),
@@ -124,8 +131,8 @@ class Clients:
             )
 
         self.plain = http
-        """Makes a client of its own, which whoever has it closes; it is no place for a reply's links."""
-        # for what replies point to
+        """Returns a client that the caller closes. Links of a reply need `files`, which checks addresses."""
+        # fetches the links of replies
         self.files = http()
         self.files.event_hooks = {"request": [places.guard]}
         count = min(_MOST_CLIENTS, -(-in_flight // _REQUESTS_PER_CLIENT))
@@ -139,13 +146,13 @@ class Clients:
 
     @asynccontextmanager
     async def post(self, request: Request) -> AsyncIterator[httpx2.Response]:
-        """The reply, its body not yet read. Raises Unsuccessful, httpx2.HTTPError."""
+        """Sends ``request``; yields the reply with an unread body. Raises Unsuccessful, httpx2.HTTPError."""
         client = min(self._in_flight, key=self._in_flight.__getitem__)
         self._in_flight[client] += 1
         headers = {
-            # without it a body in pieces goes in chunked encoding, which some gateways refuse
+            # else the body is sent in chunked encoding, which some gateways refuse
             "Content-Length": str(sum(map(len, request.body))),
-            # two repetitions of a prompt are two requests, for a gateway that caches too
+            # else a gateway with a cache returns one reply for two repetitions of a prompt
             "X-Client-Request-Id": str(uuid.uuid4()),
         }
         try:
@@ -190,10 +197,10 @@ class Clients:
             )
         except openai.APIConnectionError as error:
             wrapped = error.__cause__ or error
-        raise wrapped  # out here, where its context is not the error that it caused
+        raise wrapped  # outside the except block: else the APIConnectionError would be its context
 
     def official(self, client: httpx2.AsyncClient) -> AsyncOpenAI:
-        """The official client of the endpoint, on the connections of ``client``."""
+        """Returns an official client of the endpoint that uses the connections of ``client``."""
         import openai
 
         endpoint = self._endpoint
@@ -205,7 +212,7 @@ class Clients:
         }
         if not any(
             endpoint.official_words
-        ):  # they are of another account, and the client reads them by itself
+        ):  # the variables belong to another account, but the client would read them
             lines = os.environ.get("OPENAI_CUSTOM_HEADERS", "").splitlines()
             names = [
                 "OpenAI-Organization",
@@ -219,13 +226,13 @@ class Clients:
         return openai.AsyncOpenAI(base_url=endpoint.base_url, **given)
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Closes all connections."""
         for client in (*self._in_flight, self.files):
             await client.aclose()
 
 
 async def read_body(response: httpx2.Response, longest: int) -> tuple[bytes, bool]:
-    """At most ``longest`` bytes of a streamed ``response``, inflated, and whether they are all there are."""
+    """Returns at most ``longest`` decompressed bytes of ``response``, and whether the body is complete."""
     import httpx2
 
     pieces: list[bytes] = []
@@ -236,14 +243,14 @@ async def read_body(response: httpx2.Response, longest: int) -> tuple[bytes, boo
         if left < 0:
             break
     body = b"".join(pieces)
-    # whatever else stands there ("utf-8", "aws-chunked", nothing) compresses nothing that was asked for
+    # other values ("utf-8", "aws-chunked", none) do not mean compression: only these two were requested
     coding = response.headers.get("content-encoding", "").strip().lower().removeprefix("x-")
     if coding not in ("gzip", "deflate"):
         return body, left >= 0
-    # some servers send a deflate without the header of zlib
+    # some servers send deflate without the zlib header
     raw = coding == "deflate" and body[:1] and body[0] & 0x0F != 8
     try:
-        # a few bytes may inflate to gigabytes, and gigabytes to nothing
+        # bounded: a few bytes may decompress to gigabytes
         inflated = zlib.decompressobj(-zlib.MAX_WBITS if raw else zlib.MAX_WBITS | 32).decompress(
             body, longest + 1
         )
@@ -253,7 +260,10 @@ async def read_body(response: httpx2.Response, longest: int) -> tuple[bytes, boo
 
 
 async def in_time(send: Callable[[], Awaitable[T | Failure]], timeout: float) -> T | Failure:
-    """What ``send`` returns within ``timeout`` seconds, else why not; waits for a descriptor to be free."""
+    """Returns the result of ``send``, or a Failure if ``send`` takes more than ``timeout`` seconds.
+
+    If no file descriptor is free, it calls ``send`` again until one is.
+    """
     import anyio
     import httpx2
 
@@ -277,6 +287,6 @@ async def in_time(send: Callable[[], Awaitable[T | Failure]], timeout: float) ->
         if in_vain:
             return Failure(Kind.TRANSIENT, f"no open file was free (ulimit -n) for {timeout:g} s")
         return Failure(Kind.TRANSIENT, f"no reply within {timeout:g} s", maybe_billed=True)
-    # a damaged TLS record comes as it is
+    # httpx2 does not wrap the error of a damaged TLS record
     except (httpx2.HTTPError, OSError, anyio.EndOfStream) as error:
         return classify_connection(error)

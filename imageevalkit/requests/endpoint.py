@@ -1,4 +1,4 @@
-"""Where requests go and with which key, and where a reply may send us."""
+"""The URL and key of an endpoint, and the addresses that its replies may point to."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 _PUBLIC = "public"
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-# what proxies such as Clash give out for every name (a block for benchmarks, RFC 2544)
+# proxies such as Clash return these addresses for every name (a block for benchmarks, RFC 2544)
 _STAND_INS = ipaddress.ip_network("198.18.0.0/15")
-# not all versions of Python know: a cloud serves its machines' credentials at 192.0.0.192
+# some Python versions call this network global, but a cloud serves machine credentials at 192.0.0.192
 _PROTOCOL = ipaddress.ip_network("192.0.0.0/24")
 
 
 class NotAllowed(Exception):
-    """The endpoint is not at an address of this kind; the text says where the URL leads."""
+    """A reply points to an address of a kind that is not allowed. The text names the address."""
 
 
 def kind_of(address: str) -> str:
-    """What kind of place ``address`` is: "public", "loopback", "link-local", "private", "stand-in" or "special"."""
+    """Returns "public", "loopback", "link-local", "private", "stand-in" or "special" for an IP address."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     site_local = False
     if isinstance(ip, ipaddress.IPv6Address):
         site_local = ip.is_site_local
-        # those that only wrap another one
+        # some IPv6 addresses only wrap an IPv4 address
         inner = ipaddress.IPv4Address(int(ip) % 2**32) if ip in _NAT64 else ip.ipv4_mapped or ip.sixtofour
         ip = inner or (ip.teredo[1] if ip.teredo else ip)
     if ip.is_loopback or ip.is_unspecified:  # 0.0.0.0 is this machine too
@@ -52,11 +52,12 @@ def kind_of(address: str) -> str:
 
 
 class Places:
-    """The kind of place that the endpoint at ``base_url`` is, and with it where its replies may point.
+    """Checks the addresses that the replies of the endpoint at ``base_url`` point to.
 
-    Whoever wrote a reply must not make this machine ask its own services or those of its network: such an address is
-    asked only where the endpoint itself is at one of the same kind. What counts is the address of the very connection;
-    names are looked up before, so that none is opened in vain, and for a proxy, which looks them up itself.
+    A reply must not make this machine send requests to its own services or to its network. A non-public
+    address is therefore allowed only if the endpoint's address is of the same kind. The address of the actual
+    connection decides. Names are also resolved before, to open no connection in vain, and for proxies, which
+    resolve names themselves.
     """
 
     def __init__(self, base_url: str) -> None:
@@ -66,7 +67,7 @@ class Places:
         self._connected = ""
 
     async def learn(self, request: httpx2.Request) -> None:
-        """Have the connection of a ``request`` to the endpoint show where that is."""
+        """Makes the connection of ``request`` to the endpoint record the kind of the endpoint's address."""
 
         async def look(address: str, stream: Any) -> None:
             self._connected = kind_of(address)
@@ -75,7 +76,10 @@ class Places:
             request.extensions = {**request.extensions, **_on_connection(self._host, look)}
 
     async def guard(self, request: httpx2.Request) -> None:
-        """Raises NotAllowed where ``request`` leads to what must not be asked; so does its connection, later."""
+        """Checks the addresses of ``request`` now, and the address of its connection later.
+
+        Raises NotAllowed: an address is of another kind than the endpoint's.
+        """
         url = request.url
         host = url.raw_host.decode("ascii")
 
@@ -95,7 +99,7 @@ class Places:
         if kind == _PUBLIC:
             return
         if not own:
-            # through a proxy: what its name says here, if it says anything
+            # behind a proxy the connection shows no address: use the local DNS, else assume a public one
             kinds = {kind_of(each) for each in await _addresses(self._host)}
             own = kinds.pop() if len(kinds) == 1 else _PUBLIC
         if kind != own:
@@ -107,7 +111,7 @@ class Places:
 
 
 def _on_connection(host: str, look: Callable[[str, Any], Awaitable[None]]) -> dict[str, Any]:
-    """The extension by which httpx2 tells of a new connection to ``host`` itself, no proxy: its address and stream."""
+    """Returns an httpx2 extension that calls ``look`` for a new direct connection to ``host``."""
     asked = ""
 
     async def trace(event: str, info: dict[str, Any]) -> None:
@@ -122,7 +126,7 @@ def _on_connection(host: str, look: Callable[[str, Any], Awaitable[None]]) -> di
 
 
 async def _addresses(host: str) -> list[str]:
-    import asyncio  # a tenth of the start of a process that only reads an endpoint's settings
+    import asyncio  # here: at the top it would take a tenth of the start time of a process without requests
 
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -133,27 +137,27 @@ async def _addresses(host: str) -> list[str]:
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 _KEY_VARIABLE = "API_KEY"
-# as users of the official client know them
+# the names that the official client uses
 _AZURE_KEY, _AZURE_ENDPOINT, _AZURE_VERSION = (
     "AZURE_OPENAI_API_KEY",
     "AZURE_OPENAI_ENDPOINT",
     "OPENAI_API_VERSION",
 )
-# The official client reads these. Here they are only named to users who set nothing else.
+# The official client reads these. ImageEvalKit names them in an error if no variable of its own is set.
 _OFFICIAL_KEY, _OFFICIAL_URL = "OPENAI_API_KEY", "OPENAI_BASE_URL"
 _OFFICIAL_VARIABLES = ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_CUSTOM_HEADERS")
 _REDACTED = "***"
-# Providers quote a rejected key with only its middle masked ("sk-proj-ab***xy"): those ends are secret too.
+# Providers quote a rejected key with only its middle masked ("sk-proj-ab***xy"). Its ends are secret, too.
 _KEY_LIKE = re.compile(r"\bsk-[\w*.\-]{6,}|\bbearer\s+[\w*.\-]{16,}", re.IGNORECASE)
 
 
 def _is_http_url(text: str) -> bool:
-    if re.search(r"\s", text):  # urlsplit drops some of them
+    if re.search(r"\s", text):  # urlsplit removes some blanks silently
         return False
     try:
         url = urlsplit(text)
         return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
-    except ValueError:  # a port that is no number, a bracket that is not closed
+    except ValueError:  # the port is no number, or a bracket is not closed
         return False
 
 
@@ -165,7 +169,7 @@ class Azure(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A URL for requests, and the ``name`` that gave it (empty: the default). ``azure``: it is of Azure OpenAI."""
+    """A URL for requests, and the setting that gave it (empty: the default). ``azure``: for Azure OpenAI."""
 
     url: str
     name: str = ""
@@ -173,7 +177,7 @@ class Place(NamedTuple):
 
 
 def place_of(kwargs: Mapping[str, Any]) -> Place:
-    """Where requests of a model with these ``kwargs`` go: its own word, else the environment's, else OpenAI."""
+    """Returns the URL for a model with these ``kwargs``: its own, else the environment's, else OpenAI's."""
     for name in ("base_url", "azure_endpoint"):
         if given := str(kwargs.get(name) or "").strip():
             return Place(given, name, name == "azure_endpoint")
@@ -185,7 +189,11 @@ def place_of(kwargs: Mapping[str, Any]) -> Place:
 
 
 def _key_variable(kwargs: Mapping[str, Any]) -> str:
-    """Azure's own where there is no other: a key of somebody else's must not go there by mistake, nor the reverse."""
+    """Returns the name of the variable that holds the key.
+
+    Azure's variable counts only for an Azure endpoint or without ``API_KEY``: else a key may reach a wrong
+    provider.
+    """
     if given := kwargs.get("api_key_env"):
         return str(given)
     is_azure = bool(kwargs.get("azure_endpoint")) or not os.environ.get(_KEY_VARIABLE, "").strip()
@@ -194,24 +202,25 @@ def _key_variable(kwargs: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where requests go and the key they carry; no repr shows it and ``redact`` takes it out of any text."""
+    """The URL and the key of an endpoint. No repr shows the key; ``redact`` removes the key from a text."""
 
     base_url: str
     key: str = field(repr=False)
     key_variable: str = field(default=_KEY_VARIABLE, compare=False)
     azure: Azure | None = None
     elsewhere: bool = field(default=False, compare=False)
-    """Its URL is its own, and not the one of the environment."""
+    """True if the model's kwarg ``base_url`` gives the URL, and not the environment."""
 
     @classmethod
     def of(cls, model_kwargs: Mapping[str, Any], model_id: str = "", needs_key: bool = True) -> Endpoint:
         """Returns the endpoint at ``BASE_URL`` (empty: OpenAI's own) with the key in ``API_KEY``.
 
-        ``base_url`` and ``api_key_env`` (the name of another variable) among ``model_kwargs`` replace them, or
-        ``azure_endpoint``, whose deployment is called ``azure_deployment``, else as the ``model_id``. Without
-        ``needs_key`` the key may be missing: a dry run sends nothing.
+        In ``model_kwargs``, ``base_url`` and ``api_key_env`` (the name of another variable) replace them.
+        ``azure_endpoint`` replaces the URL, too; its deployment is ``azure_deployment``, else ``model_id``.
+        If ``needs_key`` is False, the key may be missing: a dry run sends nothing.
 
-        Raises UserError: the key is missing, a variable is malformed, or certificates or the proxy cannot be used.
+        Raises UserError: the key is missing, a variable is malformed, or certificates or the proxy cannot be
+        used.
         """
         variable = _key_variable(model_kwargs)
         if not re.fullmatch(r"([A-Za-z_]\w*_)?API_KEY", variable):
@@ -237,7 +246,7 @@ class Endpoint:
         place = place_of(model_kwargs)
         meant = os.environ.get(_OFFICIAL_URL, "").strip().rstrip("/")
         if not place.name and meant not in ("", DEFAULT_BASE_URL):
-            raise UserError(  # or the key of another endpoint would be sent to OpenAI
+            raise UserError(  # else OpenAI would receive the key of another endpoint
                 f"BASE_URL is not set: {_OFFICIAL_URL} is, but ImageEvalKit does not read it; write "
                 f'BASE_URL="${_OFFICIAL_URL}" into config.local.sh, or BASE_URL={DEFAULT_BASE_URL} for OpenAI'
             )
@@ -271,42 +280,45 @@ class Endpoint:
 
     @property
     def needs_official(self) -> bool:
-        """Whether only the official client knows how it is asked."""
+        """True if only the official client can send requests to the endpoint."""
         return self.azure is not None or any(self.official_words)
 
     @property
     def official_words(self) -> tuple[str | None, ...]:
-        """The environment's organisation, project and headers: of the account that the default key is of, only."""
+        """The organisation, project and headers of the environment, None if not set.
+
+        They belong to the account of the default key, so all are None with another key or URL.
+        """
         is_default = self.key_variable in (_KEY_VARIABLE, _AZURE_KEY) and not self.elsewhere
         return tuple(os.environ.get(name) if is_default else None for name in _OFFICIAL_VARIABLES)
 
     @property
     def secrets(self) -> list[str]:
-        """The variables of the environment that hold its key, and headers; none where no key is asked for."""
+        """The names of the set environment variables that hold the endpoint's key and secret headers."""
         names = [self.key_variable, *(_OFFICIAL_VARIABLES[-1:] if self.official_words[-1] else ())]
         return [name for name in names if name in os.environ]
 
     @property
     def host(self) -> str:
-        """Host and port for messages, without the user name and password that a URL may carry."""
+        """Host and port for messages, without the user name and password that a URL may contain."""
         return urlsplit(self.base_url).netloc.rpartition("@")[2]
 
     @property
     def account(self) -> str:
-        """A hash of the URL, key, organisation and project: who is billed, and whose bounds the processes share."""
+        """A hash of URL, key, organisation and project. Processes share limits by this account."""
         words = (self.base_url, self.key, *(word or "" for word in self.official_words[:2]))
         return hashlib.sha256("\n".join(words).encode()).hexdigest()
 
     def redact(self, text: str) -> str:
-        """``text`` without the key and without anything that looks like one."""
+        """Returns ``text`` without the key and without anything that looks like a key."""
         return _KEY_LIKE.sub(_REDACTED, self.without_own_key(text))
 
     def without_own_key(self, text: str) -> str:
-        """``text`` without the very key: for words that are data, where others may look like one."""
+        """Returns ``text`` without the key. Unlike ``redact``, it keeps data that only looks like a key."""
         return text.replace(self.key, _REDACTED) if len(self.key) >= SHORTEST else text
 
     def redact_all(self, value: Any) -> Any:
-        """``redact`` on every string of a JSON value."""
+        """Returns a JSON value with ``redact`` applied to each of its strings."""
         if isinstance(value, str):
             return self.redact(value)
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Asking an endpoint: the one way from a request to what its reply means, for image models and judges alike."""
+"""Sends a request to an endpoint, with retries, limits and cost, for image models and judges."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from imageevalkit.requests.settings import RequestSettings
 
 T = TypeVar("T")
 
-# of pages; Python also has codecs like punycode, which takes hours for what is that long
+# The encodings of error pages. Others are not used: punycode, for example, takes hours for a long page.
 _ENCODINGS = re.compile(r"utf|gb|big5|shift|euc|iso|latin|windows|(us-)?ascii", re.IGNORECASE)
-# A 429 of an item while requests that started later are served: not the account's rate but this one request ("too
-# large for your tokens per minute"). Even of an account that refuses every other request, one item in 4096 is.
+# A request with so many 429s while later requests are served is itself the cause ("too large for your tokens
+# per minute"). If an account refuses every other request at random, one item in 4096 gets so many.
 _MOST_LIMITS = 12
 
 
 @dataclass(frozen=True)
 class Attempt(Generic[T]):
-    """The last outcome, requests, seconds with the waits between; ``batch``: the one that it came with."""
+    """The final result of a request, its attempts, its seconds with all waits, and the id of its batch."""
 
     result: T | Failure
     attempts: int
@@ -44,7 +44,7 @@ class Attempt(Generic[T]):
 async def retry(
     ask: Callable[[], Awaitable[T | Failure]], policy: RequestSettings, limiter: Limiter
 ) -> Attempt[T]:
-    """Call ``ask``, each time in a slot of ``limiter``, until it succeeds, fails for good, or a bound is met."""
+    """Calls ``ask`` in slots of ``limiter`` until it succeeds, fails finally or ``policy`` stops it."""
     loop = asyncio.get_running_loop()
     state = under_way()
     trial, limits, failures = Trial(), Trial(), Counter[Kind]()
@@ -66,7 +66,7 @@ async def retry(
                 counts = False
                 if result.kind is Kind.RATE_LIMIT:
                     limiter.limited(limits, sent, result.retry_after)
-                elif result.kind is Kind.LOST:  # the endpoint did its part
+                elif result.kind is Kind.LOST:  # the endpoint itself works
                     limiter.served(sent)
                     counts = True
                 else:
@@ -88,7 +88,7 @@ async def retry(
             delay = policy.delay(counted, result.retry_after)
             if counts:
                 counted_seconds += took + delay
-            # each new result is billed, and who lost two will lose a third
+            # each new result is billed, and after two lost ones a third is likely to be lost
             lost_again = failures[Kind.LOST] > 1
             if counted >= policy.max_attempts or counted_seconds > policy.max_elapsed or lost_again:
                 return Attempt(result, attempts, seconds)
@@ -97,10 +97,10 @@ async def retry(
 
 
 class Engine:
-    """Asks the endpoint of the model ``who`` ("judge 'x'"), within the bounds of ``traffic``.
+    """Sends the requests of one model or judge ``who`` ("judge 'x'") within the limits of ``traffic``.
 
-    Its replies have at most ``longest_reply`` bytes and cost ``price``; None where that is not known. ``official``: by
-    the official client.
+    A reply has at most ``longest_reply`` bytes. ``price`` is None if unknown. If ``official``, the official
+    client sends the requests.
     """
 
     def __init__(
@@ -117,8 +117,8 @@ class Engine:
         self.limiter = traffic.limiter(endpoint, settings.max_outage)
         self.answered = False
         self.worked = False
-        """True once a reply, perhaps of an earlier run, was what had been asked for."""
-        self._is_api = False  # some reply was no web page
+        """True after the first usable reply, in this run or an earlier one."""
+        self._is_api = False  # True after a reply that is no web page
         self._budget = traffic.budget
         self._dearest = 0.0
         self._where = f"{who} at {endpoint.host}"
@@ -127,30 +127,30 @@ class Engine:
 
     @property
     def is_batched(self) -> bool:
-        """Whether the request of the running task goes in a batch."""
+        """True if the request of the running task is part of a batch."""
         return batches.here.get() is not None
 
     @property
     def price(self) -> Price | None:
-        """That of the request of the running task: in a batch it costs less."""
+        """The price for the running task: a batched request costs less."""
         return self._price.of_batches if self._price and self.is_batched else self._price
 
     @property
     def clients(self) -> Clients:
-        """Those of the running event loop: connections cannot move to another."""
+        """The HTTP clients of the running event loop: connections cannot move to another loop."""
         if self._clients is None or self._clients.loop is not asyncio.get_running_loop():
             timeout = self.settings.timeout
             self._clients = Clients(self.endpoint, self.limiter.ceiling, timeout, self._official)
         return self._clients
 
     async def close(self) -> None:
-        """Close the connections; the endpoint can be asked again afterwards."""
+        """Closes the connections. A later request opens new ones."""
         clients, self._clients = self._clients, None
         if clients and clients.loop is asyncio.get_running_loop():
             await clients.close()
 
     def holdup(self) -> str:
-        """What holds requests back now, in a few words; empty when nothing does."""
+        """Returns the reason why requests wait now, in a few words; empty if there is none."""
         return self.endpoint.redact(self.limiter.state())
 
     async def ask(
@@ -160,11 +160,11 @@ class Engine:
         estimate: float | None,
         bill: Bill,
     ) -> Attempt[T]:
-        """``attempt``, again where it failed, and why it does in the end; ``bill`` tells what all its requests cost.
+        """Returns the final result of ``attempt``, after retries. Adds the cost of each request to ``bill``.
 
-        ``told`` are the USD (None: unknown) and the tokens of a result. ``estimate`` is what a request may cost, or as
-        much as the dearest so far: it holds that while it is in flight, and it is what a reply cost that does not tell,
-        or was lost on its way.
+        ``told`` returns the USD (None: unknown) and the tokens of a result. Each request in flight reserves
+        ``estimate`` (USD) from the budget, or the cost of the most expensive request so far if that is more.
+        The same amount is the cost of a reply that was lost or does not state its cost.
         """
 
         async def paid() -> T | Failure:
@@ -189,7 +189,7 @@ class Engine:
                     bill.add(cost, tokens)
                 return result
             except asyncio.CancelledError:
-                if not place:  # a batch goes on, and the next run collects it
+                if not place:  # a batch continues at the provider, and the next run collects it
                     cost = guess
                     bill.add(cost, maybe=True)
                 raise
@@ -205,7 +205,10 @@ class Engine:
     async def _ask_in_batches(
         self, ask: Callable[[], Awaitable[T | Failure]], place: batches.Place
     ) -> Attempt[T]:
-        """Asks again while the request was not done: any other may be billed. The time of a batch counts nowhere."""
+        """Calls ``ask`` again while the batch has not done the request: any other result may be billed.
+
+        The time in a batch does not count as time of the request.
+        """
         attempts = 0
         try:
             while True:
@@ -222,19 +225,23 @@ class Engine:
         return failure.maybe_billed and failure.reported_cost is None and not failure.tokens
 
     def _cost_of(self, failure: Failure) -> float | None:
-        """A refusal, or words in place of an image: billed for what it took, if it tells."""
+        """Returns the USD of a failed request, such as a refusal or a text without an image.
+
+        Returns None if the reply states neither cost nor tokens.
+        """
         if failure.reported_cost is None and not failure.tokens:
             return None
-        # an image may be too large; a price per image is not due where there is none
+        # a price per image is due only if an image was made (an ITEM failure: the image is too large)
         made = failure.kind is Kind.ITEM and failure.maybe_billed
         by_image = self.price is not None and self.price.per_image is not None
         price = None if by_image and not made else self.price
         return cost_of_reply(price, failure.tokens, failure.reported_cost)
 
     async def post(self, request: Request, proven: Callable[[], bool]) -> bytes | Failure:
-        """The body of a reply that serves ``request``, or what went wrong.
+        """Returns the body of a successful reply to ``request``, or a Failure.
 
-        ``proven`` as in ``classify_status``, asked when the reply is here: another item may have succeeded meanwhile.
+        ``proven``: see ``classify_status``. It is called after the reply: another item may have succeeded
+        meanwhile.
         """
         if place := batches.here.get():
             line = place.batches.line(self._desk, place, request, proven, 2 * self._longest_reply)
@@ -283,7 +290,7 @@ class Engine:
         return classify_status(response.status_code, response.headers, text, proven, key)
 
     def _ended(self, tried: Attempt[T]) -> Attempt[T]:
-        """A failure in words for a record, without the key: where it was, if that is to blame, and what it took."""
+        """Adds the place and the number of attempts to the text of a failure, and removes the key."""
         failure = tried.result
         if not isinstance(failure, Failure):
             return tried

@@ -1,41 +1,45 @@
-"""What went wrong with a request, and what a reply says about when to ask again.
+"""Classifies failed requests, and reads from a reply when to retry.
 
 ===========================================  ===========  ==================================================
 reply                                        class        what happens
 ===========================================  ===========  ==================================================
-429                                          RATE_LIMIT   waits for what the server asks, in ``Limiter``;
+429                                          RATE_LIMIT   ``Limiter`` waits as long as the server asks;
                                                           never counts against the item
-408, 409, 425, 5xx                           TRANSIENT    full-jitter backoff (``Retry-After`` if sent), again
-reset, broken or no reply within the timeout TRANSIENT    the same
-200 with HTML, no JSON, no image, bytes that
-do not decode, an ``error`` without a status TRANSIENT    the same
+408, 409, 425, 5xx                           TRANSIENT    retry with full-jitter backoff (``Retry-After`` if
+                                                          sent)
+connection reset, broken reply, timeout      TRANSIENT    the same
+200 with HTML, no JSON, no image, an image
+that does not decode, or an ``error``
+without a status                             TRANSIENT    the same
 200 with HTML before any reply of an API     PERMANENT    the cell stops: BASE_URL leads to a web site
 third 200 without an image before any image  PERMANENT    the cell stops and shows the keys of the reply
-200 with an ``error`` whose code is, or stands
-for, a 4xx or 5xx                            as that one  as that one
-no connection at all (DNS, refused, TLS)     UNREACHABLE  the same; then, if the endpoint never answered, the cell
-                                                          stops: on hold where images of these settings exist
-any of these from item after item            TRANSIENT    an outage (``Outage``): waits, counts against none
-no end of that for ``max_outage``; a batch
-that somebody cancelled                      DOWN         the cell is on hold, as is one whose money is SPENT
-the image's URL is dead, or three downloads
-of it failed; a chat reply that ends without
-a word, and not by itself                    LOST         one new result is asked for, then the item fails
-content policy, by a code: any 4xx but 401,
-402, also 403, or a 200 without an image     REFUSAL      recorded with the provider's words, never retried
+200 with an ``error`` whose code is or means
+a 4xx or 5xx                                 as that one  as that one
+no connection at all (DNS, refused, TLS)     UNREACHABLE  the same as TRANSIENT; if the endpoint never
+                                                          replied, the cell then stops (on hold if images of
+                                                          these settings exist)
+any of these from item after item            TRANSIENT    an outage (``Outage``): waits, no item fails
+an outage of ``max_outage`` seconds; a batch
+that somebody cancelled                      DOWN         the cell is on hold (also if the budget is SPENT)
+dead image URL, or three failed downloads;
+a chat reply without text that did not stop
+by itself                                    LOST         one new result is requested, then the item fails
+content policy, by a code: any 4xx except
+401 and 402, or a 200 without an image       REFUSAL      recorded with the provider's words, never retried
 content policy, by its words alone: 400, 422,
 451, or a 200 without an image; never 403    REFUSAL      the same
 400, 413, 422 about the prompt or the image  ITEM         this item fails at once
-a reply or an image beyond its bounds, an
-image at a place that is not allowed         ITEM         the same
+a reply or an image above its size limit, an
+image at an address that is not allowed      ITEM         the same
 400, 422 after another item has succeeded    ITEM         the parameters are the same for all items
-400, 422 before that, blaming no parameter   PERMANENT    the same, but in ``doubt``: a judge asks others first
+400, 422 before that, blaming no parameter   PERMANENT    the same, but in ``doubt``: a judge first tries
+                                                          other items
 403 without a code of content policy; 401,
 402, 404, 405, 3xx, quota used up            PERMANENT    the cell stops with one line
 any other 4xx (a bad parameter)              PERMANENT    the same
 ===========================================  ===========  ==================================================
 
-An HTML page comes from something in between (proxy, firewall), so its words are never a REFUSAL.
+An HTML page comes from a proxy or a firewall on the way, so its words are never a REFUSAL.
 """
 
 from __future__ import annotations
@@ -60,18 +64,18 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _RETRY_DELAY = re.compile(r'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?s)"')
-# Larger numbers are points in time, in seconds or milliseconds since 1970, not durations.
+# Larger numbers are no durations but times in seconds or milliseconds since 1970.
 _EPOCH, _EPOCH_MS = 1e9, 1e12
 
 LONGEST_WAIT = 120.0
-"""Seconds. A server may ask for an hour; one question every two minutes is no burden."""
+"""Seconds. A server may ask for an hour, but one request every two minutes is no burden for it."""
 
 
 def asked_wait(headers: Mapping[str, str], body: str = "", now: datetime | None = None) -> float | None:
-    """Seconds after which a failed request may be made again, or None when the reply does not say.
+    """Returns the seconds until a failed request may be retried, or None if the reply does not say.
 
-    ``Retry-After`` (RFC 9110 §10.2.3) wins over the reset of a window that is used up, and that over ``retryDelay`` of
-    google.rpc.RetryInfo in ``body``. ``headers`` is case-insensitive (httpx's).
+    ``Retry-After`` (RFC 9110 §10.2.3) has priority over the reset of a used-up rate window. That has priority
+    over ``retryDelay`` of google.rpc.RetryInfo in ``body``. ``headers`` is case-insensitive (httpx's).
     """
     delay = _RETRY_DELAY.search(body)
     for asked in (
@@ -86,7 +90,7 @@ def asked_wait(headers: Mapping[str, str], body: str = "", now: datetime | None 
 
 
 def used_up_for(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
-    """Seconds until the window that a reply calls used up (``remaining`` is 0) ends; None when none is."""
+    """Returns the seconds until all rate windows with ``remaining`` 0 have ended; None if there is none."""
     waits = [
         _wait(value.strip(), now)
         for name, value in headers.items()
@@ -97,7 +101,7 @@ def used_up_for(headers: Mapping[str, str], now: datetime | None = None) -> floa
 
 
 def _wait(text: str, now: datetime | None, unit: float = 1.0) -> float | None:
-    """Seconds until what a header says: a number of ``unit`` seconds, "1m6.5s", a date of HTTP or ISO 8601."""
+    """Returns the seconds in a header: a number of ``unit`` seconds, "1m6.5s", an HTTP or ISO 8601 date."""
     now = now or datetime.now(timezone.utc)
     if _DURATION.fullmatch(text):
         return sum(float(n) * _UNITS[unit] for n, unit in _PART.findall(text))
@@ -134,12 +138,12 @@ class Kind(Enum):
 
 
 class Failure(NamedTuple):
-    """One failed request: its class, one line about it, and the seconds the server asks to wait.
+    """One failed request: its class, its text (one line), and the wait in seconds that the server asks for.
 
-    ``maybe_billed``: the provider may have made an image (a reply that was lost, late or broken on its way).
-    ``tokens`` and ``reported_cost`` (USD) are those of a reply that says what it cost (see ``ImageReply``).
-    ``doubt``: its text should it be about its item after all, while nothing has succeeded yet; empty: no doubt.
-    ``unlike``: how a reply of status 200 differs from one of this endpoint (its keys); empty for other failures.
+    ``maybe_billed``: the provider may have made an image, because the reply was lost, late or broken.
+    ``tokens`` and ``reported_cost`` (USD) come from the reply (see ``ImageReply``). ``doubt``: the text for
+    the case that the item is to blame after all (before any success); empty if there is no doubt. ``unlike``:
+    how a reply of status 200 differs from a usable one (its keys); empty for other failures.
     """
 
     kind: Kind
@@ -153,7 +157,7 @@ class Failure(NamedTuple):
 
 
 class ErrorBody(NamedTuple):
-    """What an error reply says, its codes, the parameter it blames; ``page``: it is an HTML page."""
+    """The message and codes of an error reply, and the parameter it blames. ``page``: it is an HTML page."""
 
     message: str
     codes: tuple[str, ...] = ()
@@ -162,12 +166,12 @@ class ErrorBody(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The message, or the codes where there is none."""
+        """The message, or the codes if there is no message."""
         return self.message or ", ".join(self.codes)
 
 
-LOOKED_AT = 10_000  # bytes at the start of a body that is no JSON
-LONGEST_MESSAGE = 400  # characters of a provider's words in a log
+LOOKED_AT = 10_000  # bytes that are read of a body that is not JSON
+LONGEST_MESSAGE = 400  # characters of a provider's message in a log
 # Codes seen from: OpenAI (content_policy_violation, moderation_blocked), Azure (content_filter,
 # ResponsibleAIPolicyViolation), Google (…UNSAFE_GENERATION, PROHIBITED_CONTENT, IMAGE_SAFETY), DashScope
 # (DataInspectionFailed), Ark (OutputImageSensitiveContentDetected), new-api (sensitive_words_detected,
@@ -179,7 +183,7 @@ _REFUSAL_CODE = re.compile(
     r"^prompt_blocked$",
     re.IGNORECASE,
 )
-# of a failed response (openai 3: ResponseError); a 4xx may speak so of an organisation
+# Codes of a failed response (openai 3: ResponseError). In a 4xx they may concern an organisation.
 _POLICY_OF_200 = re.compile(r"_policy(_violation)?$")
 _REFUSAL_WORDS = re.compile(
     r"safety (system|filter|setting|polic)|content (management )?polic|content (filter|moderat)|"
@@ -190,7 +194,7 @@ _REFUSAL_WORDS = re.compile(
     r"(输入|提示词|文本|图片|图像).{0,6}(违规|不合规)",
     re.IGNORECASE,
 )
-# a ban names a policy too, and so does an unknown value of a setting on safety
+# a banned account and an unknown value of a safety setting mention a policy, too
 _NOT_ABOUT_CONTENT = re.compile(
     r"\b(account|organi[sz]ation|your access|api key)\b.{0,40}"
     r"\b(banned|blocked|deactivated|disabled|suspended|terminated|restricted)|"
@@ -199,15 +203,15 @@ _NOT_ABOUT_CONTENT = re.compile(
     re.IGNORECASE,
 )
 _CONTENT_PARAM = re.compile(r"^$|prompt|image|input|text|message", re.IGNORECASE)
-# what is repeated is bounded, here and wherever a server's words are searched: "<title" could follow each other
+# Each repetition is bounded, as in all patterns for server text: many "<title" would take quadratic time.
 _TITLE = re.compile(r"<title[^>]{0,200}>([^<]{0,400})", re.IGNORECASE)
 _HTML = re.compile(r"<(!doctype|html|head|title|body|h1|center)\b|^\s*<\?", re.IGNORECASE)
-# Not 403: there the words speak of the account or the network as often as of the prompt.
+# Without 403: its words concern the account or the network as often as the prompt.
 _WORDS_COUNT = frozenset({200, 400, 422, 451})
-# a gateway answers so when the server behind it was too slow or broke off: it may have finished all the same
+# A gateway sends these if the server behind it was too slow or broke off. The server may have made the image.
 _LOST_ON_THE_WAY = frozenset({408, 502, 504, 520, 522, 524})
 _QUOTA_CODE = re.compile(r"insufficient_(user_)?quota|billing|quota_not_enough|arrearage", re.IGNORECASE)
-# codes of a 200's error that stand for a status, the quota's first: 429 is the status of some of them
+# Error codes in a 200, by the status they mean. Quota codes come first: some providers use 429 for them.
 _STATUS_OF_CODE = {
     402: _QUOTA_CODE,
     401: re.compile(
@@ -235,7 +239,7 @@ _ITEM_PARAM = re.compile(r"(prompt|images?)(\[\d*\]|_url|\.\d+)*", re.IGNORECASE
 
 
 def parse_error(body: str) -> ErrorBody:
-    """Read an error reply: OpenAI's ``{"error": {…}}``, FastAPI's ``detail``, plain text or an HTML page."""
+    """Reads an error reply: OpenAI's ``{"error": {…}}``, FastAPI's ``detail``, plain text or an HTML page."""
     try:
         return error_of(json.loads(body))
     except (ValueError, RecursionError):
@@ -243,7 +247,7 @@ def parse_error(body: str) -> ErrorBody:
 
 
 def error_of(parsed: Any) -> ErrorBody:
-    """The error that a parsed reply holds; its message is empty when it holds none."""
+    """Returns the error in a parsed reply. Its message is empty if the reply contains none."""
     if not isinstance(parsed, dict):
         return in_words(str(parsed))
     error = parsed.get("error") or parsed.get("detail") or parsed
@@ -266,7 +270,7 @@ def _codes(error: Mapping[str, Any]) -> Iterator[str]:
             yield str(error[key])
     metadata = error.get("metadata")
     if isinstance(metadata, dict) and "flagged_input" in metadata:
-        yield "moderation_blocked"  # OpenRouter: a 403 without a code, told from others by this field
+        yield "moderation_blocked"  # OpenRouter: only this field marks such a 403, which has no code
     for key in ("innererror", "inner_error", "details"):
         nested = error.get(key)
         for inner in nested if isinstance(nested, list) else [nested]:
@@ -275,7 +279,7 @@ def _codes(error: Mapping[str, Any]) -> Iterator[str]:
 
 
 def in_words(text: str) -> ErrorBody:
-    """An error that is told in words only; of an HTML page its title."""
+    """Returns the error that ``text`` states; for an HTML page its title is the message."""
     text = beginning(text)
     if not _HTML.search(text):
         return ErrorBody(one_line(text, LONGEST_MESSAGE))
@@ -292,9 +296,10 @@ def page_in(body: bytes) -> str:
 
 
 def refuses(status: int, error: ErrorBody) -> bool:
-    """Whether ``error`` speaks of content policy: by its codes, or by its words where ``status`` fits.
+    """Returns whether ``error`` is a refusal by content policy.
 
-    The words of a 403 or 429 may quote a policy on accounts or rates, those on a parameter are about that.
+    Its codes decide, or its words if ``status`` fits: a 403 or 429 may quote a policy on accounts or rates.
+    If ``error`` blames another parameter than the prompt or image, its words do not count.
     """
     if not (status == 200 or 400 <= status < 500):
         return False
@@ -312,9 +317,9 @@ def refuses(status: int, error: ErrorBody) -> bool:
 def classify_status(
     status: int, headers: Mapping[str, str], body: str, proven: bool, key: str = "API_KEY"
 ) -> Failure:
-    """The failure that an HTTP reply with ``status`` (not 2xx) means; ``key`` names the variable of the key.
+    """Returns the Failure for an HTTP reply with ``status`` (not 2xx). ``key`` names the variable of the key.
 
-    ``proven``: an earlier item succeeded with the very same parameters, so a 400 now is about the item.
+    ``proven``: an earlier item succeeded with the same parameters, so a 400 is caused by this item.
     """
     error = parse_error(body)
     text = f"HTTP {status}: {error.words}" if error.words else f"HTTP {status}"
@@ -327,14 +332,14 @@ def classify_status(
 
 
 def classify_error_in_200(error: ErrorBody) -> Failure:
-    """The failure that the ``error`` in a reply of status 200 means, by the status that its codes stand for."""
+    """Returns the Failure for an ``error`` in a reply of status 200, by the status that its codes mean."""
     text = f"the reply (HTTP 200) holds an error: {error.words or 'no words'}"
     # {"error": "insufficient_quota"}: a single word in place of a message is a code
     status = _status_meant(error.codes or re.findall(r"^\w+$", error.message))
     if not 400 <= status < 500 and refuses(200, error):
         return Failure(Kind.REFUSAL, error.words)
     if status:
-        # who answers 200 has taken the request's form: an odd 400 is about this item alone
+        # with a 200 the server has accepted the parameters: a 400 is caused by this item
         return _classified(status, error, text, None, proven=True, key=_KEY_UNKNOWN)
     return Failure(Kind.ITEM if _blames_item(error) else Kind.TRANSIENT, text)
 
@@ -384,7 +389,7 @@ def _blames_item(error: ErrorBody) -> bool:
 
 
 def classify_connection(error: BaseException) -> Failure:
-    """The failure that an exception of the HTTP client (``httpx2``), or of what is below it, means."""
+    """Returns the Failure for an exception of the HTTP client (``httpx2``) or of a lower layer."""
     import httpx2
 
     text = one_line(f"{type(error).__name__}: {error}".rstrip(": "), LONGEST_MESSAGE)

@@ -1,4 +1,4 @@
-"""A queue of items that other threads fill while the items are worked at."""
+"""A queue that some threads fill while others already process its items."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Feed(Generic[T]):
-    """Things that come while others are worked at; ``items`` are there from the start."""
+    """A queue of items that may still grow. ``items`` are in the queue from the start."""
 
     patience = 0.0
 
@@ -22,19 +22,19 @@ class Feed(Generic[T]):
 
     @classmethod
     def of(cls, items: Iterable[T]) -> Feed[T]:
-        """One that has all ``items``, and gets no more."""
+        """Returns a closed feed that contains ``items``."""
         feed = cls(items)
         feed.close()
         return feed
 
     def put(self, item: T) -> None:
-        """One more."""
+        """Adds ``item`` at the end of the queue."""
         with self._changed:
             self._items.append(item)
             self._changed.notify()
 
     def close(self, drop: bool = False) -> None:
-        """No more will come; ``drop``: nor is what waits of any use."""
+        """Closes the feed: no more items come. If ``drop``, the waiting items are removed too."""
         with self._changed:
             self._open = False
             if drop:
@@ -42,23 +42,26 @@ class Feed(Generic[T]):
             self._changed.notify()
 
     def hurry(self) -> None:
-        """From now on no batch waits for more."""
+        """Makes :meth:`batches` yield waiting items at once, without waiting for a full batch."""
         with self._changed:
             self._is_hurried, self._wanted = True, 1
             self._changed.notify()
 
     @property
     def left(self) -> int:
-        """How many are there, or sure to come: 0 when it is over."""
+        """The number of waiting items, plus 1 while the feed is open: 0 only at its end."""
         return len(self._items) + self._open
 
     def take(self) -> T | None:
-        """The next one; None while there is none."""
+        """Removes and returns the next item. Returns None if no item waits."""
         return self._items.popleft() if self._items else None
 
     def batches(self, full: int) -> Iterator[list[T]]:
-        """What is there, again and again until it is over: the first at once, then as soon as it is ``full``, or
-        :attr:`patience` seconds after it began to fill."""
+        """Yields batches of the waiting items until the feed is closed and empty.
+
+        The first batch comes at once. A later batch comes when ``full`` items wait, or ``patience`` seconds
+        after its first item.
+        """
         self._wanted = 1
         while True:
             with self._changed:

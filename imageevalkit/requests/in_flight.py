@@ -1,6 +1,6 @@
-"""Items under way side by side: of image models as of judges, behind an API or on this machine.
+"""Processes many items at the same time in one event loop, for image models and for judges.
 
-They may come one after another from another thread, by a :class:`~imageevalkit.requests.feed.Feed`.
+A :class:`~imageevalkit.requests.feed.Feed` can deliver the items from another thread.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from imageevalkit.requests.feed import Feed
 
 T = TypeVar("T")
 
-_TICK = 0.25  # seconds between two looks
-_LOOK = 0.02  # the same for an item to come
-# before Python 3.12 wait_for loses a cancellation that comes together with the reply; sooner, it would cut short what a
-# model does at its end
-_CANCELLED_AGAIN = 2.0  # seconds
+_TICK = 0.25  # seconds between two checks whether the work has stopped
+_LOOK = 0.02  # seconds between two checks for a new item in the feed
+# Seconds after which a task is cancelled again: before Python 3.12, wait_for loses a cancellation that comes
+# together with the reply. A shorter interval would interrupt the cleanup of a model.
+_CANCELLED_AGAIN = 2.0
 
 
 @dataclass
 class UnderWay:
-    """How far an item is, for whoever may have to give it up: a request is out; what was asked for is here."""
+    """The progress of one item. ``sent``: a request is in flight. ``answered``: its result is here."""
 
     sent: bool = False
     answered: bool = False
@@ -37,15 +37,16 @@ _under_way: ContextVar[UnderWay | None] = ContextVar("under_way", default=None)
 
 
 def under_way() -> UnderWay:
-    """The item of the running task; :func:`imageevalkit.requests.engine.retry` keeps it true."""
+    """Returns the progress of the running task's item. ``retry`` of ``engine.py`` sets its ``sent``."""
     return _under_way.get() or UnderWay()
 
 
 class InFlight(Generic[T]):
-    """Does ``work`` for each item in a task of its own, until all are settled or ``stopped`` says that it is no use.
+    """Runs ``work`` for each item in its own task until all tasks have ended or ``stopped()`` is true.
 
-    What is out by then (is ``sent``) may still be answered, and is paid for: it has ``last_answers`` seconds more.
-    ``fail`` takes what ``work`` raises. ``tells_sent`` False: what is under way may be out at any time.
+    After a stop, an item whose request is in flight (``sent``) gets ``last_answers`` more seconds: its reply
+    is billed in any case. ``fail`` receives each exception that ``work`` raises. If ``tells_sent`` is False,
+    ``work`` does not set ``sent``, and every running item counts as sent.
     """
 
     def __init__(
@@ -70,9 +71,9 @@ class InFlight(Generic[T]):
         expect: Callable[[int], None],
         prepare: Callable[[T], Awaitable[None]] | None = None,
     ) -> None:
-        """Begin one item after another as there is ``room``, each once it is prepared.
+        """Starts the items in order: waits for ``room`` and for ``prepare(item)``, then creates the task.
 
-        ``expect`` is told how many have not begun.
+        ``expect`` is called with the number of items that have not started yet.
         """
         feed = items if isinstance(items, Feed) else Feed.of(items)
         while (left := feed.left) and not self._stopped():
@@ -96,7 +97,7 @@ class InFlight(Generic[T]):
         self._settle()
 
     async def settled(self, look: Callable[[], None]) -> None:
-        """Wait for the end of all; ``look`` is called meanwhile, several times a second."""
+        """Waits until all tasks have ended, and calls ``look`` several times a second meanwhile."""
         given_up = None
         while not self._settled.is_set():
             with contextlib.suppress(asyncio.TimeoutError):
@@ -107,13 +108,13 @@ class InFlight(Generic[T]):
                 self._cancel(sent=time.monotonic() - given_up > self._last_answers)
 
     async def abandon(self) -> None:
-        """Cancel whatever is still under way, but let what has been answered be stored."""
+        """Cancels all running tasks, except those that are storing an answer, and waits for their end."""
         while self._tasks:
             self._cancel(sent=True)
             await asyncio.wait(self._tasks, timeout=_TICK)
 
     def is_given_up(self) -> bool:
-        """Whether the running task was cancelled from here, and not by the code that it runs."""
+        """True if this object has cancelled the running task, False if other code has."""
         task = asyncio.current_task()
         return task is not None and task in self._cancelled
 

@@ -1,4 +1,4 @@
-"""How many requests are out at a time, and how fast: as many as the endpoint takes, none while it is down."""
+"""Limits the number and the rate of requests to an endpoint, and stops them while the endpoint is down."""
 
 from __future__ import annotations
 
@@ -19,51 +19,61 @@ from imageevalkit.requests.failures import LONGEST_WAIT
 from imageevalkit.requests.money import Budget
 from imageevalkit.requests.shared import LOOK_AGAIN, Slots, shared
 
-# A refusal comes at once and an image takes its time: a request without a 429 after this long was let through.
+# Seconds, and multiples of a 429's latency, after which a running request counts as let through: a 429 comes
+# at once, an image takes time.
 _TRUSTED_AFTER, _TRUSTED_TIMES = 0.02, 3.0
-_IN_A_ROW, _MANY, _OF = 5, 14, 20  # one 429 in ten at random never comes so often (binomial: 1e-5)
+_IN_A_ROW, _MANY, _OF = 5, 14, 20  # too many 429s for random ones at a rate of one in ten (binomial: 1e-5)
 
 
 @dataclass(eq=False)
 class Sent:
-    """A request that started ``at`` some second of the loop's clock; ``served``: not refused, None: not known yet."""
+    """A request that started ``at`` seconds of the loop's clock.
+
+    ``served``: True after a reply, False after a 429, None while neither is known.
+    """
 
     at: float
     served: bool | None = None
 
 
 _WITNESSES = 3
-_LONGEST_WAIT = 30.0  # seconds between two questions: how late the return of an endpoint may be noticed
+_LONGEST_WAIT = 30.0  # seconds between two test requests: the end of an outage is noticed at most so late
 _jitter = random.Random()
 _NEVER = float("-inf")
 
 
 class Trial:
-    """The attempts at one item; ``times_blamed``: it failed, a later request was served, it failed again."""
+    """The attempts at one item.
+
+    ``times_blamed`` counts the failures that are the item's own: since its previous failure, the endpoint
+    served a request that started later.
+    """
 
     def __init__(self) -> None:
         self.times_blamed = 0
         self._failed = float("inf")
 
     def note_failure(self, now: float, last_served: float) -> None:
-        """A failure at ``now``; ``last_served`` is the latest start of a request that was served."""
+        """Records a failure at ``now``; ``last_served`` is the latest start of a served request."""
         self.times_blamed += last_served > self._failed
         self._failed = now
 
 
 class Outage:
-    """Tells an endpoint that is down from an item that fails.
+    """Distinguishes an endpoint that is down from an item that fails.
 
-    A failure is the item's own as long as the endpoint serves others. When an endpoint that has worked fails at least
-    ``_WITNESSES`` different items, and more than are still in flight, with nothing served that started later, it is
-    down: one request at a time asks whether it is back, failures do not count against items, and the first served
-    request ends the outage. A few hopeless items must not look like an outage: one that failed while others were
-    served is no witness, and where only items are left that have failed already, they are tried to the end. Nor may
-    one failure in ten, which are reported at once while images take their time.
+    A failure counts against its item as long as the endpoint serves others. An outage begins when at least
+    ``_WITNESSES`` different items, and more than are still in flight, have failed. The endpoint must have
+    worked before, and no later request may have been served. During an outage, one request at a time tests
+    the endpoint, and failures do not count against items. The first served request ends the outage.
+
+    A few failing items must not look like an outage. An item that failed while others were served is
+    therefore no witness. If all remaining items have failed before, they are tried to the end. One random
+    failure in ten is no outage either: failures arrive at once, while images take time.
     """
 
     def __init__(self) -> None:
-        self.began: float | None = None  # since when the endpoint is down
+        self.began: float | None = None  # start of the outage; None if there is none
         self.reason = ""
         self.last_served = _NEVER
         self._witnesses: dict[Trial, float] = {}
@@ -72,9 +82,9 @@ class Outage:
         self._ask_next = 0.0
 
     def served(self, sent: Sent) -> bool:
-        """A request was answered as it should be; whether that ended an outage."""
+        """Records a successful reply. Returns whether the reply ended an outage."""
         self.last_served = max(self.last_served, sent.at)
-        # what was accepted before a failure says nothing about what came after
+        # a request that started before a failure does not prove that the endpoint works after it
         self._witnesses = {trial: failed for trial, failed in self._witnesses.items() if failed > sent.at}
         if self.began is None or sent.at < self.began:
             return False
@@ -82,7 +92,7 @@ class Outage:
         return True
 
     def failed(self, trial: Trial, now: float, reason: str, in_flight: int, untried: bool) -> bool:
-        """A request failed; whether that counts against its item."""
+        """Records a failed request. Returns whether the failure counts against its item."""
         trial.note_failure(now, self.last_served)
         self.reason = reason
         if self.began is not None:
@@ -97,18 +107,18 @@ class Outage:
         return True
 
     def wait(self, now: float) -> float:
-        """Seconds until a request may start; infinite while the one that asks is under way."""
+        """Returns the seconds until a request may start; infinite while a test request is in flight."""
         if self.began is None:
             return 0.0
         return max(0.0, self._ask_next - now) if self._asking is None else float("inf")
 
     def started(self, sent: Sent) -> None:
-        """A request has started; during an outage it is the one that asks."""
+        """Records the start of a request. During an outage this request tests the endpoint."""
         if self.began is not None:
             self._asking = sent
 
     def ended(self, sent: Sent, now: float) -> None:
-        """A request is over, however it ended."""
+        """Records the end of a request, successful or not. The next test request may then be scheduled."""
         if self._asking is sent:
             self._ask_later(now)
 
@@ -121,20 +131,20 @@ class Outage:
 
 _CUT = 0.75
 _STEPS = 16
-_COOLDOWN = 5.0  # seconds in which further 429s belong to the same episode
-_LEAST_PACED = 3.0  # seconds for which a learnt rate is kept, whatever single 429s say
-_LONGEST_UNASKED = 60.0  # seconds; a pause that no 429 names is 1 s and doubles with each one in a row
-_RAMP, _RAMP_ALL = 0.005, 0.32  # seconds between the first requests, and for all of them
-_PACE_DOUBLES = 10.0  # seconds
-_LEAST_LET_THROUGH = 5  # fewer requests between two pauses say nothing about a rate
+_COOLDOWN = 5.0  # seconds: a 429 within this time belongs to the same episode
+_LEAST_PACED = 3.0  # seconds for which a single 429 does not change a learnt rate
+_LONGEST_UNASKED = 60.0  # seconds; if a 429 names no wait, the pause is 1 s, then doubles each time
+_RAMP, _RAMP_ALL = 0.005, 0.32  # seconds between two of the first requests, and between first and last
+_PACE_DOUBLES = 10.0  # seconds after which the pace has doubled
+_LEAST_LET_THROUGH = 5  # a rate from fewer requests would be noise
 
 
 class EndpointDown(Exception):
-    """The endpoint has served nothing for longer than the user wants to wait; the text says why."""
+    """The endpoint has served nothing for longer than ``max_outage``. The text gives the reason."""
 
 
 class _Waiter(NamedTuple):
-    """Sorted so that repeated requests come first: their items have waited longest."""
+    """A waiting request. Retries sort before first attempts: their items have waited longest."""
 
     fresh: bool
     order: int
@@ -143,22 +153,24 @@ class _Waiter(NamedTuple):
 
 
 class Limiter:
-    """Slots for requests to one endpoint with one key. Belongs to one event loop, whose clock it goes by.
+    """Gives out slots for requests to one endpoint with one key. Belongs to one event loop and its clock.
 
-    * One 429 makes its own request wait for what the server asks. When several are refused in a row, or most of the
-      latest, it is a rate-limit episode: the account itself is limited, and all requests
-      wait. Without that test, a gateway that limits one request in twenty at random would stop the other nineteen.
-    * Concurrency starts at the ceiling the user asked for. An episode cuts it once by ``_CUT``; each round of served
-      requests adds ``1/_STEPS`` of the ceiling back.
-    * What the server let through between two episodes is its rate, whatever the size of its bursts. Requests are
-      then paced at it, and faster again with time (cubically, as TCP CUBIC probes for bandwidth, RFC 9438 §4.2),
-      since a limit may have been a passing one. A 429 while paced is the next such moment, and needs no pause. What
-      that gains, ``perf/api_judging.py`` shows; it alone does without (``paces``).
-    * The first requests start a few milliseconds apart, so that the first 429 is there before all of them are spent.
+    * A single 429 delays only its own request. If several requests in a row get a 429, or most of the latest
+      ones, a rate-limit episode begins: the account is limited, so all requests wait. Without this test, a
+      gateway that limits one request in twenty at random would stop the other nineteen.
+    * Concurrency starts at the user's ceiling. An episode multiplies it by ``_CUT`` once. Each round of
+      served requests adds ``1/_STEPS`` of the ceiling back.
+    * The number of requests served between two episodes gives the server's rate, whatever the size of its
+      bursts. Requests are then paced at this rate. The pace grows with time (cubically, as TCP CUBIC probes
+      for bandwidth, RFC 9438 §4.2), because a limit may be temporary. A 429 while paced updates the rate and
+      needs no pause. ``perf/api_judging.py`` measures the gain and is the only caller that turns pacing off
+      (``paces``).
+    * The first requests start a few milliseconds apart, so that the first 429 arrives before all have
+      started.
 
-    At most ``ceiling`` requests are in flight (``lowered`` says why fewer than asked for), and ``per_minute`` started,
-    evenly spaced; ``slots`` are those of all processes of the run. When all has failed for ``max_outage`` seconds,
-    waiting requests are given up.
+    At most ``ceiling`` requests are in flight, and at most ``per_minute`` start, evenly spaced. ``lowered``
+    explains a ceiling below the user's. ``slots`` are shared by all processes of the run. If every request
+    has failed for ``max_outage`` seconds, waiting requests raise EndpointDown.
     """
 
     def __init__(
@@ -172,7 +184,7 @@ class Limiter:
     ) -> None:
         self.ceiling, self.max_outage, self._lowered, self._slots = ceiling, max_outage, lowered, slots
         self.in_flight = 0
-        self.cuts = 0  # episodes so far
+        self.cuts = 0  # number of rate-limit episodes
         self._limit = float(ceiling)
         self._least_gap = 60.0 / per_minute if per_minute else 0.0
         self._ramp = ceiling
@@ -188,7 +200,7 @@ class Limiter:
         self._let_through = 0
         self._counting_since: float | None = None
         self._paces = paces
-        self._rate, self._learnt = 0.0, _NEVER  # requests per second; 0 while none is known
+        self._rate, self._learnt = 0.0, _NEVER  # requests per second; 0 while unknown
         self._outage = Outage()
         self._expected: dict[object, int] = {}
         self._given_up = ""
@@ -197,14 +209,14 @@ class Limiter:
 
     @property
     def limit(self) -> int:
-        """Requests that may be in flight now."""
+        """The number of requests that may be in flight now."""
         return max(1, int(self._limit))
 
     def state(self) -> str:
-        """What holds requests back now, in a few words for a progress line; empty when only the user's ceiling does."""
+        """Returns why requests wait, for a progress line; empty if only the user's ceiling delays them."""
         now = _now()
         if self._awaited:
-            return ""  # who waits knows more
+            return ""  # the caller of `returning` reports the restart
         if self._outage.began is not None:
             return f"endpoint down for {now - self._outage.began:.0f} s: {self._outage.reason}"
         if self._paused_until > now:
@@ -213,7 +225,10 @@ class Limiter:
 
     @asynccontextmanager
     async def slot(self, attempts: int = 0) -> AsyncIterator[Sent]:
-        """Hold a slot for the request that is given. Raises EndpointDown: nothing was served for ``max_outage`` s."""
+        """Holds a slot for the time of a request; waits until the request may start.
+
+        Raises EndpointDown: the endpoint has served nothing for ``max_outage`` seconds.
+        """
         granted: asyncio.Future[Sent] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiters, _Waiter(not attempts, next(self._order), attempts, granted))
         self._pump()
@@ -223,7 +238,7 @@ class Limiter:
             if granted.done() and not granted.cancelled() and not granted.exception():
                 self._release(granted.result())
             else:
-                self._pump()  # perhaps nobody waits any more
+                self._pump()  # releases shared slots if no request waits any more
             raise
         try:
             yield sent
@@ -232,7 +247,7 @@ class Limiter:
 
     @contextmanager
     def returning(self) -> Iterator[None]:
-        """While somebody waits for the endpoint to start again it is not given up; an outage counts from then."""
+        """Suspends ``max_outage`` while a caller waits for the endpoint's restart. Its count then begins."""
         self._awaited += 1
         try:
             yield
@@ -242,38 +257,41 @@ class Limiter:
             self._pump()
 
     def served(self, sent: Sent) -> None:
-        """The request was let through and answered."""
+        """Records a reply other than a 429, and may raise the limit."""
         if self._outage.served(sent):
             self._ramp = self.ceiling
         self._limited_since = None
         sent.served = True
         if sent.at >= self._paused_until:
             self._pauses_in_a_row = 0
-        # what was under way at the cut says nothing about the new limit, and one that nobody reaches grows on paper
+        # A request from before the cut does not test the new limit. An unreached limit must not grow either.
         if sent.at >= self._episode_began and self.in_flight >= 0.8 * self.limit:
             self._limit = min(self.ceiling, self._limit + max(1.0, self.ceiling / _STEPS) / self._limit)
         self._pump()
 
     def expect(self, who: object, items: int) -> None:
-        """So many items of ``who`` (a model) are still to come that have not asked for a slot yet."""
+        """Sets the number of items of the model ``who`` that have not asked for a slot yet."""
         self._expected[who] = items
 
     def failed(self, trial: Trial, reason: str) -> bool:
-        """A request of ``trial`` failed for a ``reason`` that passes; whether that counts against its item."""
+        """Records a temporary failure of a request of ``trial``, with its ``reason``.
+
+        Returns whether the failure counts against the item.
+        """
         untried = any(waiter.fresh and not waiter.granted.done() for waiter in self._waiters)
         untried = untried or any(self._expected.values())
         return self._outage.failed(trial, _now(), reason, self.in_flight - 1, untried)
 
     def limited(self, trial: Trial, sent: Sent, asked: float | None) -> None:
-        """A request of ``trial`` got a 429; the server ``asked`` for so many seconds, if any."""
+        """Records a 429 for a request of ``trial``. ``asked``: the wait in seconds that the 429 names."""
         now = _now()
-        # no sign of an outage, but perhaps of an item that is always refused
+        # a 429 is no sign of an outage, but this item may get one at every attempt
         trial.note_failure(now, self._outage.last_served)
         self._let_through -= 1
         self._limited_since = self._limited_since or now
         sent.served, self._refusal_time = False, max(now - sent.at, self._refusal_time / 2)
         if sent.at < self._paused_until:
-            return  # it was under way when the pause began: nothing new
+            return  # the request started before the pause: the 429 is no new information
         if self._is_limited(now):
             if now >= self._episode_ends:
                 self._limit = max(1.0, self._limit * _CUT)
@@ -285,22 +303,22 @@ class Limiter:
             unasked = min(2.0 ** (self._pauses_in_a_row - 1), _LONGEST_UNASKED)
             self._pause(now + (min(asked, LONGEST_WAIT) if asked else unasked))
         elif self._rate and now - self._learnt > _LEAST_PACED:
-            # paced, so the server has run dry just now; a pause would let its tokens go to waste
+            # requests are paced, so the server's tokens have just run out; a pause would waste its new tokens
             self._learn(now)
 
     def window_used_up(self, reset: float) -> None:
-        """The server says that nothing is left of its window, which ends in ``reset`` seconds."""
+        """Pauses all requests for ``reset`` seconds: the server says that its rate window is used up."""
         self._pause(_now() + min(reset, LONGEST_WAIT))
 
     def _is_limited(self, now: float) -> bool:
-        """Whether the last requests whose fate is known were refused in a row, or too many of them for chance."""
+        """Returns whether the latest known requests got more 429s than chance explains."""
         trusted = now - max(_TRUSTED_AFTER, _TRUSTED_TIMES * self._refusal_time)
         known = (sent for sent in reversed(self._recent) if sent.served is not None or sent.at <= trusted)
         refused = [sent.served is False for sent in itertools.islice(known, _OF)]
         return (len(refused) >= _IN_A_ROW and all(refused[:_IN_A_ROW])) or sum(refused) >= _MANY
 
     def _learn(self, now: float) -> None:
-        """The server has nothing left: what it let through since the last such moment is its rate."""
+        """Updates the server's rate from the requests it let through since its limit was last reached."""
         if not self._paces:
             return
         if self._counting_since is None:
@@ -310,7 +328,7 @@ class Limiter:
             self._counting_since, self._let_through = now, 0
 
     def _pause(self, until: float) -> None:
-        self._recent.clear()  # what comes then has nothing to do with what was
+        self._recent.clear()  # else 429s from before the pause would count after it
         self._paused_until = max(self._paused_until, until)
         self._ramp = self.ceiling
 
@@ -322,7 +340,7 @@ class Limiter:
         self._pump()
 
     def _pump(self) -> None:
-        """Start as many waiting requests as may start now, and see to it that the others do in time."""
+        """Starts all waiting requests that may start now, and sets a timer for the next one."""
         if self._timer:
             self._timer.cancel()
             self._timer = None
@@ -335,12 +353,12 @@ class Limiter:
                 heapq.heappop(self._waiters).granted.set_exception(EndpointDown(self._given_up))
                 continue
             if self.in_flight >= self.limit:
-                break  # a release comes back here
+                break  # _release calls this method again
             wait = max(self._outage.wait(now), self._paused_until - now, self._next_start - now)
             if self._slots and wait <= 0:
                 wait = self._shared_wait(self._slots, now)
             elif self._slots and wait > LOOK_AGAIN:
-                self._slots.content()  # for now
+                self._slots.content()  # else this process would block idle slots during the wait
             if wait > 0:
                 when = now + wait
                 if self._outage.began is not None and not self._awaited:
@@ -357,7 +375,7 @@ class Limiter:
             self._slots.content()
 
     def _shared_wait(self, slots: Slots, now: float) -> float:
-        """Take a slot of the run: 0, or the seconds until there may be one."""
+        """Takes a slot of the run. Returns 0, or the seconds until a slot may be free."""
         if wait := slots.take(now, self.ceiling):
             return wait
         if self._least_gap and (wait := slots.start(now, self._least_gap)):
@@ -367,7 +385,7 @@ class Limiter:
     def _next_waiter(self) -> _Waiter:
         if self._outage.began is None:
             return heapq.heappop(self._waiters)
-        # who asks whether the endpoint is back should not be an item that fails by itself
+        # the item with the fewest attempts: an item that always fails could not show the end of the outage
         waiter = min(self._waiters, key=lambda waiter: (waiter.attempts, waiter.order))
         self._waiters.remove(waiter)
         heapq.heapify(self._waiters)
@@ -405,9 +423,9 @@ def _now() -> float:
 
 
 class Traffic:
-    """``workers`` and ``per_minute`` bound the requests to each endpoint, ``max_cost`` (USD) all.
+    """The limits of a run: ``workers`` and ``per_minute`` for each endpoint, ``max_cost`` (USD) for all.
 
-    They are those of a run: all its processes that are given the same ``folder`` have them together.
+    All processes with the same ``folder`` share these limits.
     """
 
     def __init__(
@@ -427,7 +445,7 @@ class Traffic:
         self._one_by_one = threading.Lock()
 
     def limiter(self, endpoint: Endpoint, max_outage: float) -> Limiter:
-        """The limiter of ``endpoint``; of several models the most patient one decides ``max_outage`` (seconds)."""
+        """Returns the limiter of ``endpoint``. The largest ``max_outage`` (seconds) of its models applies."""
         with self._one_by_one:  # models load in threads
             if endpoint not in self._limiters:
                 name = endpoint.account[:16]

@@ -1,4 +1,4 @@
-"""What a run has spent, and the bound that it may not exceed."""
+"""The cost of a run so far and its upper bound ``--max_cost``, in USD."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from imageevalkit.text import dollars
 
 
 class BudgetSpent(Exception):
-    """The next request could cost more than is left; the text says how much was spent."""
+    """The next request may exceed ``--max_cost``. The text names the amount that was spent."""
 
 
 @dataclass
 class Bill:
-    """The USD of an item's requests (None: unknown), with the estimate for each of the ``maybe_billed`` ones."""
+    """The cost of one item's requests in USD. ``maybe_billed``: the number of estimated ones in it."""
 
     cost: float | None = None
     tokens: dict[str, int] = field(default_factory=dict)
     maybe_billed: int = 0
 
     def add(self, cost: float | None, tokens: Mapping[str, int] = {}, maybe: bool = False) -> None:
-        """One more request."""
+        """Adds the cost and the tokens of one request. ``maybe``: the cost is an estimate."""
         if cost is not None:
             self.cost = (self.cost or 0.0) + cost
         for name, count in tokens.items():
@@ -35,20 +35,21 @@ class Bill:
         self.maybe_billed += maybe
 
 
-_LOOK_AGAIN = 0.1  # seconds until another process may have settled
+_LOOK_AGAIN = 0.1  # seconds between two checks: another process may have settled a request
 
 
 class Budget:
-    """What a run may spend, in USD. A request in flight holds what it may cost, so that ``max_cost`` is kept.
+    """The budget of a run in USD.
 
-    ``file`` is what processes of the run have one through; without it there is but this one.
+    Each request in flight reserves its estimated cost: else parallel requests would exceed ``max_cost``. All
+    processes with the same ``file`` share one budget. Without ``file`` the budget belongs to this process.
     """
 
     def __init__(self, max_cost: float | None = None, file: Path | None = None) -> None:
         self.max_cost = max_cost
         self._account = shared(SharedAccount, file) if file and max_cost is not None else Account()
         self._look_again = _LOOK_AGAIN if file else None
-        self._untold = (0.0, 0.0)  # USD that were held and spent, which the account could not be told
+        self._untold = (0.0, 0.0)  # USD held and spent by ended requests that are not in the account yet
         self._settled = asyncio.Event()
         self._turn = asyncio.Lock()
 
@@ -58,8 +59,11 @@ class Budget:
             return self._account.spent
 
     async def hold(self, amount: float) -> None:
-        """Wait until ``amount`` fits beside what is in flight. Raises BudgetSpent: it never will, or nobody knows."""
-        async with self._turn:  # of 50,000 that wait for a batch to end one looks
+        """Reserves ``amount``; waits while the reservations in flight leave no room for it.
+
+        Raises BudgetSpent: ``amount`` is more than the rest of the budget, or the shared file cannot be read.
+        """
+        async with self._turn:  # else all of 50,000 batched requests would check the account
             while not self._holds(amount):
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._settled.wait(), self._look_again)
@@ -84,17 +88,17 @@ class Budget:
         return True
 
     def settle(self, amount: float, cost: float) -> None:
-        """A request that held ``amount`` has ended and cost ``cost``."""
+        """Releases ``amount``, which an ended request had reserved, and adds its real ``cost``."""
         held, spent = self._untold
         self._untold = held + amount, spent + cost
         with contextlib.suppress(OSError, UserError), self._opened():
-            pass  # else the next one tells: what was paid for is not lost for that
+            pass  # if the file fails, the amounts stay in `_untold` for the next call
         self._settled.set()
         self._settled = asyncio.Event()
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[None]:
-        """The account, which knows of all that has ended."""
+        """Opens the account and adds the amounts of all ended requests to it."""
         with self._account.opened():
             held, spent = self._untold
             self._account.spent += spent

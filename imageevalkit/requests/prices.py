@@ -1,4 +1,4 @@
-"""What requests cost: prices of models, and what a reply says was used."""
+"""Prices of models, and the cost of a reply."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOCAL_PRICES = PRICES.with_name("prices.local.json")
 
 
 class Tokens(NamedTuple):
-    """Tokens of a reply as they are billed: cached ones are apart, those of an untold kind are ``any_input``."""
+    """Billed tokens of a reply. Cached tokens are separate; input of an unknown kind is ``any_input``."""
 
     text_input: int = 0
     image_input: int = 0
@@ -32,14 +32,14 @@ class Tokens(NamedTuple):
 
 
 KINDS = tuple(kind for kind in Tokens._fields if kind != "any_input")
-# A snapshot of a listed model costs what the model costs: "-2025-12-16", "-12-2025", "-20251216", "-251128".
+# Date suffixes: a snapshot has the price of its model. "-2025-12-16", "-12-2025", "-20251216", "-251128".
 _SNAPSHOT = re.compile(
     r"-(20\d\d-(0[1-9]|1[0-2])-\d\d|(0[1-9]|1[0-2])-20\d\d|(20)?\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01]))$"
 )
 BATCH_PRICE = 0.5
-"""What a request in a batch costs of what it costs by itself: https://platform.openai.com/docs/guides/batch"""
+"""Price of a batched request, relative to a single one: https://platform.openai.com/docs/guides/batch"""
 _DEFAULT = "default"
-_TOO_MUCH = 1e15  # USD; a reply may hold a number of hundreds of digits
+_TOO_MUCH = 1e15  # USD; a reply may contain a number with hundreds of digits
 _EXAMPLES = 'price=0.04 (USD per image) or price={"text_input":5,"image_output":40} (USD per 1M tokens)'
 _TEXT_EXAMPLE = 'price={"text_input":5,"text_output":15} (USD per 1M tokens)'
 
@@ -48,8 +48,8 @@ _TEXT_EXAMPLE = 'price={"text_input":5,"text_output":15} (USD per 1M tokens)'
 class Price:
     """The price of one model in USD: ``rates`` per 1M tokens by kind (see ``KINDS``), or ``per_image``.
 
-    ``estimates`` are USD of one 1024×1024 image by quality, for use before any reply is known. ``date`` is
-    the day or month that the price is from, ``source`` its page; both are empty for a price of the user's.
+    ``estimates`` are USD for one 1024×1024 image by quality, used before the first reply. ``date`` is the day
+    or month of the price, and ``source`` its web page. Both are empty for a price that the user gave.
     """
 
     rates: Mapping[str, float] = field(default_factory=dict)
@@ -61,33 +61,34 @@ class Price:
 
     @property
     def is_users(self) -> bool:
-        """Whether the user gave it with the model."""
+        """True if the user gave the price with the model."""
         return not self.source
 
     @property
     def basis(self) -> str:
-        """Whose word it is, for a reader."""
+        """The origin of the price, for a message."""
         listed = f"list prices{f' of {self.date[:7]}' if self.date else ''}"
         return "the price given" if self.is_users else listed
 
     @cached_property
     def of_batches(self) -> Price:
-        """That of requests that go as batches of the provider's: half of it."""
+        """The price of requests in the provider's batches: half of this price."""
         half = {kind: rate * BATCH_PRICE for kind, rate in self.rates.items()}
         per_image = None if self.per_image is None else self.per_image * BATCH_PRICE
         estimates = {quality: usd * BATCH_PRICE for quality, usd in self.estimates.items()}
         return replace(self, rates=half, per_image=per_image, estimates=estimates)
 
     def estimate(self, quality: Any = None) -> float | None:
-        """USD of one image of that ``quality`` (a request parameter; None: not asked for), or None."""
+        """Returns the USD of one image of ``quality`` (a request parameter, or None); None if unknown."""
         if self.per_image is not None:
             return self.per_image
         return self.estimates.get(str(quality), self.estimates.get(_DEFAULT))
 
     def cost(self, counts: Mapping[str, int]) -> float | None:
-        """USD of one reply with these token counts (``usage``, nested names joined by dots), or None.
+        """Returns the USD of one reply with these token counts, or None.
 
-        A price per image needs no counts. A kind without a rate costs what the dearest kind of its side does.
+        The keys of ``counts`` are those of ``usage``, nested names joined by dots. A price per image needs no
+        counts. A kind without a rate costs the highest rate of its side (input or output).
         """
         if self.per_image is not None:
             return self.per_image
@@ -106,10 +107,10 @@ class Price:
 
 
 def cost_of_reply(price: Price | None, counts: Mapping[str, int], reported: float | None) -> float | None:
-    """USD of one reply, by the first that is known; what none of them knows is unknown (None), never 0.
+    """Returns the USD of one reply from the first known source; None if unknown, never 0.
 
-    1. the user's ``price`` (a model kwarg): it is a contract we cannot see;
-    2. the cost that the gateway ``reported`` with the reply: it is who sends the bill;
+    1. the user's ``price`` (a model kwarg): the user may have a contract with the provider;
+    2. the cost that the gateway ``reported`` with the reply: the gateway sends the bill;
     3. ``prices.local.json``, then ``prices.json``.
     """
     if reported is not None and not (price and price.is_users):
@@ -118,11 +119,13 @@ def cost_of_reply(price: Price | None, counts: Mapping[str, int], reported: floa
 
 
 def price_of(model_id: str, override: Any = None, makes: str = "image_output") -> Price | None:
-    """The price of ``model_id``; ``override`` is the user's. Raises UserError: that, or a price file, is malformed.
+    """Returns the price of ``model_id``. ``override`` is the user's price.
 
-    A listed id is found as it is, as a dated snapshot of it, and behind the name of its own provider
-    (``openai/gpt-image-1.5``): nothing else is near enough, a wrong price is worse than none. An object of rates must
-    have that of the tokens that the model ``makes``.
+    A listed id matches exactly, as a dated snapshot, or with its provider's name before it
+    (``openai/gpt-image-1.5``). Similar ids do not match: a wrong price is worse than none. An object of rates
+    must contain the rate of the tokens that the model ``makes``.
+
+    Raises UserError: the user's price or a price file is malformed.
     """
     if override is not None:
         return _of_user(override, makes)
@@ -137,22 +140,22 @@ def price_of(model_id: str, override: Any = None, makes: str = "image_output") -
 
 
 def quoted(price: Price | None, kwargs: Mapping[str, Any]) -> Price | None:
-    """Returns ``price`` as a forecast may quote it for requests with ``kwargs``, None if it may not.
+    """Returns ``price`` if a forecast for requests with ``kwargs`` may use it, else None.
 
-    A list price says nothing about an endpoint on this machine: a local server costs nothing, and a gateway has prices
-    of its own.
+    A list price does not apply to an endpoint on this machine: a local server is free, and a gateway has its
+    own prices.
     """
     is_list_price = price is not None and not price.is_users
     return None if is_list_price and is_on_this_machine(place_of(kwargs).url) else price
 
 
 def price_and_estimate(model_id: str, kwargs: Mapping[str, Any]) -> tuple[Price | None, float | None]:
-    """The price of a model and the USD that one image may cost, None if not known. Raises as :func:`price_of`."""
+    """Returns a model's price and the USD of one image, None if unknown. Raises as :func:`price_of`."""
     extra = kwargs.get("extra_body") or {}
     if not isinstance(extra, Mapping):
         raise UserError(f"extra_body must be an object of request parameters, not {extra!r}")
     parameters = {**kwargs, **extra}
-    # the image tool of /responses is billed by its own model
+    # /responses bills its image tool at the price of the tool's model
     price = price_of(parameters.get("image_model") or model_id, kwargs.get("price"))
     return price, price.estimate(parameters.get("quality")) if price else None
 
@@ -170,7 +173,7 @@ def _of_user(given: Any, makes: str) -> Price:
 
 @functools.cache
 def _listed(*tables: Path) -> dict[str, Price]:
-    """What is in the price tables that are there, by name and alias: a later one wins."""
+    """Returns the prices of the existing price tables by name and alias. A later table has priority."""
     found: dict[str, Price] = {}
     for path in tables:
         if path != PRICES and not path.exists():
@@ -192,7 +195,7 @@ def _entry(entry: Mapping[str, Any], path: Path, name: str) -> Price:
     where, rates, per_image = f"{path.name}: {name}", entry.get("per_million_tokens"), entry.get("per_image")
     if (per_image is None) == (rates is None):
         raise UserError(f"{where}: needs either per_image or per_million_tokens")
-    # a model that answers in words has no rate for images
+    # a model that returns text has no rate for images
     makes = "text_output" if entry.get("makes") == "text" else "image_output"
     price = _price(per_image, rates or {}, entry.get("image_estimate"), where, makes)
     source, date, provider = entry.get("source", path.name), entry.get("date", ""), entry.get("provider", "")
@@ -200,7 +203,7 @@ def _entry(entry: Mapping[str, Any], path: Path, name: str) -> Price:
 
 
 def _price(per_image: Any, rates: Mapping[str, Any], estimate: Any, where: str, makes: str) -> Price:
-    """That with these numbers, which are from outside. Raises UserError."""
+    """Returns a Price with these numbers from a user or a file. Raises UserError: they are malformed."""
     if not isinstance(estimate, Mapping):
         estimate = {} if estimate is None else {_DEFAULT: estimate}
     amounts = [(kind, rate, "1M tokens") for kind, rate in rates.items()]
@@ -220,11 +223,11 @@ def _is_amount(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < _TOO_MUCH
 
 
-_TOOL = "tool_usage.image_gen."  # of /responses, beside the text model's own usage
+_TOOL = "tool_usage.image_gen."  # prefix of the image tool's usage in /responses
 
 
 def billed_tokens(counts: Mapping[str, int]) -> Tokens | None:
-    """Read ``counts`` (a reply's ``usage``, nested names joined by dots); None when they tell of no output.
+    """Returns the tokens in ``counts`` (``usage``, nested names joined by dots); None without output.
 
     ===============================  ==================================  =====================================
     server                           totals                              kinds
@@ -234,14 +237,14 @@ def billed_tokens(counts: Mapping[str, int]) -> Tokens | None:
                                                                          models)
     chat completions                 ``prompt_tokens``,                  ``prompt_tokens_details.*``,
                                      ``completion_tokens``               ``completion_tokens_details.*``
-    Gemini as it is                  ``promptTokenCount``,               lists, which counts do not hold
+    Gemini's own API                 ``promptTokenCount``,               lists, which ``counts`` cannot hold
                                      ``candidatesTokenCount``,
                                      ``thoughtsTokenCount``
     ===============================  ==================================  =====================================
 
-    Gateways fill two of them at once, one with zeros, so each side takes the larger. Output beyond the image
-    tokens is text, thinking included. Where output is not split at all, what is not thinking is the image:
-    thousands of tokens beside a few words, and a bill is rather estimated too high than too low.
+    Some gateways fill two formats at once, one with zeros, so each total is the larger one. Output beyond the
+    image tokens is text, including thinking. If the output is not split, all output except thinking counts as
+    image: an image has thousands of tokens, and a cost should rather be estimated too high than too low.
     """
     tool = {name.removeprefix(_TOOL): n for name, n in counts.items() if name.startswith(_TOOL)}
     counts = tool or counts
@@ -259,7 +262,7 @@ def billed_tokens(counts: Mapping[str, int]) -> Tokens | None:
     output = most("output_tokens", "completion_tokens", "candidatesTokenCount")
     if output <= 0:
         return None
-    # Gemini, and Google's own chat endpoint, count thinking beside the output
+    # Gemini and Google's chat endpoint count thinking separately from the output
     beside = most("total_tokens", "totalTokenCount") - prompt - output if prompt else 0
     if "candidatesTokenCount" in counts:
         beside = max(beside, counts.get("thoughtsTokenCount", 0))
@@ -271,7 +274,8 @@ def billed_tokens(counts: Mapping[str, int]) -> Tokens | None:
         text = prompt - image
     cached = min(max(inputs("cached_tokens"), most("cachedContentTokenCount")), prompt)
     cached_image = min(inputs("cached_tokens_details.image_tokens"), image, cached)
-    # text first: an image token saves more, and which of the two were cached is told by few
+    # Text counts as cached first: few servers state which kind was cached, and cached image tokens save more,
+    # so the cost is rather too high.
     cached_text = min(cached - cached_image, text)
     cached_image = min(cached - cached_text, image)
     return Tokens(
@@ -286,11 +290,11 @@ def billed_tokens(counts: Mapping[str, int]) -> Tokens | None:
 
 
 def reported_cost(usage: Any) -> float | None:
-    """USD that a gateway says the reply cost (``usage.cost``, as OpenRouter sends it), or None.
+    """Returns the USD that a gateway reports for the reply (``usage.cost``, as OpenRouter does), or None.
 
-    With the user's own key at the provider (``is_byok``) ``cost`` is the gateway's fee alone and
-    ``cost_details.upstream_inference_cost`` the provider's bill beside it. 0 says nothing: it is what is sent
-    where the gateway does not know.
+    If the user has an own key at the provider (``is_byok``), ``cost`` is only the gateway's fee, and
+    ``cost_details.upstream_inference_cost`` is the provider's bill. A cost of 0 means unknown: gateways send
+    it if they do not know the cost.
 
     Source: https://openrouter.ai/docs/use-cases/usage-accounting
     """

@@ -1,4 +1,4 @@
-"""From the bytes of a reply to the image in it, within bounds."""
+"""Reads the image from the bytes of a reply, with bounds on size and work."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_MOST_TOKENS = 10**12  # more are no count, and no float either where they have hundreds of digits
-# of the counts that a reply tells: a record of its image holds them all
+_MOST_TOKENS = 10**12  # a larger number is no count, and with hundreds of digits no float
+# Bounds on the counts of a reply: the record of the image contains all of them.
 _MOST_COUNTS = 100
 _LONGEST_NAME = 200
 # finish reasons: OpenAI's content_filter, and Gemini's SAFETY, PROHIBITED_CONTENT, BLOCKLIST, SPII,
@@ -66,7 +66,7 @@ def read_json(content: bytes, read: Callable[[dict[str, Any]], T | Failure]) -> 
 
 
 def failure_in(*holders: Mapping[str, Any]) -> Failure | None:
-    """What the first ``error`` among ``holders`` means, else the first ``refusal``; None when there is none."""
+    """Returns the Failure for the first ``error`` in ``holders``, else the first ``refusal``, else None."""
     for holder in holders:
         if holder.get("error"):
             return classify_error_in_200(error_of(holder))
@@ -78,7 +78,7 @@ def failure_in(*holders: Mapping[str, Any]) -> Failure | None:
 
 
 def tokens_of(usage: Any, prefix: str = "") -> dict[str, int]:
-    """The whole numbers of ``usage`` that can be counts, nested ones with a dotted name."""
+    """Returns the integers of ``usage`` that can be counts; nested ones have a dotted name."""
     return dict(itertools.islice(_counts(usage, prefix), _MOST_COUNTS))
 
 
@@ -93,46 +93,46 @@ def _counts(usage: Any, prefix: str) -> Iterator[tuple[str, int]]:
 
 
 def list_of(value: Any) -> list[Any]:
-    """``value`` where it is a list, else an empty one."""
+    """Returns ``value`` if it is a list, else an empty list."""
     return value if isinstance(value, list) else []
 
 
 def objects_in(value: Any) -> list[dict[str, Any]]:
-    """The objects in the list ``value``, if it is one."""
+    """Returns the objects in ``value`` if it is a list, else an empty list."""
     return [each for each in list_of(value) if isinstance(each, dict)]
 
 
 def strings_of(holder: Mapping[str, Any], *names: str) -> dict[str, str]:
-    """Those of the fields ``names`` that are strings, or their beginnings: they are for the record."""
+    """Returns the fields ``names`` that are strings, shortened: they are stored with the image."""
     return {name: beginning(holder[name]) for name in names if isinstance(holder.get(name) or None, str)}
 
 
 def finish_reasons(reply: Mapping[str, Any], choice: Mapping[str, Any]) -> tuple[str, str]:
-    """Why a chat model stopped, in the words of the endpoint and of the provider behind it; empty where not told."""
+    """Returns why a chat model stopped: the endpoint's reason and its provider's, each empty if missing."""
     native = choice.get("native_finish_reason") or reply.get("native_finish_reason") or ""
     reasons = str(choice.get("finish_reason") or ""), str(native)
     return one_line(reasons[0], LONGEST_MESSAGE), one_line(reasons[1], LONGEST_MESSAGE)
 
 
 def stopped_by_policy(reply: Mapping[str, Any], choice: Mapping[str, Any], words: str) -> Failure | None:
-    """The refusal of a ``choice`` that a filter ended, in its own ``words`` if there are any."""
+    """Returns the refusal, with ``words`` if any, if a content filter ended ``choice``; else None."""
     finish, native = finish_reasons(reply, choice)
-    # gateways fold all of Gemini's reasons (NO_IMAGE, IMAGE_OTHER) into content_filter: its own one decides
+    # gateways report all of Gemini's reasons (NO_IMAGE, IMAGE_OTHER) as content_filter: use Gemini's own
     reason = native or finish
     return Failure(Kind.REFUSAL, words or f"finish reason {reason}") if _POLICY.search(reason) else None
 
 
-# The image exists and may have been billed: asking for it again is cheaper than asking for a new one.
+# The image exists and may have been billed: a second download is cheaper than a new image.
 _TRIES = 3
 _MAY_PASS = frozenset({408, 425, 429})
 _MOST_REDIRECTS = 20
 
 
 async def download_image(engine: Engine, link: str) -> EncodedImage | Failure:
-    """The whole image at ``link``, as a reply of the endpoint has it.
+    """Downloads the complete image at ``link``, which comes from a reply of the endpoint.
 
-    A failure is a LOST, or an ITEM where a new image would be no better; TRANSIENT: it is no link. Redirects are
-    followed, to allowed places only; the key is dropped where one leaves the origin.
+    Follows redirects to allowed addresses only. A redirect to another origin does not get the key. Returns a
+    Failure: LOST after failed downloads, ITEM if a new image would fail too, TRANSIENT if ``link`` is no URL.
     """
     import httpx2
 
@@ -143,7 +143,7 @@ async def download_image(engine: Engine, link: str) -> EncodedImage | Failure:
         return Failure(Kind.TRANSIENT, "the reply holds an image URL that is no URL")
     if url.scheme not in ("http", "https"):
         return Failure(Kind.TRANSIENT, f"the reply holds an image URL of scheme '{url.scheme}'")
-    # some gateways guard the files they serve themselves; nobody else may see the key
+    # some gateways require the key for their own files; no other host may get the key
     same_origin = (url.scheme, url.host, url.port) == (base.scheme, base.host, base.port)
     headers = {"Authorization": f"Bearer {engine.endpoint.key}"} if same_origin else {}
 
@@ -151,7 +151,7 @@ async def download_image(engine: Engine, link: str) -> EncodedImage | Failure:
         files = engine.clients.files
         request = files.build_request("GET", url, headers=headers)
         try:
-            for _ in range(_MOST_REDIRECTS):  # by hand: the client would read the body of each, however long
+            for _ in range(_MOST_REDIRECTS):  # not by the client, which would read each body of any length
                 response = await files.send(request, stream=True)
                 try:
                     if response.next_request is None:
@@ -169,7 +169,7 @@ async def download_image(engine: Engine, link: str) -> EncodedImage | Failure:
     while isinstance(result := await in_time(fetch, timeout), Failure) and result.kind is not Kind.ITEM:
         wait = engine.settings.delay(tries, result.retry_after)
         if not result.kind.retried or tries == _TRIES or clock() + wait > until:
-            # the host only: the query of a signed URL is a secret
+            # names only the host: the query of a signed URL is secret
             return Failure(Kind.LOST, f"the image from {url.host} could not be had: {result.text}")
         tries += 1
         await asyncio.sleep(wait)
@@ -190,9 +190,10 @@ async def _image_in(response: httpx2.Response) -> EncodedImage | Failure:
 
 
 class ImageReply(NamedTuple):
-    """An image in a reply: in base64 (perhaps a data URL) until it is ``image``, or the ``url`` it can be had from.
+    """An image in a reply: ``encoded`` (base64 or a data URL), ``image`` after decoding, or a ``url``.
 
-    ``tokens`` are the counts of ``usage``, ``extra`` what the server says it did, ``reported_cost`` (USD) its account.
+    ``tokens`` are the counts of ``usage``. ``extra`` holds the server's statements on the image.
+    ``reported_cost`` is the cost in USD that the server states.
     """
 
     encoded: Any = None
@@ -204,16 +205,16 @@ class ImageReply(NamedTuple):
 
 
 LARGEST_IMAGE = 100 * 2**20
-"""Bytes; 4096² pixels that do not compress take half of it."""
+"""Bytes. An image of 4096² pixels that does not compress has half of it."""
 LARGEST_REPLY = 144 * 2**20
-"""Bytes of a reply that holds an image: the largest one in base64, and some words."""
+"""Bytes of a reply with an image: the largest image in base64, and some text."""
 _DATA_URL = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
-# PNG, JPEG and WebP in base64. A path could begin like a JPEG, but not go on so for long.
+# PNG, JPEG and WebP in base64. A path may begin like a JPEG, but is shorter.
 _BARE_BASE64 = re.compile(r"(?:iVBORw0KGgo|/9j/|UklGR)[A-Za-z0-9+/_\s-]{64}")
 _HTTP = re.compile(r"https?://", re.IGNORECASE)
 _URL_SAFE = str.maketrans("-_", "+/")
-# A refusal is recorded and never sent again, so these patterns look only at the beginning of a text, and they name
-# both the inability and the task. "We" is the operator of the gateway, who speaks about plans and rates.
+# A refusal is final. These patterns are therefore strict: they search only the beginning of a text, and they
+# need both the inability and the task. "We" does not count: operators of gateways use it for plans and rates.
 _SPEECH_BEGINS_WITHIN = 200
 _REFUSAL_SPEECH = re.compile(
     r"(?<![\w/.-])I(?![\w/.-]).{0,30}"
@@ -224,7 +225,7 @@ _REFUSAL_SPEECH = re.compile(
     r"(生成|创建|創建|创作|創作|绘制|繪製|画|畫|制作|製作|编辑|編輯|协助|協助|帮助|幫助|满足|滿足|完成|处理|處理|提供)",
     re.IGNORECASE | re.DOTALL,
 )
-# A model that makes no images at all, or that got none to edit, says so in similar words. That is no content policy.
+# A model that cannot make images, or that got no image to edit, uses similar words. That is no refusal.
 _NOT_CAPABLE = re.compile(
     r"\btext[- ](based|only)\b|\bdirectly\b|\b(upload|attach)|\b(see|find|received?) (an|any|the|your) image|"
     r"\b(create|generate|produce|draw|edit) (images|pictures|photos|visuals)"
@@ -232,21 +233,21 @@ _NOT_CAPABLE = re.compile(
     r"文本模型|文字模型|纯文本|純文本|直接|不具备|不具備|(没有|沒有|未)(看到|收到|生成|绘|繪|画|畫)|上传|上傳",
     re.IGNORECASE,
 )
-_MOST_WORDS = 10**6  # characters of a reply in which a refusal is looked for
-_LEAST_WORDS = 200  # what a short string counts as: it is searched as often as a long one
+_MOST_WORDS = 10**6  # characters of a reply that are searched for a refusal
+_LEAST_WORDS = 200  # least count of a string: each pattern also takes time for a short one
 _PASSES = re.compile(
     r"overload|\b(later|again|quota|capacity|busy|rates?)\b|rate_?limit|"
     r"稍后|稍後|重试|重試|再试|再試|繁忙|超时|超時|限流|频繁|頻繁|额度|額度|余额|餘額|配额|配額|错误|錯誤|异常|異常|故障|失败|失敗",
     re.IGNORECASE,
 )
-# the user's words, the request's settings, and what a model thinks on its way: none is the provider's answer
+# Fields with the user's text, the request's settings or the model's thoughts: no refusal is read from them.
 _NOT_SAID = re.compile(
     r"revised_prompt|prompt|input|instructions|tools|metadata|user|model|reasoning(_content|_details)?"
 )
 
 
 def found_in(value: Any) -> ImageReply | None:
-    """The image in ``value``: a URL or base64, or an object that holds one in one of the ways servers do."""
+    """Returns the image in ``value``: a URL, base64, or an object in one of the formats of servers."""
     if isinstance(value, str):
         return _in_text(value) or (ImageReply(url=value.strip()) if value.strip() else None)
     if not isinstance(value, dict):
@@ -263,26 +264,26 @@ def found_in(value: Any) -> ImageReply | None:
             return found
     image, source = value.get("image"), value.get("source")
     if isinstance(image, str):
-        return _in_text(image)  # may be a state such as "pending", no relative URL
+        return _in_text(image)  # no relative URL here: the text may be a state such as "pending"
     return found_in(image) or (found_in(source) if isinstance(source, dict) else None)
 
 
 def _in_text(text: str) -> ImageReply | None:
-    """The image that ``text`` surely is: a data URL, base64, or a URL with its scheme."""
+    """Returns the image if ``text`` is a data URL, base64, or a URL with a scheme; else None."""
     text = text.strip()
     if _DATA_URL.match(text) or _BARE_BASE64.match(text):
         return ImageReply(encoded=text)
     return ImageReply(url=text) if _HTTP.match(text) else None
 
 
-# Where gateways put the image of an image endpoint. None of these is a name of the request, which some repeat.
+# Fields in which gateways return an image. None is a field of the request, which some gateways repeat.
 _HOLDERS = ("data", "images", "output", "result", "response", "image", "image_urls", "image_base64", "base64")
 _DEEPEST = 4
-_MOST_ENTRIES = 10  # of a list: one image was asked for
+_MOST_ENTRIES = 10  # entries of a list that are searched: one image was requested
 
 
 def found_below(value: Any, depth: int = _DEEPEST) -> ImageReply | None:
-    """The first image in ``value`` or in what it holds under the names ``_HOLDERS``, ``depth`` levels down."""
+    """Returns the first image in ``value``, or in its fields ``_HOLDERS`` up to ``depth`` levels down."""
     if isinstance(value, str):
         return _in_text(value)
     if isinstance(value, list):
@@ -294,18 +295,18 @@ def found_below(value: Any, depth: int = _DEEPEST) -> ImageReply | None:
 
 
 def decoded(encoded: Any) -> EncodedImage | Failure:
-    """The whole image in base64, perhaps as a data URL. Takes CPU time."""
-    import pybase64  # base64 of the standard library holds the interpreter lock for 5 ms an image
+    """Returns the complete image in base64 or a data URL. Takes CPU time."""
+    import pybase64  # the standard library's base64 holds the interpreter lock for 5 ms per image
 
     try:
         head = _DATA_URL.match(encoded)
         payload = encoded[head.end() :] if head else encoded
         if "-" in payload or "_" in payload:
-            # pydantic's base64 (a gateway in Python), whose letters b64decode would silently leave out
+            # URL-safe base64, as pydantic writes it; b64decode would silently skip these characters
             payload = payload.translate(_URL_SAFE)
         try:
-            data = pybase64.b64decode(payload, validate=True)  # in a fifth of the time
-        except binascii.Error:  # perhaps it has line ends
+            data = pybase64.b64decode(payload, validate=True)  # five times as fast as without validate
+        except binascii.Error:  # the text may contain line ends
             data = pybase64.b64decode(payload)
     except (binascii.Error, TypeError, ValueError):
         return Failure(Kind.TRANSIENT, "the image is not base64")
@@ -323,7 +324,7 @@ def _proven(data: bytes) -> EncodedImage | Failure:
 
 
 def refusal_in_words(reply: Any) -> Failure | None:
-    """The refusal among the strings of ``reply``: who answers 200 to one puts its words wherever it likes."""
+    """Returns the refusal in any string of ``reply``: servers put a refusal with status 200 anywhere."""
     left = _MOST_WORDS
     for said in map(beginning, _strings(reply)):
         if _refuses_in_words(said):
@@ -335,7 +336,7 @@ def refusal_in_words(reply: Any) -> Failure | None:
 
 
 def no_image(reply: Mapping[str, Any], words: str = "", because: str = "") -> Failure:
-    """The failure of a ``reply`` without an image that is neither error nor refusal, quoting its ``words``."""
+    """Returns the Failure for a ``reply`` without image, error or refusal; quotes the reply's ``words``."""
     text = "the reply (HTTP 200) holds no image"
     text += f" ({because})" if because else ""
     text += f": {words}" if words else ""
@@ -348,7 +349,7 @@ _MOST_KEYS = 20
 
 
 def _keys(value: Any, path: str = "") -> Iterator[str]:
-    """The path of each value in ``value``; of a list only the first entry is looked at."""
+    """Yields the path of each value in ``value``; of a list only the first entry."""
     if isinstance(value, dict) and value:
         for key, item in value.items():
             name = beginning(key, _LONGEST_NAME)

@@ -1,5 +1,4 @@
-"""The endpoints that a model can be reached through: the pictures of an item as files, what is sent to each, and where
-its reply has the image."""
+"""The wire formats of image models: the files and the body of a request, and the image in the reply."""
 
 from __future__ import annotations
 
@@ -41,18 +40,18 @@ from imageevalkit.requests.replies import (
 from imageevalkit.secrets import one_line
 from imageevalkit.text import to_bytes
 
-# What every image endpoint documents as input; MPO, GIF, TIFF and the like are sent as PNG.
+# The formats that every image endpoint accepts. Others (MPO, GIF, TIFF) are sent as PNG.
 _SENT_AS_THEY_ARE = {
     "PNG": ("png", "image/png"),
     "JPEG": ("jpg", "image/jpeg"),
     "WEBP": ("webp", "image/webp"),
 }
-# lossless at any level; the default one costs four times the time for a tenth of the bytes
+# PNG is lossless at any level. The default level takes four times as long and saves a tenth of the bytes.
 _QUICK = 1
 
 
 class MaskError(ValueError):
-    """What an item gives as its mask cannot be one."""
+    """The mask of an item cannot be used."""
 
 
 class Upload(NamedTuple):
@@ -63,12 +62,12 @@ class Upload(NamedTuple):
     mime_type: str
 
     def data_url(self) -> str:
-        """The file as a ``data:`` URL."""
+        """Returns the file as a ``data:`` URL."""
         return f"data:{self.mime_type};base64,{base64.b64encode(self.data).decode()}"
 
 
 class Inputs(NamedTuple):
-    """What an item shows the model. Of ``mask``, a PNG, the fully transparent area is to be edited."""
+    """The inputs of an item. ``mask`` is a PNG whose fully transparent area is to be edited."""
 
     prompt: str
     images: tuple[Upload, ...] = ()
@@ -76,11 +75,13 @@ class Inputs(NamedTuple):
 
 
 def inputs_of(prompt: str, pictures: Sequence[Image.Image]) -> Inputs:
-    """Encode ``pictures``; one whose ``info["role"]`` is "mask" is the mask. Takes CPU time. Raises MaskError.
+    """Encodes ``pictures``. A picture whose ``info["role"]`` is "mask" is the mask. Takes CPU time.
 
-    A picture of an untouched PNG, JPEG or WebP file is sent as the bytes of that file, unless servers could
-    see in it another picture than the RGB pixels that local models are shown (alpha, rotation, frames);
-    anything else becomes an RGB PNG, alpha dropped as for local models.
+    The bytes of an unchanged PNG, JPEG or WebP file are sent as they are, if every server decodes them to the
+    RGB pixels that local models get (no alpha, rotation or frames). Any other picture becomes an RGB PNG
+    without alpha, as for local models.
+
+    Raises MaskError: there is more than one mask, or the mask is unusable.
     """
     masks = [picture for picture in pictures if picture.info.get("role") == "mask"]
     images = [picture for picture in pictures if picture.info.get("role") != "mask"]
@@ -109,8 +110,8 @@ def _mask(mask: Image.Image, images: Sequence[Image.Image]) -> Upload:
 
 
 def _file_bytes(image: Image.Image) -> bytes | None:
-    """The bytes of the file behind ``image``, or None where its pixels may have been changed since."""
-    # Pillow tells by `tile` for PNG and JPEG only: a WebP has none before it is loaded either
+    """Returns the bytes of the image's file, or None if the pixels may have changed since."""
+    # not by `tile`, which a WebP lacks before loading, too
     loaded = getattr(image, "_im", image) is not None
     file = getattr(image, "filename", "")
     if loaded or not file:
@@ -118,7 +119,7 @@ def _file_bytes(image: Image.Image) -> bytes | None:
     try:
         return when_one_is_free(Path(file).read_bytes)
     except OSError:
-        return None  # it has gone, but Pillow may hold it open
+        return None  # the file was deleted, but Pillow may hold it open
 
 
 def _png(image: Image.Image, mode: str) -> bytes:
@@ -128,7 +129,11 @@ def _png(image: Image.Image, mode: str) -> bytes:
 
 
 class Route(ABC):
-    """One wire format. A user's None takes back one of ``defaults``; ``reserved``: what is not given, and why."""
+    """One wire format.
+
+    A user removes one of ``defaults`` with None. ``reserved`` maps parameters that a user cannot set to the
+    reason.
+    """
 
     name: ClassVar[str]
     path: ClassVar[str]
@@ -140,16 +145,16 @@ class Route(ABC):
     def prepare(
         self, model_id: str, inputs: Inputs, parameters: Mapping[str, Any], batched: bool = False
     ) -> Request:
-        """The request, which may be sent again and again, or go in a batch. Takes CPU time with images."""
+        """Returns the request, which may be sent several times or in a batch. Takes CPU time with images."""
         body = json.dumps(self.body(model_id, inputs, parameters), separators=(",", ":")).encode()
         return Request(self.path, (body,))
 
     @abstractmethod
     def body(self, model_id: str, inputs: Inputs, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """The JSON body of a request."""
+        """Returns the JSON body of a request."""
 
     def read(self, content: bytes) -> ImageReply | Failure:
-        """Parse the body of a 200 and prove its image whole. Takes CPU time: call it off the event loop."""
+        """Returns the checked image (or its URL) in the body of a 200, or a Failure. Takes CPU time."""
         return read_json(content, self._read)
 
     def _read(self, reply: Mapping[str, Any]) -> ImageReply | Failure:
@@ -157,29 +162,29 @@ class Route(ABC):
         if isinstance(found, ImageReply) and found.url is None:
             image = decoded(found.encoded)
             found = image if isinstance(image, Failure) else found._replace(image=image, encoded=None)
-        # /responses counts its tools beside the model
+        # /responses reports the usage of its tools separately
         tokens = tokens_of(reply.get("usage")) | tokens_of(reply.get("tool_usage"), "tool_usage.")
-        # a refusal has its price too
+        # a Failure, too: a refusal is billed
         return found._replace(tokens=tokens, reported_cost=reported_cost(reply.get("usage")))
 
     @abstractmethod
     def image_in(self, reply: Mapping[str, Any]) -> ImageReply | Failure:
-        """The image in the parsed ``reply`` of a 200, or what the reply means without one."""
+        """Returns the image in the parsed ``reply`` of a 200, or the Failure that the reply means."""
 
 
 class Content(NamedTuple):
-    """The images in their order, and the words around them."""
+    """The images of a message in their order, and its text without them."""
 
     images: list[ImageReply]
     words: str
 
 
-# Fewer than 64 characters hold no image: a prompt about data URLs is quoted. No pattern has anything after
-# the base64 that could fail, which would walk back through megabytes; and none looks beyond where another could begin,
-# which would walk through them again and again.
+# At least 64 characters: fewer contain no image, and a quoted prompt may mention data URLs. No pattern can
+# fail after the base64, which would backtrack through megabytes. No pattern reads past the start of another,
+# which would scan them repeatedly.
 _LETTER = r"[A-Za-z0-9+/_-]"
-# Base64 may come in lines of 64 characters or more. Only the last line is shorter: it must be whole base64 up to its
-# end, because words may follow the image.
+# Base64 may have line breaks after 64 or more characters. A shorter last line must be complete base64 up to
+# its end, because words may follow the image.
 _BASE64 = (
     rf"{_LETTER}{{64,}}(?:\r?\n[ \t]*{_LETTER}{{64,}})*"
     rf"(?:={{1,2}}|\r?\n[ \t]*(?:{_LETTER}{{4}}){{0,15}}{_LETTER}{{2}}(?:==|{_LETTER}=|{_LETTER}{{2}})"
@@ -192,7 +197,7 @@ _IMAGE = re.compile(
     rf"(?:{_MARKDOWN}|{_HTML}|<)?({_DATA_URL})(?:[\"'][^<>]{{0,500}}>|>?\)?)"
     rf"|{_MARKDOWN}(https?://[^\s)>]+)>?(?:\s+\"[^\"\n]{{0,300}}\")?\)?"
     rf"|{_HTML}(https?://[^\s\"'<>]+)[^<>]{{0,500}}>?"
-    # a plain URL only where it has a line of its own: in a sentence it is a source or a policy
+    # a plain URL must have its own line: in a sentence it is a source or a policy
     r"|^[ \t]*(?:\[[^\]\n]{0,500}\]\()?(https?://[^\s)]+)\)?[ \t]*$",
     re.MULTILINE,
 )
@@ -201,7 +206,7 @@ _NOTHING_BUT_A_URL = re.compile(r"\s*(https?://\S+)\s*")
 
 
 def read_content(content: Any) -> Content:
-    """Take ``content`` apart. Text parts may hold images too: gateways put them there as Markdown."""
+    """Splits ``content`` into images and text. Gateways put images into text as Markdown, too."""
     images: list[ImageReply] = []
     words: list[str] = []
     for part in content if isinstance(content, list) else [content]:
@@ -214,7 +219,7 @@ def read_content(content: Any) -> Content:
 
 
 def _take_apart(text: str, images: list[ImageReply]) -> Iterator[str]:
-    """The words of ``text``; its images are added to ``images``. One pass: it may be megabytes long."""
+    """Yields the words of ``text`` and adds its images to ``images``. One pass: it may have megabytes."""
     if alone := _NOTHING_BUT_A_URL.fullmatch(text):
         images.append(ImageReply(url=alone[1]))
         return
@@ -222,7 +227,7 @@ def _take_apart(text: str, images: list[ImageReply]) -> Iterator[str]:
     while match := _IMAGE.search(text, looked_at):
         data_url, in_markdown, in_html, on_its_own = match.groups()
         if on_its_own and not _OF_AN_IMAGE.search(on_its_own):
-            looked_at = match.start() + 1  # the pattern of a line of its own begins no second time in it
+            looked_at = match.start() + 1  # this line cannot match a second time
             continue
         url = html.unescape(in_html) if in_html else in_markdown or on_its_own
         images.append(ImageReply(encoded=data_url) if data_url else ImageReply(url=url))
@@ -232,7 +237,7 @@ def _take_apart(text: str, images: list[ImageReply]) -> Iterator[str]:
 
 
 def form(path: str, fields: Mapping[str, Any], files: Sequence[tuple[str, Upload]]) -> Request:
-    """The request that posts ``fields`` and ``files`` (names may repeat) to ``path``."""
+    """Returns the multipart request that posts ``fields`` and ``files`` (names may repeat) to ``path``."""
     import httpx2
 
     data: dict[str, list[bytes]] = {}
@@ -266,7 +271,7 @@ _SAID_ABOUT_REPLY = ("model", "size", "quality", "background", "output_format", 
 
 
 class Images(Route):
-    """OpenAI's image API, and what servers of open models offer under its name."""
+    """OpenAI's image API and the compatible APIs of open-model servers."""
 
     name = "images"
     path = "/images/generations"
@@ -279,13 +284,13 @@ class Images(Route):
     ) -> Request:
         if not inputs.images:
             return super().prepare(model_id, inputs, parameters)
-        if batched:  # a line is JSON, in which the pictures have other names than in a form
+        if batched:  # the lines of a batch are JSON, with other field names than a form
             body = self.body(model_id, inputs, parameters)
             body["images"] = [{"image_url": image.data_url()} for image in inputs.images]
             if inputs.mask:
                 body["mask"] = {"image_url": inputs.mask.data_url()}
             return Request(_EDITS, (json.dumps(body, separators=(",", ":")).encode(),))
-        # one image goes as `image`, several as `image[]`: servers other than OpenAI's know only these
+        # one image as `image`, several as `image[]`: servers other than OpenAI's accept only these names
         name = "image" if len(inputs.images) == 1 else "image[]"
         files = [(name, upload) for upload in inputs.images]
         if inputs.mask:
@@ -297,25 +302,25 @@ class Images(Route):
         if found := found_in(entry):
             extra = strings_of(reply, *_SAID_ABOUT_REPLY) | strings_of(entry, "revised_prompt")
             return found._replace(extra=extra)
-        # an error may come with the images that were sent
+        # check errors first: an error reply may repeat the input images
         return failure_in(reply, entry) or found_below(reply) or refusal_in_words(reply) or no_image(reply)
 
 
-_MOST_CHOICES = 100  # that are looked at: one was asked for
+_MOST_CHOICES = 100  # choices that are searched: one was requested
 
 
 class Chat(Route):
-    """Images in ``message.images`` (OpenRouter, LiteLLM, Vercel), in ``content`` as Markdown, data URL or URL
-    (new-api), or among its parts.
+    """Chat completions with the image in one of three places.
 
-    Of several images the last one is the result: the earlier ones are drafts of a model that thinks
-    (https://ai.google.dev/gemini-api/docs/image-generation#thinking-process).
+    Images are in ``message.images`` (OpenRouter, LiteLLM, Vercel), in ``content`` as Markdown, data URL or
+    URL (new-api), or among its parts. Of several images the last one is the result. The earlier ones are
+    drafts of a model that thinks (https://ai.google.dev/gemini-api/docs/image-generation#thinking-process).
     """
 
     name = "chat"
     path = "/chat/completions"
     takes_mask = False
-    # OpenRouter, LiteLLM and Vercel want it, new-api ignores it; modalities=null where a server rejects it
+    # OpenRouter, LiteLLM and Vercel need it, new-api ignores it. If a server rejects it: modalities=null.
     defaults = MappingProxyType({"modalities": ["image", "text"]})
 
     def body(self, model_id: str, inputs: Inputs, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -333,7 +338,7 @@ class Chat(Route):
             for message in messages
             for name in ("content", "multi_mod_content")
         ]
-        # the same words may stand in both places
+        # both fields may contain the same words
         words = one_line(" ".join(dict.fromkeys(c.words for c in contents if c.words)), LONGEST_MESSAGE)
         listed = [list_of(message.get("images")) or [message.get("image")] for message in messages]
         in_fields = [[found for value in values if (found := found_in(value))] for values in listed]
@@ -343,7 +348,7 @@ class Chat(Route):
                 return images[-1]._replace(extra=extra)
         if failure := failure_in(reply, *choices, *messages):
             return failure
-        # a gateway may answer a chat in the shape of the image API
+        # some gateways return the format of the image API for a chat request
         if found := found_below(reply):
             return found._replace(extra=extra)
         return (
@@ -367,7 +372,7 @@ _SAID_ABOUT_IMAGE = ("revised_prompt", "size", "quality", "background", "output_
 
 
 class Responses(Route):
-    """A text model of OpenAI's that is made to call its image tool; ``image_model`` names the tool's model."""
+    """An OpenAI text model that must call its image tool; ``image_model`` names the tool's model."""
 
     name = "responses"
     path = "/responses"
@@ -419,7 +424,7 @@ _ROUTES: dict[str, Route] = {route.name: route for route in (Images(), Chat(), R
 
 
 def of(name: Any) -> Route:
-    """The route of that ``name``. Raises UserError: there is none."""
+    """Returns the route with that ``name``. Raises UserError: there is no such route."""
     if isinstance(name, str) and name in _ROUTES:
         return _ROUTES[name]
     hint = suggest(str(name), _ROUTES)

@@ -1,4 +1,4 @@
-"""What a user may set of the requests to an endpoint, for image models and judges alike."""
+"""The user's settings for requests to an endpoint, for image models and judges."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from imageevalkit.requests.failures import LONGEST_WAIT
 
 _LONGEST_BACKOFF = 60.0
 _MOST_DOUBLINGS = 16
-# its own generator: a model's seed must not depend on how often a server failed, nor the other way round
+# A separate generator: else a model's random numbers would depend on the number of failed requests.
 _jitter = random.Random()
 
 
 def positive(name: str, value: Any, whole: bool = False) -> float:
-    """``value`` of the setting ``name``. Raises UserError: it is no finite (``whole``) number above 0."""
+    """Returns ``value`` of the setting ``name``. Raises UserError: not a finite (``whole``) number > 0."""
     kinds = (int,) if whole else (int, float)
     if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < float("inf"):
         raise UserError(f"{name} must be a positive {'whole ' * whole}number, not {value!r}")
@@ -25,7 +25,7 @@ def positive(name: str, value: Any, whole: bool = False) -> float:
 
 
 def check_numbers(settings: Any) -> None:
-    """Raises UserError: one of the numbers in a dataclass of settings is not above 0, or ``gpus`` is below."""
+    """Checks the numbers in a settings dataclass. Raises UserError: one is not > 0 (``gpus``: < 0)."""
     for each in fields(settings):
         value, kind = getattr(settings, each.name), str(each.type).removesuffix(" | None")
         if value is None or kind not in ("int", "float"):
@@ -38,15 +38,15 @@ def check_numbers(settings: Any) -> None:
 
 @dataclass(frozen=True)
 class RequestSettings:
-    """What a user may set of a model or judge behind an API. Raises UserError for a malformed value.
+    """Settings of a model or judge behind an API. Raises UserError: a value is malformed.
 
-    ``timeout`` (seconds) bounds one request, its reply included, ``max_outage`` (seconds) how long the endpoint may
-    be down, ``max_elapsed`` (seconds) the requests of one item and the waits between; ``backoff`` (seconds) is the
-    longest first wait. What says nothing about the item counts neither there nor as one of its ``max_attempts``:
-    rate limits of the account, failures during an outage, waiting for a slot. ``base_url`` and ``api_key_env`` name
-    another endpoint than the environment does. ``price`` is the user's word (see :mod:`imageevalkit.requests.prices`).
-    ``extra_body``: request parameters, None taking one back. ``azure_endpoint``, ``azure_deployment`` (None: called as
-    the model) and ``api_version`` are those of Azure OpenAI. ``client``: what sends the requests; None: as is best.
+    Times are in seconds. ``timeout`` bounds one request including its reply; ``max_outage`` bounds an outage
+    of the endpoint. ``max_elapsed`` and ``max_attempts`` bound the requests of one item, with the waits
+    between them. Rate limits of the account, failures during an outage and waits for a slot do not count.
+    ``backoff`` is the longest first wait. ``base_url`` and ``api_key_env`` replace the environment's endpoint
+    and key. ``price``: see :mod:`imageevalkit.requests.prices`. ``extra_body`` holds request parameters; None
+    removes a parameter. ``azure_endpoint``, ``azure_deployment`` (None: the model's name) and ``api_version``
+    are for Azure OpenAI. ``client`` names the HTTP client; None selects it automatically.
     """
 
     timeout: float = 300.0
@@ -71,11 +71,11 @@ class RequestSettings:
             raise UserError(f"extra_body must be an object of request parameters, not {self.extra_body!r}")
 
     def delay(self, failures: int, asked: float | None, limited: bool = False) -> float:
-        """Seconds to wait after that many failures (429s, where ``limited``): never less than ``asked`` (capped).
+        """Returns the seconds to wait after ``failures`` failures: ``asked`` (capped) plus a random time.
 
-        Full jitter: uniform in [0, min(cap, backoff · 2^(failures-1))]
-        (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/); the limiter sees to it that those
-        who were told when do not come back at once.
+        The random time has full jitter: it is uniform in [0, min(cap, backoff · 2^(failures-1))]
+        (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/). If ``limited`` (429) and
+        the server asked for a wait, it is at most 0.1 s: the limiter spreads these requests.
         """
         ceiling = min(_LONGEST_BACKOFF, self.backoff * 2 ** min(max(failures, 1) - 1, _MOST_DOUBLINGS))
         if limited and asked:

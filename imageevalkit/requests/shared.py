@@ -1,7 +1,8 @@
-"""What the processes of a run share of its bounds, in small files of the run folder: slots, the next start, money.
+"""Shares the limits of a run among its processes, through small files: slots, next start, budget.
 
-Who holds what is a lock on one byte, which the kernel drops with its process, however that ends. These locks belong to
-the process, and closing any descriptor of their file would drop them all: each process opens it once.
+A process holds a slot by a lock on one byte. The kernel releases the lock when the process ends, even if it
+is killed. The locks belong to the process. Closing any descriptor of the file would release all of them, so
+each process opens the file only once.
 """
 
 from __future__ import annotations
@@ -24,42 +25,42 @@ from imageevalkit.secrets import one_line
 
 T = TypeVar("T")
 
-_MEMBERS = 1 << 20  # the first of the bytes that stand for processes
+_MEMBERS = 1 << 20  # first of the bytes that represent processes
 _MOST_MEMBERS = 512
 _PLACES = range(_MEMBERS, _MEMBERS + _MOST_MEMBERS)
 _MUTEX = 1 << 30
 _AMOUNT = struct.Struct("<d")
-# struct flock of fcntl(2), and where its type, whence, start, length and process are in that of macOS
+# struct flock of fcntl(2): type, whence, start, length, process. macOS has them in another order.
 _FLOCK, _ORDER = struct.Struct("hhqqi4x"), (0, 1, 2, 3, 4)
 if sys.platform == "darwin":
     _FLOCK, _ORDER = struct.Struct("qqihh"), (2, 3, 4, 0, 1)
 LOOK_AGAIN = 0.05
-"""Seconds until a slot of another process may be free."""
-_SKEW = 60.0  # seconds that a process may have slept since it looked at the clock
-_COUNTED_FOR = 0.1  # seconds; who else waits is counted anew after that
+"""Seconds between two attempts to get a slot that another process holds."""
+_SKEW = 60.0  # seconds that a process may sleep between reading the clock and using the time
+_COUNTED_FOR = 0.1  # seconds between two counts of the other waiting processes
 
 
 class SharedFile:
-    """A file at ``path`` with locks on its bytes and amounts in its content. Raises UserError: no locks are there."""
+    """A file at ``path`` with byte locks, and with numbers as content. Raises UserError: no locks there."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path, self._fd, self._threads = path, open_lock(path), threading.Lock()
 
     def take(self, byte: int, wait: bool = False) -> bool:
-        """Lock ``byte``; whether no other process has it."""
+        """Locks ``byte``. Returns False if another process holds it."""
         return take_byte(self._fd, self._path, byte, wait)
 
     def drop(self, byte: int) -> None:
-        """Give it back."""
+        """Unlocks ``byte``."""
         fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, byte)
 
     def close(self) -> None:
-        """Give all back."""
+        """Closes the file, which releases all locks of this process."""
         os.close(self._fd)
 
     def gaps(self, first: int, stop: int) -> Iterator[range]:
-        """The bytes from ``first`` to ``stop`` (exclusive) that other processes have not, in order."""
+        """Yields, in order, the ranges in [``first``, ``stop``) that no other process has locked."""
         if first >= stop:
             return
         parts = (fcntl.F_WRLCK, os.SEEK_SET, first, stop - first, 0)
@@ -67,17 +68,17 @@ class SharedFile:
         found = dict(zip(_ORDER, _FLOCK.unpack(answer), strict=True))
         if found[0] == fcntl.F_UNLCK:
             yield range(first, stop)
-        else:  # one of their locks, not always the lowest
+        else:  # the kernel reports one lock, not always the lowest
             yield from self.gaps(first, found[2])
             yield from self.gaps(found[2] + found[3], stop)
 
     def count(self, first: int, stop: int) -> int:
-        """How many of these other processes have."""
+        """Returns the number of bytes in [``first``, ``stop``) that other processes have locked."""
         return stop - first - sum(map(len, self.gaps(first, stop)))
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Nobody else is in such a block: no thread, no process."""
+        """Lets one thread of one process at a time into the block; all others wait."""
         with self._threads:
             self.take(_MUTEX, wait=True)
             try:
@@ -86,28 +87,29 @@ class SharedFile:
                 self.drop(_MUTEX)
 
     def amounts(self) -> list[float]:
-        """All numbers in it."""
+        """Returns all numbers in the file."""
         data = os.pread(self._fd, _AMOUNT.size * (_MOST_MEMBERS + 1), 0)
         return [amount for (amount,) in _AMOUNT.iter_unpack(data[: len(data) // _AMOUNT.size * _AMOUNT.size])]
 
     def write(self, place: int, amount: float) -> None:
-        """Put a number into it."""
+        """Writes ``amount`` as the number at index ``place``."""
         os.pwrite(self._fd, _AMOUNT.pack(amount), place * _AMOUNT.size)
 
 
 class Slots:
-    """The requests that a run may have in flight at one endpoint, and when the next may start.
+    """The slots of a run for requests to one endpoint, and the time of the next start.
 
-    Where several processes want more than there is, each has its share: who has more starts none until then. A slot is
-    kept for the next request as long as one waits: on a disk of the network each lock is a round trip. Where the file
-    fails, this process goes on by itself.
+    If several processes want more slots than exist, each may use an equal share. A process above its share
+    starts no request until it is below. A process keeps a slot for its next waiting request, because on a
+    network file system each lock costs a round trip. If the file fails, each process continues without shared
+    limits.
     """
 
     def __init__(self, path: Path) -> None:
         self._path, self._threads = path, threading.Lock()
         self._file: SharedFile | None = SharedFile(path)
         self._ours: list[int] = []
-        self._idle: list[int] = []  # ours too
+        self._idle: list[int] = []  # locked by this process, but not in use
         self._wants: int | None = None
         self._others, self._counted, self._look_next = 0, float("-inf"), float("-inf")
 
@@ -125,7 +127,7 @@ class Slots:
                 self._file = None
 
     def take(self, now: float, ceiling: int) -> float:
-        """Take one of ``ceiling`` slots: 0, or the seconds until there may be one. ``now`` is of ``time.monotonic``."""
+        """Takes one of ``ceiling`` slots at ``now`` (monotonic). Returns 0, or the seconds until a retry."""
         with self._working() as file:
             if file:
                 return 0.0 if self._takes(file, now, ceiling) else LOOK_AGAIN
@@ -150,13 +152,13 @@ class Slots:
         return False
 
     def give(self) -> None:
-        """One request is over."""
+        """Ends the use of one slot. The process keeps the slot for its next request."""
         with self._threads:
             if self._file:
                 self._idle.append(self._ours.pop())
 
     def content(self) -> None:
-        """Nothing waits for a slot."""
+        """Releases the unused slots of this process: none of its requests waits for a slot."""
         with self._working() as file:
             if file:
                 while self._idle:
@@ -166,33 +168,33 @@ class Slots:
                     self._wants = None
 
     def start(self, now: float, gap: float) -> float:
-        """Start a request, ``gap`` seconds after the one before it: 0, or the seconds that it must wait."""
+        """Reserves a start ``gap`` seconds after the previous one. Returns 0, or the seconds to wait."""
         with self._working() as file:
             if file:
                 with file.exclusive():
                     after = next(iter(file.amounts()), 0.0)
-                    if now < after <= now + gap + _SKEW:  # else it is of another boot
+                    if now < after <= now + gap + _SKEW:  # else the time is from before a reboot
                         return after - now
                     file.write(0, now + gap)
         return 0.0
 
 
 class Account:
-    """What was spent, and what is ``held`` for requests in flight, in USD."""
+    """The sums of a budget in USD: ``spent``, and ``held`` for requests in flight."""
 
     def __init__(self) -> None:
         self.spent = self.held = 0.0
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
-        """What it says is true in this block, and may be changed there."""
+        """Opens the account. Inside the block both sums are current and may be changed."""
         yield
 
 
 class SharedAccount(Account):
-    """That of all processes of a run.
+    """The account of all processes of a run.
 
-    What one held when it was killed counts as spent: its requests were sent, and may be billed.
+    The amount that a killed process held counts as spent: its requests were sent and may be billed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -218,7 +220,11 @@ class SharedAccount(Account):
                 self._mine = mine
 
     def _amounts(self, nobody: int | None = None) -> list[float]:
-        """Spent, and what each process holds; of the dead (``nobody`` too) that is spent."""
+        """Returns the spent amount and the amount that each process holds.
+
+        The amounts of dead processes become spent, and so does that of an earlier process at place
+        ``nobody``.
+        """
         spent, *held = self._file.amounts() or [0.0]
         for n, amount in enumerate(held):
             dead = (
@@ -242,6 +248,6 @@ def _made(kind: Callable[[Path], T], path: Path, process: int) -> T:
 
 
 def shared(kind: Callable[[Path], T], path: Path) -> T:
-    """The :class:`Slots`, or the :class:`SharedAccount`, of this process at ``path``: the same always."""
+    """Returns the :class:`Slots` or :class:`SharedAccount` at ``path``: one object per process."""
     with _opening:
         return _made(kind, path.absolute(), os.getpid())

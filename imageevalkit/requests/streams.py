@@ -1,4 +1,4 @@
-"""Replies that come as server-sent events although no stream was asked for: some gateways stream every reply."""
+"""Reads replies that come as server-sent events: some gateways stream even if no stream was requested."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _events(content: bytes) -> Iterator[bytes]:
 
 
 class _Joined:
-    """One reply out of events. Pieces are joined once at the end: an image may come in thousands of them."""
+    """Builds one reply from events. Joins the pieces only at the end: an image may have thousands."""
 
     def __init__(self) -> None:
         self._fields: dict[str, Any] = {}
@@ -62,11 +62,11 @@ class _Joined:
 
     @property
     def is_ended(self) -> bool:
-        """True if no choice misses its end. A stream without choices shows a missing end by its content."""
+        """True if every choice has ended. A stream without choices shows a missing end by its content."""
         return all(choice.is_ended for choice in self._choices.values())
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Add an event of chat completions, of responses or of the image API."""
+        """Adds an event of the chat completions, responses or image API."""
         if str(event.get("type")).endswith("partial_image"):
             return  # a draft of the image
         if isinstance(event.get("response"), dict):
@@ -80,7 +80,7 @@ class _Joined:
         self._fields.update({k: v for k, v in event.items() if k != "choices" and v is not None})
 
     def whole(self) -> dict[str, Any]:
-        """The reply as it would be without streaming."""
+        """Returns the reply as it would be without streaming."""
         if not self._choices:
             return self._fields
         return {**self._fields, "choices": [self._choices[index].whole() for index in sorted(self._choices)]}

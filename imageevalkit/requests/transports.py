@@ -21,7 +21,7 @@ def _origin(request: httpx2.Request) -> Origin:
 
 
 def _proxy_for(request: httpx2.Request) -> str | None:
-    """The proxy for ``request``. Raises ProxyError: it cannot be used."""
+    """Returns the proxy for ``request``. Raises ProxyError: the proxy cannot be used."""
     url = str(request.url)
     try:
         check_proxy(url)
@@ -31,7 +31,7 @@ def _proxy_for(request: httpx2.Request) -> str | None:
 
 
 class Transport(httpx2.BaseTransport):
-    """``options`` are those of :class:`httpx2.HTTPTransport`."""
+    """Selects the proxy for each origin. ``options`` are those of :class:`httpx2.HTTPTransport`."""
 
     def __init__(self, **options: Any) -> None:
         self._options = options
@@ -53,7 +53,7 @@ class Transport(httpx2.BaseTransport):
 
 
 class AsyncTransport(httpx2.AsyncBaseTransport):
-    """``options`` are those of :class:`httpx2.AsyncHTTPTransport`."""
+    """Async :class:`Transport`. ``options`` are those of :class:`httpx2.AsyncHTTPTransport`."""
 
     def __init__(self, **options: Any) -> None:
         self._options = options
