@@ -417,7 +417,7 @@ class Supply:
         return count
 
     def mapped(self, config: Config, variable: str, name: str, who: str) -> int | None:
-        """Return the entry for ``name`` in a map of config.sh; None if it has none. Raises as :meth:`wanted`."""
+        """Return the entry for ``name`` in a map of config.sh, or None. Raises like :meth:`wanted`."""
         count, where = config.map(variable).get(name, "").strip(), f"{variable}['{name}'] in config.sh"
         if not count:
             return None
