@@ -228,7 +228,7 @@ class BenchmarkChoice:
         return [one.name for one in known if one.metadata.get(mark) and one.name in self.settings]
 
     def check_dataset_class(self) -> None:
-        """Raise CellFailure if a foreign dataset of the infer/ folder has no class of its name."""
+        """Raise CellFailure if the file of a foreign dataset below infer/ is missing or lacks its class."""
         if setting := None if self.benchmark else registry.foreign_dataset(self.name):
             where = f"benchmark '{self.name}': DATASET_SETTINGS['{self.name}']"
             check_class(setting.module, setting.class_name, where, DATASETS)

@@ -155,7 +155,7 @@ class FoundJob(NamedTuple):
 class Found:
     """The jobs and locks that a run starts with.
 
-    ``jobs`` are jobs of earlier runs that do the same as a job of this run, by the name of the latter.
+    ``jobs`` maps names of this run's jobs to queued jobs of earlier runs that do the same.
     ``locks`` are open files by cell; they keep other launchers from the cells until this launcher ends.
     """
 
@@ -445,7 +445,7 @@ class _Run:
             taken += job.gpus_at_most
 
     def _no_room(self) -> str:
-        """Return why no job can be submitted now: a limit in config.sh, or a full queue; empty if one can."""
+        """Return why no job can be submitted now: a limit in config.sh or a full queue; "" if one can."""
         if self._unsure:
             return "to see which jobs Slurm has"
         if self._cluster.max_jobs is not None and len(self._active) >= self._cluster.max_jobs:

@@ -50,7 +50,7 @@ class Config:
 
 
 def read_config(fd: int) -> Config:
-    """Read the output of eval.sh's ``dump_config`` from ``fd``. Print a note if config.local.sh exposes a key.
+    """Read the output of eval.sh's ``dump_config`` from ``fd``. Print a note if config.local.sh shows a key.
 
     Raises UserError: the dump is cut short, or the process may open too few files.
     """

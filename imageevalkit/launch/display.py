@@ -106,7 +106,7 @@ class Display:
         self._shown: dict[object, tuple[float, object]] = {}
 
     def job_started(self, job: Job, attempt: int, gpus: str = "") -> None:
-        """Show the start of ``job`` on ``gpus``, if it is the first ``attempt``: others have "retry" lines."""
+        """Show the start of ``job`` on ``gpus``, if it is the first ``attempt``; others have a line."""
         if attempt == 1:
             on = f" on {gpus}" if gpus else ""
             self.tell("started", f"{job.name}{on}, log {short_path(job.logs[0])}")

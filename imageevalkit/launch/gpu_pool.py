@@ -264,7 +264,7 @@ class Offer:
         return self._found[0]
 
     def _extend(self, lease: Lease) -> bool:
-        """Add the GPUs of one replica to ``lease``. Return False if too few are free, or it has its most."""
+        """Add the GPUs of one replica to ``lease``. Return False if too few are free or it is full."""
         free = self._free()
         taken = fitting(free, lease.unit)[: lease.unit]
         if len(taken) < lease.unit or len(lease.gpus) + lease.unit > lease.most:

@@ -387,7 +387,7 @@ def _meant(name: str, devices: Sequence[Device]) -> tuple[Device | None, list[Gp
 
 @functools.cache
 def visible() -> list[Gpu]:
-    """Return the GPUs that this run may use. Call it only if a job wants one: a login node may fail here."""
+    """Return the GPUs that this run may use. Call it only if a job wants one: it may fail on a login node."""
     return visible_gpus()
 
 

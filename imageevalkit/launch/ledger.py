@@ -257,7 +257,7 @@ class Ledger:
         if how == "SIGKILL" and not stopped_by:  # in a stopped run the guard sends SIGKILL after SIGTERM
             how = "SIGKILL (out of memory?)"
         log = log_of(job)
-        # if several models share a process, its last line is about an unknown one of them
+        # if several models share a process, nobody knows which of them its last line is about
         shared = len({cell_of(cell).model for cell in job.cells}) > 1
         said = "" if status is None or shared else last_line(log)
         told = (problem or how) + (f": {said}" if said else "")
