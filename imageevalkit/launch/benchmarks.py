@@ -1,4 +1,4 @@
-"""The benchmarks, judges and the prompt rewriter of a run as the user chose them: settings, and what they take."""
+"""The benchmarks, judges and the prompt rewriter that the user chose: their settings and requirements."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from imageevalkit.rewriting.rewriter import Rewriter
 from imageevalkit.text import some
 
 _ENCODERS = "oneig"
-"""The environment of image encoders where EVAL_ENV_MAP does not say."""
+"""The environment of image encoders if EVAL_ENV_MAP names none."""
 
 
 class ConfiguredJudge(NamedTuple):
-    """A judge with the user's settings of it, ``kwargs``, over those of its entry in the registry."""
+    """A judge. ``kwargs`` are the user's settings over the settings of its entry in the registry."""
 
     choice: JudgeChoice
     kwargs: Mapping[str, Any]
 
     @property
     def backend(self) -> str:
-        """What runs it: openai, transformers or vllm."""
+        """The backend that runs the judge: openai, transformers or vllm."""
         return self.choice.setting.backend
 
     @property
     def model_path(self) -> str:
-        """The id an API knows, a hub id, or a local folder."""
+        """The model id of an API, a hub id, or a local folder."""
         return self.choice.setting.model_path
 
     @property
     def runs_elsewhere(self) -> bool:
-        """Whether it is only asked, at an API or a server that runs already."""
+        """True if the judge is behind an API or on a server that already runs."""
         return self.backend == "openai" or bool(self.backend == "vllm" and self.kwargs.get("base_url"))
 
     def endpoint(self, needs_key: bool = True) -> Endpoint:
@@ -58,22 +58,22 @@ class ConfiguredJudge(NamedTuple):
 
     @property
     def weights(self) -> list[Needed]:
-        """Those that it takes on this machine; none where it runs elsewhere."""
+        """The weights of the judge on this machine; empty if it runs elsewhere."""
         if self.runs_elsewhere:
             return []
         return [weights_at(self.model_path, self.kwargs.get("revision"))]
 
     def environment(self, config: Config) -> str:
-        """The environment in which it runs on this machine: its own setting, else that of its backend."""
+        """Return the environment of the judge on this machine: its own setting, else that of its backend."""
         own = self.kwargs.get("environment")
         named = config.map("EVAL_ENV_MAP").get(self.backend, self.backend)
         return str(named if own is None else own)
 
 
 def chosen_rewriter(config: Config, name: str, given: Mapping[str, Any]) -> Rewriter:
-    """The rewriter ``name``: settings ``given`` over REWRITER_KWARGS_MAP.
+    """Return the rewriter ``name`` with the settings ``given`` over REWRITER_KWARGS_MAP.
 
-    Raises UserError: there is none, or the settings are not its own.
+    Raises UserError: there is no such rewriter, or a setting is unknown or invalid.
     """
     texts = config.map("REWRITER_KWARGS_MAP")
     cls: type[Rewriter] = registry.rewriter_class(name)
@@ -84,11 +84,11 @@ def chosen_rewriter(config: Config, name: str, given: Mapping[str, Any]) -> Rewr
 
 @dataclass(frozen=True)
 class BenchmarkChoice:
-    """A benchmark with the settings and the judge of a run.
+    """A benchmark with its settings and its judge in this run.
 
-    ``benchmark`` is None for a foreign one, of which nothing else is known. ``settings`` are those that the user gave,
-    checked, as JSON values. ``asked`` is the full name of the judge or the name of the reader of text; empty where
-    neither is asked. ``judge`` is that judge.
+    ``benchmark`` is None for a foreign benchmark, which has no class here. ``settings`` are the user's
+    settings, checked, as JSON values. ``asked`` is the full name of the judge or the name of the text reader;
+    empty if neither is asked. ``judge`` is None unless ``asked`` is a judge.
     """
 
     name: str
@@ -100,29 +100,29 @@ class BenchmarkChoice:
 
     @property
     def script(self) -> Path:
-        """That which evaluates it, if it is foreign or a user has put one there."""
+        """The path of the script that evaluates the benchmark, if it is foreign or a user has added one."""
         return REPO / "eval" / f"{self.name}.sh"
 
     @property
     def needs_all_items(self) -> str:
-        """Why ``--until`` cannot stop it early; empty if it may."""
+        """Why ``--until`` cannot stop the benchmark early; empty if it can."""
         if self.benchmark is None:
             return f"{self.script.relative_to(REPO).as_posix()} evaluates all of its images together"
         return self.benchmark.needs_all_items
 
     @property
     def files(self) -> BenchmarkFiles:
-        """What prefetch gets for it."""
+        """The files that prefetch downloads for the benchmark."""
         return self.benchmark.files() if self.benchmark else BenchmarkFiles(self.name)
 
     @cached_property
     def uses_encoders(self) -> bool:
-        """Whether it measures with networks of its own, that take a GPU."""
+        """True if the benchmark uses metric models on a GPU."""
         return "gpu" in self._places
 
     @property
     def only_asks(self) -> bool:
-        """Whether nobody measures but a judge behind an endpoint."""
+        """True if the only evaluator is a judge behind an endpoint."""
         return self.judge is not None and self.judge.backend != "transformers" and not self._places
 
     @cached_property
@@ -133,59 +133,61 @@ class BenchmarkChoice:
         for measurer in self.benchmark.measurers.values() if self.benchmark else ():
             if measurer != JUDGE:
                 yield measurer
-        if self.asked and ":" not in self.asked:  # one in the place of a judge
+        if self.asked and ":" not in self.asked:  # a reader in the place of a judge
             yield Measurer(self.asked, {"weights": self.settings.get("weights", {})})
 
     @property
     def evaluators(self) -> list[str]:
-        """Who measures, as a user would name them: the judge first; of a foreign one its script. Empty: nobody."""
+        """The names of the evaluators, the judge first; for a foreign benchmark its script. May be empty."""
         if self.benchmark is None:
             return [self.script.relative_to(REPO).as_posix()]
         backend, _, name = self.asked.partition(":")
         known = registry.judges().get(name)
         asked = name if known and known.backend == backend else self.asked
-        # one of the benchmark's own is named by its class
+        # a metric model of the benchmark itself is called by its class
         names = [asked, *(measurer.name.rpartition(":")[2] for measurer in self._measurers())]
         return list(dict.fromkeys(filter(None, names)))
 
     @cached_property
     def own_script(self) -> Path | None:
-        """The script that a user has put in the place of ours; None where that is the one there is."""
+        """The user's own script; None if there is none beside this toolkit's."""
         own, ours = self.script, REPO / "utils" / "evaluate.sh"
-        # where a checkout has no links, eval/ has files that hold where these would lead
+        # git without symbolic links checks out files that hold the target of the link
         links = (ours.read_bytes().strip(), b"../utils/evaluate.sh")
         return own if own.is_file() and own.read_bytes().strip() not in links else None
 
     def check_script(self) -> None:
-        """Whether a foreign one has its script. Raises CellFailure."""
+        """Raise CellFailure if the benchmark is foreign and its script is missing."""
         if self.benchmark is None and not self.script.is_file():
             raise CellFailure(
                 f"benchmark {self.name} has no evaluation script: eval/{self.name}.sh is missing"
             )
 
     def environment(self, config: Config) -> str:
-        """That of EVAL_ENV_MAP (several are separated by spaces), else that of image encoders where it has some, else
-        one of its own where it measures with what the driver's lacks. Empty: it has no wish.
+        """Return the environment of the evaluation, or several separated by spaces; empty if any will do.
+
+        EVAL_ENV_MAP comes first, then the environment of image encoders if the benchmark uses some, then one
+        called like the benchmark if its metric models do not run in the driver's environment.
         """
         environments = config.map("EVAL_ENV_MAP")
         shared = environments.get("encoders", _ENCODERS) if self._shares_encoders else ""
         return environments.get(self.name) or shared or (self.name if self._places - {"driver"} else "")
 
     def build(self, config: Config) -> str:
-        """What :meth:`environment` is made with: the options of ``make_env.sh``."""
+        """Return the options of ``make_env.sh`` that build the :meth:`environment`."""
         shares = self._shares_encoders and not config.map("EVAL_ENV_MAP").get(self.name)
         return f"--benchmark {'encoders' if shares else self.name}"
 
     @cached_property
     def _shares_encoders(self) -> bool:
-        """Whether it measures with image encoders, which have one environment for all benchmarks."""
+        """True if the benchmark uses image encoders, which share one environment across benchmarks."""
         return any(
             registry.measurer_setting(measurer.name).kind == "encoder" for measurer in self._measurers()
         )
 
     @cached_property
     def own_assets(self) -> tuple[Needed, ...]:
-        """What evaluating it takes besides its data and its judge."""
+        """The files that the evaluation needs besides the data and the judge."""
         found: list[Needed] = [*self.files.placed]
         for measurer in self._measurers():
             found += registry.measurer_assets(*measurer)
@@ -193,7 +195,7 @@ class BenchmarkChoice:
 
     @property
     def needs(self) -> Needs:
-        """What evaluating it takes besides its data."""
+        """The files that the evaluation needs besides the data."""
         if self.judge is None:
             return Needs(self.own_assets)
         name = self.judge.choice.name
@@ -201,16 +203,16 @@ class BenchmarkChoice:
         return Needs((*self.own_assets, *self.judge.weights), remark)
 
     def lacks(self) -> str:
-        """What of its measurers' weights only prefetch gets, and is not here; empty: nothing is known."""
+        """Return the weights of metric models that are missing and that only prefetch downloads, or ""."""
         lines = (line for one in self._measurers() for line in registry.measurer_missing(*one))
         return some(list(dict.fromkeys(lines)))
 
     def missing_weights(self, named: str, has_paths_here: bool = True) -> str:
-        """Returns one line on the files that its evaluators lack, with the command that gets them; empty if none.
+        """Return one line on missing files of the evaluators, with the command that gets them; "" if none.
 
         Args:
             named: The judge that the user chose.
-            has_paths_here: False if local paths are those of another machine.
+            has_paths_here: False if local paths belong to another machine.
         """
         placed = self.files.placed
         if has_paths_here and (problem := missing_path(self.needs.assets)):
@@ -221,18 +223,18 @@ class BenchmarkChoice:
         return missing and f"benchmark {self.name}: {missing}"
 
     def given(self, mark: str) -> list[str]:
-        """The settings that the user gave whose fields have the metadata ``mark``."""
+        """Return the names of the user's settings whose fields have the metadata ``mark``."""
         known = fields(self.benchmark.settings) if self.benchmark else ()
         return [one.name for one in known if one.metadata.get(mark) and one.name in self.settings]
 
     def check_dataset_class(self) -> None:
-        """Whether the class of a foreign dataset is there, as far as that can be seen. Raises CellFailure."""
+        """Raise CellFailure if the file of a foreign dataset below infer/ is missing or lacks its class."""
         if setting := None if self.benchmark else registry.foreign_dataset(self.name):
             where = f"benchmark '{self.name}': DATASET_SETTINGS['{self.name}']"
             check_class(setting.module, setting.class_name, where, DATASETS)
 
     def check_dataset(self) -> int:
-        """Whether the dataset can be read, with all its entries: how many. Raises CellFailure: one line."""
+        """Read the whole dataset and return the number of its entries. Raises CellFailure if that fails."""
         try:
             # a dataset class may print
             with guest_code(), contextlib.redirect_stdout(sys.stderr):
@@ -253,14 +255,15 @@ def choose_benchmark(
     ds_kwargs: Mapping[str, Any] | None = None,
     hint: str = "",
 ) -> BenchmarkChoice:
-    """The benchmark ``name`` asked of ``judge`` (empty: its own), with ``ds_kwargs`` over DS_KWARGS_MAP.
+    """Return the benchmark ``name`` with its checked settings and its judge.
 
-    ``judge_kwargs`` go over JUDGE_KWARGS_MAP, and that over the judge's entry. ``hint`` ends what is said of a wrong
+    ``judge`` is empty for the benchmark's own judge. ``ds_kwargs`` override DS_KWARGS_MAP. ``judge_kwargs``
+    override JUDGE_KWARGS_MAP, which overrides the judge's entry. ``hint`` ends the message about a wrong
     setting.
 
     Raises:
-        UserError: an unknown name, setting or judge, or a malformed configuration.
-        CellFailure: its class cannot be read or fails, or is itself wrong about its judge or its measurers.
+        UserError: A name, setting or judge is unknown, or the configuration is malformed.
+        CellFailure: The class cannot be read or fails, or names a wrong judge or measurer itself.
     """
     cls = registry.benchmark_class(name)
     text = config.map("DS_KWARGS_MAP").get(name, "")
@@ -273,7 +276,7 @@ def choose_benchmark(
         raise UserError(f"{error}{hint}") from None
     benchmark = registry.make_benchmark(name, settings, "")
     if benchmark.measurers and JUDGE not in benchmark.measurers.values():
-        asked = ""  # one may be configured for other settings than these
+        asked = ""  # a configured judge may be meant for other settings
     else:
         with contextlib.nullcontext() if judge else _own_words(cls):
             asked = _judge(benchmark, judge)
@@ -295,9 +298,9 @@ def choose_benchmark(
 
 @contextlib.contextmanager
 def _own_words(cls: type[Benchmark]) -> Iterator[None]:
-    """A block about what only the class says, nobody who chose it: what is wrong with that is a failure of its cells.
+    """Turn a UserError in the block into a CellFailure: the class is wrong, not the user.
 
-    Raises CellFailure.
+    Raises CellFailure: the block raised UserError.
     """
     try:
         yield
@@ -320,10 +323,10 @@ def _foreign(name: str, given: Mapping[str, Any], judge: str) -> BenchmarkChoice
 
 
 def _checked(cls: type[Benchmark], given: Mapping[str, Any]) -> dict[str, Any]:
-    """``given`` as JSON values that are settings of ``cls``. Raises UserError: they are not."""
+    """Return the settings ``given`` as JSON values. Raises UserError: ``cls`` does not have such settings."""
     if not given:
         return {}
-    import msgspec  # the options of prefetch and --list do without
+    import msgspec  # not at the top: --list and the options of prefetch do not need it
 
     where = f"benchmark {cls.name}"
     if cls.settings_class is Settings and not cls.has_corrected_rules:
@@ -336,7 +339,7 @@ def _checked(cls: type[Benchmark], given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _judge(benchmark: Benchmark, judge: str) -> str:
-    """The full name of the judge, or the name of the reader, to ask; empty: nothing goes to one. Raises UserError."""
+    """Return the full name of the judge, or the name of the reader; "" for neither. Raises UserError."""
     if not benchmark.judge:
         return _no_judge(benchmark.name, judge)
     judge = judge or benchmark.judge

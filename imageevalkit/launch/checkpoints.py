@@ -1,4 +1,4 @@
-"""Models that are checkpoints of a run, ``run@1000``: named so, or all of the folder that a model's kwargs name."""
+"""Checkpoints of a training run as models, ``run@1000``: one that the user names, or all in a folder."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from imageevalkit.text import some
 
 LORA, DENOISER = "lora", "denoiser"
 WEIGHTS = (LORA, DENOISER, "model_path")
-"""The kwargs of a model that may be a folder of checkpoints."""
+"""The kwargs of a model whose value may be a folder of checkpoints."""
 _NAMES = "checkpoint-1000, step_1000 or 1000"
 
 
 def with_checkpoints(options: Options) -> dict[str, dict[str, Any]]:
-    """The models of a run and their settings, with each checkpoint as a model of its own, by step.
+    """Return the models and their settings, with each checkpoint as a model of its own, ordered by step.
 
-    Raises UserError: there is no such checkpoint, none at all, or two are of one step.
+    Raises UserError: a checkpoint is missing, a folder has none, or two checkpoints have the same step.
     """
     if options.use_api or options.images is not None:
         return options.models
@@ -36,12 +36,12 @@ def with_checkpoints(options: Options) -> dict[str, dict[str, Any]]:
 
 
 def checkpoint_kwargs(kwargs: Mapping[str, Any], key: str, path: Path) -> dict[str, Any]:
-    """``kwargs`` of a run, of the checkpoint at ``path``."""
+    """Return the ``kwargs`` of a training run with the checkpoint at ``path`` as ``key``."""
     return {**kwargs, key: str(path)}
 
 
 def lacks_of(model: str, kwargs: Mapping[str, Any]) -> str:
-    """What of the weights of a checkpoint is not written yet, in one line; empty: nothing, or ``model`` is none."""
+    """Return one line on weights of a checkpoint that are not written yet; empty if ``model`` lacks none."""
     if not checkpoint_of(model) or model in model_tasks():
         return ""
     for key in WEIGHTS:
@@ -69,7 +69,7 @@ def _expanded(model: str, kwargs: dict[str, Any], makes_images: bool) -> dict[st
                         f"model '{model}': {folder} holds neither weights nor folders of checkpoints ({_NAMES}): "
                         "correct the path"
                     )
-        elif makes_images and run in model_tasks():  # what scores the images there are needs no weights
+        elif makes_images and run in model_tasks():  # scoring existing images needs no weights
             if any(key in kwargs and step_of(Path(str(kwargs[key]))) == checkpoint.step for key in WEIGHTS):
                 return {model: kwargs}
             for key, folder in places.items():
@@ -82,9 +82,9 @@ def _expanded(model: str, kwargs: dict[str, Any], makes_images: bool) -> dict[st
 
 
 def _places(run: str, kwargs: Mapping[str, Any]) -> dict[str, Path]:
-    """The local folders among the settings of a run that may hold its checkpoints, by kwarg."""
+    """Return the local folders in the settings of a training run that may hold checkpoints, by kwarg."""
     entries = (entries.get(run) for entries in registry.models().MODEL_SETTINGS.values())
-    # a malformed one is told where its cells are planned
+    # a malformed entry is reported when its cells are planned
     shipped = next((entry.get("model_path") for entry in entries if isinstance(entry, Mapping)), "")
     given = {"model_path": shipped, **kwargs}
     paths = {key: Path(str(given[key])).expanduser() for key in WEIGHTS if given.get(key)}

@@ -1,7 +1,7 @@
-"""The launcher of a cluster: submits a plan's jobs with their dependencies, watches them, and keeps the books.
+"""The Slurm launcher: submits the jobs of a plan with their dependencies, and watches them to their end.
 
-What a job left is in files, whether it still waits or runs is in Slurm's queue: neither accounting nor this process is
-needed for jobs to run to their end.
+The launcher reads results from files, and whether a job waits or runs from Slurm's queue. So it needs no
+Slurm accounting, and the jobs run to their end without it.
 """
 
 from __future__ import annotations
@@ -51,28 +51,28 @@ from imageevalkit.text import counted
 
 _MARK = "imageevalkit"
 _TICK = 0.5
-# Seconds between two looks at the queue, and for so many of its jobs one more: it is one process for all users.
+# Seconds between two reads of the queue, and the jobs that add one second: all users share the controller.
 _LOOK_EVERY, _JOBS_PER_SECOND = 2.0, 100
-# Seconds of submitting, of which there may be thousands, before what has ended is looked at.
+# Seconds of submitting before the launcher looks at ended jobs again: a plan may have thousands of jobs.
 _SUBMITS_FOR = 2.0
-# Seconds that the files of a job which has left the queue may take to be seen here: NFS clients look every 3 to 60 s.
+# Seconds until this machine sees the files of an ended job: NFS clients refresh every 3 to 60 s.
 FILES_COME_WITHIN = 60.0
-_KILLED_FOR = 4.0  # of one that Slurm says it has killed
-# Seconds until a queue that was full is tried again: others' jobs end, too.
+_KILLED_FOR = 4.0  # the same, if Slurm says that it has killed the job
+# Seconds until the launcher tries a full queue again: jobs of other users end, too.
 _FULL_FOR = 30.0
-_SHOWN_PER_SECOND = 500  # jobs, as a display goes through them
-# Seconds after which a job of which sbatch did not say that it was taken would be in the queue, if it was.
+_SHOWN_PER_SECOND = 500  # jobs: the display visits all of them at each refresh
+# If sbatch does not confirm a job, the job is in the queue after so many seconds, or Slurm did not accept it.
 _TAKEN_WITHIN = 15.0
 _STOPS_WITHIN = 60.0
 
 
 @dataclass(frozen=True)
 class Report:
-    """What the process that runs a job on a node leaves at its end (:mod:`imageevalkit.launch.node_job`).
+    """The report that :mod:`imageevalkit.launch.node_job` writes on a node when it ends.
 
-    ``status`` is the job's own (None: it was not started, as ``problem`` says; ``skipped``: for want of a stage
-    before). Times are seconds since 1970. ``outcomes`` are those that it has left, by cell: another machine may see the
-    report before their files. ``idle``: its last attempt on ``node`` recorded nothing.
+    ``status`` is the exit status of the job; if it is None, ``problem`` says why. ``skipped``: the job did
+    not start because an earlier stage failed. Times are seconds since 1970. ``outcomes`` are by cell: another
+    machine may see the report before their files. ``idle``: the last attempt on ``node`` recorded nothing.
     """
 
     status: int | None
@@ -87,7 +87,7 @@ class Report:
 
     @property
     def is_good(self) -> bool:
-        """True if the job did what it should, as far as it could."""
+        """True if the job ended with the status COMPLETE or INCOMPLETE."""
         return self.status in (ExitStatus.COMPLETE, ExitStatus.INCOMPLETE)
 
 
@@ -95,17 +95,17 @@ _REPORT = Shape.of(Report)
 
 
 def files_of(folder: Path) -> Path:
-    """The folder of what this launcher and the jobs tell each other of the run in ``folder``."""
+    """Return the folder of the files that the launcher and the jobs of the run in ``folder`` exchange."""
     return folder / "slurm"
 
 
 def report_path(folder: Path, job: Job) -> Path:
-    """Where the report of ``job`` is in the run's ``folder``."""
+    """Return the path of the report of ``job`` in the run's ``folder``."""
     return files_of(folder) / f"{job.stem}.json"
 
 
 def read_report(folder: Path, job: Job) -> Report | None:
-    """The report of ``job``; None while there is none."""
+    """Return the report of ``job``; None while there is none. An unreadable report has no status."""
     try:
         return _REPORT.read(parse(report_path(folder, job).read_bytes()))
     except FileNotFoundError:
@@ -115,7 +115,7 @@ def read_report(folder: Path, job: Job) -> Report | None:
 
 
 def waiting_or_running(slurm: Slurm) -> dict[str, Queued]:
-    """The jobs of this user that have not ended, by number. Raises UserError: they cannot be seen."""
+    """Return this user's unfinished jobs by number. Raises UserError: the queue cannot be read."""
     try:
         return {number: queued for number, queued in slurm.queue().items() if queued.state not in ENDED}
     except SlurmFailed as error:
@@ -123,13 +123,13 @@ def waiting_or_running(slurm: Slurm) -> dict[str, Queued]:
 
 
 def run_of(queued: Queued) -> str:
-    """The folder of the run that has submitted it; empty: none of ours."""
+    """Return the folder of the run that submitted the job; empty if this toolkit did not submit it."""
     mark, _, folder = [*queued.comment.split(" ", 2), "", ""][:3]
     return folder if mark == _MARK else ""
 
 
 def identity(plan: Plan, job: Job) -> str:
-    """The same for a job that does the same with the same cells, whatever run it is of."""
+    """Return a hash that is equal for jobs of different runs that do the same with the same cells."""
     order = {} if job.order is None else asdict(job.order)
     settings = {
         name: plan.settings.get(name) for name in sorted({cell_of(key).benchmark for key in job.cells})
@@ -137,13 +137,13 @@ def identity(plan: Plan, job: Job) -> str:
     facts = [str(output_root().absolute()), job.step, job.cells, job.command, order, settings]
     told = json.dumps(facts, default=str, ensure_ascii=False)
     run = Path(plan.run_folder)
-    for own in (str(run.absolute()), plan.run_folder, run.name):  # its name is in those of its logs
+    for own in (str(run.absolute()), plan.run_folder, run.name):  # the names of its logs contain its name
         told = told.replace(own, "")
     return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
 class FoundJob(NamedTuple):
-    """A job in the queue that an earlier run has submitted with ``comment``. It reports to ``folder`` and ``logs``."""
+    """An earlier run's job in the queue, submitted with ``comment``. It writes to ``folder`` and ``logs``."""
 
     number: str
     folder: Path
@@ -153,17 +153,21 @@ class FoundJob(NamedTuple):
 
 @dataclass(frozen=True)
 class Found:
-    """What is there when a run begins: ``jobs`` of earlier ones that do what one of its own shall do, by the name of
-    that; ``locks``, open files by cell, keep other launchers from its cells as long as this one lives."""
+    """The jobs and locks that a run starts with.
+
+    ``jobs`` maps names of this run's jobs to queued jobs of earlier runs that do the same.
+    ``locks`` are open files by cell; they keep other launchers from the cells until this launcher ends.
+    """
 
     jobs: Mapping[str, FoundJob] = field(default_factory=dict)
     locks: Mapping[str, int] = field(default_factory=dict)
 
 
 def look_around(plan: Plan, slurm: Slurm) -> Found:
-    """Take the cells of ``plan``; a job in the queue that has one must do the same as one of its own.
+    """Lock the cells of ``plan``, and find the queued jobs of earlier runs that do the same as its jobs.
 
-    Raises UserError: it does something else, another run has a cell, or the queue cannot be seen.
+    Raises UserError: a queued job does something else with a cell, another run has one, or the queue cannot
+    be read.
     """
     if why := why_of_one_machine(output_root()):
         say(
@@ -173,7 +177,7 @@ def look_around(plan: Plan, slurm: Slurm) -> Found:
     owed = sorted({key for job in plan.jobs for key in job.owed})
     with contextlib.ExitStack() as on_failure:
         locks = dict[str, int]()
-        for key in owed:  # first: who has them submits no more from now on
+        for key in owed:  # before the queue is read: from now on no other launcher submits jobs for them
             locks[key] = lock_cell(cell_of(key), name=LAUNCHERS_LOCK)
             on_failure.callback(os.close, locks[key])
         found = Found(_jobs_there(plan, slurm, owed), locks)
@@ -182,8 +186,10 @@ def look_around(plan: Plan, slurm: Slurm) -> Found:
 
 
 def _jobs_there(plan: Plan, slurm: Slurm, owed: Sequence[str]) -> dict[str, FoundJob]:
-    """Those of :class:`Found`; records that shards of the other cells have left are gathered. Raises as
-    :func:`look_around`."""
+    """Return the jobs of :class:`Found`, and merge the shard records of cells that no such job works on.
+
+    Raises UserError as :func:`look_around`.
+    """
     there, others = waiting_or_running(slurm), _Others()
     own, cells = {identity(plan, job): job for job in plan.jobs if not job.always}, {*owed}
     jobs, ending = dict[str, FoundJob](), set[str]()
@@ -192,7 +198,7 @@ def _jobs_there(plan: Plan, slurm: Slurm, owed: Sequence[str]) -> dict[str, Foun
         if mark != _MARK or not (other := others.job(Path(folder), key)):
             continue
         if queued.state == "COMPLETING":
-            ending.update(other.owed)  # it has left what it leaves; who comes next waits for its locks
+            ending.update(other.owed)  # its files are written, and the next job waits for its locks
         elif key in own:
             jobs.setdefault(own[key].name, FoundJob(number, Path(folder), other.logs, queued.comment))
         elif shared := sorted(cells & {*other.owed}):
@@ -201,7 +207,7 @@ def _jobs_there(plan: Plan, slurm: Slurm, owed: Sequence[str]) -> dict[str, Foun
                 f"than this run: wait for it, or end it (scancel {number})"
             )
     for job in plan.jobs:
-        # what it goes on from would be made again behind its back
+        # otherwise this run would repeat a stage whose results the found job uses
         if job.name in jobs and (lacking := _not_at_hand(plan, job, jobs)):
             number = jobs[job.name].number
             raise UserError(
@@ -210,15 +216,15 @@ def _jobs_there(plan: Plan, slurm: Slurm, owed: Sequence[str]) -> dict[str, Foun
             )
     theirs = ending | {key for job in plan.jobs if job.name in jobs for key in job.owed}
     for cell in (cell_of(key) for key in owed if key not in theirs):
-        lock = lock_cell(cell)  # a run on one machine has it, or nobody
+        lock = lock_cell(cell)  # raises UserError if a run on one machine has the cell
         if (cell.folder / SHARDS).is_dir():
-            mend_records(cell)  # today there may be others
+            mend_records(cell)  # this run may divide the cell into other shards
         os.close(lock)
     return jobs
 
 
 def _not_at_hand(plan: Plan, job: Job, found: Mapping[str, FoundJob]) -> str:
-    """A job before ``job``, itself ``found``, that is neither found nor has made all that there is to make."""
+    """Return the name of a job before the found ``job`` that is neither found nor complete, or ""."""
     for before in (plan.job(name) for name in job.after if name not in found):
         for key in {*job.owed} & {*before.owed}:
             outcome = read_outcome(found[job.name].folder, cell_of(key), before.step)
@@ -228,17 +234,17 @@ def _not_at_hand(plan: Plan, job: Job, found: Mapping[str, FoundJob]) -> str:
 
 
 class _Others:
-    """The jobs of other runs, each of whose plans is read once."""
+    """The jobs of other runs. Each plan is read once."""
 
     def __init__(self) -> None:
         self._jobs = dict[Path, dict[str, Job]]()
 
     def job(self, folder: Path, key: str) -> Job | None:
-        """The job with that :func:`identity`, but for a report; None: that run is unreadable."""
+        """Return the job with the :func:`identity` ``key``; None if there is none or no readable plan."""
         if folder not in self._jobs:
             try:
                 plan = load_plan(folder / "plan.json")
-            except UserError:  # of another checkout, or removed
+            except UserError:  # the plan is of another checkout, or was removed
                 self._jobs[folder] = {}
             else:
                 self._jobs[folder] = {identity(plan, job): job for job in plan.jobs if not job.always}
@@ -263,16 +269,16 @@ class _Submitted:
     paces: Sequence[Pace] = ()
 
     def is_queued_as(self, queued: Queued) -> bool:
-        """True if the job in the queue is this one. A controller that lost its state gives old numbers to new jobs."""
-        # some sites replace comments by their own
+        """Return True if ``queued`` is this job: a controller that lost its state reuses job numbers."""
+        # some sites replace the comments of jobs; then the name decides
         is_marked = queued.comment.startswith(f"{_MARK} ")
         return queued.comment == self.comment or (queued.name == self.job.name and not is_marked)
 
     @property
     def why(self) -> str:
-        """Why it waits."""
+        """The reason why the job waits."""
         told = f"in Slurm's queue ({self.reason}), job {self.id}"
-        # "launch failed requeued held", "JobHeldUser": for ever, if nobody acts
+        # "launch failed requeued held", "JobHeldUser": the job waits until a user releases it
         is_held = "held" in self.reason.lower()
         return f"{told}: scontrol release {self.id} lets it go on" if is_held else told
 
@@ -285,14 +291,13 @@ def run_plan(
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> RunSummary:
-    """Submit ``plan``, but for what was ``found`` (:func:`look_around`), watch it to its end, show it, print the table
-    of all cells and write ``summary.json``.
+    """Submit ``plan``, watch and show it to its end, print the table of all cells and write ``summary.json``.
 
-    A file at :func:`imageevalkit.jobs.stop_path` cancels all jobs of the run, and so do SIGINT, SIGTERM and SIGHUP. If
-    the launcher is ``detached``, these signals end the launcher only: a login node that reboots must not cancel days of
-    work.
+    SIGINT, SIGTERM, SIGHUP or a file at :func:`imageevalkit.jobs.stop_path` cancel all jobs of the run.
 
     Args:
+        found: The result of :func:`look_around`; jobs that are already in the queue are not submitted again.
+        detached: If True, the signals end only the launcher: a rebooting login node must not cancel all jobs.
         now: Returns the time in seconds; a simulation has a clock of its own.
         sleep: Waits for so many seconds of that clock.
     """
@@ -317,18 +322,18 @@ class _Run:
         self._ledger = Ledger(plan, self._display)
         self._pending = list(plan.jobs)
         self._active: list[_Submitted] = []
-        self._ids: dict[str, str] = {}  # of what is submitted, by name; empty of what Slurm refused
-        # what sbatch may have submitted, by name, and when it was asked
+        self._ids: dict[str, str] = {}  # job numbers by name; empty if Slurm refused the job
+        # jobs that sbatch may have submitted, by name, with the time of the call
         self._unsure: dict[str, float] = {}
-        self._silence = ""  # of a controller that does not answer
+        self._silence = ""  # the error of a controller that does not answer
         self._ended = set[str]()
         self._faults = NodeFaults()
         self._first_tries: dict[str, tuple[_Submitted, Report]] = {}
-        self._again_at: dict[str, float] = {}  # when it was decided to submit a job again, by name
-        self._old_ids = set[str]()  # of jobs that were submitted again
+        self._again_at: dict[str, float] = {}  # by name: when a job was put back to be submitted again
+        self._old_ids = set[str]()  # the earlier numbers of jobs that are submitted again
         self._paces: dict[str, PaceReader] = {}
         self._held_back = ""
-        self._full_until = 0.0  # it takes no more jobs until then, or until one of ours has ended
+        self._full_until = 0.0  # the queue is full until then, or until a job of this run ends
         self._next_look = self._next_view = 0.0
         self._leaves_by: signal.Signals | None = None
         self._stop: signal.Signals | None = None
@@ -378,7 +383,7 @@ class _Run:
         if self._now() >= self._next_look:
             self._look()
             self._next_look = self._now() + _LOOK_EVERY + len(self._active) / _JOBS_PER_SECOND
-        # after the look: numbers that it did not confirm may be those of other jobs
+        # only after a successful read of the queue: an old number may belong to another job
         if self._stop and not self._is_cancelled and not self._silence:
             self._cancel()
         if self._stop is None:
@@ -408,13 +413,13 @@ class _Run:
             most = self._cluster.max_gpus
             if most is not None and taken and job.gpus_at_most and taken + job.gpus_at_most > most:
                 self._held_back = f"for SLURM_MAX_GPUS={most}"
-                taken = max(taken, most)  # nor does a smaller one overtake it; one without GPUs does
+                taken = max(taken, most)  # no smaller GPU job overtakes it; jobs without GPUs do
                 continue
             if any(name not in self._ids for name in job.after):
-                continue  # one of them is not submitted yet
+                continue  # a job before it is not submitted yet
             before = [one for one in self._active if one.job.name in job.after]
-            # what a job of another run leaves is not in this run's folder before it has ended; the number of a job that
-            # has left the queue may be that of another job
+            # A job of another run has its outcomes in this run's folder only after its end. The number of a
+            # job that has left the queue may be reused: a dependency on it could wait for the wrong job.
             if any(one.folder != self._folder or one.gone_since for one in before):
                 continue
             comment = self._comment(job)
@@ -430,7 +435,7 @@ class _Run:
                     return
                 self._pending.remove(job)
                 self._ids[job.name] = ""
-                if job.name in self._first_tries:  # there is no other node for it
+                if job.name in self._first_tries:  # no other node takes it: its first failure counts
                     self._end(*self._first_tries[job.name])
                     continue
                 self._ended.add(job.name)
@@ -440,7 +445,7 @@ class _Run:
             taken += job.gpus_at_most
 
     def _no_room(self) -> str:
-        """Why another job must wait, by the bound of config.sh and what Slurm takes; empty: it need not."""
+        """Return why no job can be submitted now: a limit in config.sh or a full queue; "" if one can."""
         if self._unsure:
             return "to see which jobs Slurm has"
         if self._cluster.max_jobs is not None and len(self._active) >= self._cluster.max_jobs:
@@ -448,20 +453,20 @@ class _Run:
         return "as Slurm takes no more jobs now" if self._now() < self._full_until else ""
 
     def _before(self, job: Job) -> list[str]:
-        """The numbers of the jobs that must have ended before ``job`` starts."""
+        """Return the numbers of the jobs that must end before ``job`` starts."""
         numbers = [self._ids[name] for name in job.after if name in self._ids and name not in self._ended]
         return [*([] if self._ledger.verdict(job).ready else numbers), *self._others_at(job)]
 
     def _others_at(self, job: Job) -> list[str]:
-        """The numbers of the jobs of earlier runs that have the locks of cells of ``job``."""
-        # shards share the lock
+        """Return the numbers of the jobs of earlier runs that hold locks on cells of ``job``."""
+        # the shards of a cell share its lock
         others = (
             one for one in self._active if one.folder != self._folder and not (one.job.shard and job.shard)
         )
         return [one.id for one in others if not {*one.job.owed}.isdisjoint(job.owed)]
 
     def _comment(self, job: Job) -> str:
-        """By which ``job`` is known in the queue, whoever looks there."""
+        """Return the comment by which this and later launchers recognise ``job`` in the queue."""
         return f"{_MARK} {identity(self._plan, job)} {self._folder.absolute()}"
 
     def _submit(self, job: Job, comment: str) -> str:
@@ -507,7 +512,7 @@ class _Run:
         self._ledger.collect({one.job.name: 1 for one in self._active})
         try:
             there = self._slurm.queue()
-        except SlurmFailed as error:  # the controller starts again; the jobs go on
+        except SlurmFailed as error:  # the controller may be restarting; the jobs go on
             self._silence = str(error)
             return
         self._silence = ""
@@ -517,7 +522,7 @@ class _Run:
             self._start_early()
 
     def _take_in(self, there: Mapping[str, Queued]) -> None:
-        """Reads the states of the submitted jobs from the queue, and the reports of jobs that have left it."""
+        """Reads the states of submitted jobs from the queue, and the reports of jobs that have left it."""
         now = self._now()
         for one in list(self._active):
             queued = there.get(one.id)
@@ -530,17 +535,17 @@ class _Run:
                     one.pace.start_attempt()
                     self._display.job_started(one.job, 1, f"node {queued.node}, job {one.id}")
                 one.state, one.reason, one.gone_since = queued.state, queued.reason, 0.0
-                if one.state == "RUNNING":  # not at every tick: hundreds of files, and a network between
+                if one.state == "RUNNING":  # not at every tick: hundreds of files on a network disk
                     one.paces = one.pace.read(self._ledger.ended_in(one.job, 1))
                 continue
-            if one not in self._active:  # it was put back with a job before it
+            if one not in self._active:  # it was put back together with a job before it
                 continue
             report = read_report(one.folder, one.job)
             one.gone_since = one.gone_since or now
-            if queued:  # Slurm forgets it soon
+            if queued:  # remembered, because Slurm soon forgets the job
                 one.state = queued.state
             state = one.state if one.state in ENDED else ""
-            # what left no report when it was killed never will
+            # a killed job that has not written its report writes none later
             patience = _KILLED_FOR if state in KILLED else FILES_COME_WITHIN
             if report:
                 self._has_left(one, report)
@@ -555,7 +560,7 @@ class _Run:
                 )
 
     def _start_early(self) -> None:
-        """Lets an evaluation start if its own images exist, while the model makes images of other benchmarks."""
+        """Lets an evaluation start once its images exist, even if the model still generates others."""
         waiting = (one for one in self._active if (one.state, one.reason) == ("PENDING", "Dependency"))
         early = [
             one.id
@@ -563,12 +568,12 @@ class _Run:
             if not one.job.always and self._ledger.verdict(one.job).ready and not self._others_at(one.job)
         ]
         if early:
-            # else they start when the job before them has ended
+            # if Slurm refuses, they start when the job before them has ended
             with contextlib.suppress(SlurmFailed, UserError):
                 self._slurm.start_early(early)
 
     def _find_those_of_silence(self, there: Mapping[str, Queued]) -> None:
-        """What is in the queue of the jobs that sbatch may have submitted; what is not may be submitted again."""
+        """Finds unconfirmed jobs in the queue. If such a job is not there, it may be submitted again."""
         for name, asked in list(self._unsure.items()):
             job = self._plan.job(name)
             comment = self._comment(job)
@@ -576,20 +581,20 @@ class _Run:
             number = next((number for number in numbers if number not in self._old_ids), "")
             if number:
                 self._add(job, number, comment, self._folder)
-                self._is_cancelled = False  # if the run is being stopped, it comes late
+                self._is_cancelled = False  # a stopping run must cancel this job, too
             if number or self._now() - asked > _TAKEN_WITHIN:
                 del self._unsure[name]
 
     def _has_left(self, one: _Submitted, report: Report) -> None:
-        """The job has left the queue: it has ended, or must be submitted again."""
+        """Handles a job that has left the queue: it has ended, or is submitted again for another node."""
         job, is_last = one.job, self._stop is not None or one.folder != self._folder
         if not is_last and (report.skipped or job.always):
-            # a job before it was submitted again, and this one began when that job had failed
+            # it saw the failure of a job before it, and that job is submitted again
             if any(self._again_at.get(name, -1.0) > one.since for name in job.after):
                 self._put_back([one])
                 return
             if any(other.job.name in job.after for other in self._active):
-                return  # whether that one is submitted again is not decided
+                return  # the job before it may still be submitted again
         outcomes = [
             report.outcomes.get(key) or read_outcome(one.folder, cell_of(key), job.step) for key in job.owed
         ]
@@ -607,11 +612,11 @@ class _Run:
         try:
             self._slurm.cancel([other.id for other in behind])
         except (SlurmFailed, UserError):
-            behind = []  # they see that it failed, and leave
+            behind = []  # each of them sees the failure when it starts, and skips itself
         self._put_back([one, *behind])
 
     def _put_back(self, those: Sequence[_Submitted]) -> None:
-        """Puts ``those`` jobs back among the pending ones, which are submitted in order."""
+        """Puts ``those`` jobs back among the pending jobs, in the order of the plan."""
         for one in those:
             self._active.remove(one)
             self._old_ids.add(one.id)
@@ -630,7 +635,7 @@ class _Run:
             self._faults.completed(one.job.name)
         self._ended.add(one.job.name)
         self._full_until = 0.0
-        one.pace.read()  # its last words, for the sum of money
+        one.pace.read()  # its last progress lines count in the sum of costs
         job = one.job
         self._take_over(one, report)
         if report.skipped:
@@ -642,13 +647,13 @@ class _Run:
         )
 
     def _take_over(self, one: _Submitted, report: Report) -> None:
-        """The outcomes that the job has told of are those of its run, and those of a job of another run this one's."""
+        """Copies missing outcomes to this run's folder, from ``report`` or from the folder of another run."""
         for key in one.job.owed:
             cell, step, outcome = cell_of(key), one.job.step, report.outcomes.get(key)
             if one.folder != self._folder:
                 outcome = outcome or read_outcome(one.folder, cell, step)
             if outcome and read_outcome(self._folder, cell, step) is None:
-                # of a full disk the ledger tells, which finds none
+                # if the disk is full, the ledger reports the missing outcome
                 with contextlib.suppress(CellFailure, OSError):
                     write_outcome(self._folder, cell, step, outcome)
 
@@ -685,11 +690,11 @@ class _Run:
         if self._is_detached and not stop_path(self._folder).exists():
             self._leaves_by = self._leaves_by or signal.Signals(number)
         elif self._stop is None:
-            # what is being submitted at this moment has no number yet: `_go_on` cancels all
+            # not here: a job that is being submitted has no number yet. `_go_on` cancels all jobs
             self._stop, self._stop_time = signal.Signals(number), self._now()
 
     def _leave(self, why: signal.Signals) -> RunSummary:
-        """The summary of a run whose jobs go on without this launcher. It is not written: the run has not ended."""
+        """Returns the summary of a run whose jobs go on. It writes no file: the run has not ended."""
         text = (
             f"{why.name}: this launcher ends, and {counted(len(self._active), 'job')} go on in Slurm's queue"
         )
@@ -706,7 +711,7 @@ class _Run:
                 self._slurm.cancel(ids)
             except (SlurmFailed, UserError) as error:
                 if isinstance(error, SlurmFailed) and error.is_silent:
-                    return  # once more
+                    return  # the next tick tries again
                 complain(str(error))
         self._is_cancelled = True
 

@@ -1,6 +1,6 @@
-"""The configuration as eval.sh hands it over, and the kinds of values in it and on the command line.
+"""The configuration that eval.sh passes on, and parsers of its values and of command line values.
 
-Settings that a user gives are sets by ``;`` and pairs by ``,``; names and types are checked once, at planning.
+In a user's settings ``;`` separates sets and ``,`` separates pairs. Planning checks their names and types.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from imageevalkit.machine import LEAST, require
 from imageevalkit.secrets import holds_secret, redact
 
 ALL = "*"
-"""In a map of config.sh, what has no entry of its own."""
+"""The key in a map of config.sh for all names without an entry of their own."""
 _TRUE, _FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
 
 
 @dataclass
 class Config:
-    """The variables that the config files leave, as bash values."""
+    """The variables that the config files set, as bash values."""
 
     scalars: dict[str, str] = field(default_factory=dict)
     arrays: dict[str, list[str]] = field(default_factory=dict)
     maps: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def text(self, name: str) -> str:
-        """A variable as it would be given on the command line: elements of an array between semicolons."""
+        """Return a variable as command line text: elements of an array are joined by semicolons."""
         return _utf8(name, ";".join(self.arrays.get(name, [self.scalars.get(name, "")])))
 
     def map(self, name: str) -> Mapping[str, str]:
-        """A map. Raises UserError: the variable is none."""
+        """Return a map. Raises UserError: the variable is not a map."""
         if name not in self.maps and self.text(name):
             raise UserError(
                 f"config.sh or config.local.sh sets {name} to the wrong kind of value: write {name}=(['name']='value')"
@@ -50,9 +50,9 @@ class Config:
 
 
 def read_config(fd: int) -> Config:
-    """Read what eval.sh's ``dump_config`` writes to ``fd``; say so where other users may read a key in its files.
+    """Read the output of eval.sh's ``dump_config`` from ``fd``. Print a note if config.local.sh shows a key.
 
-    Raises UserError: the dump is cut short, or so few files may be open that there is none.
+    Raises UserError: the dump is cut short, or the process may open too few files.
     """
     require(LEAST)
     with os.fdopen(fd, "rb") as pipe:
@@ -87,13 +87,13 @@ def _tell_of_readable_secret(file: Path) -> None:
         is_open = file.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH)
         if not is_open or not holds_secret(file.read_text(encoding="utf-8", errors="replace")):
             return
-    except OSError:  # there is none
+    except OSError:  # the file does not exist
         return
     say(f"note: {file} holds a key, and other users may read it: chmod 600 {file}", sys.stderr)
 
 
 def parse_boolean(text: str, where: str) -> bool:
-    """true/yes/on/1 or false/no/off/0, in any case. Raises UserError for anything else."""
+    """Return the truth of true/yes/on/1 or false/no/off/0, in any case. Raises UserError for other text."""
     word = text.strip().lower()
     if word in _TRUE:
         return True
@@ -103,14 +103,14 @@ def parse_boolean(text: str, where: str) -> bool:
 
 
 def parse_count(text: str, where: str) -> int:
-    """A whole number of at least 1. Raises UserError for anything else."""
+    """Return a whole number of at least 1. Raises UserError for other text."""
     if text.strip().isdecimal() and int(text) >= 1:
         return int(text)
     raise UserError(f"{where} is '{text}': use a whole number of at least 1")
 
 
 def parse_amount(text: str, where: str) -> float:
-    """A number above 0, a dollar sign before it tolerated. Raises UserError for anything else."""
+    """Return a number above 0; a dollar sign may precede it. Raises UserError for other text."""
     try:
         amount = float(text.strip().removeprefix("$"))
     except ValueError:
@@ -121,33 +121,33 @@ def parse_amount(text: str, where: str) -> float:
 
 
 def parse_choice(text: str, where: str, choices: Sequence[str]) -> str:
-    """One of ``choices``; the first where the text is empty. Raises UserError for anything else."""
+    """Return one of ``choices``, the first if the text is empty. Raises UserError for other text."""
     if (word := text.strip() or choices[0]) in choices:
         return word
     raise UserError(f"{where} is '{text}': use {' or '.join(choices)}{suggest(text, choices)}")
 
 
-# Values of these travel through argv, the plan and result files; a secret must not.
+# Names of settings that hold secrets. A secret would leak: settings appear in argv, plans and result files.
 _SECRET = re.compile(
     r"(api[_-]?key|secret|password|(access|auth|hf)[_-]?token|^token|authorization|bearer|cookie)$",
     re.IGNORECASE,
 )
 # user:password@, or a token alone, before a host; a path or a query may hold an @
 _URL_WITH_PASSWORD = re.compile(r"\w://[^\s/?#\"']+@")
-# what input methods and word processors write for the characters that separate kwargs
+# characters that input methods and word processors insert for separators, quotes and brackets
 _LOOKALIKES = dict(zip("，；＝：“”„‘’［］｛｝", ',;=:"""\'\'[]{}', strict=True))
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KWARGSES = "custom_model_kwargses"
 _OPEN, _CLOSE = "[{", "]}"
-# JSON writes true/false/null; Python users write these, and the string "False" would be true to a model.
+# Python users write these for true/false/null of JSON; the string "False" would be true to a model.
 _PYTHON_WORDS = ("True", "False", "None")
 
 
 def parse_kwargses(text: str, models: int, source: str = "") -> list[dict[str, Any]]:
-    """One dict per model; empty ``text`` means none for any.
+    """Return one dict per model; if ``text`` is empty, all dicts are empty.
 
-    ``source`` tells where ``text`` comes from, for errors.
-    ``"a=1,b=[2,3];;c=\\"x, y\\""`` is three sets, the second empty.
+    ``source`` says in errors where ``text`` comes from.
+    ``"a=1,b=[2,3];;c=\\"x, y\\""`` has three sets, the second is empty.
 
     Raises UserError: a pair is malformed, or the number of sets is not ``models``.
     """
@@ -164,7 +164,7 @@ def parse_kwargses(text: str, models: int, source: str = "") -> list[dict[str, A
 
 
 def parse_kwargs(text: str, where: str = _KWARGSES) -> dict[str, Any]:
-    """The pairs of one set. Raises UserError for a malformed, repeated or secret one, naming ``where`` it is."""
+    """Return the pairs of one set. Raises UserError for a malformed, repeated or secret pair in ``where``."""
     kwargs: dict[str, Any] = {}
     for pair in _split(text, ",", where):
         if not pair.strip():
@@ -186,7 +186,7 @@ def parse_kwargs(text: str, where: str = _KWARGSES) -> dict[str, Any]:
 
 
 def _lookalike(text: str) -> str:
-    """Words on the first character of ``text`` that only looks like a separator, quote or bracket; empty: none does."""
+    """Return a hint on the first character of ``text`` that only looks like a separator; "" if none does."""
     char = next((char for char in text if char in _LOOKALIKES), "")
     return f"; '{char}' is not '{_LOOKALIKES[char]}'" if char else ""
 
@@ -210,7 +210,7 @@ def _check_no_secret(name: str, value: Any, where: str) -> None:
 
 
 def _value(text: str) -> Any:
-    """JSON where it parses, else Python's own spelling of words, lists and quoted strings, else the text."""
+    """Return ``text`` parsed as JSON, else as a Python literal, else as it is."""
     try:
         value = json.loads(text, parse_constant=lambda word: word)
     except ValueError:
@@ -224,7 +224,7 @@ def _value(text: str) -> Any:
 
 
 def _split(text: str, separator: str, where: str = _KWARGSES) -> list[str]:
-    """Split at ``separator`` outside quotes and brackets. Raises UserError when one stays open."""
+    """Split ``text`` outside quotes and brackets. Raises UserError if a quote or bracket stays open."""
     parts, start, depth, quote, escaped = [], 0, 0, "", False
     for i, char in enumerate(text):
         if escaped:
@@ -261,13 +261,13 @@ _WORDS = {
 
 
 def checked(cls: type[T], given: Mapping[str, Any], where: str, remark: str = "") -> T:
-    """The dataclass ``cls`` with the settings ``given``, the others at their defaults.
+    """Return the dataclass ``cls`` with the settings ``given`` and the defaults of all others.
 
-    ``where`` begins a message ("judge 'x' of wise"), ``remark`` follows the names that are known.
+    ``where`` begins a message ("judge 'x' of wise"), ``remark`` follows the list of known names.
 
-    Raises UserError: there is no such setting, or not with that value.
+    Raises UserError: a setting is unknown, or its value is invalid.
     """
-    import msgspec  # --help does without
+    import msgspec  # not at the top: --help does not need it
 
     hints = get_type_hints(cls)
     known = [each.name for each in fields(cls)]  # type: ignore[arg-type]
@@ -278,14 +278,14 @@ def checked(cls: type[T], given: Mapping[str, Any], where: str, remark: str = ""
             )
     try:
         return msgspec.convert(dict(given), cls)
-    except UserError as error:  # of the class itself
+    except UserError as error:  # raised by the class itself
         raise UserError(f"{where}: {error}") from None
     except msgspec.ValidationError as error:
         raise UserError(f"{where}: {_in_words(str(error), given, hints)}") from None
 
 
 def _in_words(problem: str, given: Mapping[str, Any], hints: Mapping[str, Any]) -> str:
-    """What msgspec says ("Expected `int | null`, got `str` - at `$.size`"), or the class itself in other words."""
+    """Return the ``problem`` of msgspec ("Expected `int | null`, got `str` - at `$.size`") in plain words."""
     place = re.search(r" - at `\$\.(\w+)", problem)
     if place is None:
         return problem

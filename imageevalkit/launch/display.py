@@ -1,4 +1,4 @@
-"""What the user sees of a run: while it goes on a live block on a terminal or plain lines, a table at its end."""
+"""The display of a run: a live block on a terminal or plain lines while it runs, and a table at its end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from imageevalkit.launch.process import LOG_HEADER, tail_of
 from imageevalkit.progress import Pace
 from imageevalkit.text import counted, dollars, plain
 
-_BAR, _WIDE = 16, 60  # columns of a bar, and of a terminal that has room for it
+_BAR, _WIDE = 16, 60  # columns of a progress bar, and of the narrowest terminal with bars
 _GREEN, _YELLOW, _RED = "green", "yellow", "red"
 _COLOURS = {
     COMPLETE: _GREEN,
@@ -41,7 +41,7 @@ STATE_WIDTH = max(map(len, _COLOURS))
 
 
 def _console(stream: TextIO) -> Console:
-    """It takes text as it is: what a model or an endpoint says is no markup."""
+    """Return a console that prints text as it is: brackets in a message of a model are no markup."""
     return Console(
         file=stream,
         force_terminal=stream.isatty(),
@@ -53,21 +53,21 @@ def _console(stream: TextIO) -> Console:
 
 
 def clock(seconds: float) -> str:
-    """``seconds`` as ``0:07``, ``12:34`` or ``1:02:03``."""
+    """Return ``seconds`` as ``0:07``, ``12:34`` or ``1:02:03``."""
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
 
 
-_PLAIN_INTERVAL = 10.0  # seconds between two lines about one cell: a log should stay readable
-_PLAIN_CELLS = 5  # at once; of more each has its line less often
-_WAITING_INTERVAL = 300.0  # between two lines about a job that waits: it may do so for hours
+_PLAIN_INTERVAL = 10.0  # seconds between two lines about one cell: more lines would flood a log
+_PLAIN_CELLS = 5  # if more cells run at once, each has a line less often
+_WAITING_INTERVAL = 300.0  # seconds between two lines about a waiting job, which may wait for hours
 _REDRAW_INTERVAL = 0.2
 
 
 @dataclass(frozen=True)
 class RunningJob:
-    """A running job as the display needs it, with the cells it works on; ``seconds`` since its start."""
+    """A running job with the progress of its cells (``paces``), ``seconds`` after its start."""
 
     job: Job
     seconds: float
@@ -75,7 +75,7 @@ class RunningJob:
 
 
 class WaitingJob(NamedTuple):
-    """A job that could start, had it GPUs; ``seconds`` since it first could."""
+    """A job that is ready but cannot start, the reason, and the ``seconds`` since it began to wait."""
 
     job: str
     why: str
@@ -84,9 +84,9 @@ class WaitingJob(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """The state of a run at one moment. ``waiting`` are the jobs that others keep from starting.
+    """The state of a run at one moment. ``waiting`` are the jobs that are ready but cannot start.
 
-    ``money`` says what was spent; it is empty where no price is known.
+    ``money`` is the cost so far, as text; empty if no price is known.
     """
 
     seconds: float
@@ -99,20 +99,20 @@ class View:
 
 
 class Display:
-    """Plain lines: start and end of each job, and a line per running cell now and then."""
+    """Prints plain lines: at the start and end of each job, and now and then for each running cell."""
 
     def __init__(self, stream: TextIO) -> None:
         self._console = _console(stream)
         self._shown: dict[object, tuple[float, object]] = {}
 
     def job_started(self, job: Job, attempt: int, gpus: str = "") -> None:
-        """A job was started for the ``attempt``-th time, on ``gpus`` if it has any."""
+        """Show the start of ``job`` on ``gpus``, if it is the first ``attempt``; others have a line."""
         if attempt == 1:
             on = f" on {gpus}" if gpus else ""
             self.tell("started", f"{job.name}{on}, log {short_path(job.logs[0])}")
 
     def stage_ended(self, stage: StageSummary) -> None:
-        """A stage of a cell has its outcome."""
+        """Show the outcome of a stage of a cell."""
         text = f"{stage.stage} {stage.cell}"
         if stage.message:
             text += f": {stage.message}"
@@ -121,33 +121,33 @@ class Display:
         self.tell(stage.state, text, stage.state)
 
     def job_ended(self, job: JobSummary) -> None:
-        """A job has ended for good, or never started for a reason that concerns no cell."""
+        """Show that a job has ended for good, or never started for a reason that concerns no cell."""
         word = "ended" if job.state == COMPLETE else job.state
         told = [job.name, job.message or job.exit, clock(job.seconds) if job.attempts else ""]
         self.tell(word, ", ".join(filter(None, told)), job.state)
 
     def refresh(self, view: View) -> None:
-        """Show ``view``; called several times a second."""
+        """Show ``view``. The launcher calls this several times a second."""
         for waiting in view.waiting:
             so_far = f" (for {clock(waiting.seconds)})" if waiting.seconds >= _WAITING_INTERVAL else ""
             text = f"{waiting.job} {waiting.why}{so_far}"
             self._now_and_then(waiting.job, _WAITING_INTERVAL, waiting.seconds, "waiting", text)
-        # many cells in one log: the lines of all together should stay as readable as those of a few
+        # many running cells would flood a log: each gets a line less often
         interval = _PLAIN_INTERVAL * max(1.0, sum(len(r.paces) for r in view.running) / _PLAIN_CELLS)
         for running in view.running:
             for pace in running.paces:
                 progress, text = pace.progress, " ".join(_parts(running, pace))
-                # what a note tells of may last, and nothing else change
+                # a note such as "loading model" is repeated although no number changes
                 state = time.monotonic() if progress.note else progress.done
                 self._now_and_then((running.job.name, progress.cell), interval, state, "running", text)
         self._now_and_then("", _PLAIN_INTERVAL, view.money, "spent", view.money)
 
     def close(self, money: str) -> None:
-        """The run has ended and has cost ``money``."""
+        """Show the final cost ``money`` of the run."""
         self._now_and_then("", 0.0, money, "spent", money)
 
     def _now_and_then(self, about: object, interval: float, state: object, word: str, text: str) -> None:
-        """A line, unless the last one ``about`` this is younger than ``interval`` or was of the same ``state``."""
+        """Print a line, unless the last ``about`` this is younger than ``interval`` or had this ``state``."""
         now = time.monotonic()
         shown, before = self._shown.get(about, (-math.inf, None))
         if text and now - shown >= interval and state != before:
@@ -155,12 +155,12 @@ class Display:
             self.tell(word, text)
 
     def tell(self, word: str, text: str, state: str = "") -> None:
-        """A line about what has happened: a ``word`` for it, in the colour of ``state``."""
+        """Print a line that begins with ``word``, in the colour of ``state``."""
         self._console.print(f"[{time.strftime('%H:%M:%S')}] {word.ljust(STATE_WIDTH)} {plain(text)}")
 
 
 class LiveDisplay(Display):
-    """A block of a few lines at the bottom of a terminal, redrawn; what has ended scrolls above it."""
+    """Redraws a block of lines at the bottom of a terminal; lines about ended jobs scroll above it."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
@@ -174,10 +174,10 @@ class LiveDisplay(Display):
         self._drawn = 0.0
 
     def job_started(self, job: Job, attempt: int, gpus: str = "") -> None:
-        pass  # it has a line in the block
+        pass  # the block has a line for the job
 
     def job_ended(self, job: JobSummary) -> None:
-        if job.message:  # else its cells have told it all
+        if job.message:  # without a message, the lines of its cells say everything
             super().job_ended(job)
 
     def refresh(self, view: View) -> None:
@@ -186,7 +186,7 @@ class LiveDisplay(Display):
             self._drawn = now
             if not self._live.is_started:
                 self._live.start()
-                self._console.show_cursor(True)  # a run that is killed must not leave a terminal without one
+                self._console.show_cursor(True)  # a killed run would leave the terminal without a cursor
             self._live.update(self._block(view), refresh=True)
 
     def close(self, money: str) -> None:
@@ -194,7 +194,7 @@ class LiveDisplay(Display):
         super().close(money)
 
     def tell(self, word: str, text: str, state: str = "") -> None:
-        # not cut to the width: this stays, and a path must be whole to be copied
+        # not cut to the width: the line stays, and a cut path cannot be copied
         self._console.print(Text.assemble(_state(word, state), " ", plain(text)))
 
     def _block(self, view: View) -> Group:
@@ -204,7 +204,7 @@ class LiveDisplay(Display):
         money = f" · spent {view.money}" if view.money else ""
         rows = [row for running in view.running for row in self._rows(running)]
         below = [f"waiting {clock(one.seconds)} {one.job} {one.why}" for one in view.waiting]
-        # the cursor cannot move above the screen: a taller block would smear
+        # the cursor cannot move above the screen: a taller block could not be erased
         room = max(2, self._console.height - 2) - 1
         if (total := len(rows) + len(below)) > room:
             rows = rows[: room - 1]
@@ -219,7 +219,7 @@ class LiveDisplay(Display):
         return Group(lines[0], *[table] * bool(rows), *lines[1:])
 
     def _rows(self, running: RunningJob) -> Iterator[list[RenderableType]]:
-        """A row for each cell of a job: stage, cell, bar, and the numbers, which on a narrow terminal must do."""
+        """Yield a row for each cell of a job: stage, cell, bar and numbers. A narrow terminal has no bar."""
         if not running.paces:
             yield [running.job.stage, Text(plain(running.job.name)), f"starting {clock(running.seconds)}"]
         for pace in running.paces:
@@ -234,7 +234,7 @@ def _state(word: str, state: str) -> Text:
 
 
 def choose_display(stream: TextIO, environ: Mapping[str, str] = os.environ) -> Display:
-    """The live block where ``stream`` is a terminal that can redraw, else plain lines."""
+    """Return the live display if ``stream`` is a terminal that can redraw lines, else plain lines."""
     live = stream.isatty() and environ.get("TERM", "dumb") != "dumb"
     return LiveDisplay(stream) if live else Display(stream)
 
@@ -256,7 +256,7 @@ def _parts(running: RunningJob, pace: Pace) -> list[str]:
 
 
 def print_repeats(plan: Plan) -> None:
-    """Print the results of the jobs that ask judges again after all others: the table of cells has none of them."""
+    """Print the last log line of each job that repeats questions to judges: the table of cells has none."""
     for job in plan.jobs:
         if job.always and isinstance(job.order, EvaluateOrder):
             lines = [line for line in tail_of(Path(job.logs[0])) if line and not line.startswith(LOG_HEADER)]
@@ -265,7 +265,7 @@ def print_repeats(plan: Plan) -> None:
 
 
 def print_report(plan: Plan) -> None:
-    """What the report of a run, its last job, has printed."""
+    """Print the log of the report, which is the last job of the plan."""
     log = Path(plan.jobs[-1].logs[0])
     if log.is_file():
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -273,10 +273,10 @@ def print_report(plan: Plan) -> None:
 
 
 def print_table(summary: RunSummary, stream: TextIO) -> None:
-    """Every cell with its state, its log, and below it the reason where it is not complete, and the cause of that."""
+    """Print each cell with its state and log, and below it the reason and the cause if it is not complete."""
     console = _console(stream)
     told = [(cell.cell, cell.state, cell.log, (cell.message, cell.cause)) for cell in summary.cells]
-    # jobs only where no cell tells of them: the report, and what went wrong after the last outcome
+    # jobs only if no cell shows their failure: the report, and failures after the last outcome
     with_cells = {stage.job for cell in summary.cells for stage in cell.stages}
     told += [
         (job.name, job.state, job.log, (job.message or job.exit, ""))

@@ -1,4 +1,4 @@
-"""The plan as plain scripts with their dependencies, for an engine of the user's own: a folder of them, and a list."""
+"""Writes a plan as shell scripts and a list of their dependencies, for a workflow engine of the user."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from imageevalkit.launch.process import DRIVER_PYTHON, with_our_paths
 from imageevalkit.secrets import secret_names
 from imageevalkit.text import counted
 
-# What eval.sh exports, and our own: with the same values a job does the same elsewhere.
+# The variables that eval.sh exports, and our own: without them a job would behave differently elsewhere.
 _PASSED_ON = (
     *(
         "CONDA_BASE",
@@ -46,11 +46,11 @@ _PASSED_ON = (
 
 
 def write(plan: Plan) -> ExitStatus:
-    """Write the scripts of ``plan`` below its run folder, and say where. Raises CellFailure: the disk is full.
+    """Write the scripts of ``plan`` to ``export`` in its run folder. Raises CellFailure: the disk is full.
 
-    ``jobs.json`` lists the jobs in an order in which they may run: ``name``, ``script``, ``after`` (names: all of them
-    must have ended, however they did), ``level`` (those of one level need none of each other), ``gpus`` and ``cpus``,
-    ``light`` (it waits for endpoints most of the time), ``secrets`` (the variables that the engine must give it).
+    ``jobs.json`` lists the jobs in an order in which they can run. ``after`` names the jobs that must end
+    first, well or not. Jobs of the same ``level`` do not depend on each other. A ``light`` job waits for
+    endpoints most of the time. ``secrets`` are the variables that the engine must pass to the job.
     """
     folder, levels, jobs = (
         Path(plan.run_folder).absolute() / "export",

@@ -1,4 +1,4 @@
-"""The GPUs of a run: leases on them, which no two runs share, and which of them its jobs can have now."""
+"""The GPUs of a run: leases that keep other runs off a GPU, and the GPUs that jobs can have now."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from imageevalkit.errors import UserError
 from imageevalkit.launch.gpus import Gpu, Memory, MemoryWatch, MinFreeMemory, fitting, spell, too_few
 from imageevalkit.locks import open_lock, take_lock, with_owner
 
-# Not TMPDIR: every run of every user on the machine must look in the same place, and clusters set TMPDIR
-# per job.
+# Not below TMPDIR, which clusters set per job: all runs of all users on a machine must use the same folder.
 LEASES = Path("/tmp/imageevalkit-gpus")
 
 
 @dataclass
 class Lease:
-    """GPUs held by a job: replicas of ``unit``, ``most`` in all.
+    """The GPUs of a job: replicas of ``unit`` GPUs each, at most ``most`` GPUs.
 
-    ``fds`` hold the locks: they are free when no process has them open.
+    ``fds`` are the open lock files. A GPU is free when no process has its lock file open.
     """
 
     gpus: list[Gpu]
@@ -32,22 +31,22 @@ class Lease:
     most: int = 0
 
     def environ(self) -> dict[str, str]:
-        """What makes a job see exactly these GPUs, in the naming that the run was given."""
+        """Return the variables that show a job exactly these GPUs, under the names that the run was given."""
         visible = {"CUDA_VISIBLE_DEVICES": ",".join(gpu.name for gpu in self.gpus)}
         if any(gpu.name.isdecimal() for gpu in self.gpus):
-            # The lock and the memory are those of nvidia-smi's index; CUDA's own order, and a user's, may be another.
+            # Locks and memory go by nvidia-smi's index; by default CUDA may number GPUs differently.
             # Not UUIDs: vLLM reads a number from each name (its issues 13815, 20939, 41848).
             visible["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         return visible
 
     def release(self) -> None:
-        """Close this process's descriptors; a guard that still has them keeps the GPUs."""
+        """Close the lock files in this process. If a guard still has them open, the GPUs stay locked."""
         while self.fds:
             os.close(self.fds.pop())
 
 
 def lock(gpu: Gpu, folder: Path = LEASES) -> int | None:
-    """A descriptor that holds the lock on ``gpu``, or None while somebody else has it.
+    """Return a descriptor that holds the lock on ``gpu``; None while another process has the lock.
 
     Raises UserError: the lock folder cannot be used.
     """
@@ -69,32 +68,32 @@ def lock(gpu: Gpu, folder: Path = LEASES) -> int | None:
 
 
 def holder(gpu: Gpu, folder: Path = LEASES) -> str:
-    """Who holds the lock on ``gpu``: ``another run (process 4711 of alice)``, as far as the system tells."""
+    """Return who holds the lock on ``gpu``: ``another run (process 4711 of alice)``, or less if unknown."""
     try:
         file = (folder / _file_name(gpu)).lstat()
         place = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
         locks = Path("/proc/locks").read_text(encoding="ascii").splitlines()
-        # number, FLOCK, ADVISORY, WRITE, process, device:inode, first and last byte; a waiter has "->" before them
+        # number, FLOCK, ADVISORY, WRITE, process, device:inode, first, last byte; a waiter has "->" before it
         pids = [words[4] for words in map(str.split, locks) if words[1] == "FLOCK" and words[5] == place]
         user = pwd.getpwuid(Path("/proc", pids[0]).stat().st_uid).pw_name
-    except (OSError, IndexError, KeyError):  # not Linux, another container's, or a launcher that was killed
+    except (OSError, IndexError, KeyError):  # not Linux, a process in another container, or a killed launcher
         return "another run"
     return f"another run (process {pids[0]} of {user})"
 
 
 def _file_name(gpu: Gpu) -> str:
-    return gpu.key.replace("/", "_")  # of a MIG device of older drivers
+    return gpu.key.replace("/", "_")  # older drivers have slashes in the UUIDs of MIG devices
 
 
 def _open(folder: Path, path: Path) -> int:
-    """Open a lock file that belongs to whoever came first, without the right to write anyone else's."""
+    """Open the lock file at ``path`` for reading, or create it. It may belong to another user."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir()
-        folder.chmod(0o1777)  # past the umask: the next user makes files here too
-    # a link in its place may lead to where other runs do not look
+        folder.chmod(0o1777)  # despite the umask: other users create files here, too
+    # not through a link: it may lead to a folder that other runs do not use
     within = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        # flock needs no write access. O_CREAT only where there is no file: fs.protected_regular refuses it on
+        # flock needs no write access. O_CREAT only if there is no file: fs.protected_regular refuses it on
         # another user's file in a sticky folder.
         with contextlib.suppress(FileNotFoundError):
             return open_lock(path, os.O_RDONLY, folder=within)
@@ -102,22 +101,22 @@ def _open(folder: Path, path: Path) -> int:
             fd = open_lock(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0o644, within)
         except FileExistsError:
             return open_lock(path, os.O_RDONLY, folder=within)
-        os.fchmod(fd, 0o644)  # past the umask: other users must be able to open it
+        os.fchmod(fd, 0o644)  # despite the umask: other users must be able to open it
         return fd
     finally:
         os.close(within)
 
 
-# The driver gives a process's memory back after the process has gone; 80 GiB take a moment.
+# Seconds: the driver frees the memory of a process only after its end, and 80 GiB take a while.
 _FREEING = 20.0
 _ASK_HOLDER_EVERY = 1.0
 
 
 class GpuPool:
-    """The GPUs in ``gpus``, of which a job is given only those that nobody else uses, unless ``shares``.
+    """The ``gpus`` of a run. Unless the run ``shares`` GPUs, a job only gets GPUs that nobody else uses.
 
-    Nobody: no other run has the lease, and ``min_free`` of the memory is free. ``ours`` are those that jobs of this run
-    have.
+    A GPU is unused if no other run has its lock and ``min_free`` of its memory is free. ``ours`` are the GPUs
+    of this run's jobs.
     """
 
     def __init__(
@@ -136,7 +135,7 @@ class GpuPool:
         self._holders: dict[Gpu, tuple[float, str]] = {}
 
     def never(self, count: int) -> str:
-        """Why a process can never have ``count`` of these GPUs; empty when it can."""
+        """Return why a process can never have ``count`` of these GPUs; empty if it can."""
         problem = too_few(self.gpus, count)
         if problem or not self._useless:
             return problem
@@ -144,13 +143,13 @@ class GpuPool:
         return "; ".join(_grouped(self._useless)) if len(useful) < count else ""
 
     def give_back(self, lease: Lease) -> None:
-        """The job that had ``lease`` has ended."""
+        """Take back the GPUs of a job that has ended."""
         lease.release()
         self.ours.difference_update(lease.gpus)
         self._released.update(dict.fromkeys(lease.gpus, time.monotonic()))
 
     def look(self) -> tuple[dict[Gpu, list[int]], dict[Gpu, str]]:
-        """The GPUs that nobody uses, locked by these descriptors, and why the others cannot be had.
+        """Return the unused GPUs with the descriptors of their locks, and the reasons why others are in use.
 
         Raises UserError: the driver fails, or the lock folder cannot be used.
         """
@@ -175,7 +174,7 @@ class GpuPool:
         return free, kept
 
     def _in_use(self, free: Iterable[Gpu]) -> dict[Gpu, str]:
-        """Those of ``free`` GPUs on which somebody who takes no lease has memory."""
+        """Return the ``free`` GPUs on which a process without a lock uses memory, with the reason."""
         told = self._watch.read(max(self._released.values(), default=float("-inf")))
         if told is None:
             return {gpu: self._told.get(gpu, "the driver is asked for its free memory") for gpu in free}
@@ -185,7 +184,7 @@ class GpuPool:
 
     def _problem(self, gpu: Gpu, memory: Memory | None) -> str:
         self._useless.pop(gpu, None)
-        if memory is None:  # some never tell it; of one that did the driver says nothing once it is lost
+        if memory is None:  # some GPUs never report it; a GPU that stops reporting it is lost
             if gpu in self._with_memory:
                 self._useless[gpu] = "does not answer any more (nvidia-smi tells why)"
             return self._useless.get(gpu, "")
@@ -210,7 +209,7 @@ class GpuPool:
 
 
 class Offer:
-    """The GPUs that can be had at one moment; those that nobody takes are free again at the end of the ``with``."""
+    """The GPUs that are free at one moment. At the end of the ``with``, GPUs without a lease are unlocked."""
 
     def __init__(self, pool: GpuPool) -> None:
         self._pool = pool
@@ -225,7 +224,7 @@ class Offer:
             _unlock(self._found[0])
 
     def reserve(self, unit: int, most: int) -> Lease | None:
-        """``unit`` GPUs for one job, or None while fewer are free; more up to ``most`` come by :meth:`grow`.
+        """Return a lease on ``unit`` GPUs; None if fewer are free. :meth:`grow` may add more up to ``most``.
 
         Raises UserError: the driver fails, or the lock folder cannot be used.
         """
@@ -236,13 +235,13 @@ class Offer:
         return lease
 
     def grow(self) -> None:
-        """Deal out what is left: a replica's GPUs to each job in turn, the first ones first."""
+        """Add the remaining GPUs to the leases: one replica to each in turn, in the order of reservation."""
         growing = [lease for lease in self._leases if lease.unit]
         while growing:
             growing = [lease for lease in growing if self._extend(lease)]
 
     def could(self, *counts: int) -> bool:
-        """Whether jobs could have so many GPUs more, each of them."""
+        """Return whether several jobs could get so many more GPUs each (``counts``) at the same time."""
         free = list(self._free())
         for count in counts:
             taken = fitting(free, count)[:count]
@@ -252,7 +251,7 @@ class Offer:
         return True
 
     def why_not(self, unit: int) -> str:
-        """Why ``unit`` GPUs could not be reserved; empty when jobs of this run have them, and will end."""
+        """Return why ``unit`` GPUs could not be reserved; empty if jobs of this run will free them."""
         free, kept = self._found or ({}, {})
         soon = [gpu for gpu in fitting(self._pool.gpus, unit) if gpu in self._pool.ours or gpu in free]
         if len(soon) >= unit:
@@ -265,7 +264,7 @@ class Offer:
         return self._found[0]
 
     def _extend(self, lease: Lease) -> bool:
-        """Give ``lease`` the GPUs of a replica more, if it takes them and there are so many."""
+        """Add the GPUs of one replica to ``lease``. Return False if too few are free or it is full."""
         free = self._free()
         taken = fitting(free, lease.unit)[: lease.unit]
         if len(taken) < lease.unit or len(lease.gpus) + lease.unit > lease.most:
@@ -284,7 +283,7 @@ def _unlock(locks: Mapping[Gpu, Iterable[int]]) -> None:
 
 
 def _grouped(reasons: Mapping[Gpu, str]) -> list[str]:
-    """One clause for each reason, with all GPUs that it keeps."""
+    """Return one clause for each reason, with all GPUs that it applies to."""
     gpus: dict[str, list[Gpu]] = {}
     for gpu, reason in reasons.items():
         gpus.setdefault(reason, []).append(gpu)

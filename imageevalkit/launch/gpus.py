@@ -1,4 +1,4 @@
-"""Which GPUs there are, by NVML, or by nvidia-smi where that library is not; and which of them a run may use."""
+"""The GPUs of this machine, read from NVML or else from nvidia-smi, and the GPUs that a run may use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 SECONDS = 60  # a driver that initialises many GPUs without persistence mode takes tens of seconds
 # The manual page of nvidia-smi: 14 = "infoROM is corrupted", a warning beside a full answer.
 _ANSWERED = (0, 14)
-_NONE_HERE = "No devices were found"  # a node without GPUs of ours: a job of a cluster that asked for none
+_NONE_HERE = "No devices were found"  # on a node where Slurm gave the job no GPU
 _GPU_LINE = re.compile(r"GPU \d+: .*\(UUID: (GPU-[^)\s]+)\)")
 _MIG_LINE = re.compile(r"\s+MIG .*Device\s+\d+: \(UUID: (MIG-[^)\s]+)\)")
 _BYTES = 1 << 20
@@ -32,7 +32,7 @@ _BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU: its index and UUID; ``migs`` are the UUIDs of its MIG devices, None where MIG is off."""
+    """A GPU. ``migs`` are the UUIDs of its MIG devices; None if MIG mode is off."""
 
     index: str
     uuid: str
@@ -50,9 +50,9 @@ class Memory(NamedTuple):
 
 
 def devices(environ: Mapping[str, str]) -> list[Device]:
-    """Every GPU of the machine; none where there is neither NVML nor an ``nvidia-smi``.
+    """Return all GPUs of the machine; empty if there is neither NVML nor ``nvidia-smi``.
 
-    Raises UserError: one of them is there, but fails.
+    Raises UserError: NVML or nvidia-smi is there, but fails.
     """
     if nvml := _nvml():
         told, failed = _of_each(nvml, _device)
@@ -67,7 +67,7 @@ def devices(environ: Mapping[str, str]) -> list[Device]:
 
 
 def memory() -> dict[str, Memory]:
-    """Memory by UUID; GPUs whose memory nobody tells are missing. Raises UserError like :func:`devices`."""
+    """Return the memory by UUID, without GPUs that report none. Raises UserError like :func:`devices`."""
     found: dict[str, Memory] = {}
     if nvml := _nvml():
         for told in _of_each(nvml, _memory)[0]:
@@ -82,7 +82,7 @@ def memory() -> dict[str, Memory]:
 
 @functools.cache
 def _nvml() -> ModuleType | None:
-    """NVIDIA's own module, initialised; None where it cannot be: nvidia-smi tells what is wrong with the driver."""
+    """Return NVML, initialised; None if that fails: nvidia-smi then reports the problem of the driver."""
     import pynvml  # type: ignore[import-untyped]
 
     try:
@@ -93,10 +93,9 @@ def _nvml() -> ModuleType | None:
 
 
 def _of_each(nvml: Any, ask: Callable[[Any, Any], T]) -> tuple[list[T], dict[int, str]]:
-    """What ``ask`` is told of each GPU, and by index why others do not answer: NVML counts those too that are lost, or
-    that this user may not have.
+    """Return the result of ``ask`` for each GPU, and by index the errors of GPUs that do not answer.
 
-    Raises UserError: none answers.
+    NVML also counts lost GPUs and GPUs that this user may not use. Raises UserError: no GPU answers.
     """
     told, failed = list[T](), dict[int, str]()
     try:
@@ -119,7 +118,7 @@ def _device(nvml: Any, gpu: Any) -> Device:
 
 
 def _memory(nvml: Any, gpu: Any) -> dict[str, Memory]:
-    """The memory of a GPU and of its MIG devices by UUID, of those that tell it."""
+    """Return the memory of a GPU and of its MIG devices by UUID, without devices that report none."""
     found: dict[str, Memory] = {}
     for handle in (gpu, *_mig_handles(nvml, gpu)):
         with contextlib.suppress(nvml.NVMLError_NotSupported, nvml.NVMLError_NoPermission):
@@ -130,7 +129,7 @@ def _memory(nvml: Any, gpu: Any) -> dict[str, Memory]:
 
 @functools.cache
 def _tell_left_out(index: int, why: str) -> None:
-    """Tell it once: the GPUs are looked at by the planner and by the launcher."""
+    """Print a note, cached to print it once: the planner and the launcher both read the GPUs."""
     say(f"GPU {index} is left out: NVML failed ({why})", sys.stderr)
 
 
@@ -141,7 +140,7 @@ def _is_divided(nvml: Any, gpu: Any) -> bool:
 
 
 def _mig_handles(nvml: Any, gpu: Any) -> list[Any]:
-    """The MIG devices of a GPU; none where MIG is off."""
+    """Return the MIG devices of a GPU; empty if MIG mode is off."""
     found = []
     with contextlib.suppress(nvml.NVMLError_NotSupported):
         for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
@@ -151,13 +150,13 @@ def _mig_handles(nvml: Any, gpu: Any) -> list[Any]:
 
 
 def _csv_rows(text: str, columns: int) -> list[list[str]]:
-    """The lines of ``text`` that have as many ``columns``: warnings stand between them."""
+    """Return the lines of ``text`` with exactly so many ``columns``: nvidia-smi mixes in warnings."""
     rows = [[word.strip() for word in line.split(",")] for line in text.splitlines()]
     return [row for row in rows if len(row) == columns]
 
 
 def _listed_migs(environ: Mapping[str, str]) -> dict[str, list[str]]:
-    """The UUIDs of MIG devices by that of their GPU."""
+    """Return the UUIDs of MIG devices by the UUID of their GPU."""
     found, migs = dict[str, list[str]](), list[str]()
     for line in _ask(["-L"], environ).splitlines():
         if match := _GPU_LINE.match(line):
@@ -176,7 +175,7 @@ def _ask(words: list[str], environ: Mapping[str, str]) -> str:
             text=True,
             timeout=SECONDS,
             env=dict(environ),
-            start_new_session=True,  # a terminal's Ctrl-C is for the launcher, and no failure of nvidia-smi
+            start_new_session=True,  # Ctrl-C is for the launcher and must not make nvidia-smi fail
             check=False,
         )
     except FileNotFoundError:
@@ -192,7 +191,7 @@ def _ask(words: list[str], environ: Mapping[str, str]) -> str:
 
 
 def _failure(who: str, said: str) -> UserError:
-    """What to tell of ``who`` failed and ``said`` something."""
+    """Return the error for the tool ``who`` that failed with the output ``said``."""
     last = (said.strip().splitlines() or ["no message"])[-1]
     return UserError(f"{who} failed ({last}); mend the driver, or run without GPUs: CUDA_VISIBLE_DEVICES=")
 
@@ -202,7 +201,7 @@ _MIB = {"mib": 1.0, "gib": 1024.0}
 
 
 class MinFreeMemory(NamedTuple):
-    """What must be free of a GPU: ``share`` of its memory (0 to 1), or ``mib``; ``text`` is how the user said it."""
+    """The memory that must be free on a GPU: ``share`` of it (0 to 1) or ``mib``; ``text`` is the setting."""
 
     text: str
     share: float = 0.0
@@ -210,7 +209,7 @@ class MinFreeMemory(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, where: str) -> MinFreeMemory:
-        """Read ``90%`` or ``20GiB``; 0 is no demand. Raises UserError for anything else."""
+        """Parse ``90%`` or ``20GiB``; 0 demands nothing. Raises UserError for anything else."""
         match = _AMOUNT.fullmatch(text.strip())
         number, unit = (float(match[1]), (match[2] or "").lower()) if match else (-1.0, "")
         if number == 0:
@@ -227,12 +226,12 @@ class MinFreeMemory(NamedTuple):
         return bool(self.share or self.mib)
 
     def of(self, total: float) -> float:
-        """MiB that must be free of ``total`` MiB."""
+        """Return the MiB that must be free on a GPU with ``total`` MiB."""
         return self.mib or self.share * total
 
 
 def _asked(ask: Callable[[], T]) -> Future[T]:
-    """``ask`` in a thread of its own: a driver takes seconds, or hangs, where nothing interrupts who asks it."""
+    """Run ``ask`` in a thread of its own: the driver may hang, and nothing interrupts a call to it."""
     future = Future[T]()
 
     def run() -> None:
@@ -241,7 +240,7 @@ def _asked(ask: Callable[[], T]) -> Future[T]:
         except Exception as error:
             future.set_exception(error)
 
-    # a daemon: what hangs must not keep the launcher from ending
+    # a daemon thread: a hanging driver must not keep the launcher from ending
     threading.Thread(target=run, name="gpus", daemon=True).start()
     return future
 
@@ -251,7 +250,7 @@ def _hangs() -> UserError:
 
 
 class MemoryWatch:
-    """Asks for memory beside the event loop, which refreshes a display meanwhile."""
+    """Reads GPU memory in a thread, so that the event loop can refresh the display meanwhile."""
 
     def __init__(self) -> None:
         self._question: Future[dict[str, Memory]] | None = None
@@ -259,18 +258,18 @@ class MemoryWatch:
         self._answer: dict[str, Memory] = {}
 
     def read(self, since: float) -> Mapping[str, Memory] | None:
-        """Memory by UUID, of a moment not long ago and after ``since`` (monotonic); None until that is known.
+        """Return recent memory by UUID, read after ``since`` (monotonic seconds); None if not known yet.
 
-        Call it again until it is.
+        If it returns None, call it again.
 
         Raises:
-            UserError: who is asked fails or hangs.
+            UserError: The driver fails or hangs.
         """
         now = time.monotonic()
         if self._question is not None and self._question.done():
-            done, self._question = self._question, None  # after one that failed it is asked anew
+            done, self._question = self._question, None  # cleared: a failure is asked again
             self._answer, self._answer_began = done.result(), self._began
-            # a slow driver shall not be asked all the time while a job waits
+            # while a job waits, a slow driver must not be asked without pauses
             self._stale_at = now + min(10.0, max(2.0, 4 * (now - self._began)))
         elif self._question is not None and now - self._began >= SECONDS:
             raise _hangs()
@@ -281,25 +280,25 @@ class MemoryWatch:
         return None
 
 
-# how schedulers and people say that there is none
+# values by which schedulers and users hide all GPUs
 _NO_GPU = ("-1", "NoDevFiles", "none", "void")
 
 
 class Gpu(NamedTuple):
-    """A GPU or MIG device: ``name`` as CUDA_VISIBLE_DEVICES spells it, ``key`` (UUID) the same for all."""
+    """A GPU or MIG device. ``name`` is its spelling in CUDA_VISIBLE_DEVICES, ``key`` is its UUID."""
 
     name: str
     key: str
 
 
 def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[Gpu]:
-    """The GPUs that ``environ`` allows, in its order and naming; none where nobody knows of one.
+    """Return the GPUs that ``environ`` allows, in its order and naming; empty if there are none.
 
-    A GPU in MIG mode stands for its MIG devices, in its place.
+    The MIG devices of a GPU in MIG mode take its place.
 
     Raises:
-        UserError: the driver fails, or does not know a UUID of CUDA_VISIBLE_DEVICES or its first name, or there is
-            nothing but GPUs in MIG mode that nobody has divided.
+        UserError: The driver fails or does not know a UUID or the first name in CUDA_VISIBLE_DEVICES, or all
+            allowed GPUs are in MIG mode and have no MIG devices.
     """
     allowed = environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is not None and not allowed.strip():
@@ -312,8 +311,8 @@ def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[Gpu]:
         return []
     meant: list[Device] = []
     found: dict[str, Gpu] = {}
-    # CUDA hides whole GPUs where it shows MIG devices, and may one that does not answer: an index would count something
-    # else there
+    # CUDA hides whole GPUs if it shows MIG devices, and may hide a GPU that does not answer: an index would
+    # then name another GPU
     by_index = all(device.migs is None and device.index == str(n) for n, device in enumerate(there))
     everything = [device.index if by_index else device.uuid for device in there]
     for name in everything if allowed is None else allowed.split(","):
@@ -337,7 +336,7 @@ def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[Gpu]:
 
 
 def fitting(gpus: Iterable[Gpu], count: int) -> list[Gpu]:
-    """Those of ``gpus`` of which a process can use ``count`` at once: of several, whole ones.
+    """Return the ``gpus`` of which a process can use ``count`` at once: only whole GPUs if ``count`` > 1.
 
     The MIG User Guide, "CUDA Device Enumeration": a process enumerates a single MIG device.
     """
@@ -345,7 +344,7 @@ def fitting(gpus: Iterable[Gpu], count: int) -> list[Gpu]:
 
 
 def too_few(gpus: Sequence[Gpu], count: int) -> str:
-    """Why a process can never have ``count`` of ``gpus``; empty when it can."""
+    """Return why a process can never have ``count`` of ``gpus``; empty if it can."""
     there = len(fitting(gpus, count))
     if there >= count:
         return ""
@@ -358,7 +357,7 @@ def too_few(gpus: Sequence[Gpu], count: int) -> str:
 
 
 def spell(gpus: Sequence[Gpu]) -> str:
-    """``gpus`` for a message: ``GPUs 0, 1``, or their UUIDs."""
+    """Return ``gpus`` for a message: ``GPUs 0, 1``, or their UUIDs."""
     names = ", ".join(gpu.name for gpu in gpus)
     if not all(gpu.name.isdecimal() for gpu in gpus):
         return names
@@ -366,7 +365,7 @@ def spell(gpus: Sequence[Gpu]) -> str:
 
 
 def _meant(name: str, devices: Sequence[Device]) -> tuple[Device | None, list[Gpu]]:
-    """What ``name`` of CUDA_VISIBLE_DEVICES is: its GPU, and the devices that a job can be given."""
+    """Return the GPU of ``name`` in CUDA_VISIBLE_DEVICES (None: unknown), and its devices for jobs."""
     by_name = {device.index: device for device in devices}
     if name.startswith(("GPU-", "MIG-")):
         by_name = {uuid: device for device in devices for uuid in (device.uuid, *(device.migs or ()))}
@@ -388,13 +387,13 @@ def _meant(name: str, devices: Sequence[Device]) -> tuple[Device | None, list[Gp
 
 @functools.cache
 def visible() -> list[Gpu]:
-    """The GPUs this run may use; asked only when something wants one (a login node's nvidia-smi may fail)."""
+    """Return the GPUs that this run may use. Call it only if a job wants one: it may fail on a login node."""
     return visible_gpus()
 
 
 @dataclass(frozen=True)
 class Supply:
-    """The GPUs that a job can have: those of this machine, or as many as a node of a cluster has (``per_node``)."""
+    """The GPUs that a job can have: the GPUs of this machine, or the ``per_node`` GPUs of a cluster node."""
 
     per_node: int | None = None
 
@@ -405,9 +404,9 @@ class Supply:
         return [Gpu(str(n), f"GPU-{n}") for n in range(self.per_node)]
 
     def wanted(self, count: int | None, who: str = "") -> int:
-        """``count``; if it is None one, where there is one, for what is fast on a GPU and runs without.
+        """Return ``count``. If it is None, return 1 if there is a GPU, else 0: the job runs without one, too.
 
-        Raises UserError (``who`` begins it): a process can never have as many GPUs.
+        Raises UserError, which begins with ``who``: a process can never have so many GPUs.
         """
         if count is None:
             return min(1, len(self._there))
@@ -418,7 +417,7 @@ class Supply:
         return count
 
     def mapped(self, config: Config, variable: str, name: str, who: str) -> int | None:
-        """What the map ``variable`` of config.sh has for ``name``; None: nothing. Raises as :meth:`wanted`."""
+        """Return the entry for ``name`` in a map of config.sh, or None. Raises like :meth:`wanted`."""
         count, where = config.map(variable).get(name, "").strip(), f"{variable}['{name}'] in config.sh"
         if not count:
             return None
@@ -427,9 +426,9 @@ class Supply:
         return self.wanted(int(count), f"{where}: {who} needs")
 
     def in_replicas(self, each: int, replicas: int | None) -> int:
-        """GPUs that a job of replicas of ``each`` can use; ``replicas`` bounds them.
+        """Return how many GPUs a job can use that has up to ``replicas`` replicas of ``each`` GPUs.
 
-        Unless it is given, a job on a cluster asks for one replica: a second one may wait for hours.
+        If ``replicas`` is None, a job on a cluster asks for one replica: a second one may wait for hours.
         """
         if not each:
             return 0

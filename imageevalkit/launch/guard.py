@@ -1,14 +1,14 @@
-"""Runs one command and leaves no process of it: ``python -I -S guard.py LIFELINE_FD -- COMMAND...``.
+"""Runs one command and leaves no process of it behind: ``python -I -S guard.py LIFELINE_FD -- COMMAND...``.
 
-The guard is what outlives everyone: it sits between the launcher and the job, so that Ctrl-C, SIGTERM or
-``kill -9`` of the launcher ends the job's whole tree. On Linux it is a child subreaper: processes that called
-``setsid`` or whose parent died stay its descendants and are found in /proc. Elsewhere the best that exists is
-the job's process group.
+The guard is the parent of the job and outlives the launcher. If Ctrl-C, SIGTERM or ``kill -9`` ends the
+launcher, the guard ends all processes of the job. On Linux the guard is a child subreaper: processes that
+called ``setsid`` or whose parent died stay its descendants and are found in /proc. On other systems the guard
+only reaches the process group of the job.
 
-Descriptors it inherits beyond 2 (locks, GPU leases) are kept from the command: they are held for exactly as
-long as anything of the job is left. It exits with the command's status, or 128 + n after signal n.
+The command does not inherit the guard's descriptors above 2 (locks, GPU leases). So they are held until the
+last process of the job has ended. The guard exits with the command's status, or 128 + n after signal n.
 
-Run by path with ``-I -S`` and few imports, because every job pays for its start.
+The guard runs by path with ``-I -S`` and imports little, because its start delays every job.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import signal
 import sys
 import time
 
-GRACE_ASKED = 5.0  # the launcher waits 10 s in all
-GRACE_ORPHANED = 2.0  # a user who resumes at once waits for us, and nobody reads what the job still says
-# `exec > >(tee log)` leaves a tee that drains its pipe after the script: it must not be cut off
+GRACE_ASKED = 5.0  # seconds from SIGTERM to SIGKILL; launchers wait 9 or 10 s for a guard
+GRACE_ORPHANED = 2.0  # the same without a launcher: a user who resumes at once waits for the locks
+# Seconds from the end of the command to SIGTERM: the tee of `exec > >(tee log)` still has to write its pipe.
 DRAIN = 0.5
 TICK = 0.05
 
@@ -39,7 +39,7 @@ def _prctl(option: int, value: int) -> bool:
 
 
 class Guard:
-    """One command under guard; ``lifeline`` is the read end of a pipe that the launcher keeps open."""
+    """Guards one command. ``lifeline`` is the read end of a pipe that the launcher keeps open."""
 
     def __init__(self, command: list[str], lifeline: int) -> None:
         self._command = command
@@ -51,7 +51,7 @@ class Guard:
             os.set_inheritable(fd, False)
         self._poll = select.poll()
         self._lifeline = lifeline
-        # POLLHUP alone: a bit that is always reported, and nothing is ever written into a lifeline
+        # no events: poll always reports POLLHUP, and nothing is ever written into the lifeline
         self._poll.register(lifeline, 0)
         self._wake, wake_end = os.pipe()
         for fd in (self._wake, wake_end):
@@ -65,7 +65,7 @@ class Guard:
         self._orphaned = False
 
     def run(self) -> int:
-        """Run the command, end what it leaves, and return the exit status to pass on."""
+        """Run the command, end the processes that it leaves behind, and return the guard's exit status."""
         self._wait(0)
         if self._orphaned:
             return 128 + signal.SIGTERM
@@ -90,11 +90,11 @@ class Guard:
         status = CANNOT_EXECUTE
         try:
             _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != guard:  # it died before the line above could see it
+            if os.getppid() != guard:  # the guard died before the line above took effect
                 os._exit(status)
             os.setpgid(0, 0)  # a job's `kill 0` must not reach the guard
             signal.set_wakeup_fd(-1)
-            # Python ignores the first two, a shell the others for a command in the background; exec would pass that on
+            # Python ignores the first two, a shell the others in background commands; exec would keep that
             for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGQUIT):
                 signal.signal(number, signal.SIG_DFL)
             os.execvp(self._command[0], self._command)
@@ -112,11 +112,11 @@ class Guard:
             else:
                 self._orphaned = True
                 self._poll.unregister(fd)
-        # the second way to notice, should a stray process have inherited the lifeline's other end
+        # a second check, because a stray process may have inherited the other end of the lifeline
         self._orphaned = self._orphaned or os.getppid() != self._launcher
 
     def _reap(self) -> bool:
-        """Collect ended children; whether any process of the job is left."""
+        """Collect ended children. Return whether any process of the job is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -141,11 +141,11 @@ class Guard:
                 term_at = min(term_at, now)
             if self._orphaned and not orphaned:
                 orphaned, kill_at = True, min(kill_at, now + GRACE_ORPHANED)
-            if self._asked > 1 + orphaned:  # asked again (the parent-death signal counts as one): at once
+            if self._asked > 1 + orphaned:  # a second request, parent-death signal aside
                 kill_at = now
             if now >= kill_at:
                 self._signal_all(signal.SIGKILL)
-                tick = min(2 * tick, 1.0)  # what is left hangs in the kernel (a dead network disk)
+                tick = min(2 * tick, 1.0)  # the rest hangs in the kernel (a dead network disk)
             elif now >= term_at and not termed:
                 termed = True
                 self._signal_all(signal.SIGTERM)
@@ -156,10 +156,10 @@ class Guard:
             self._signal_group(number)
             return
         for pid in descendants(os.getpid()):
-            try:  # noqa: SIM105 - contextlib is another millisecond of start
+            try:  # noqa: SIM105 - importing contextlib takes a millisecond
                 os.kill(pid, number)
             except (ProcessLookupError, PermissionError):
-                pass  # gone meanwhile, or a set-uid program that will be tried again
+                pass  # it has ended, or is a set-uid program; the next round tries again
 
     def _signal_group(self, number: int) -> bool:
         try:
@@ -185,7 +185,7 @@ def _open_fds() -> list[int]:
 
 
 def descendants(root: int) -> list[int]:
-    """Process ids below ``root`` in the process tree, parents first (Linux, from /proc)."""
+    """Return the ids of all processes below ``root`` in the process tree, parents first (Linux only)."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):  # noqa: PTH208
         if name.isdigit():
@@ -194,7 +194,7 @@ def descendants(root: int) -> list[int]:
                     # pid (name) state ppid: the name may hold blanks and parentheses
                     parent = int(file.read().rpartition(b")")[2].split()[1])
             except (OSError, IndexError):
-                continue  # ended meanwhile
+                continue  # the process has ended
             children.setdefault(parent, []).append(int(name))
     found: list[int] = []
     todo = [root]

@@ -1,4 +1,4 @@
-"""The server of a judge, and the job that evaluates, cell after cell, what asks it."""
+"""The server of a judge, and the job that evaluates one cell after another with it."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ from imageevalkit.progress import Progress, ProgressReader, ProgressWriter
 from imageevalkit.secrets import environ_with
 
 _HOST = "127.0.0.1"
-_PROXY = ("NO_PROXY", "no_proxy")  # which of them counts is up to the library
+_PROXY = ("NO_PROXY", "no_proxy")  # each library reads one of the two
 _ANSWERS_WITHIN = 2.0  # seconds
-_LOOK_EVERY = 0.5  # seconds between two looks at a server that loads, at least
-_MOST_READ = 1 << 20  # bytes of a reply: a stranger's may not end
-_PORTS = 3  # somebody may take a port between our choice and the server's start
-_LIVES = 2  # in one cell: what kills a server twice would kill it a third time
-_STOPS_WITHIN = 10.0  # seconds; its guard kills after 5
+_LOOK_EVERY = 0.5  # least seconds between two checks of a loading server
+_MOST_READ = 1 << 20  # bytes of a reply: a foreign server on the port may send without end
+_PORTS = 3  # tries: another process may take a port before the server does
+_LIVES = 2  # in one cell: a cell that kills the server twice would kill it again
+_STOPS_WITHIN = 10.0  # seconds; the guard kills it after 5
 _LOG_TAIL = 1 << 16
 _TELLING = re.compile(r"(?:\b[\w.]*(?:Error|Exception)|\berror): .+")
 
 
 class JudgeServer:
-    """The server of ``order`` under a guard, in ``environ``, its address told once it is healthy.
+    """Runs the server of ``order`` under a guard in ``environ``, and publishes its address once healthy.
 
-    Belongs to the main thread. ``lifeline`` is the read end of a pipe whose other end this process keeps.
+    Use it in the main thread only. ``lifeline`` is the read end of a pipe whose other end this process keeps.
     """
 
     def __init__(self, order: ServeOrder, environ: dict[str, str], lifeline: int) -> None:
@@ -73,7 +73,7 @@ class JudgeServer:
         self._healthy = self._hopeless = False
 
     def tend(self) -> str:
-        """Do what is due, and return what the user should know of it now; call it several times a second."""
+        """Start, check or restart the server; return a note for the user. Call it several times a second."""
         if self._hopeless or self._deaths == _LIVES:
             return ""
         if self._process is None:
@@ -90,9 +90,10 @@ class JudgeServer:
         )
 
     def next_cell(self, makes_room: bool) -> None:
-        """Another cell begins: it is not to blame for what the one before did to the server.
+        """Prepare the server for the next cell. Its deaths during the cell before no longer count.
 
-        ``makes_room``: it has models of its own, which need the GPUs first; the server starts again when it is asked.
+        ``makes_room``: stop the server, because metric models of the cell need the GPUs first. The server
+        starts again when the cell asks the judge.
         """
         if self._deaths == _LIVES or (makes_room and self._process is not None):
             self.stop()
@@ -100,11 +101,11 @@ class JudgeServer:
         self._deaths = 0
 
     def stop(self) -> None:
-        """End the server and all that it started."""
+        """End the server and all processes that it started."""
         self._healthy = False
         if self._process is None:
             return
-        for _ in range(2):  # a guard takes the second one as the order to kill at once
+        for _ in range(2):  # the guard kills at once when it receives a second SIGTERM
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_STOPS_WITHIN)
@@ -124,7 +125,7 @@ class JudgeServer:
             return
         answers = _answers(self._port, self._order.model)
         now = time.monotonic()
-        # who tends a server that accepts and does not answer is held up for a fifth of the time at most
+        # a server that accepts but does not answer blocks this process for a fifth of the time at most
         self._next_look = now + max(_LOOK_EVERY, 4 * (now - began))
         if answers is False:
             self.stop()
@@ -143,7 +144,7 @@ class JudgeServer:
             self._address.withdraw()
             self._deaths += 1
             if self._deaths < _LIVES:
-                self._start(self._port)  # the same: requests that are tried again will find it there
+                self._start(self._port)  # the same port: retried requests find the server there
             else:
                 self._give_up(f"died {self._deaths} times ({how})", said)
         elif "address already in use" in said.lower():
@@ -159,23 +160,23 @@ class JudgeServer:
             self._give_up(what, said)
 
     def _give_up(self, what: str, said: str) -> None:
-        self._hopeless = self._deaths < _LIVES  # it did not even start
+        self._hopeless = self._deaths < _LIVES  # the server did not even start
         told = f": {said.rstrip('.')}" if said else ""
         self._address.give_up(
             f"the server of judge {self._order.judge} {what}{told}; log {short_path(self._log)}"
         )
 
     def _said(self) -> str:
-        """The line of the log that tells best why the server ended."""
+        """Return the line of the log that best explains why the server ended."""
         found = map(_TELLING.search, tail_of(self._log, _LOG_TAIL, self._log_start))
         lines = [match[0] for match in found if match]
-        # processes that only pass on the fault of another one say so, and end last
+        # processes that only pass on the error of another one mention its "root cause", and end last
         causes = [line for line in lines if "root cause" not in line]
         return shorten(causes[-1]) if causes else last_line(str(self._log))
 
 
 def past_proxies(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables by which a job with that ``environ`` reaches the server whatever proxy the user has."""
+    """Return the variables with which a job reaches the server directly if ``environ`` sets a proxy."""
     return {name: ",".join(filter(None, [environ.get(name), _HOST])) for name in _PROXY}
 
 
@@ -186,7 +187,7 @@ def _free_port() -> int:
 
 
 def _answers(port: int, model: str) -> bool | None:
-    """Whether the server on ``port`` is ready (None: not yet) and says that it serves ``model``."""
+    """Return whether the server on ``port`` serves ``model``; None if the server is not ready."""
     if _body(port, "/health") is None or (models := _body(port, "/v1/models")) is None:
         return None
     try:
@@ -196,8 +197,8 @@ def _answers(port: int, model: str) -> bool | None:
 
 
 def _body(port: int, path: str) -> bytes | None:
-    """The body of a 200; None for anything else."""
-    # not urllib, which asks the proxy of the environment and goes where a stranger on the port sends it
+    """Return the body of a reply with status 200; None for any other reply."""
+    # not urllib, which uses the proxy of the environment and follows redirects of a foreign server
     connection = http.client.HTTPConnection(_HOST, port, timeout=_ANSWERS_WITHIN)
     try:
         connection.request("GET", path)
@@ -210,11 +211,11 @@ def _body(port: int, path: str) -> bytes | None:
 
 
 _TICK = 0.1
-_ATTEMPTS = 2  # of one cell: a crash may pass
+_ATTEMPTS = 2  # of one cell: a crash may not come back
 
 
 def main() -> ExitStatus:
-    """Evaluate every cell of the job; the exit status is that of the worst. Without cells, keep the server."""
+    """Evaluate every cell of the job and return the worst status. Without cells, keep the server running."""
     plan, job, order = given_job(ServeOrder)
     if not order.parts:
         _keep(order)
@@ -222,7 +223,7 @@ def main() -> ExitStatus:
 
 
 def _keep(order: ServeOrder) -> NoReturn:
-    """Until this process is ended: who asks is no part of it, and may come at any time."""
+    """Run the server until this process is ended: jobs of other runs may ask it at any time."""
     lifeline, _end = os.pipe()
     server = JudgeServer(order, _server_environ(order), lifeline)
     while True:
@@ -236,7 +237,7 @@ class _SharedEvaluation:
         self._parts = [plan.job(name) for name in order.parts]
         path = plan.progress_path(job)
         self._progress, self._reader = ProgressWriter(path), ProgressReader(path)
-        # nobody closes the other end: it closes with this process, however that ends, and ends what it started
+        # the other end closes when this process ends, however it ends; the guards then end its children
         self._lifeline, self._end = os.pipe()
         self._server = JudgeServer(order, _server_environ(order), self._lifeline)
 
@@ -247,7 +248,7 @@ class _SharedEvaluation:
 
     def _outcome(self, part: Job) -> Outcome:
         [cell], stage, log = part.cells, self._job.stage, REPO / part.logs[0]
-        outcome = self._read(cell, stage)  # of an attempt of this job that crashed later
+        outcome = self._read(cell, stage)  # an earlier attempt of this job may have crashed later
         lost = lost_before(self._plan, self._job).get(cell, "")
         problem = "" if outcome else lost or self._evaluate(part, cell, log)
         outcome = outcome or self._read(cell, stage)
@@ -261,7 +262,7 @@ class _SharedEvaluation:
         return read_outcome(self._folder, cell_of(cell), stage)
 
     def _evaluate(self, part: Job, cell: str, log: Path) -> str:
-        """How the process that evaluates the cell ended."""
+        """Evaluate the cell, and return a message in case that no outcome was written."""
         environ = environ_with(part.secrets) | part.environ
         environ |= past_proxies(environ)
         self._server.next_cell(makes_room=isinstance(part.order, EvaluateOrder) and part.order.uses_encoders)
@@ -278,7 +279,7 @@ class _SharedEvaluation:
         while (status := process.poll()) is None:
             note = self._server.tend()
             if note != noted:
-                # the cell itself waits meanwhile and reports nothing
+                # the evaluation waits for the server and reports nothing itself
                 seen = self._reader.read().get(cell) or Progress(cell, self._job.stage, 0, 0)
                 self._progress.report(seen._replace(note=note), force=not note)
                 noted = note
@@ -287,7 +288,7 @@ class _SharedEvaluation:
 
 
 def _server_environ(order: ServeOrder) -> dict[str, str]:
-    # not VLLM_API_KEY either, which would make it ask for one
+    # without VLLM_API_KEY, with which the server would demand a key
     environ = environ_with(order.secrets)
     folder = str(Path(order.command[0]).parent)
     environ["PATH"] = os.pathsep.join([folder, *filter(None, [environ.get("PATH")])])

@@ -1,4 +1,4 @@
-"""Processes that keep a judge in memory while run after run asks it: each loads it once."""
+"""Keepers: processes that load a judge once and keep it in memory for all runs of ``--watch``."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from imageevalkit.launch.judge_server import past_proxies
 from imageevalkit.launch.process import DRIVER_PYTHON, describe_exit, guarded, job_environ
 from imageevalkit.text import counted
 
-_ENDS_WITHIN = 10.0  # seconds; a guard kills after 5
+_ENDS_WITHIN = 10.0  # seconds; a guard kills its processes after 5
 _TICK = 0.2
 _IN_PROCESS = "transformers:"
 
 
 @dataclass
 class _Keeper:
-    """The ``job`` that keeps ``judge``; at ``place`` it is found: the file with a server's address, or a socket."""
+    """The process that keeps ``judge``. ``place`` is the file with the server's address, or a socket."""
 
     judge: str
     job: Job
@@ -42,17 +42,17 @@ class _Keeper:
 
     @property
     def works(self) -> bool:
-        """Whether it runs, and has not given the judge up."""
+        """True if the process runs and has not given up serving the judge."""
         if self.process is None or self.process.poll() is not None:
             return False
         return not (self.serves and ServerAddress(self.place).given_up)
 
 
 class Keepers:
-    """The keepers of the judges that ``plan``, one of the runs to come, asks here, with a plan in ``folder``.
+    """The keepers of the judges on this machine. ``plan`` is an example of the runs to come.
 
-    A judge that needs GPUs is kept where the model and it have enough; ``told`` says of each what becomes of it. None
-    runs before :meth:`start`. Belongs to the main thread.
+    A judge that needs GPUs is kept only if enough GPUs remain for the model, or GPUs are shared. ``told`` has
+    a line for the user on each judge. The keepers' plan is in ``folder``. Use this in the main thread only.
     """
 
     def __init__(self, plan: Plan, folder: Path) -> None:
@@ -60,7 +60,7 @@ class Keepers:
         self._keepers: dict[tuple[str, str], _Keeper] = {}
         self.told = list[str]()
         self._lifeline, self._end = os.pipe()
-        # not in the folder: the path of a socket has no more than 107 bytes
+        # not in ``folder``: the path of a socket is limited to 107 bytes
         self._sockets = Path(tempfile.mkdtemp(prefix="imageevalkit-"))
         wanted = {key: job for job in plan.jobs if (key := _key(job))}
         kept = sum(job.gpus for job in wanted.values())
@@ -113,7 +113,7 @@ class Keepers:
         return _Keeper(judge, kept, place)
 
     def fitted(self, plan: Plan) -> Plan:
-        """``plan`` with its judges asked where they are kept."""
+        """Return ``plan`` with its evaluation jobs changed to use the kept judges."""
         jobs, parts = list[Job](), dict[str, list[str]]()
         for job in plan.jobs:
             keeper = self._keepers.get(_key(job) or ("", ""))
@@ -136,9 +136,9 @@ class Keepers:
         return all(keeper.works for keeper in self._keepers.values())
 
     def start(self, is_stopped: Callable[[], bool]) -> None:
-        """Start those that do not run, or have given up, once there are GPUs for them; unless that ``is_stopped``.
+        """Start each keeper that does not run or has given up, once its GPUs are free, until ``is_stopped``.
 
-        Raises UserError: the driver fails, or one cannot be started.
+        Raises UserError: the GPU driver fails, or a keeper cannot be started.
         """
         for keeper in self._keepers.values():
             if keeper.works:
@@ -152,7 +152,7 @@ class Keepers:
             environ = job_environ(keeper.job, lease.environ(), keeper.job.cores)
             log = REPO / keeper.job.logs[0]
             if keeper.serves:
-                log = log.with_name(f"keeper_{log.name}")  # the other one is the server's own
+                log = log.with_name(f"keeper_{log.name}")  # the server writes its own log
             try:
                 keeper.process = guarded(
                     keeper.job.command, log, keeper.job.name, environ, self._lifeline, lease.fds
@@ -161,7 +161,7 @@ class Keepers:
                 raise UserError(
                     f"judge {keeper.judge} cannot be kept: {error.strerror}: {error.filename}"
                 ) from None
-            # who asks earlier would take it for gone
+            # a job that asks the server before it is kept would take it for gone
             while (
                 keeper.serves
                 and keeper.works
@@ -189,7 +189,7 @@ class Keepers:
             say(
                 f"the process that kept judge {keeper.judge} has ended ({describe_exit(status)}): it starts again"
             )
-        for _ in range(2):  # a guard takes the second one as the order to kill at once
+        for _ in range(2):  # the guard kills at once when it receives a second SIGTERM
             keeper.process.terminate()
             try:
                 keeper.process.wait(_ENDS_WITHIN)
@@ -201,8 +201,8 @@ class Keepers:
             self._pool.give_back(keeper.lease)
 
     def close(self) -> None:
-        """End them all."""
-        os.close(self._end)  # each guard ends what it has at once
+        """End all keepers."""
+        os.close(self._end)  # each guard ends its processes when the lifeline closes
         for keeper in self._running():
             try:
                 keeper.wait(_ENDS_WITHIN)
@@ -219,19 +219,19 @@ class Keepers:
 
 
 def _key(job: Job) -> tuple[str, str] | None:
-    """The judge that ``job`` would load, with the Python that it would load it in; None: it loads none to be kept."""
+    """Return the judge that ``job`` loads, and the Python that loads it; None if none can be kept."""
     if isinstance(job.order, ServeOrder):
         return job.order.judge, ""
     is_ours = job.command[1:3] == ["-m", "imageevalkit.evaluation"]
     if not (is_ours and isinstance(job.order, EvaluateOrder) and job.order.ask):
         return None
-    # beside encoders, which come and go, there may be no memory for it
+    # encoders are loaded beside the judge and freed again: they may need its memory
     kept = job.order.judge.startswith(_IN_PROCESS) and not job.order.uses_encoders
     return (job.order.judge, job.command[0]) if kept else None
 
 
 def _asking(part: Job, address: Path) -> Job:
-    """The ``part`` of a serving job by itself, which asks the server whose address is in that file."""
+    """Return ``part`` of a serving job as a job of its own, which reads the server's address from a file."""
     assert isinstance(part.order, EvaluateOrder)
     options = replace(part.order.judge_options, address_file=str(address))
     environ = {**part.environ, **past_proxies({**os.environ, **part.environ})}

@@ -1,4 +1,4 @@
-"""The books of a run: which stage of which cell, and which job, has ended, and how; the status that follows from it."""
+"""The state of a run: which stages and jobs have ended, how they ended, and the exit status that follows."""
 
 from __future__ import annotations
 
@@ -41,17 +41,20 @@ if TYPE_CHECKING:
     from imageevalkit.launch.display import Display
 
 SKIPPED, BLOCKED, INTERRUPTED = "skipped", "blocked", "interrupted"
-"""States only a launcher gives: a dependency failed; the plan held the cell back; the run was stopped."""
+"""States that only a launcher sets: a dependency failed; the plan blocks the cell; the run was stopped."""
 
-# A cell is as bad as its worst stage; a skipped stage has a worse one before it, whose reason is shown.
+# From best to worst: a cell has the state of its worst stage. SKIPPED is better than FAILED, so that the
+# message of the failed stage is shown, not that of the stage skipped after it.
 GRAVITY = (COMPLETE, INCOMPLETE, SKIPPED, INTERRUPTED, STALE, FAILED)
 STATUS = STATUS_OF_STATE | dict.fromkeys((SKIPPED, BLOCKED, INTERRUPTED), ExitStatus.FAILED)
 
 
 @dataclass(frozen=True)
 class StageSummary:
-    """One stage of one cell. ``attempts`` counts the starts of its job; 0 means that it never ran. ``is_empty``: it has
-    made nothing, which only matters where no other shard of the cell has."""
+    """The end of one stage of one cell. ``attempts`` counts the starts of its job; 0: the job never ran.
+
+    ``is_empty``: a shard produced nothing. A cell whose shards are all empty has failed.
+    """
 
     cell: str
     stage: str
@@ -65,7 +68,7 @@ class StageSummary:
 
 @dataclass(frozen=True)
 class JobSummary:
-    """One job. ``exit`` is how its last attempt ended (``exit status 1``, ``SIGKILL``), "" if none did."""
+    """The end of one job. ``exit`` is how its last attempt ended (``exit status 1``, ``SIGKILL``) or ""."""
 
     name: str
     stage: str
@@ -79,9 +82,9 @@ class JobSummary:
 
 @dataclass(frozen=True)
 class CellSummary:
-    """One cell: the state, message and log are those of the stage that decides.
+    """The end of one cell. Its state, message and log come from its worst stage.
 
-    ``cause`` is what the first stage before it says that is not complete: why images are missing, for one.
+    ``cause`` is the message of the first earlier stage that is not complete: why images are missing.
     """
 
     cell: str
@@ -94,7 +97,7 @@ class CellSummary:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A whole run. ``status`` is the exit status of the command."""
+    """The end of a run. ``status`` is the exit status of the command."""
 
     status: ExitStatus
     seconds: float
@@ -102,7 +105,7 @@ class RunSummary:
     jobs: list[JobSummary]
 
     def save(self, run_folder: Path) -> None:
-        """Write ``summary.json``. Raises CellFailure when the disk is full."""
+        """Write ``summary.json``. Raises CellFailure if the disk is full."""
         raw = asdict(self) | {"status": int(self.status)}
         write_atomic(run_folder / "summary.json", json.dumps(raw, indent=1, ensure_ascii=False) + "\n")
 
@@ -110,12 +113,15 @@ class RunSummary:
 _JOB_STATES: dict[int | None, str] = {ExitStatus.COMPLETE: COMPLETE, ExitStatus.INCOMPLETE: INCOMPLETE}
 
 
-# seconds; a folder whose time has changed is looked at earlier
+# Seconds between two listings of the outcome folder; if its modification time changes, it is listed at once.
 _LOOK_EVERY = 1.0
 
 
 class Verdict(NamedTuple):
-    """Whether a job can start now, or at least follow the jobs before it; ``skip`` says why it never will."""
+    """Whether a job can start now (``ready``), or early beside the jobs before it (``follows``).
+
+    If the job can never start, ``skip`` says why.
+    """
 
     ready: bool
     skip: str = ""
@@ -123,7 +129,7 @@ class Verdict(NamedTuple):
 
 
 class Ledger:
-    """Reads the outcomes that jobs leave, draws the conclusions, and tells ``display`` of each end."""
+    """Reads the outcomes that jobs write, derives the states of cells, and shows each end on ``display``."""
 
     def __init__(self, plan: Plan, display: Display) -> None:
         self._plan = plan
@@ -134,7 +140,7 @@ class Ledger:
         self._opened = set[str]()
         self._job = {job.name: job for job in (*plan.jobs, *plan.parts)}
         self._jobs_of_cell: dict[str, list[Job]] = {cell: [] for cell in plan.cells}
-        # the files that jobs leave, by name: outcomes, and the marks of cells that are opened
+        # the files that jobs write, by name: outcomes, and the marks of cells that are being generated
         self._owing: dict[str, tuple[Job, str]] = {}
         self._opening = {opened_path(self._folder, cell_of(cell)).name: cell for cell in plan.cells}
         for job in plan.jobs:
@@ -143,14 +149,14 @@ class Ledger:
                 self._owing[outcome_path(self._folder, cell_of(cell), job.step).name] = (job, cell)
         self._files = set[str]()
         self._folder_time, self._look_at = -1, 0.0
-        self._verdicts: dict[str, Verdict] = {}  # those that nothing has changed since
-        # a cell that only the report looks at is nothing this run works on
+        self._verdicts: dict[str, Verdict] = {}  # a cache; any change of state clears it
+        # a cell that only the report reads is left out: this run does not work on it
         self._cells = [cell for cell in plan.cells if cell in plan.blocked or self._jobs_of_cell[cell]]
-        # kept, as a display asks for those of thousands several times a second
+        # cached: a display reads the states of thousands of cells several times a second
         self._states = {cell: BLOCKED if cell in plan.blocked else None for cell in self._cells}
 
     def forget_earlier_run(self) -> None:
-        """Remove what an earlier run of the same plan left: it must not be taken for this one's."""
+        """Remove the outcomes and progress files of an earlier run of this plan: they are not this run's."""
         for job in self._plan.jobs:
             for cell in job.cells:
                 outcome_path(self._folder, cell_of(cell), job.step).unlink(missing_ok=True)
@@ -158,7 +164,7 @@ class Ledger:
             self._plan.progress_path(job).unlink(missing_ok=True)
 
     def forget_failures(self, job: Job) -> None:
-        """Remove the outcomes of ``job`` that are not usable: it is submitted again."""
+        """Remove the outcomes of ``job`` that are not usable, because ``job`` is submitted again."""
         for key in job.owed:
             path = outcome_path(self._folder, cell_of(key), job.step)
             outcome = self._outcome(job, key)
@@ -172,7 +178,7 @@ class Ledger:
         self._verdicts.clear()
 
     def verdict(self, job: Job) -> Verdict:
-        """Whether the jobs that ``job`` must run after let it start."""
+        """Return whether ``job`` can start, by the states of the jobs that it must run after."""
         if job.name not in self._verdicts:
             self._verdicts[job.name] = self._judged(job)
         return self._verdicts[job.name]
@@ -186,7 +192,7 @@ class Ledger:
                 stage = self._stages.get((before.name, cell))
                 if before not in self._jobs_of_cell[cell] or (stage is not None and stage.state in USABLE):
                     continue
-                # only once it has ended: an attempt that failed a cell may be followed by a better one
+                # a failed cell is final only when its job has ended: the next attempt may succeed
                 if stage is not None and before.name in self._jobs:
                     lost[cell] = f"not started: {before.stage} of {cell} is {stage.state}"
                 else:
@@ -199,7 +205,7 @@ class Ledger:
         return Verdict(ready, follows=follows and not ready)
 
     def collect(self, attempts: Mapping[str, int]) -> None:
-        """Take in what running jobs have left so far; ``attempts`` are theirs, by name."""
+        """Read the new outcomes of running jobs. ``attempts`` are their current attempts, by job name."""
         for name in self._new_files():
             if cell := self._opening.get(name):
                 self._opened.add(cell)
@@ -213,46 +219,45 @@ class Ledger:
                     self._record(job, cell, outcome, attempt, log_of(job, cell))
 
     def _new_files(self) -> list[str]:
-        """The names of the files that jobs have left since the last time.
+        """Return the names of the files that jobs have written since the last call.
 
-        There may be thousands of cells, and a network between: one look at the folder stands for one at each file.
+        It lists the folder once: opening a file for each of thousands of cells is slow on a network disk.
         """
         folder, now = outcomes_of(self._folder), time.monotonic()
         try:
             changed = folder.stat().st_mtime_ns
-            # a time is as coarse as the kernel's clock, and some network disks keep none of folders
+            # not by time alone: clocks are coarse, and some network disks keep no time of folders
             if changed == self._folder_time and now < self._look_at:
                 return []
-            new = {*os.listdir(folder)} - self._files  # noqa: PTH208 - paths of thousands take three times as long
-        except OSError:  # none yet, or one that does not answer now
+            new = {*os.listdir(folder)} - self._files  # noqa: PTH208 - iterdir() takes three times as long
+        except OSError:  # the folder does not exist yet, or its disk does not answer
             return []
         self._folder_time, self._look_at = changed, now + _LOOK_EVERY
         self._files |= new
         return sorted(new)
 
     def ended_in(self, job: Job, attempt: int) -> set[str]:
-        """The cells whose outcome this ``attempt`` of the running ``job`` has left so far."""
+        """Return the cells whose outcome this ``attempt`` of the running ``job`` has written so far."""
         stages = ((cell, self._stages.get((job.name, cell))) for cell in job.owed)
         return {cell for cell, stage in stages if stage is not None and stage.attempts == attempt}
 
     def lacks_outcomes(self, job: Job) -> bool:
-        """Whether ``job`` still owes the outcome of a cell."""
+        """Return whether the outcome of any cell of ``job`` is missing."""
         return any(self._outcome(job, cell) is None for cell in job.owed)
 
     def job_ended(
         self, job: Job, attempts: int, seconds: float, status: int | None, problem: str, stopped_by: str
     ) -> set[str]:
-        """A started job has ended for good: a cell whose outcome it owes has failed. Returns those cells of which no
-        other process will see it, as the run folder takes no file.
+        """Record the final end of a started job. A cell without an outcome has failed or was interrupted.
 
-        ``status`` is None where there is none, for the reason ``problem``; ``stopped_by`` names the signal that stopped
-        the run, if any.
+        Returns the cells whose failure could not be written: no other process will learn of it. If there is
+        no exit ``status``, ``problem`` says why. ``stopped_by`` names the signal that stopped the run.
         """
         how = "" if status is None else describe_exit(status)
-        if how == "SIGKILL" and not stopped_by:  # else it is the guard's, for what SIGTERM did not end
+        if how == "SIGKILL" and not stopped_by:  # in a stopped run the guard sends SIGKILL after SIGTERM
             how = "SIGKILL (out of memory?)"
         log = log_of(job)
-        # what a process that several models share said last is about one of them, and nobody knows which
+        # if several models share a process, nobody knows which of them its last line is about
         shared = len({cell_of(cell).model for cell in job.cells}) > 1
         said = "" if status is None or shared else last_line(log)
         told = (problem or how) + (f": {said}" if said else "")
@@ -267,33 +272,35 @@ class Ledger:
                 outcome = Outcome(FAILED, told if status is None else f"left no outcome{why}, {told}")
                 try:
                     write_outcome(self._folder, cell_of(cell), job.step, outcome)
-                except (CellFailure, OSError):  # a full disk: the report knows less
+                except (CellFailure, OSError):  # the disk is full: the report cannot show the reason
                     untold.add(cell)
             self._record(job, cell, outcome, attempts, log_of(job, cell))
         state, message = _JOB_STATES.get(status, FAILED), ""
         if stopped_by and (lacks_outcomes or state == FAILED):
             state, message = INTERRUPTED, problem
         elif lacks_outcomes:
-            state = FAILED  # its cells tell why
+            state = FAILED  # the messages of its cells say why
         elif state == FAILED and all(self._stages[job.name, cell].state in USABLE for cell in job.owed):
             message = f"{told} (although every cell has its outcome)" if job.owed else told
         self._finish(JobSummary(job.name, job.stage, state, message, how, attempts, seconds, log))
         return untold
 
     def never_started(self, job: Job, state: str, message: str) -> None:
-        """``job`` will not be started; ``message`` says why."""
+        """Record that ``job`` will not start; ``message`` says why."""
         for cell in job.owed:
             self._record(job, cell, Outcome(state, message))
-        # its cells tell why, if it has any
+        # its cells show the message; a job without cells shows it itself
         self._finish(JobSummary(job.name, job.stage, state, "" if job.owed else message))
 
     def cell_states(self) -> list[str | None]:
-        """The state of each cell of the run; None while it has stages to go."""
+        """Return the state of each cell of the run; None for a cell whose stages have not all ended."""
         return list(self._states.values())
 
     def close(self, pending: Iterable[Job], seconds: float, stop: signal.Signals | None) -> RunSummary:
-        """The summary of the whole run, once no job runs, which is also written into its folder; ``stop`` is the signal
-        that ended it, ``pending`` are the jobs that it kept from starting."""
+        """Return the summary of the run and write it to ``summary.json``, once no job runs any more.
+
+        ``stop`` is the signal that stopped the run, if any; ``pending`` are the jobs that it kept waiting.
+        """
         stopped = None
         if stop is not None:
             stopped = ExitStatus.INTERRUPTED if stop == signal.SIGINT else ExitStatus.TERMINATED
@@ -310,7 +317,7 @@ class Ledger:
     def _summary(self, seconds: float, stopped: ExitStatus | None) -> RunSummary:
         cells = [self._cell(cell) for cell in self._cells]
         jobs = [self._jobs[job.name] for job in self._plan.jobs]
-        # a job may end badly although every outcome is there, and the report has no cell at all
+        # jobs count, too: a job may fail after its last outcome, and the report job has no cell
         statuses = [*(STATUS[cell.state] for cell in cells), *(STATUS[job.state] for job in jobs)]
         return RunSummary(worst([*statuses, stopped or ExitStatus.COMPLETE]), seconds, cells, jobs)
 
@@ -322,7 +329,7 @@ class Ledger:
             stages = [replace(one, state=FAILED) if one.state == INCOMPLETE else one for one in stages]
         gravest = max((stage.state for stage in stages), key=GRAVITY.index)
         deciding = [stage for stage in stages if stage.state == gravest]
-        # of bad stages the first is the cause, of good ones the last is the result
+        # among bad stages the first is the cause; among good stages the last is the result
         stage = deciding[-1 if gravest in USABLE else 0]
         message = stage.message
         if message and gravest not in USABLE:
@@ -358,8 +365,10 @@ class Ledger:
 
 
 def money_of(paces: Iterable[PaceReader]) -> str:
-    """What the jobs with these ``paces`` have spent so far, and their bound, if there is one; empty where no price is
-    known."""
+    """Return the cost so far of the jobs with these ``paces``, and the budget if there is one.
+
+    The text is empty if no price is known.
+    """
     paces = list(paces)
     spent = [pace.spent for pace in paces if pace.spent is not None]
     bounds = [pace.max_cost for pace in paces if pace.max_cost is not None]
@@ -369,7 +378,7 @@ def money_of(paces: Iterable[PaceReader]) -> str:
 
 
 def _goes_on(job: Job, key: str) -> str:
-    """That requests of a stopped ``job`` go on at the provider, where they do."""
+    """Return a note on batches of a stopped ``job`` that still run at the provider; empty if none do."""
     cell = cell_of(key)
     batches = not_ended(cell.batches if job.stage == "generate" else cell.judge_batches)
     if not batches:
