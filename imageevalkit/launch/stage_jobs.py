@@ -128,7 +128,7 @@ class Run:
         return Until(models, self.options.better.get(benchmark, {}))
 
     def order(self, kind: type[OrderT], **own: Any) -> OrderT:
-        """Returns an order of class ``kind``: its fields are options of the same name, replaced by ``own``."""
+        """Returns a ``kind`` order: options fill the fields of the same name, and ``own`` overrides them."""
         names = {each.name for each in fields(kind)} & {each.name for each in fields(Options)}
         return kind(**{name: getattr(self.options, name) for name in names} | own)
 
