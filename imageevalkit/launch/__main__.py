@@ -145,7 +145,7 @@ def main() -> ExitStatus:
 
 
 def _compare(given: Mapping[str, Any], config: Config, here: Path) -> ExitStatus:
-    """Prints the comparison of ``--compare``. Raises UserError: it is impossible, or an option asks for a run."""
+    """Prints the comparison of ``--compare``. Raises UserError: A or B is unknown, or an option runs jobs."""
     options = options_over(given, config)
     if in_vain := [name for name in given if name in _RUNS | _OF_RESULTS]:
         raise UserError(f"--compare runs nothing: leave out {in_vain[0]}")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from imageevalkit.text import counted
 
-# One proof may be a matter of the job: a large model fails on the nodes with small GPUs.
+# A single failure may be the fault of the job: a large model fails on a node with small GPUs.
 _PROOFS = 2
 
 
@@ -43,10 +43,10 @@ class NodeFaults:
         options = argparse.ArgumentParser(add_help=False)
         options.add_argument("-x", "--exclude", action="append", default=[])
         given, rest = options.parse_known_args(words)
-        # sbatch goes by the last --exclude
+        # sbatch uses the last --exclude only, so it must repeat the nodes of the user's own --exclude.
         return [*rest, f"--exclude={','.join([*given.exclude[-1:], *excluded])}"]
 
     def summary(self) -> str:
-        """One line about the nodes to look at; empty if there are none."""
+        """Returns one line about the nodes that failed jobs; empty if there are none."""
         told = [f"{node} failed {counted(count, 'job')}" for node, count in sorted(self._failed.items())]
         return f"node {', node '.join(told)} that another node completed: have it checked" if told else ""
