@@ -104,8 +104,7 @@ def main() -> ExitStatus:
     try:
         # All cells are locked before anything starts, so a second run on one of them ends here.
         locks = {} if plan.cluster else {key: lock_cell(cell_of(key)) for key in sorted(plan.cells)}
-        # A run on a cluster locks a cell only when its job starts; until then this lock of its launcher
-        # counts.
+        # On a cluster, a job locks its cells only when it starts; until then its launcher has this lock.
         launchers = [lock_cell(cell_of(key), name=LAUNCHERS_LOCK) for key in locks]
         plan = with_gpus_of_work(plan)
         found = cluster.look_around(plan, slurm) if plan.cluster else None

@@ -214,8 +214,7 @@ def _key_of_judge(name: str, judge: ConfiguredJudge, remedies: _Remedies) -> str
 def _items(choice: BenchmarkChoice, images: int | None = None) -> str:
     """Returns the number of items in words: prompts × images per prompt.
 
-    ``images`` is the number of items in the dataset; None if the data is not here, so that the class tells
-    it.
+    ``images`` is the number of items in the dataset; None (no data here) takes the numbers of the class.
 
     Raises CellFailure: the class declares a value that is no number.
     """

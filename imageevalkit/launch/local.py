@@ -28,14 +28,11 @@ from imageevalkit.progress import PaceReader
 _TICK = 0.1
 # Light jobs wait for an endpoint most of the time: they need little CPU, but they do need memory.
 _LIGHT_PER_CORE = 2
-# Seconds until a waiting job is shown: two runs may compete for a lock briefly, and nvidia-smi takes a
-# moment.
+# Seconds until a waiting job is shown: a lock of another run, or nvidia-smi, may delay it for a moment only.
 _TELL_AFTER = 1.0
-# Seconds. A guard gives its job 5 s to end, then kills it; a process that is left after 9 s hangs in the
-# kernel.
+# Seconds. A guard kills its job after 5 s of grace; a process that is left after 9 s hangs in the kernel.
 _STOP_LIMIT = 9.0
-# Seconds. `timeout` and some wrappers send one signal twice: the second is not a user who presses Ctrl-C
-# again.
+# Seconds. `timeout` and some wrappers send one signal twice; the second one must not kill the jobs at once.
 _SECOND_SIGNAL_AFTER = 0.5
 
 
@@ -44,9 +41,8 @@ def run_plan(plan: Plan, lock_fds: dict[str, int], with_table: bool = True) -> R
 
     ``lock_fds`` are open lock files by cell key (see :func:`imageevalkit.cell.lock_cell`). The guard of a job
     inherits the locks of its cells: a lock is held until the last process of the cell ends, even if this
-    process is killed. SIGINT, SIGTERM and SIGHUP end every job; the status of the summary tells so. The
-    caller must have called :func:`imageevalkit.logs.print_without_fear`, or a closed terminal would end the
-    run.
+    process is killed. SIGINT, SIGTERM and SIGHUP end every job; the status of the summary tells so. Call
+    :func:`imageevalkit.logs.print_without_fear` before, or a closed terminal would end the run.
 
     Raises UserError: the GPU driver fails; nothing was started.
     """
@@ -146,8 +142,7 @@ class _Run:
     def _start_what_can(self) -> None:
         self._waiting = {}
         starting: list[_Started] = []
-        # Early jobs never take the place of ready jobs, neither when they start nor while they wait for
-        # images.
+        # Early jobs never take the place of ready jobs: neither at their start nor while waiting for images.
         followers, is_crowded = list[Job](), False
         busy = [one for one in self._active if not (one.job.light and self._is_early(one))]
         with Offer(self._pool) as offer:
@@ -166,8 +161,7 @@ class _Run:
                 elif verdict.ready:
                     is_crowded = True
             offer.grow()
-            # Early jobs leave the GPUs that a pending job can use, and up to half of the cores for pending
-            # jobs.
+            # Early jobs leave GPUs for the largest pending job, and up to half of the cores for pending jobs.
             early = {job.name for job in followers}
             spare = max((job.gpus_at_most for job in self._pending if job.name not in early), default=0)
             # Jobs with ``always`` (the report) start after all others: no cores are kept for them.
@@ -199,7 +193,7 @@ class _Run:
         return self._plan.parallel is None and job.follows and job.light and not runs.isdisjoint(job.after)
 
     def _is_early(self, started: _Started) -> bool:
-        """Returns True if a job before ``started`` has not finished its cells yet."""
+        """Returns True if ``started`` started early and its cells still wait for jobs before it."""
         return started.follows and not self._ledger.verdict(started.job).ready
 
     def _room(self, job: Job, busy: list[_Started], spare: int = 0) -> int | None:
@@ -274,7 +268,7 @@ class _Run:
         self._display.job_started(job, started.attempts, spell(lease.gpus) if lease.gpus else "")
 
     def _ended(self, started: _Started, status: int) -> None:
-        """Handles the end of an attempt: the job ends, starts another attempt, or starts later (LATER)."""
+        """Handles the end of an attempt: the job ends, is retried, or is pending again (status LATER)."""
         job = started.job
         if started.follows and (status == ExitStatus.LATER or started.is_stranded) and self._stop is None:
             self._active.remove(started)
@@ -292,8 +286,7 @@ class _Run:
         if status in CANNOT_START:
             return False
         if not job.always:
-            # The status does not matter: third-party code may have exited with 0 before the outcomes were
-            # written.
+            # The status does not matter: third-party code may exit with 0 before all outcomes are written.
             return self._ledger.lacks_outcomes(job) and not logs.is_full(Path(self._plan.run_folder))
         return status not in {*FINAL, ExitStatus.FAILED}
 

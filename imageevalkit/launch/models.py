@@ -101,7 +101,7 @@ def resolve_model(name: str, task: str, use_api: bool, kwargs: Mapping[str, Any]
         merged.pop("revision", None)  # it is a commit of the entry's own repository
     generic = entry["module"] == models.API_SETTINGS[task]["module"]
     if generic and merged.get("endpoint") == models.API_ENDPOINT:
-        del merged["endpoint"]  # the default, given or not, must lead to the same fingerprint
+        del merged["endpoint"]  # it is the default: given or not, the images are the same
     path = merged.pop("model_path", entry["model_path"])
     if not entry.get("api") and isinstance(path, str):
         path = without_cache_layout(path)

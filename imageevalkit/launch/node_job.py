@@ -38,7 +38,7 @@ _MOST_RESTARTS = 5  # of a job that got too few GPUs
 _LOCKED_FOR = 600.0
 _LOOK_AT_CLAIM_EVERY = 5.0
 _LOOK_AT_DONE_EVERY = 2.0
-# Files of other nodes appear here soon: the NFS client has no old cache entries of files that it never read.
+# Seconds. A file that this node never looked for has no old entry in the NFS cache, so it appears soon.
 _SEEN_WITHIN = 5.0
 # Seconds until the old process of a job reads the new claim and ends: NFS clients refresh every 3 to 60 s.
 _LEFT_WITHIN = FILES_COME_WITHIN + _LOOK_AT_CLAIM_EVERY

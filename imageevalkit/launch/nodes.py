@@ -1,4 +1,4 @@
-"""Nodes of a cluster that fail the jobs they are given, where other nodes do not."""
+"""Finds nodes of a cluster that fail jobs which other nodes complete."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class NodeFaults:
         self._failed = Counter[str]()  # by node: the jobs that another node completed
 
     def may_try_elsewhere(self, job: str, node: str) -> bool:
-        """Notes that ``node`` failed ``job``. Returns True at the first time, if the node is known."""
+        """Notes that ``node`` failed ``job``. Returns True if the job may try another node (once only)."""
         if not node or job in self._first:
             return False
         self._first[job] = node
         return True
 
     def completed(self, job: str) -> None:
-        """Notes that ``job`` has ended well."""
+        """Notes that ``job`` succeeded: if it failed before, the first node was at fault."""
         if node := self._first.pop(job, ""):
             self._failed[node] += 1
 

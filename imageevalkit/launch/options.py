@@ -42,12 +42,10 @@ class Option(NamedTuple):
     """An entry of the table of options.
 
     ``metavar`` is the value in the help: empty for a flag, two unquoted words for an option with two values,
-    "…" at the end for any number of values. ``config`` is its variable in config.sh (empty: none), ``name``
-    the option.
+    "…" at the end for any number of values. ``config`` is its variable in config.sh (empty: none).
 
     ``prefetch`` says who accepts the option: "" eval.sh only, "own" prefetch.sh only, "config" config.sh
-    only, else both commands. "decisive" options decide which files are fetched; "taken" ones have no effect
-    on prefetch.sh.
+    only, else both commands. "decisive" options decide which files are fetched, "taken" options do not.
     """
 
     metavar: str
@@ -304,8 +302,7 @@ class Options:
     )
     limit: int | None = option("N", "only the first N items of each benchmark, for trying", parse_count)
     overwrite: bool = _flag("replace images that were made with other settings")
-    # dry_run, compare, report, listing, status and cancel run nothing, so there are no files to fetch for
-    # them.
+    # dry_run, compare, report, listing, status and cancel run nothing, so prefetch.sh does not accept them.
     dry_run: bool = _flag("show the plan: jobs, environments, images to make; start nothing", prefetch="")
     compare: tuple[str, str] | None = option(
         "A B",
@@ -375,7 +372,7 @@ class Options:
 
     @property
     def rewrites(self) -> bool:
-        """True if this run rewrites prompts: to generate images, or without --infer and --eval."""
+        """True if this run rewrites prompts: before generating images, or with --infer and --eval false."""
         return self.rewriter is not None and (self.infer or not self.eval)
 
     def check_batch(self, endpoint: Endpoint) -> None:
@@ -544,7 +541,7 @@ def options_over(given: Mapping[str, Any], config: Config) -> Options:
 
 
 def resolve(given: Mapping[str, Any], config: Config) -> Options:
-    """Returns the options of a run. Raises UserError like :func:`options_over`, or if nothing is to do."""
+    """Returns the options of a run. Raises UserError as :func:`options_over`, or if nothing would run."""
     from imageevalkit.launch.gpus import MinFreeMemory
 
     options = options_over(given, config)

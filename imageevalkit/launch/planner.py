@@ -41,8 +41,7 @@ _ANY = 1 << 10
 def make_plan(options: Options, config: Config, stamp: str = "") -> Plan:
     """Returns the plan of a run with the name ``stamp`` (default: time and process id).
 
-    Writes no file and starts nothing. Raises UserError: a name is unknown, or an environment or GPU is
-    missing.
+    Writes no file and starts nothing. Raises UserError: a name is unknown, an environment or GPU is missing.
     """
     options = replace(options, models=with_checkpoints(options))
     benchmarks, blocked = _benchmarks(options, config)
@@ -173,8 +172,9 @@ def _check_names(options: Options) -> None:
 def _check_folders(options: Options) -> None:
     """Checks that no cell of this or an earlier run lies in the folder of another cell.
 
-    The report would never find the inner cell, and deleting the outer one would delete both. Raises
-    UserError.
+    Otherwise the report would miss the inner cell, and deleting the outer one would delete both.
+
+    Raises UserError: a cell lies in another one.
     """
     cells = {options.cell(model, benchmark) for model in options.models for benchmark in options.benchmarks}
     remedy = (
@@ -217,8 +217,8 @@ def _check_maps(options: Options, config: Config) -> None:
 
     Other unknown names are left alone: a user may share config.sh with a toolkit that has more benchmarks.
 
-    Raises UserError: --judges names an unknown benchmark, or a Slurm map has a misspelt key (its job would go
-    to another partition).
+    Raises UserError: --judges names an unknown benchmark, or a Slurm map has a misspelt key: its job would go
+    to another partition.
     """
     tasks, models, judges = registry.benchmark_tasks(), model_tasks(), registry.judges()
     # If a benchmark file cannot be read, the name of its benchmark is unknown: no note about such names.

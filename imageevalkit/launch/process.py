@@ -28,8 +28,7 @@ DRIVER_PYTHON = str(DRIVER_ENV / "bin" / "python")
 def python_of(environment: str, used_by: str, build: str) -> str:
     """Returns the path of the Python of ``environment`` (empty: the driver's, which eval.sh builds first).
 
-    The error message says who needs it (``used_by``: "model bagel") and the options of ``make_env.sh``
-    (``build``).
+    The error names its user (``used_by``: "model bagel") and the options of ``make_env.sh`` (``build``).
 
     Raises UserError: the environment does not exist.
     """
@@ -104,8 +103,8 @@ def guarded(
     """Starts ``command`` under a guard and returns the guard's process.
 
     The output of the command is appended to ``log``, below a line with ``title``. The guard inherits the
-    descriptors ``held`` (locks) and ``lifeline``, a pipe whose closed end tells it to end the command. Call
-    this from the main thread: the guard ends the command when the thread that started it ends.
+    locks ``held`` and the read end of the pipe ``lifeline``; it ends the command when the write end closes.
+    Call this from the main thread: the guard also ends the command if the thread that started it ends.
 
     Raises OSError: the log cannot be written, or no process can be started.
     """

@@ -16,8 +16,7 @@ def usable_paths(paths: str, program: str | Path) -> list[str]:
 
     Such packages would hide those in the environment of ``program``, and fail to import.
     """
-    # A venv or conda environment has a folder lib/python3.x; conda also has a link python3.1, which is
-    # resolved.
+    # Each venv or conda environment has a folder lib/python3.x; in conda, a link python3.1 leads to it.
     folders = Path(program).parent.parent.glob("lib/python3.*")
     own = {folder.resolve().name.removeprefix("python") for folder in folders}
     entries = filter(None, paths.split(os.pathsep))

@@ -1,9 +1,8 @@
-"""``--until "a vs b"``: generates and judges images in rounds, until one of two models is settled as better.
+"""``--until "a vs b"``: generates and judges images in rounds, until it is settled which model is better.
 
-All rounds use one random order of the items. The first round takes a tenth of them, each later round a
-quarter more than the round before. Each round is a plan over the benchmarks that are not settled yet. The
-last plan covers all cells and writes the report: on the items of the rounds if a benchmark is settled, else
-on all items.
+Each round covers the first items of one random order: a tenth of all items, then a quarter more each time. A
+round is a plan over the benchmarks that are not settled yet. The last plan covers all cells and writes the
+report: a benchmark that stopped early keeps the items of its rounds, the others take all items.
 """
 
 from __future__ import annotations

@@ -51,9 +51,8 @@ def _lock(folder: Path) -> Path:
 def note_launcher(folder: Path) -> int | None:
     """Records this process as the launcher of the run in ``folder``.
 
-    Returns the descriptor of the launcher's lock, which shows other machines that the process lives. None if
-    the disk has no locks: other machines then see only the jobs of the run. Raises CellFailure: the disk is
-    full.
+    Returns the descriptor of the launcher's lock, by which other machines know that the process lives. None
+    if the disk has no locks: other machines see the run's jobs only. Raises CellFailure: the disk is full.
     """
     launcher = Launcher(socket.gethostname(), os.getpid(), start_of(os.getpid()))
     write_atomic(_file(folder), json.dumps(asdict(launcher)))

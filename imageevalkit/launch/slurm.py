@@ -33,8 +33,7 @@ API = "api"
 """Key in these maps for jobs that wait for endpoints: they need the internet, but no GPU."""
 STAGES = ("rewrite", "generate", "adopt", "evaluate", "report")
 _CPUS = {True: 2, False: 4}  # CPUs for each replica; the key is True for a light job
-# Options that the launcher itself gives to sbatch, to find and restart its jobs. A user's option would
-# replace them.
+# sbatch options by which the launcher finds and restarts its jobs. A user's value would replace its own.
 _OURS = (
     *("--job-name", "--comment", "--dependency", "--chdir", "--output", "--open-mode", "--nodes", "--ntasks"),
     *(
@@ -60,8 +59,7 @@ _GPU = re.compile(r"\bgpu(?::[^:,(\s]+)?:(\d+)")
 _LATER = re.compile(
     r"SubmitJob|MaxJobCount|Job/step count|Resource temporarily unavailable|Slurm temporarily", re.I
 )
-# "submit limit" without the name of a limit may mean too many jobs for now, or a job that is too large or too
-# long.
+# "submit limit" without the name of a limit means too many jobs for now, or a job that is too large or long.
 _PERHAPS_LATER = re.compile(r"^(?!.*\w+Limit\b).*submit limit", re.I)
 # The controller restarts, is overloaded or cannot be reached, so it may have received the command. Most of
 # these messages are from slurm_errno.h.
@@ -100,7 +98,7 @@ class SlurmFailed(Exception):
 
 
 class Queued(NamedTuple):
-    """A job in Slurm's queue: its ``state`` and why it waits; ``name`` and ``comment`` are from its submission."""
+    """A job in Slurm's queue. ``reason`` says why it waits; its submission set ``name`` and ``comment``."""
 
     state: str
     reason: str
@@ -203,8 +201,7 @@ def gpus_per_node(config: Config) -> int:
 def words_for(config: Config, job: Job) -> list[str]:
     """Returns the sbatch options of ``job`` from the maps of config.sh.
 
-    Each map is searched for these keys in turn: the job's model or benchmark, ``api`` (light jobs), its
-    stage, ``*``.
+    In each map, the first of these keys counts: model or benchmark, ``api`` (light jobs), stage, ``*``.
 
     Raises UserError: a variable is no map, its options cannot be split, or one is reserved for the launcher.
     """

@@ -34,7 +34,7 @@ from imageevalkit.text import counted
 
 _LOOK_EVERY = 1.0  # seconds
 _TICK = 0.1
-_FILES, _FILES_OF_CELL = 96, 3  # files that this process has open: in all, and for each cell of a run
+_FILES, _FILES_OF_CELL = 96, 3  # files open at once in this process, and for each cell of a run
 # Seconds. A checkpoint without a file that lists its parts counts as complete if unchanged for so long.
 _QUIET = 60.0
 _STOPPED = {
@@ -102,9 +102,8 @@ def _check(options: Options) -> None:
 class _Seen:
     """A checkpoint that waits for its evaluation.
 
-    ``files`` holds size and time of each file at the last look; they are unchanged ``since`` (monotonic
-    seconds). ``lacks`` says what is missing (None: not checked yet). ``told`` is the last reason that was
-    printed.
+    ``files`` holds size and time of each file, unchanged ``since`` a time (monotonic seconds). ``lacks`` says
+    what is missing (None: not checked yet). ``told`` is the last printed reason for the wait.
     """
 
     files: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -240,8 +239,7 @@ class _Watch:
             return "waits: nothing is in it yet"
         if seen.lacks:
             return f"waits: {seen.lacks}"
-        # With ``denoiser=PATH``, the weights may be in a subfolder (transformer/): its config.json counts,
-        # too.
+        # With ``denoiser=PATH``, the weights may be in a subfolder such as transformer/, with a config.json.
         wholes = [path, *path.glob("*/")] if self._key == DENOISER else [path]
         if not any(map(tells_all, wholes)) and now - seen.since < _QUIET:
             return f"waits: nothing in it tells what belongs to it; whole once unchanged for {_QUIET:.0f} s"

@@ -40,8 +40,7 @@ class _Request:
     """A request to a program that counts the work of some cells.
 
     ``program`` is a module with its arguments, ``python`` the interpreter, ``text`` the JSON on its stdin,
-    ``secrets`` are the variables with its keys. ``told`` holds, for each cell, the count and whether counting
-    succeeded.
+    ``secrets`` are the variables with its keys. ``told`` has a count and "was counted" for each cell.
     """
 
     program: tuple[str, ...]
@@ -54,8 +53,7 @@ class _Request:
 def with_gpus_of_work(plan: Plan) -> Plan:
     """Returns ``plan`` with no more GPUs for each generate job than its remaining images need.
 
-    Images are counted in the driver's environment. If the images of a job cannot be counted, the job is
-    unchanged.
+    Images are counted in the driver's environment. A job whose images cannot be counted is unchanged.
     """
     # With --overwrite, the rewritten prompts decide which images are replaced: unknown before the rewriting.
     asked = [
@@ -230,8 +228,7 @@ def _images_of(plan: Plan, job: Job, cell: Cell) -> Any:
     order = plan.job(job.after[0]).order if job.after else None
     if not isinstance(order, GenerateOrder):
         return order
-    # Settings decide which existing images stay. Without images they are left out: all models ask the same
-    # then.
+    # Settings decide which existing images stay. Without images, all models lead to the same questions.
     settings = order.settings[cell.model] if cell.folder.exists() else {}
     how = {"retry_refused": order.retry_refused, "overwrite": order.overwrite}
     return {"kind": order.kind, "settings": settings, **how}
