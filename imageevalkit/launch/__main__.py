@@ -1,4 +1,4 @@
-"""``bash eval.sh`` after its configuration is read: options, plan, locks, launch, and the closing table."""
+"""The command behind ``bash eval.sh``: parses options, makes the plan, locks the cells, runs the jobs."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ from imageevalkit.text import counted
 if TYPE_CHECKING:
     from imageevalkit.comparing.gate import Gate
 
-# an option of these on the command line says that something shall run
+# Options that ask for a run if they are on the command line.
 _RUNS = {"--model_names", "--ds_names", "--quickstart"}
-# these are about results, of a run or of those that are there
+# Options that use results. Without an option of _RUNS, they use the existing results and nothing runs.
 _OF_RESULTS = {"--gate", "--save_baseline", "--votes", "--publish", "--export", "--report"}
-# open at a time in the launcher, beside two locks and the log of each cell
+# Files that the launcher has open, beside two locks and a log for each cell.
 _FILES = 64
 _FILES_OF_CELL = 3
 
 
 def main() -> ExitStatus:
-    """Run one evaluation; the exit status is that of the worst cell."""
+    """Does what the command line asks for and returns the exit status; for a run, that of the worst cell."""
     words = sys.argv[1:]
     if words[:1] != ["--config-fd"]:
         raise UserError("start this through eval.sh: bash eval.sh --help")
     given = parse(words[2:])
     here = Path.cwd()
-    # relative to where the user is, which the next lines leave
+    # Relative paths start from the user's folder, but the process changes into the checkout below.
     for name in ("--images", "--gate", "--save_baseline", "--watch", "--publish"):
         if given.get(name):
             given[name] = str(Path(given[name]).expanduser().absolute())
@@ -102,9 +102,9 @@ def main() -> ExitStatus:
     _take_votes(options)
     slurm = Slurm()
     try:
-        # every cell is locked before anything starts: a second run on any of them ends here
+        # All cells are locked before anything starts, so a second run on one of them ends here.
         locks = {} if plan.cluster else {key: lock_cell(cell_of(key)) for key in sorted(plan.cells)}
-        # a cluster's launcher may have jobs to come, whose nodes have no lock yet
+        # On a cluster, a job locks its cells only when it starts; until then its launcher has this lock.
         launchers = [lock_cell(cell_of(key), name=LAUNCHERS_LOCK) for key in locks]
         plan = with_gpus_of_work(plan)
         found = cluster.look_around(plan, slurm) if plan.cluster else None
@@ -119,7 +119,7 @@ def main() -> ExitStatus:
     for line in makers({model: by_task for order in orders for model, by_task in order.settings.items()}):
         say(line)
     if options.launcher == EXPORT:
-        for lock in (*locks.values(), *launchers):  # its jobs take them, where they run
+        for lock in (*locks.values(), *launchers):  # the exported jobs lock the cells when they run
             os.close(lock)
         return export.write(plan)
     if options.detach:
@@ -144,18 +144,21 @@ def main() -> ExitStatus:
 
 
 def _compare(given: Mapping[str, Any], config: Config, here: Path) -> ExitStatus:
-    """``--compare``, which runs nothing. Raises UserError."""
+    """Prints the comparison of ``--compare``. Raises UserError: A or B is unknown, or an option runs jobs."""
     options = options_over(given, config)
     if in_vain := [name for name in given if name in _RUNS | _OF_RESULTS]:
         raise UserError(f"--compare runs nothing: leave out {in_vain[0]}")
-    from imageevalkit.comparing.telling import compare_words  # a run does without
+    from imageevalkit.comparing.telling import compare_words  # slow to import, and a run never needs it
 
     assert options.compare
     return compare_words(options.compare, here)
 
 
 def _of_results(options: Options, here: Path) -> ExitStatus:
-    """What is asked of the results there are, by a user whose folder is ``here``. Raises UserError, CellFailure."""
+    """Handles options that use existing results (report, gate, publish, export) and runs nothing.
+
+    ``here`` is the user's folder, for relative paths. Raises UserError, CellFailure.
+    """
     _check_handing_on(options)
     statuses = []
     if _take_votes(options) or options.report is not None:
@@ -166,7 +169,10 @@ def _of_results(options: Options, here: Path) -> ExitStatus:
 
 
 def _take_votes(options: Options) -> bool:
-    """Whether there were any. Raises UserError: a file holds none, or cannot be copied."""
+    """Copies the files of ``--votes`` for all reports. Returns False if the option is not given.
+
+    Raises UserError: a file holds no votes, or cannot be copied.
+    """
     if options.votes:
         from imageevalkit.report.votes import take_votes
 
@@ -181,7 +187,7 @@ def _take_votes(options: Options) -> bool:
 
 
 def _check_handing_on(options: Options) -> None:
-    """Raises UserError: results cannot be published, or exported, as the user says."""
+    """Raises UserError: ``--publish`` or ``--export`` names a folder or tracker that cannot be used."""
     if options.publish:
         from imageevalkit.publishing.folder import check_folder
 
@@ -209,8 +215,10 @@ def _export(options: Options) -> ExitStatus:
 
 
 def _hand_on(options: Options, mistake: ExitStatus) -> ExitStatus:
-    """Publish and export, neither of which keeps the other from it; what went wrong is told in a line each. A
-    ``mistake`` of the user has that status."""
+    """Publishes and exports the results, and prints errors. If one of the two fails, the other still happens.
+
+    Returns the worst status; a UserError counts as the status ``mistake``.
+    """
     statuses = []
     for one in (_publish, _export):
         try:
@@ -222,7 +230,10 @@ def _hand_on(options: Options, mistake: ExitStatus) -> ExitStatus:
 
 
 def _report(options: Options, here: Path) -> ExitStatus:
-    """That of the results there are, or of those in the folders of ``--report``. Raises UserError, CellFailure."""
+    """Writes the report of the existing results, or of those in the folders of ``--report``.
+
+    Raises UserError: a folder does not exist or holds no results. CellFailure: a file cannot be written.
+    """
     from imageevalkit.comparing.telling import compare_words
     from imageevalkit.report.__main__ import make_report, report_of
     from imageevalkit.report.relations import Asked
@@ -234,7 +245,7 @@ def _report(options: Options, here: Path) -> ExitStatus:
     with garbage_collection(False):
         if not folders:
             return make_report(Asked(), None, options.report_mb, options.sort_by)
-        if len(folders) == 2:  # the report has a link to what differs
+        if len(folders) == 2:  # the report of two folders links to their comparison
             try:
                 compare_words([str(folder) for folder in folders], here)
             except UserError as error:
@@ -243,7 +254,7 @@ def _report(options: Options, here: Path) -> ExitStatus:
 
 
 def _gate(options: Options) -> Gate:
-    """With its baseline read. Raises UserError."""
+    """Returns the gate after reading its baseline. Raises UserError: a baseline cannot be read or saved."""
     from imageevalkit.comparing.gate import Gate
 
     return Gate.of(options.gate, options.save_baseline)

@@ -1,4 +1,4 @@
-"""``--list``: the models and benchmarks there are, and what each of them lacks on this machine."""
+"""``--list``: a table of models and benchmarks, and of the files, environments and keys that they lack."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LEGEND = (
 
 @dataclass
 class _Row:
-    """A line of a table. ``problem`` is why the model or benchmark cannot be used at all; it has a line of its own."""
+    """A row of a table. ``problem`` says why the model or benchmark is unusable, on a line of its own."""
 
     name: str
     task: str
@@ -41,7 +41,7 @@ class _Row:
 
 @dataclass
 class _Remedies:
-    """How to get what is missing: names of models and benchmarks, by the kind of remedy and its command."""
+    """How to get missing things: ``found`` maps a kind and a command to names of models and benchmarks."""
 
     found: dict[tuple[str, str], list[str]] = field(default_factory=dict)
 
@@ -57,7 +57,7 @@ class _Remedies:
         for kind in kinds:
             commands = {command: names for (one, command), names in self.found.items() if one == kind}
             for command, names in commands.items():
-                # with several commands it matters which is for what
+                # If a kind has several commands, each shows the names that it is for.
                 is_for = (
                     f" ({some(names, ', ')})" if len(commands) > 1 and [command.split()[-1]] != names else ""
                 )
@@ -66,9 +66,9 @@ class _Remedies:
 
 
 def listing(config: Config, columns: int | None = None) -> str:
-    """Returns a table of the models and one of the benchmarks, and how to get what they lack.
+    """Returns a table of models, a table of benchmarks, and the commands that get missing things.
 
-    If a row is longer than ``columns`` (None: never), its last column goes to a line of its own.
+    If a row is wider than ``columns`` (None: no limit), its last column goes to a line of its own.
     """
     remedies = _Remedies()
     models = [_model(config, name, tasks, remedies) for name, tasks in model_tasks().items()]
@@ -128,9 +128,10 @@ def _model(config: Config, name: str, tasks: Sequence[str], remedies: _Remedies)
 
 
 def _environment(name: str, needed: Iterable[tuple[str, str, str]], remedies: _Remedies) -> str:
-    """Returns YES if all environments exist that are ``needed``, else NO.
+    """Returns YES if all ``needed`` environments exist, else NO, with the remedy added to ``remedies``.
 
-    Each of these has the names in config.sh, a program in the environments, and the options of make_env.sh.
+    An element of ``needed`` holds environment names (separated by spaces), a program that each must have, and
+    the options of make_env.sh that build it.
     """
     state = YES
     for environments, program, build in needed:
@@ -153,12 +154,12 @@ def _weights(assets: Iterable[Needed]) -> str:
 def _weights_of(asset: Needed) -> str:
     if not check_asset(asset, hashes=False).problems:
         return YES
-    # libraries download from the hub themselves
+    # Libraries download hub weights in the first run; only prefetch gets other files.
     return LATER if isinstance(asset, HubAsset) and not is_offline() else NO
 
 
 def _key(name: str, kwargs: Mapping[str, object], remedies: _Remedies) -> str:
-    """Returns YES if the key of an endpoint is set, else NO. Raises UserError: the endpoint is malformed."""
+    """Returns YES if the key of the endpoint is set, else NO. Raises UserError: the endpoint is malformed."""
     endpoint = Endpoint.of(kwargs, needs_key=False)
     if endpoint.key:
         return YES
@@ -191,7 +192,7 @@ def _benchmark(config: Config, name: str, task: str, remedies: _Remedies) -> _Ro
 def _environments(config: Config, benchmark: BenchmarkChoice) -> list[tuple[str, str, str]]:
     own, judge = benchmark.environment(config), benchmark.judge
     needed = [(own, "python", benchmark.build(config))]
-    # a judge of transformers runs in the environment of its benchmark, if that has one
+    # A transformers judge runs in the environment of its benchmark, if the benchmark has one.
     if judge and not judge.runs_elsewhere and not (own and judge.backend == "transformers"):
         program = "vllm" if judge.backend == "vllm" else "python"
         needed.append((judge.environment(config), program, f"--judge {judge.backend}"))
@@ -211,9 +212,11 @@ def _key_of_judge(name: str, judge: ConfiguredJudge, remedies: _Remedies) -> str
 
 
 def _items(choice: BenchmarkChoice, images: int | None = None) -> str:
-    """Returns prompts × images of each. ``images`` is their number, if the data is here; else the class knows.
+    """Returns the number of items in words: prompts × images per prompt.
 
-    Raises CellFailure: what the class says is no number.
+    ``images`` is the number of items in the dataset; None (no data here) takes the numbers of the class.
+
+    Raises CellFailure: the class declares a value that is no number.
     """
     ours = choice.benchmark
     with benchmark_code(choice.name, "prompt_count or images_per_prompt"):

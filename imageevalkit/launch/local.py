@@ -26,25 +26,25 @@ from imageevalkit.machine import available_cores
 from imageevalkit.progress import PaceReader
 
 _TICK = 0.1
-# jobs that wait for an endpoint take little time, but memory
+# Light jobs wait for an endpoint most of the time: they need little CPU, but they do need memory.
 _LIGHT_PER_CORE = 2
-# Two runs that look for GPUs at once may meet at a lock for a moment, and nvidia-smi is asked before every start.
+# Seconds until a waiting job is shown: a lock of another run, or nvidia-smi, may delay it for a moment only.
 _TELL_AFTER = 1.0
-# Guards need 5 s of grace and a moment to kill; what is left after this hangs in the kernel.
+# Seconds. A guard kills its job after 5 s of grace; a process that is left after 9 s hangs in the kernel.
 _STOP_LIMIT = 9.0
-# `timeout` and some wrappers deliver one signal twice: that is not a user losing patience.
+# Seconds. `timeout` and some wrappers send one signal twice; the second one must not kill the jobs at once.
 _SECOND_SIGNAL_AFTER = 0.5
 
 
 def run_plan(plan: Plan, lock_fds: dict[str, int], with_table: bool = True) -> RunSummary:
-    """Run ``plan`` to its end, show it, print the table of all cells (``with_table``) and write ``summary.json``.
+    """Runs ``plan`` to its end, prints the table of all cells (``with_table``) and writes ``summary.json``.
 
-    ``lock_fds`` are open lock files by cell key (see :func:`imageevalkit.cell.lock_cell`); the guard of every
-    job holds those of its cells, so that a lock lives until the last process of the cell is gone, even when
-    this process is killed. SIGINT, SIGTERM and SIGHUP end every job and are told by the summary's status.
-    A command calls :func:`imageevalkit.logs.print_without_fear` before: a terminal that is gone is no end of the run.
+    ``lock_fds`` are open lock files by cell key (see :func:`imageevalkit.cell.lock_cell`). The guard of a job
+    inherits the locks of its cells: a lock is held until the last process of the cell ends, even if this
+    process is killed. SIGINT, SIGTERM and SIGHUP end every job; the status of the summary tells so. Call
+    :func:`imageevalkit.logs.print_without_fear` before, or a closed terminal would end the run.
 
-    Raises UserError: nvidia-smi fails. Nothing was started.
+    Raises UserError: the GPU driver fails; nothing was started.
     """
     summary = asyncio.run(_Run(plan, lock_fds).run())
     if with_table:
@@ -54,7 +54,7 @@ def run_plan(plan: Plan, lock_fds: dict[str, int], with_table: bool = True) -> R
 
 @dataclass
 class _Started:
-    """A job that is under way (or about to be): what it holds, and the process of its latest attempt."""
+    """A job that runs or is about to start: its cores and GPUs, and the process of its latest attempt."""
 
     job: Job
     cores: int
@@ -62,9 +62,9 @@ class _Started:
     pace: PaceReader
     began: float
     follows: bool = False
-    """It was started before what it works at was there; it may end with the status LATER."""
+    """True if the job started before all of its images existed; it may end with the status LATER."""
     is_stranded: bool = False
-    """It would wait for ever for an outcome that the disk has not taken: it is being ended."""
+    """True if the full disk did not take an outcome that the job waits for; the job is then ended."""
     attempts: int = 0
     process: subprocess.Popen[bytes] | None = None
 
@@ -83,12 +83,12 @@ class _Run:
         self._pending = list(plan.jobs)
         self._in_turn: set[str] = (
             set()
-        )  # of those that may follow, by name, what starts after the others none the less
+        )  # names of jobs that could follow, but start only when the jobs before them have ended
         self._ledger = Ledger(plan, self._display)
         self._active: list[_Started] = []
         self._paces: dict[
             str, PaceReader
-        ] = {}  # by job; one that starts again in its turn keeps what it told
+        ] = {}  # by job; a follower that starts a second time keeps its progress and money
         self._waiting: dict[str, str] = {}
         self._waiting_since: dict[str, float] = {}
         self._stop: signal.Signals | None = None
@@ -96,7 +96,7 @@ class _Run:
         self._began = time.monotonic()
 
     async def run(self) -> RunSummary:
-        # A guard learns of our death by the end of file on this pipe, whose other end only we hold.
+        # Only this process holds the write end of this pipe: if it dies, each guard sees the end of the file.
         self._lifeline, lifeline_end = os.pipe()
         self._ledger.forget_earlier_run()
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
@@ -106,19 +106,19 @@ class _Run:
                 loop.add_signal_handler(number, self._on_stop_signal, number)
         try:
             while self._go_on():
-                # not for ever: a loop flooded with signals may drop one, and another run may have the GPUs
+                # The timeout matters: a flooded loop may drop a signal, and another run may free its GPUs.
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(woken.wait(), _TICK)
                 woken.clear()
             self._display.close(money_of(self._paces.values()))
             return self._ledger.close(self._pending, time.monotonic() - self._began, self._stop)
         finally:
-            # whatever went wrong above: closing the lifeline ends every guard
+            # After any error, closing the lifeline ends every guard and its job.
             os.close(lifeline_end)
             os.close(self._lifeline)
 
     def _go_on(self) -> bool:
-        """Do what is due now; whether there is more to come."""
+        """Handles ended jobs, starts new ones, refreshes the display. Returns True while the run goes on."""
         if self._stop is None and stop_path(Path(self._plan.run_folder)).exists():
             self._on_stop_signal(signal.SIGTERM)
         self._ledger.collect({started.job.name: started.attempts for started in self._active})
@@ -128,7 +128,7 @@ class _Run:
         if self._stop is None:
             self._start_what_can()
         elif time.monotonic() - self._stop_time > _STOP_LIMIT:
-            # what even SIGKILL does not end is not waited for; the guards go on, and hold the locks
+            # Do not wait for processes that even SIGKILL does not end: their guards keep the locks.
             for started in list(self._active):
                 guard = started.process.pid if started.process else 0
                 self._end(
@@ -142,7 +142,7 @@ class _Run:
     def _start_what_can(self) -> None:
         self._waiting = {}
         starting: list[_Started] = []
-        # what could only begin early takes nothing from what can begin, nor does what did and waits for images
+        # Early jobs never take the place of ready jobs: neither at their start nor while waiting for images.
         followers, is_crowded = list[Job](), False
         busy = [one for one in self._active if not (one.job.light and self._is_early(one))]
         with Offer(self._pool) as offer:
@@ -161,10 +161,10 @@ class _Run:
                 elif verdict.ready:
                     is_crowded = True
             offer.grow()
-            # nor a GPU that the next to come can use, nor more than half of the cores where others are to come
+            # Early jobs leave GPUs for the largest pending job, and up to half of the cores for pending jobs.
             early = {job.name for job in followers}
             spare = max((job.gpus_at_most for job in self._pending if job.name not in early), default=0)
-            # the report waits for the end of all
+            # Jobs with ``always`` (the report) start after all others: no cores are kept for them.
             to_come = sum(job.cores for job in self._pending if not (job.light or job.always))
             for job in followers:
                 if (is_crowded and not job.light) or (job.gpus and self._waiting):
@@ -175,7 +175,7 @@ class _Run:
                     if cores is None or (job.gpus and not offer.could(job.gpus, spare)):
                         continue
                     lease = offer.reserve(job.gpus, job.gpus)
-                except UserError:  # it may still have them in its turn, which is told then
+                except UserError:  # the job tries again when it is ready, and reports the error then
                     self._in_turn.add(job.name)
                     continue
                 if lease:
@@ -188,16 +188,16 @@ class _Run:
         self._waiting_since = {job: self._waiting_since.get(job, now) for job in self._waiting}
 
     def _accompanies(self, job: Job) -> bool:
-        """Whether ``job`` may run beside the one that it follows, where no others do."""
+        """Returns True if ``job`` may run beside the job that it follows, in a run of one job at a time."""
         runs = {started.job.name for started in self._active}
         return self._plan.parallel is None and job.follows and job.light and not runs.isdisjoint(job.after)
 
     def _is_early(self, started: _Started) -> bool:
-        """Whether not all is there that ``started`` works at."""
+        """Returns True if ``started`` started early and its cells still wait for jobs before it."""
         return started.follows and not self._ledger.verdict(started.job).ready
 
     def _room(self, job: Job, busy: list[_Started], spare: int = 0) -> int | None:
-        """The cores that ``job`` gets beside what is ``busy``; None: there are not as many, and ``spare`` ones more."""
+        """Returns the cores for ``job`` beside ``busy`` jobs; None if so many plus ``spare`` are not free."""
         cores = min(job.cores, self._cores) if self._plan.parallel else self._cores
         if job.light:
             fits = sum(other.job.light for other in busy) < _LIGHT_PER_CORE * self._cores
@@ -207,7 +207,7 @@ class _Run:
         return cores if fits else None
 
     def _reserve(self, job: Job, offer: Offer) -> Lease | None:
-        """The GPUs that ``job`` must have, or None: it waits for them, or will never have them."""
+        """Returns the GPUs of ``job``; None if the job waits for them, or fails as it can never get them."""
         try:
             lease = offer.reserve(job.gpus, job.gpus_at_most)
         except UserError as error:
@@ -268,7 +268,7 @@ class _Run:
         self._display.job_started(job, started.attempts, spell(lease.gpus) if lease.gpus else "")
 
     def _ended(self, started: _Started, status: int) -> None:
-        """An attempt has ended."""
+        """Handles the end of an attempt: the job ends, is retried, or is pending again (status LATER)."""
         job = started.job
         if started.follows and (status == ExitStatus.LATER or started.is_stranded) and self._stop is None:
             self._active.remove(started)
@@ -286,15 +286,18 @@ class _Run:
         if status in CANNOT_START:
             return False
         if not job.always:
-            # whatever status it has: code of others may have ended it with that of one that is done
+            # The status does not matter: third-party code may exit with 0 before all outcomes are written.
             return self._ledger.lacks_outcomes(job) and not logs.is_full(Path(self._plan.run_folder))
         return status not in {*FINAL, ExitStatus.FAILED}
 
     def _end(self, started: _Started, status: int | None, problem: str = "") -> None:
-        """No other attempt comes."""
+        """Ends a job for good and records its outcomes.
+
+        If the disk took no outcome of a cell, the jobs that wait for it are ended: they would wait forever.
+        """
         self._active.remove(started)
         self._pool.give_back(started.lease)
-        started.pace.read()  # its last words, for the sum of money
+        started.pace.read()  # the last progress line counts for the sum of money
         seconds = time.monotonic() - started.began
         stopped_by = self._stop.name if self._stop is not None else ""
         untold = self._ledger.job_ended(started.job, started.attempts, seconds, status, problem, stopped_by)
@@ -320,6 +323,6 @@ class _Run:
         elif now - self._stop_time < _SECOND_SIGNAL_AFTER:
             return
         for started in self._active:
-            # a guard takes the second SIGTERM as the order to kill
+            # At the second SIGTERM, a guard kills its job at once.
             if started.process and started.process.poll() is None:
                 started.process.send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""The models of a run: what their entries of MODEL_SETTINGS say, checked before code of theirs is imported."""
+"""Reads and checks the entries of models in MODEL_SETTINGS, without importing the code of a model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from imageevalkit.launch.options import Options
 
 MODELS, DATASETS = "custom_models", "custom_datasets"
-"""The packages below ``infer/`` that modules of entries are relative to."""
+"""Packages in ``infer/``: relative module names in registry entries start from them."""
 _KEYS: dict[str, tuple[Any, str]] = {
     "model_path": (str, "a string"),
     "module": (str, "a string"),
@@ -40,7 +40,7 @@ _KEYS: dict[str, tuple[Any, str]] = {
     "patterns": (list | tuple, "a list"),
     "assets": (list | tuple, "a list"),
 }
-"""What an entry has, and of what kind."""
+"""Keys of an entry: the type of the value, and the words for it in messages."""
 _GENERATES = re.compile(r"\b(generate|generate_async|__getattr__)\b")
 _GUIDE = '"Add a model" in README.md shows one'
 
@@ -50,7 +50,7 @@ class WrongTask(CellFailure):
 
 
 def model_tasks() -> dict[str, list[str]]:
-    """The tasks of every registered model. Raises UserError: the registry is malformed."""
+    """Returns the tasks of every registered model. Raises UserError: MODEL_SETTINGS has an unknown task."""
     tasks: dict[str, list[str]] = {}
     for task, models in registry.models().MODEL_SETTINGS.items():
         if task not in registry.TASKS:
@@ -64,25 +64,25 @@ def model_tasks() -> dict[str, list[str]]:
 
 
 def entry_name(model: str) -> str:
-    """The name by which MODEL_SETTINGS and the maps of config.sh have ``model``: of a checkpoint that of its run."""
+    """Returns the name of ``model`` in MODEL_SETTINGS and config.sh: ``run`` if it is ``run@1000``."""
     known, checkpoint = model_tasks(), checkpoint_of(model)
     return checkpoint.run if checkpoint and model not in known and checkpoint.run in known else model
 
 
 def resolve_model(name: str, task: str, use_api: bool, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The setting of model ``name`` for ``task`` with the user's ``kwargs`` merged in.
+    """Returns the setting of model ``name`` for ``task``, with the user's ``kwargs`` merged in.
 
-    A local model that is served elsewhere (``use_api``) keeps nothing of its entry but the id.
+    With ``use_api``, a local model keeps only the id of its weights: a server runs it.
 
     Raises:
-        UserError: unknown, or only reachable the other way (API or local).
-        CellFailure: what its entry says cannot be loaded; :class:`WrongTask`: it has none for ``task``.
+        UserError: The model is unknown, or is reached through an API and ``use_api`` is False.
+        CellFailure: Its entry is malformed. :class:`WrongTask`: it has no entry for ``task``.
     """
     models = registry.models()
-    # what is served elsewhere is known there by any name
+    # A server may call its model anything, also like a checkpoint: the name is not shortened.
     entry = _entry(name if use_api else entry_name(name), task)
     if use_api and (entry is None or entry.get("api") is None or name in models.API_MODELS):
-        # servers of open models (vLLM-Omni, SGLang) give a registered one the id of its weights
+        # Servers of open models (vLLM-Omni, SGLang) call a model by the hub id of its weights.
         weights = str(entry["model_path"]) if entry else ""
         served_as = str(kwargs.get("model_path") or (weights if may_be_hub_id(weights) else name))
         entry = models.api_setting(served_as, task, name)
@@ -98,10 +98,10 @@ def resolve_model(name: str, task: str, use_api: bool, kwargs: Mapping[str, Any]
         raise UserError(f"model '{name}' is reached through an API: add --use_api true")
     merged = {**entry.get("model_kwargs", {}), **kwargs}
     if "model_path" in kwargs and "revision" not in kwargs:
-        merged.pop("revision", None)  # the commit of the entry's own repository
+        merged.pop("revision", None)  # it is a commit of the entry's own repository
     generic = entry["module"] == models.API_SETTINGS[task]["module"]
     if generic and merged.get("endpoint") == models.API_ENDPOINT:
-        del merged["endpoint"]  # said or not, the images are the same
+        del merged["endpoint"]  # it is the default: given or not, the images are the same
     path = merged.pop("model_path", entry["model_path"])
     if not entry.get("api") and isinstance(path, str):
         path = without_cache_layout(path)
@@ -109,10 +109,10 @@ def resolve_model(name: str, task: str, use_api: bool, kwargs: Mapping[str, Any]
 
 
 def check_kwargs(model: str, setting: Mapping[str, Any], options: Options) -> None:
-    """What the user's kwargs in a resolved ``setting`` can get wrong. Raises UserError."""
+    """Raises UserError: a resolved ``setting`` has a wrong batch_size, endpoint, key or price."""
     kwargs = setting["model_kwargs"]
     if not setting.get("api"):
-        size = kwargs.get("batch_size", 1)  # the engine groups the items before any class sees them
+        size = kwargs.get("batch_size", 1)  # the engine uses it before a class could check it
         if type(size) is not int or size < 1:
             raise UserError(f"model '{model}': batch_size is '{size}': use a whole number of at least 1")
         return
@@ -128,7 +128,7 @@ def check_kwargs(model: str, setting: Mapping[str, Any], options: Options) -> No
         )
 
 
-# Request parameters of image endpoints: OpenAI's, and those that gateways of other models take.
+# Request parameters of image endpoints, of OpenAI and of gateways to other models.
 _PARAMETERS = """
     size endpoint send_seed image_model quality background moderation output_format output_compression style
     user response_format input_fidelity partial_images modalities image_config generation_config aspect_ratio
@@ -142,10 +142,10 @@ _RESEMBLES = 0.75
 
 
 def notes_of_setting(model: str, setting: Mapping[str, Any]) -> list[str]:
-    """Returns what a user should know of a resolved ``setting`` before the run starts, a line each.
+    """Returns notes for the user about a resolved ``setting``, before the run starts.
 
-    That is a local path that does not exist, and each request parameter that looks like a misspelt known one: an
-    endpoint may take parameters that nobody here knows, so that they are sent all the same.
+    A note names a local path that does not exist, or a request parameter that looks misspelt. Such a
+    parameter is sent all the same, because an endpoint may have parameters that this list lacks.
     """
     models, path = registry.models(), str(setting["model_path"])
     if not setting.get("api") and path:
@@ -168,7 +168,10 @@ def notes_of_setting(model: str, setting: Mapping[str, Any]) -> list[str]:
 
 
 def makers(settings: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
-    """A line for each class that makes images, with its models; ``settings`` are resolved, by model and task."""
+    """Returns a line for each class that generates images, with its models.
+
+    ``settings`` holds resolved settings by model and task.
+    """
     models: dict[str, dict[str, None]] = {}
     for model, by_task in settings.items():
         for setting in by_task.values():
@@ -177,7 +180,7 @@ def makers(settings: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]
 
 
 def check_model(name: str, task: str) -> None:
-    """Whether the registered model can be loaded by its entry, as far as that can be seen. Raises CellFailure."""
+    """Raises CellFailure: the entry of a registered model is malformed, or its class is not in its file."""
     if entry := _entry(name, task):
         check_class(entry["module"], entry["class"], _place(name, task))
 
@@ -185,11 +188,11 @@ def check_model(name: str, task: str) -> None:
 def model_needs(
     name: str, use_api: bool, kwargs: Mapping[str, Any], tasks: Iterable[str] | None = None
 ) -> Needs:
-    """What model ``name`` with the user's ``kwargs`` takes for ``tasks``, those of its registry entries if None.
+    """Returns the files that model ``name`` with the user's ``kwargs`` needs for ``tasks`` (None: for all).
 
     Raises:
-        UserError: there is no such model.
-        CellFailure: it does none of the tasks, or its entry cannot be loaded or has a malformed asset.
+        UserError: The model is unknown.
+        CellFailure: The model does none of the tasks, or its entry or one of its assets is malformed.
     """
     found: dict[Needed, None] = {}
     runs_here, does_some, lacks = False, False, None
@@ -206,7 +209,7 @@ def model_needs(
             continue
         runs_here = True
         listed = parse_entries(list(setting.get("assets", ())), f"the assets of model {name} in the registry")
-        # files that the entry names in its own folder: they stand for it, and another model_path has its own
+        # Assets inside the entry's model_path are its weights: another model_path does not need them.
         shipped = resolve_model(name, task, by_api, {})["model_path"]
         own = [
             asset
@@ -215,7 +218,7 @@ def model_needs(
         ]
         other = "model_path" in kwargs
         if setting["model_path"] and (other or not own):
-            # what the entry needs of its own repository may be called otherwise in another one
+            # The file patterns fit the entry's own repository only: another one may have other names.
             patterns = () if other else tuple(setting.get("patterns", ()))
             revision = setting.get("model_kwargs", {}).get("revision")
             found[weights_at(setting["model_path"], revision, patterns)] = None
@@ -230,9 +233,9 @@ def model_needs(
 def missing_of_model(
     model: str, task: str, use_api: bool, kwargs: Mapping[str, Any], runs_here: bool = True
 ) -> str:
-    """Returns one line on what ``model`` lacks for ``task``; empty if nothing is known to be missing.
+    """Returns one line on files that ``model`` lacks for ``task``; empty if none is known to be missing.
 
-    If the model does not ``runs_here`` (an exported plan), its local paths are those of another machine.
+    If ``runs_here`` is False, local paths are not checked: they are on another machine, or do not exist yet.
 
     Raises UserError: the model is unknown.
     """
@@ -243,7 +246,7 @@ def missing_of_model(
         if own := [f"{name}={kwargs[name]}" for name in ("model_path", "revision") if name in kwargs]:
             options += f' --custom_model_kwargses "{",".join(own)}"'
         assets = model_needs(model, use_api, kwargs, [task]).assets
-        # a class may have no use for the path of its entry, but for the path that its user gives
+        # A class may ignore the path in its entry. A path that the user gives must exist.
         if runs_here and "model_path" in kwargs and (problem := missing_path(assets)):
             return f"model {model}: model_path: {problem}"
         missing = why_missing(assets, options)
@@ -257,7 +260,7 @@ def _place(name: str, task: str) -> str:
 
 
 def _entry(name: str, task: str) -> Mapping[str, Any] | None:
-    """What MODEL_SETTINGS has of a model for ``task``. Raises CellFailure where no model can be loaded by it."""
+    """Returns the entry of a model for ``task``, or None. Raises CellFailure: the entry is malformed."""
     entries = registry.models().MODEL_SETTINGS.get(task, {})
     if name not in entries:
         return None
@@ -267,10 +270,7 @@ def _entry(name: str, task: str) -> Mapping[str, Any] | None:
 
 
 def _check_entry(entry: Any, where: str) -> None:
-    """Whether ``entry`` has what loading a model takes; ``where`` it stands begins the messages.
-
-    Raises CellFailure: it cannot; one line.
-    """
+    """Raises CellFailure: ``entry``, which is at ``where``, lacks a key or has a wrong key or value."""
     if not isinstance(entry, Mapping):
         raise CellFailure(f"{where} is {entry!r}, and must be a dict ({_GUIDE})")
     for key in ("model_path", "module", "class"):
@@ -299,9 +299,9 @@ def _check_entry(entry: Any, where: str) -> None:
 
 
 def check_class(module: str, name: str, where: str, package: str = MODELS) -> None:
-    """Whether the file of ``module``, if it is one of the tree, can have a class ``name``. Raises CellFailure."""
+    """Raises CellFailure: a relative ``module`` has no file, or its file has no usable class ``name``."""
     if not module.startswith("."):
-        return  # of a package of the model's environment
+        return  # an absolute module is part of the model's environment
     try:
         folder = REPO / "infer" / resolve_name(module, package).replace(".", "/")
     except ImportError:
@@ -320,15 +320,18 @@ def check_class(module: str, name: str, where: str, package: str = MODELS) -> No
         )
 
 
-@functools.cache  # many models may be of one class
+@functools.cache  # many models share one file
 def _names_in(path: Path) -> tuple[set[str] | None, set[str]]:
-    """The names that a module gives something (None where that cannot be told); its classes that make no images."""
+    """Returns the names that a module defines, and those of its classes that cannot generate images.
+
+    The first set is None if the names cannot be known from the source.
+    """
     names: set[str] = set()
     mute: set[str] = set()
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
-        return None, mute  # the model's Python may be newer; if not, loading tells it
+        return None, mute  # the model's Python may be newer; otherwise the import reports the error
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             names.add(node.name)
@@ -344,7 +347,7 @@ def _names_in(path: Path) -> tuple[set[str] | None, set[str]]:
 
 
 def _is_mute(node: ast.ClassDef | ast.FunctionDef) -> bool:
-    """Whether it is a class without a method that makes images; one may come from another base than ours."""
+    """Returns True for a class without a method ``generate``. A class with a foreign base may inherit one."""
     if not isinstance(node, ast.ClassDef) or node.keywords or node.decorator_list:
         return False
     bases = {ast.unparse(base) for base in node.bases}

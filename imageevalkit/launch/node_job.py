@@ -1,6 +1,4 @@
-"""One job of a plan on the machine that a cluster gives it: what sbatch starts, and Slurm again where it took the
-machine away, or a script of an export.
-"""
+"""Runs one job of a plan on a cluster node. sbatch or an exported script starts it; Slurm may restart it."""
 
 from __future__ import annotations
 
@@ -33,21 +31,21 @@ from imageevalkit.machine import available_cores
 from imageevalkit.secrets import one_line
 
 _TICK = 0.2
-_ENDED_WITHIN = 60.0  # seconds that Slurm may take to end a job which it puts back into the queue
+_ENDED_WITHIN = 60.0  # seconds that Slurm may take to end a job that it puts back into the queue
 _ASK_AGAIN_AFTER = 2.0  # seconds, if the controller does not answer
-_MOST_RESTARTS = 5  # for want of GPUs
-# Of a node that is lost to the controller, the job may go on for a while beside the one that takes its place.
+_MOST_RESTARTS = 5  # of a job that got too few GPUs
+# If the controller loses contact to a node, the old job may hold its locks for a while beside the new one.
 _LOCKED_FOR = 600.0
 _LOOK_AT_CLAIM_EVERY = 5.0
 _LOOK_AT_DONE_EVERY = 2.0
-# For what this machine looks at for the first time, nothing is remembered that could be old.
+# Seconds. A file that this node never looked for has no old entry in the NFS cache, so it appears soon.
 _SEEN_WITHIN = 5.0
-# Seconds in which who had the job sees that another has it, and ends: NFS clients look every 3 to 60 s.
+# Seconds until the old process of a job reads the new claim and ends: NFS clients refresh every 3 to 60 s.
 _LEFT_WITHIN = FILES_COME_WITHIN + _LOOK_AT_CLAIM_EVERY
 
 
 def main(words: Sequence[str] | None = None) -> ExitStatus:
-    """Run the job, unless a stage before it failed, and leave its report."""
+    """Runs the job that the command line names, unless an earlier stage failed, and writes its report."""
     parser = argparse.ArgumentParser(description="A job of a run, as a cluster starts it.")
     parser.add_argument("--plan", type=Path, required=True)
     parser.add_argument("--job", required=True)
@@ -59,7 +57,10 @@ def main(words: Sequence[str] | None = None) -> ExitStatus:
 
 
 class _Claim:
-    """Which process has the job: the last that took it. It needs no lock, which not every network disk has."""
+    """A file that names the process that owns a job: the last one to write it.
+
+    The claim needs no file lock, because some network disks have none.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path, self._left = path, path.with_suffix(".left")
@@ -67,7 +68,7 @@ class _Claim:
         self._next_look, self._is_ours = 0.0, True
 
     def take(self) -> str:
-        """Who had it, and has not let it go."""
+        """Claims the job for this process. Returns the claim of its previous owner; empty without one."""
         try:
             before = self._path.read_text()
         except OSError:
@@ -76,7 +77,7 @@ class _Claim:
         return before
 
     def has_left(self, before: str) -> bool:
-        """Whether who had it has ended."""
+        """Returns True if the process that wrote the claim ``before`` has ended."""
         node, pid, start = [*before.split(), "", "", ""][:3]
         if node == _node() and not (pid.isdecimal() and start_of(int(pid)) == start):
             return True
@@ -86,15 +87,15 @@ class _Claim:
             return False
 
     def is_ours(self) -> bool:
-        """False for good once another process has taken it."""
+        """Returns False as soon as another process has claimed the job, and from then on."""
         if self._is_ours and time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LOOK_AT_CLAIM_EVERY
-            with contextlib.suppress(OSError):  # it does not tell now
+            with contextlib.suppress(OSError):  # the disk does not answer: the next look decides
                 self._is_ours = self._path.read_text() == self._own
         return self._is_ours
 
     def let_go(self) -> None:
-        """This process has ended what it did."""
+        """Gives the job up; a process that has claimed it meanwhile learns that this one has ended."""
         with contextlib.suppress(CellFailure, OSError):
             if self._path.read_text() == self._own:
                 self._path.unlink()
@@ -126,14 +127,14 @@ class _NodeJob:
             self._claim.let_go()
 
     def _run(self, before: str) -> ExitStatus:
-        """``before``: who may still be at work at the job."""
+        """Runs the job after the previous owner ``before`` has ended, or after ``_LEFT_WITHIN`` seconds."""
         job = self._job
         until = time.monotonic() + _LEFT_WITHIN
         while before and not self._claim.has_left(before) and time.monotonic() < until:
             if self._stopping:
                 return self._stopped(0, None, has_moved=False)
             time.sleep(_TICK)
-        report_path(self._folder, job).unlink(missing_ok=True)  # of a start before this one
+        report_path(self._folder, job).unlink(missing_ok=True)  # an earlier start may have left it
         lost = {} if job.always else self._lost_before()
         if self._stopping:
             return self._stopped(0, None, has_moved=False)
@@ -142,7 +143,7 @@ class _NodeJob:
         given = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
         if (
             self._is_slurms and len(given) < job.gpus
-        ):  # as Slurm 22.05 does where a node dies while a job of it is put back
+        ):  # Slurm 22.05 does so if a node dies while its job is put back
             what = f"Slurm gave it {len(given)} of {job.gpus} GPUs"
             again = int(os.environ.get("SLURM_RESTART_COUNT", "0")) < _MOST_RESTARTS
             return self._back_in_queue(what) if again else self._leave(Report(None, what, idle=True))
@@ -166,7 +167,7 @@ class _NodeJob:
         if not self._claim.is_ours():
             say("another machine has this job now")
             return ExitStatus.TERMINATED
-        has_moved = self._written() != written  # files of a batch go when all of it is read
+        has_moved = self._written() != written  # also smaller: a batch's files are deleted once it is read
         if job.shard:
             self._gather(locks)
         if self._stopping and (job.always or self._lacks_outcomes()):
@@ -174,14 +175,17 @@ class _NodeJob:
         return self._leave(Report(status, attempts=attempt, idle=idle))
 
     def _lost_before(self) -> dict[str, str]:
-        """As :func:`imageevalkit.jobs.lost_before`, once what other machines have left is seen here."""
+        """Returns :func:`imageevalkit.jobs.lost_before`, after waiting for outcomes that other nodes wrote.
+
+        If an outcome does not appear, it is copied from the report of its job.
+        """
         job, until = self._job, time.monotonic() + _SEEN_WITHIN
         for before in map(self._plan.job, job.after):
             for key in {*job.cells} & {*before.owed}:
                 while read_outcome(self._folder, cell_of(key), before.step) is None and not self._stopping:
                     report = read_report(self._folder, before)
                     if report and key in report.outcomes:
-                        with contextlib.suppress(OSError):  # another job does so at this moment
+                        with contextlib.suppress(OSError):  # another job may write it at the same moment
                             write_outcome(self._folder, cell_of(key), before.step, report.outcomes[key])
                     elif report or time.monotonic() > until:
                         break
@@ -190,11 +194,11 @@ class _NodeJob:
         return lost_before(self._plan, job)
 
     def _locks(self) -> dict[str, list[int]]:
-        """The locks of the job's cells, or of its shard of them, by cell.
+        """Locks the cells of the job (or its shard of them) and returns the descriptors by cell.
 
-        A cell that an earlier start of the job has completed is left out: its evaluation may have the lock.
+        A cell that an earlier start of the job has completed is left out: its evaluation may hold the lock.
 
-        Raises UserError: a lock is not to be had; OSError.
+        Raises UserError: another process holds a lock for too long. OSError: a lock file cannot be opened.
         """
         found, job = dict[str, list[int]](), self._job
         for key in sorted(job.owed):
@@ -207,32 +211,32 @@ class _NodeJob:
         return found
 
     def _is_done(self, key: str) -> bool:
-        """True if this run on Slurm has completed the cell. A script of an export works on all cells each time."""
+        """Returns True if this run on Slurm has completed the cell; always False in an exported script."""
         if self._plan.cluster is None:
             return False
         outcome = read_outcome(self._folder, cell_of(key), self._job.step)
         return outcome is not None and outcome.state in USABLE
 
     def _drop_locks_of_done(self, locks: Mapping[str, list[int]]) -> None:
-        """An evaluation may start on another node as soon as the images of its cell are there."""
+        """Unlocks completed cells: their evaluation may start on another node while this job goes on."""
         for key, (lock, *_) in locks.items():
             if self._is_done(key):
                 drop_lock(lock)
 
     def _gather(self, locks: Mapping[str, list[int]]) -> None:
-        """The last of all shards of a cell takes what they have recorded into the records of the cell."""
+        """Merges the records of all shards into those of the cell, if no other shard is still at work."""
         for key, (lock, *_) in locks.items():
-            # others are at work; or it is left to the next who has the cell
+            # BlockingIOError: other shards are at work. After other errors, the next job of the cell merges.
             with contextlib.suppress(BlockingIOError, UserError, CellFailure, OSError):
                 take_lock(lock, cell_of(key).folder)
                 mend_records(cell_of(key))
 
     def _attempt(self, attempt: int, locks: Mapping[str, list[int]]) -> int:
-        """The status with which the job ended. Raises OSError."""
+        """Runs the command of the job once and returns its exit status. Raises OSError: it cannot start."""
         job = self._job
-        # without a GPU of its own it would see all of the node, where no cgroup hides them
+        # On a node without cgroups, a job without GPUs would see all GPUs of the node.
         gpus = {} if job.gpus else {"CUDA_VISIBLE_DEVICES": ""}
-        if job.gpus and not self._is_slurms:  # a container shows those that it has, and does not name them
+        if job.gpus and not self._is_slurms:  # a container has its GPUs, but may not set the variable
             gpus = {"CUDA_VISIBLE_DEVICES": ",".join(gpu.name for gpu in visible_gpus()[: job.gpus_at_most])}
         environ = job_environ(job, gpus, available_cores(), attempt)
         lifeline, end = os.pipe()
@@ -261,19 +265,22 @@ class _NodeJob:
             os.close(lifeline)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        """Slurm takes the node away soon: at the time limit (SIGUSR1), for another job, or by scancel."""
+        """Ends the job after a signal: SIGUSR1 at the time limit, or SIGTERM by preemption or scancel."""
         self._stopping = self._stopping or signal.Signals(number)
         self._is_ending = number != signal.SIGUSR1
         if self._process and self._process.poll() is None:
             self._process.terminate()
 
     def _stopped(self, attempt: int, status: int | None, has_moved: bool) -> ExitStatus:
-        """What is left is for the next start of this job, or for the next run."""
+        """Requeues a job that was stopped, if it can go on later, and returns the exit status.
+
+        If the job ran into its time limit without having recorded anything, it fails: it would never finish.
+        """
         if self._stopping != signal.SIGUSR1 or not self._is_slurms:
-            return ExitStatus.TERMINATED  # Slurm starts it again where it shall go on
+            return ExitStatus.TERMINATED  # Slurm itself requeues the job if it shall go on
         if self._is_preempted():
             if self._is_ending:
-                return ExitStatus.TERMINATED  # no grace time: Slurm has put it back itself
+                return ExitStatus.TERMINATED  # SIGTERM came, too: Slurm has requeued the job itself
             return self._back_in_queue("another job takes its place", attempt)
         if not has_moved:
             problem = (
@@ -284,8 +291,11 @@ class _NodeJob:
         return self._back_in_queue("its time limit came", attempt)
 
     def _is_preempted(self) -> bool:
-        """Whether that is why Slurm has sent SIGUSR1: with ``preempt_send_user_signal`` it does so when the grace time
-        begins. SIGTERM comes at its end, and is all that comes elsewhere."""
+        """Returns True if Slurm sent SIGUSR1 because it preempts the job, not because of the time limit.
+
+        With ``preempt_send_user_signal``, Slurm sends SIGUSR1 when the grace time begins and SIGTERM when it
+        ends. Without that setting, Slurm sends SIGTERM only.
+        """
         asked = ["squeue", "--noheader", f"--jobs={os.environ['SLURM_JOB_ID']}", "--Format=PreemptTime"]
         done = subprocess.run(asked, capture_output=True, text=True, check=False)
         return done.returncode == 0 and done.stdout.strip() not in ("", "N/A")
@@ -310,7 +320,7 @@ class _NodeJob:
         return ExitStatus.TERMINATED
 
     def _written(self) -> int:
-        """The size of all files that change when something is done."""
+        """Returns the total size in bytes of the files that change when the job makes progress."""
         size = 0
         for cell in map(cell_of, self._job.owed):
             records = own_file(cell.generation, Shard.of(self._job.shard))
@@ -342,14 +352,14 @@ class _NodeJob:
         outcomes = {key: asdict(outcome) for key, outcome in owed.items() if outcome}
         told = asdict(report) | {"began": self._began, "ended": time.time(), "outcomes": outcomes}
         told["node"] = _node()
-        with contextlib.suppress(CellFailure, OSError):  # a full disk: that there is none tells as much
+        with contextlib.suppress(CellFailure, OSError):  # full disk: a missing report counts as a failed job
             write_atomic(report_path(self._folder, self._job), json.dumps(told))
         if report.problem:
             say(report.problem)
         for key, outcome in owed.items():
             if outcome and outcome.state not in USABLE:
                 say(f"{key}: {outcome.state}: {outcome.message}")
-        # what lacks an item is as usable as it will be: an engine that starts failed scripts again need not do so
+        # An incomplete cell is no failure: a workflow engine must not start its script again.
         return ExitStatus.COMPLETE if report.is_good else ExitStatus.FAILED
 
 

@@ -1,4 +1,4 @@
-"""Nodes of a cluster that fail the jobs they are given, where other nodes do not."""
+"""Finds nodes of a cluster that fail jobs which other nodes complete."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from imageevalkit.text import counted
 
-# One proof may be a matter of the job: a large model fails on the nodes with small GPUs.
+# A single failure may be the fault of the job: a large model fails on a node with small GPUs.
 _PROOFS = 2
 
 
@@ -24,14 +24,14 @@ class NodeFaults:
         self._failed = Counter[str]()  # by node: the jobs that another node completed
 
     def may_try_elsewhere(self, job: str, node: str) -> bool:
-        """Notes that ``node`` failed ``job``. Returns True at the first time, if the node is known."""
+        """Notes that ``node`` failed ``job``. Returns True if the job may try another node (once only)."""
         if not node or job in self._first:
             return False
         self._first[job] = node
         return True
 
     def completed(self, job: str) -> None:
-        """Notes that ``job`` has ended well."""
+        """Notes that ``job`` succeeded: if it failed before, the first node was at fault."""
         if node := self._first.pop(job, ""):
             self._failed[node] += 1
 
@@ -43,10 +43,10 @@ class NodeFaults:
         options = argparse.ArgumentParser(add_help=False)
         options.add_argument("-x", "--exclude", action="append", default=[])
         given, rest = options.parse_known_args(words)
-        # sbatch goes by the last --exclude
+        # sbatch uses the last --exclude only, so it must repeat the nodes of the user's own --exclude.
         return [*rest, f"--exclude={','.join([*given.exclude[-1:], *excluded])}"]
 
     def summary(self) -> str:
-        """One line about the nodes to look at; empty if there are none."""
+        """Returns one line about the nodes that failed jobs; empty if there are none."""
         told = [f"{node} failed {counted(count, 'job')}" for node, count in sorted(self._failed.items())]
         return f"node {', node '.join(told)} that another node completed: have it checked" if told else ""

@@ -1,12 +1,12 @@
-"""The options of ``eval.sh`` and ``prefetch.sh``: one table, and what they make of the configuration.
+"""The table of options of ``eval.sh`` and ``prefetch.sh``, and their values over those of config.sh.
 
-``python -m imageevalkit.launch.options WORDS`` is ``--help``, and says what is wrong with WORDS, before there is any
-environment: this module imports the standard library only.
+``python -m imageevalkit.launch.options WORDS`` prints the help or the mistakes in WORDS. It runs before any
+environment exists, so this module imports the standard library only.
 """
 
 from __future__ import annotations
 
-# ruff: noqa: RUF009 - an entry of the table is a call
+# ruff: noqa: RUF009 - each entry of the table is a function call
 import argparse
 import re
 import shlex
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
     from imageevalkit.rewriting.rewriter import Rewriter
 
 Parse = Callable[[Any, str], Any]
-"""Makes a value of a text (a list of them, where an option takes several); the second one is where that stands, for
-a UserError."""
+"""Parses a text (or a list of texts) to a value. The second argument names its place, for a UserError."""
 
 
 class Option(NamedTuple):
-    """An entry of the table: ``metavar`` stands for the value in the help (empty: it is a flag; two words that are not
-    in quotes: it takes two values; "…" at its end: any number), ``config`` is what config.sh calls it (empty: it does
-    not), ``name`` how it is
-    typed.
+    """An entry of the table of options.
 
-    ``prefetch`` also takes it, and tells of it in its help where it is "decisive" for what is fetched, or its "own".
+    ``metavar`` is the value in the help: empty for a flag, two unquoted words for an option with two values,
+    "…" at the end for any number of values. ``config`` is its variable in config.sh (empty: none).
+
+    ``prefetch`` says who accepts the option: "" eval.sh only, "own" prefetch.sh only, "config" config.sh
+    only, else both commands. "decisive" options decide which files are fetched, "taken" options do not.
     """
 
     metavar: str
@@ -57,7 +57,7 @@ class Option(NamedTuple):
 
 
 def option(metavar: str, help: str, parse: Parse, default: Any = None, **more: str) -> Any:
-    """A field of :class:`Options` with its entry of the table; ``default`` is the value where nobody says anything."""
+    """Returns a dataclass field of :class:`Options` that holds its entry of the table."""
     entry = Option(metavar, help, parse, **more)
     if isinstance(default, list | dict):
         return field(default_factory=default.copy, metadata={"option": entry})
@@ -73,7 +73,7 @@ def _names(text: str, where: str) -> list[str]:
 
 
 def _if_any(parse: Parse) -> Parse:
-    """``parse``; None where the text is empty, which takes back what config.sh says."""
+    """Returns a parser like ``parse``, but with None for an empty text: this unsets a value of config.sh."""
     return lambda text, where: parse(text, where) if text.strip() else None
 
 
@@ -130,7 +130,7 @@ def _rivals(text: str, where: str) -> tuple[str, str]:
 
 
 def parse_judges(text: str, where: str = "--judges") -> dict[str, str]:
-    """The judges by benchmark in ``"longtext=ppocr;wise=openai:gpt-4o"``. Raises UserError."""
+    """Returns judges by benchmark, from ``"longtext=ppocr;wise=openai:gpt-4o"``. Raises UserError."""
     judges: dict[str, str] = {}
     for pair in split_names(text):
         benchmark, equals, judge = (word.strip() for word in pair.partition("="))
@@ -144,7 +144,7 @@ def parse_judges(text: str, where: str = "--judges") -> dict[str, str]:
 
 
 def parse_relations(text: str, where: str = "--relations") -> dict[str, list[str]]:
-    """The metrics by benchmark in ``"wise=consistency/2,realism/2;mine=a,b"``. Raises UserError."""
+    """Returns metrics by benchmark, from ``"wise=consistency/2,realism/2;mine=a,b"``. Raises UserError."""
     found: dict[str, list[str]] = {}
     for part in split_names(text):
         benchmark, _, words = (word.strip() for word in part.partition("="))
@@ -161,20 +161,20 @@ def parse_relations(text: str, where: str = "--relations") -> dict[str, list[str
 
 _TRUTH = "true|false"
 LOCAL, SLURM, EXPORT = "local", "slurm", "export"
-"""The launchers."""
+"""Values of ``--launcher``."""
 TRACKERS = ("wandb", "trackio", "tensorboard")
 _decisive = partial(option, prefetch="decisive")
 _switch = partial(_decisive, _TRUTH, parse=parse_boolean)
 _flag = partial(option, "", parse=parse_boolean, default=False)
 _in_config = partial(option, "", "", prefetch="config")
-"""Only config.sh has it."""
+"""Declares a setting that only config.sh can set."""
 
 
 @dataclass
 class Options:
-    """What a run shall do, or what prefetch shall get; a field with an entry of the table is an option.
+    """The options of a run or of prefetch. Each field with an entry of the table is an option.
 
-    Names are checked for existence by the planner.
+    The planner checks whether the names of models and benchmarks exist.
     """
 
     model_names: list[str] = _decisive('"a;b"', "models to evaluate", _names, [], config="MODEL_NAMES")
@@ -302,7 +302,7 @@ class Options:
     )
     limit: int | None = option("N", "only the first N items of each benchmark, for trying", parse_count)
     overwrite: bool = _flag("replace images that were made with other settings")
-    # these do not run anything, so that nobody would have files fetched for them
+    # dry_run, compare, report, listing, status and cancel run nothing, so prefetch.sh does not accept them.
     dry_run: bool = _flag("show the plan: jobs, environments, images to make; start nothing", prefetch="")
     compare: tuple[str, str] | None = option(
         "A B",
@@ -353,36 +353,35 @@ class Options:
 
     rewriter: Rewriter | None = None
     models: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Those of the run, by name, with the settings that the user gave each."""
+    """The models of the run, by name, with the user's settings for each."""
     benchmarks: list[str] = field(default_factory=list)
-    """Those of the run, by their own names."""
+    """The benchmarks of the run, with aliases replaced by names."""
     asked: dict[str, int] = field(default_factory=dict)
-    """How many items are asked for, by benchmark; all of those that it does not name."""
+    """With ``--until``: the number of items to generate, by benchmark (no number: all items)."""
     better: dict[str, dict[str, tuple[str, int]]] = field(default_factory=dict)
-    """By benchmark, for which metrics it is settled which model is better, as in
-    :class:`imageevalkit.cell.results.Until`."""
+    """With ``--until``: the settled metrics by benchmark, as in :class:`imageevalkit.cell.results.Until`."""
 
     def cell(self, model: str, benchmark: str) -> Cell:
-        """That of this run: results of rewritten prompts have the rewriter in their model's name."""
+        """Returns the cell of ``model``; with a prompt rewriter, its model is called ``model+rewriter``."""
         return Cell(f"{model}+{self.rewriter.id}" if self.rewriter else model, benchmark)
 
     @property
     def makes_images(self) -> bool:
-        """Whether images are made in this run, and not taken from elsewhere."""
+        """True if this run generates images, instead of adopting those of ``--images``."""
         return self.infer and self.images is None
 
     @property
     def rewrites(self) -> bool:
-        """Whether prompts are rewritten in this run: before images are made, or where nothing else is asked for."""
+        """True if this run rewrites prompts: before generating images, or with --infer and --eval false."""
         return self.rewriter is not None and (self.infer or not self.eval)
 
     def check_batch(self, endpoint: Endpoint) -> None:
-        """Raises UserError: the endpoint has other ways for batches."""
+        """Raises UserError: ``--batch`` is given for Azure, which takes batches in other deployments only."""
         if self.batch and endpoint.azure:
             raise UserError("Azure takes batches in deployments of another kind only: leave out --batch")
 
     def check_price(self, who: str, price: Price | None, option: str) -> None:
-        """Raises UserError: ``who`` answers in words at an unknown price, which --max_cost cannot bound."""
+        """Raises UserError: ``--max_cost`` is given, but the price of the replies of ``who`` is unknown."""
         if self.max_cost is not None and price is None:
             raise UserError(
                 f"--max_cost needs the price of every reply, and that of {who} is not known: give it, USD per 1M "
@@ -395,7 +394,7 @@ TABLE: dict[str, Option] = {
     for each in fields(Options)
     if each.metadata
 }
-"""The entries by field of :class:`Options`."""
+"""The entries of the table, by the field of :class:`Options`."""
 
 EVAL, PREFETCH = "bash eval.sh", "bash utils/prefetch.sh"
 _DESCRIPTIONS = {
@@ -423,7 +422,7 @@ Exit status: 0 every cell complete, 3 a cell is incomplete, 4 a score fell (--ga
 
 
 class _Parser(argparse.ArgumentParser):
-    """The parser of ``program``; what is wrong is a UserError of one line."""
+    """The command-line parser of ``program``. It raises mistakes as a UserError of one line."""
 
     def __init__(self, program: str) -> None:
         super().__init__(
@@ -461,13 +460,15 @@ _NAME = re.compile(r"(?<=^--)[^=]+")
 
 
 def parse(argv: Sequence[str], program: str = EVAL) -> dict[str, Any]:
-    """``--name value``, ``--name=value`` and flags, by name; the last of repeated options wins. Values are texts, or a
-    list of an option that takes several.
+    """Returns the options on the command line ``argv``, by name; the last of repeated options wins.
 
-    Raises UserError: unknown option or missing value.
+    A value is a text, or a list of texts if the option takes several values. ``--name value``,
+    ``--name=value`` and names with dashes (``--dry-run``) are accepted.
+
+    Raises UserError: an option is unknown or lacks its value.
     """
     parser = _Parser(program)
-    # a name may be spelt with dashes
+    # argparse knows the names with underscores only
     words = [_NAME.sub(lambda name: name[0].replace("-", "_"), word) for word in argv]
     given, unknown = parser.parse_known_args(words)
     if unknown:
@@ -478,7 +479,7 @@ def parse(argv: Sequence[str], program: str = EVAL) -> dict[str, Any]:
 
 
 def is_set(given: Mapping[str, Any], name: str) -> bool:
-    """Whether a flag is given, and not as false. Raises UserError: it is neither true nor false."""
+    """Returns True if the flag is given, unless as false. Raises UserError: its value is no boolean."""
     return name in given and parse_boolean(given[name], name)
 
 
@@ -491,8 +492,11 @@ _QUICKSTART_DEFAULTS = {"--infer": "true", "--eval": "true", "--use_api": "false
 
 
 def options_over(given: Mapping[str, Any], config: Config) -> Options:
-    """Options over configuration. Raises UserError: a value is not of its kind."""
-    # what --help does without
+    """Returns the options: those on the command line (``given``), then those of config.sh, then the defaults.
+
+    Raises UserError: a value is malformed, or options contradict each other.
+    """
+    # Imported here because --help works without an environment.
     from imageevalkit.launch.benchmarks import chosen_rewriter
     from imageevalkit.registry import without_alias
 
@@ -537,7 +541,7 @@ def options_over(given: Mapping[str, Any], config: Config) -> Options:
 
 
 def resolve(given: Mapping[str, Any], config: Config) -> Options:
-    """What a run shall do. Raises UserError: like :func:`options_over`, or nothing is left to do."""
+    """Returns the options of a run. Raises UserError as :func:`options_over`, or if nothing would run."""
     from imageevalkit.launch.gpus import MinFreeMemory
 
     options = options_over(given, config)
@@ -558,7 +562,7 @@ def resolve(given: Mapping[str, Any], config: Config) -> Options:
         raise UserError("--rescore asks the judges nothing, --retry_unparsed asks them again: leave one out")
     if options.rescore and not options.eval:
         raise UserError("--rescore computes scores, but --eval is false: leave one out")
-    # what is on record is about the images there are
+    # Recorded answers belong to the existing images, so --rescore generates none.
     options.infer &= not options.rescore
     if options.until:
         _check_until(options, options.until)
@@ -568,7 +572,7 @@ def resolve(given: Mapping[str, Any], config: Config) -> Options:
 
 
 def _check_until(options: Options, rivals: tuple[str, str]) -> None:
-    """Raises UserError: the run does not make and judge images of these two models, and no others, on this machine."""
+    """Raises UserError: ``--until`` needs a local run that generates and judges images of just two models."""
     for name in rivals:
         if name not in options.models:
             near = suggest(name, options.models)
@@ -602,7 +606,7 @@ def _check_until(options: Options, rivals: tuple[str, str]) -> None:
 
 
 def main() -> ExitStatus:
-    """Show the help if it is asked for; say what is wrong with the options."""
+    """Prints the help if ``--help`` is given. Raises UserError: an option is unknown or lacks its value."""
     words = sys.argv[1:]
     program = PREFETCH if words[:1] == ["--prefetch"] else EVAL
     if is_set(parse(words[program == PREFETCH :], program), "--help"):

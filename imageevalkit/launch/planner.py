@@ -1,4 +1,4 @@
-"""From options to the plan: which jobs, in which environment, in which order."""
+"""Makes the plan of a run from its options: the jobs, their environments and their order."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ _ANY = 1 << 10
 
 
 def make_plan(options: Options, config: Config, stamp: str = "") -> Plan:
-    """The jobs of this run, which has the name ``stamp`` (a new one by default). Touches no file and starts nothing.
+    """Returns the plan of a run with the name ``stamp`` (default: time and process id).
 
-    Raises UserError: an unknown name, a missing environment, a GPU that is not there.
+    Writes no file and starts nothing. Raises UserError: a name is unknown, an environment or GPU is missing.
     """
     options = replace(options, models=with_checkpoints(options))
     benchmarks, blocked = _benchmarks(options, config)
@@ -54,7 +54,7 @@ def make_plan(options: Options, config: Config, stamp: str = "") -> Plan:
     on_cluster = options.launcher == SLURM
     if on_cluster:
         supply = Supply(slurm.gpus_per_node(config))
-    else:  # machines that nobody here knows have what is asked for
+    else:  # exported jobs run on unknown machines: no request for GPUs is refused here
         supply = Supply(_ANY) if options.launcher == EXPORT else Supply()
     cores = available_cores()
     if options.parallel:
@@ -73,7 +73,7 @@ def make_plan(options: Options, config: Config, stamp: str = "") -> Plan:
             _check_images_of(model)
     evaluating, parts = list[Job](), list[Job]()
     if options.eval:
-        # of several stages the last: a later job of a cell takes the place of one of another stage
+        # Evaluation waits for the last stage of a cell only: generation, not the rewriting before it.
         after: dict[str, list[str]] = {}
         stage = {cell: job.stage for job in jobs for cell in job.cells}
         for job in jobs:
@@ -104,7 +104,10 @@ def make_plan(options: Options, config: Config, stamp: str = "") -> Plan:
 
 
 def _benchmarks(options: Options, config: Config) -> tuple[dict[str, BenchmarkChoice], dict[str, str]]:
-    """Those of the run by name; and why cells are blocked, by cell: the file of a benchmark cannot be read."""
+    """Returns the benchmarks of the run by name, and a reason for each cell whose benchmark cannot be read.
+
+    Raises UserError: a benchmark or judge is unknown, or a setting does not fit this run.
+    """
     found: dict[str, BenchmarkChoice] = {}
     blocked: dict[str, str] = {}
     hint = ""
@@ -133,7 +136,7 @@ def _benchmarks(options: Options, config: Config) -> tuple[dict[str, BenchmarkCh
 
 
 def _check_relations(options: Options, benchmarks: Mapping[str, BenchmarkChoice]) -> None:
-    """Raises UserError: ``--relations`` names a metric that no item of its benchmark has, or a setting is wrong."""
+    """Raises UserError: ``--relations`` names an unknown metric of a benchmark, or a setting is wrong."""
     checked(RelationSettings, options.relations_kwargs, "--relations_kwargs")
     for name, metrics in options.relations.items():
         choice = benchmarks.get(name)
@@ -146,7 +149,10 @@ def _check_relations(options: Options, benchmarks: Mapping[str, BenchmarkChoice]
 
 
 def _check_names(options: Options) -> None:
-    """Raises UserError: a model is called as the results of rewritten prompts are."""
+    """Raises UserError: the name of a model holds a rewriter, and this run would generate images or rewrite.
+
+    Such names (``model+rewriter``) belong to results of rewritten prompts.
+    """
     for cell in (Cell(model, "") for model in options.models):
         if not cell.rewriter:
             continue
@@ -164,9 +170,11 @@ def _check_names(options: Options) -> None:
 
 
 def _check_folders(options: Options) -> None:
-    """No cell may lie in the folder of another: the report would never see it, and to delete the one deletes both.
+    """Checks that no cell of this or an earlier run lies in the folder of another cell.
 
-    Raises UserError: one does, of this run or with what earlier ones left.
+    Otherwise the report would miss the inner cell, and deleting the outer one would delete both.
+
+    Raises UserError: a cell lies in another one.
     """
     cells = {options.cell(model, benchmark) for model in options.models for benchmark in options.benchmarks}
     remedy = (
@@ -195,7 +203,7 @@ def _check_folders(options: Options) -> None:
 
 
 def _check_images_of(model: str) -> None:
-    """Without generation any model will do that has a folder in output/, however its images were made."""
+    """Raises UserError: ``model`` is not registered and has no folder in output/, so there are no images."""
     known = model_tasks()
     if model not in known and not (output_root() / model).is_dir():
         raise UserError(
@@ -205,16 +213,15 @@ def _check_images_of(model: str) -> None:
 
 
 def _check_maps(options: Options, config: Config) -> None:
-    """Say which names in the maps of config.sh are unknown and look like a slip.
+    """Prints a note for each unknown name in a map of config.sh that resembles a known one.
 
-    Such a map may be of a user's other toolkit, with benchmarks that this one lacks. A run that asks for an unknown
-    name fails on its own.
+    Other unknown names are left alone: a user may share config.sh with a toolkit that has more benchmarks.
 
-    Raises UserError: --judges names an unknown benchmark, or a map of a run on Slurm an unknown key, whose job would go
+    Raises UserError: --judges names an unknown benchmark, or a Slurm map has a misspelt key: its job would go
     to another partition.
     """
     tasks, models, judges = registry.benchmark_tasks(), model_tasks(), registry.judges()
-    # what a broken file holds is not known
+    # If a benchmark file cannot be read, the name of its benchmark is unknown: no note about such names.
     of_benchmarks = (
         () if registry.broken_benchmarks() else ("EVAL_ENV_MAP", "EVAL_GPU_MAP", "JUDGE_MAP", "DS_KWARGS_MAP")
     )
@@ -244,13 +251,13 @@ def _check_maps(options: Options, config: Config) -> None:
 
 
 def _block(options: Options, benchmarks: Mapping[str, BenchmarkChoice], blocked: dict[str, str]) -> None:
-    """Adds why cells cannot start: told before an image is made, and paid for."""
+    """Adds to ``blocked`` the cells that cannot start, with the reason, before any image is paid for."""
     tasks = dict.fromkeys(benchmark.task for benchmark in benchmarks.values())
     of_benchmarks = {name: _why_blocked(options, benchmark) for name, benchmark in benchmarks.items()}
     for model, kwargs in options.models.items():
         lacks = {}
         if options.makes_images:
-            # the path of an exported plan is another machine's, that of a watched checkpoint is to come
+            # Paths of an exported plan are on another machine; a watched checkpoint does not exist yet.
             is_here = options.launcher != EXPORT and not options.watch
             lacks = {
                 task: missing_of_model(model, task, options.use_api, kwargs, is_here)
@@ -270,7 +277,7 @@ def _block(options: Options, benchmarks: Mapping[str, BenchmarkChoice], blocked:
 def _why_blocked(options: Options, benchmark: BenchmarkChoice) -> str:
     try:
         benchmark.check_dataset_class()
-        # images alone take nothing of a judge's
+        # A run that only generates images needs no files of the judge.
         files = (
             benchmark.files if options.eval else registry.benchmark_files(benchmark.name, benchmark.settings)
         )

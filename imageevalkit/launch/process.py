@@ -1,4 +1,4 @@
-"""The environments of config.sh; one attempt of one job: its variables, its log, its guard, and how it ended."""
+"""Starts the process of a job: finds its Python, sets its variables, opens its log, and explains its exit."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ DRIVER_PYTHON = str(DRIVER_ENV / "bin" / "python")
 
 
 def python_of(environment: str, used_by: str, build: str) -> str:
-    """The Python of ``environment``.
+    """Returns the path of the Python of ``environment`` (empty: the driver's, which eval.sh builds first).
 
-    ``used_by`` ("model bagel") and ``build`` (with which ``make_env.sh`` makes it) complete the error.
+    The error names its user (``used_by``: "model bagel") and the options of ``make_env.sh`` (``build``).
 
-    Raises UserError: it is not there. The driver's environment passes: it is made before the first job.
+    Raises UserError: the environment does not exist.
     """
     if not environment:
         return DRIVER_PYTHON
@@ -38,9 +38,11 @@ def python_of(environment: str, used_by: str, build: str) -> str:
 
 
 def program_of(environment: str, name: str, used_by: str, build: str) -> Path:
-    """The program ``name`` of ``environment``: a path is itself, a name is below CONDA_BASE/envs, '' is the driver's.
+    """Returns the path of program ``name`` in ``environment``.
 
-    Raises UserError like :func:`python_of`, or a name, but CONDA_BASE is not set.
+    ``environment`` is a folder, a name in CONDA_BASE/envs, or empty for the driver's environment.
+
+    Raises UserError: the program does not exist, or ``environment`` is a name and CONDA_BASE is not set.
     """
     base = os.environ.get("CONDA_BASE", "")
     if not environment:
@@ -65,8 +67,8 @@ def program_of(environment: str, name: str, used_by: str, build: str) -> Path:
 
 OUR_PATHS = (REPO, REPO / "infer")
 LOG_HEADER = "# imageevalkit: "
-"""Begins the line that the launcher itself writes into a job's log."""
-# Starting the same command again cannot change these; any other status is a crash.
+"""Prefix of the line that the launcher writes into the log of a job."""
+# Another attempt would end with the same status again; any status not listed here is a crash.
 CANNOT_START: frozenset[int] = frozenset((guard.CANNOT_EXECUTE, guard.NOT_FOUND))
 FINAL: frozenset[int] = CANNOT_START | {ExitStatus.COMPLETE, ExitStatus.INCOMPLETE, ExitStatus.USAGE}
 _TAIL_BYTES = 8192
@@ -74,16 +76,16 @@ _LINE_WIDTH = 200
 
 
 def job_environ(job: Job, gpus: dict[str, str], cores: int, attempt: int = 1) -> dict[str, str]:
-    """The environment of ``job``: the launcher's without secrets of others, its own additions, what it was given."""
+    """Returns the environment variables of ``job``: those of the launcher, without secrets of other jobs."""
     environ = with_our_paths(environ_with(job.secrets) | job.environ | gpus, job.command[0])
     environ |= {CORES_ENV: str(cores), ATTEMPT_ENV: str(attempt)}
-    # else the last words of a killed job die in its buffer
+    # Otherwise a killed job would lose the last lines of its log in Python's buffer.
     environ.setdefault("PYTHONUNBUFFERED", "1")
     return environ
 
 
 def with_our_paths(environ: dict[str, str], program: str = DRIVER_PYTHON) -> dict[str, str]:
-    """``environ`` for the Python ``program``, which finds the toolkit and what ``infer/`` registers."""
+    """Returns ``environ`` with a PYTHONPATH by which ``program`` can import the toolkit and ``infer/``."""
     own = map(str, OUR_PATHS)
     return environ | {
         "PYTHONPATH": os.pathsep.join([*own, *usable_paths(environ.get("PYTHONPATH", ""), program)])
@@ -98,9 +100,11 @@ def guarded(
     lifeline: int,
     held: Iterable[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """``command`` under a guard of its own; what it prints is appended to ``log`` below a line with ``title``.
+    """Starts ``command`` under a guard and returns the guard's process.
 
-    Call it from the main thread: the guard takes the end of the thread that started it for the launcher's.
+    The output of the command is appended to ``log``, below a line with ``title``. The guard inherits the
+    locks ``held`` and the read end of the pipe ``lifeline``; it ends the command when the write end closes.
+    Call this from the main thread: the guard also ends the command if the thread that started it ends.
 
     Raises OSError: the log cannot be written, or no process can be started.
     """
@@ -123,19 +127,19 @@ def guarded(
 
 
 def start_of(pid: int) -> str:
-    """When the process with that number began, in clock ticks since the machine did; empty: there is none.
+    """Returns the start time of process ``pid`` in clock ticks since boot; empty if there is no such process.
 
-    Its number may be another's by now, its start is not.
+    The system reuses process ids; id and start time together identify one process.
     """
     with contextlib.suppress(OSError, IndexError):
-        # the name before it may hold blanks and brackets: proc(5)
+        # proc(5): the program's name comes first, in brackets, and may itself hold blanks and brackets
         about = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         return about.rpartition(")")[2].split()[19]
     return ""
 
 
 def describe_exit(status: int) -> str:
-    """``"exit status 1"`` or ``"SIGKILL"`` for the status a guard passed on."""
+    """Returns ``"exit status 1"`` or ``"SIGKILL"`` for the exit status of a guard."""
     number = -status if status < 0 else status - 128
     try:
         name = signal.Signals(number).name
@@ -145,7 +149,7 @@ def describe_exit(status: int) -> str:
 
 
 def tail_of(log: Path, most: int = _TAIL_BYTES, since: int = 0) -> list[str]:
-    """The lines in the last ``most`` bytes of ``log``, none from before byte ``since``, without terminal escapes."""
+    """Returns the lines in the last ``most`` bytes of ``log``, none before byte ``since``, as plain text."""
     try:
         with log.open("rb") as file:
             file.seek(max(since, os.fstat(file.fileno()).st_size - most))
@@ -155,18 +159,18 @@ def tail_of(log: Path, most: int = _TAIL_BYTES, since: int = 0) -> list[str]:
 
 
 def last_line(log: str) -> str:
-    """The last line of ``log`` that a job wrote, shortened; "" if there is none."""
+    """Returns the last line that a job wrote into ``log``, shortened; empty if there is none."""
     lines = [line for line in tail_of(REPO / log) if line and not line.startswith(LOG_HEADER)]
     return shorten(lines[-1]) if lines else ""
 
 
 def shorten(text: str) -> str:
-    """``text``, cut to what fits a line of a table or a log."""
+    """Returns ``text``, cut to ``_LINE_WIDTH`` characters."""
     return text if len(text) <= _LINE_WIDTH else text[: _LINE_WIDTH - 1] + "…"
 
 
 def log_of(job: Job, cell: str | None = None) -> str:
-    """The log of ``cell`` if the job got so far, else the one written last (where a job died); empty: none was."""
+    """Returns the log of ``cell`` if it exists, else the log that ``job`` wrote last; empty without logs."""
     if cell is not None and len(job.logs) == len(job.cells):
         own = job.logs[job.cells.index(cell)]
         if (REPO / own).exists():

@@ -1,4 +1,4 @@
-"""The entries of a user's PYTHONPATH that a Python can import from. eval.sh runs this file, with no package at hand."""
+"""Filters PYTHONPATH for a Python version. eval.sh runs this file: it imports the standard library only."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _VERSION_IN_MODULE = re.compile(r"\.cpython-(\d)(\d+)")
 
 
 def usable_paths(paths: str, program: str | Path) -> list[str]:
-    """Returns the entries of the PYTHONPATH ``paths`` without packages installed for another Python than ``program``.
+    """Returns the entries of the PYTHONPATH ``paths`` that hold no packages for another version of Python.
 
-    Such packages would hide those of the program's own environment, and fail to import.
+    Such packages would hide those in the environment of ``program``, and fail to import.
     """
-    # a venv and a conda environment have such a folder, named after their Python; conda links python3.1 to it
+    # Each venv or conda environment has a folder lib/python3.x; in conda, a link python3.1 leads to it.
     folders = Path(program).parent.parent.glob("lib/python3.*")
     own = {folder.resolve().name.removeprefix("python") for folder in folders}
     entries = filter(None, paths.split(os.pathsep))
@@ -24,7 +24,7 @@ def usable_paths(paths: str, program: str | Path) -> list[str]:
 
 
 def _made_for(entry: str) -> set[str]:
-    """The versions of Python that the packages in the folder ``entry`` are for; empty: any, or it holds none."""
+    """Returns the Python versions that the packages in folder ``entry`` need; empty if any version works."""
     if named := _VERSION_IN_PATH.search(entry):
         return {named[1]}
     folder = Path(entry)
@@ -37,7 +37,7 @@ def _made_for(entry: str) -> set[str]:
 
 
 def main() -> None:
-    """Print the usable part of PYTHONPATH for the program that the first argument names; say what is left out."""
+    """Prints the entries of PYTHONPATH that the program ``argv[1]`` can use, and a note on each other one."""
     given = os.environ.get("PYTHONPATH", "")
     kept = usable_paths(given, sys.argv[1])
     for entry in given.split(os.pathsep):

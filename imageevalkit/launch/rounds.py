@@ -1,8 +1,8 @@
-"""``--until "a vs b"``: images are made and judged in rounds, until it is settled which of two models is better.
+"""``--until "a vs b"``: generates and judges images in rounds, until it is settled which model is better.
 
-A round asks both models for the first items of a random order, a tenth of the benchmark and then a quarter more each
-time, in a plan of its own over the cells that are not settled. Each benchmark settles by itself. The last plan is that
-of all cells, with the report: of the items of the rounds where it is settled, of all items where it is not.
+Each round covers the first items of one random order: a tenth of all items, then a quarter more each time. A
+round is a plan over the benchmarks that are not settled yet. The last plan covers all cells and writes the
+report: a benchmark that stopped early keeps the items of its rounds, the others take all items.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _FIRST, _FEWEST, _MORE = 0.1, 30, 1.25
 
 
 def first_round(total: int) -> int:
-    """How many items of so many are asked for first."""
+    """Returns the number of items of the first round, out of ``total``."""
     return min(total, max(_FEWEST, math.ceil(_FIRST * total)))
 
 
 def next_round(asked: int, total: int) -> int:
-    """How many are asked for after so many."""
+    """Returns the number of items of the round after one with ``asked`` items, up to ``total``."""
     more = math.ceil(_MORE * asked)
     return more if _MORE * more < total else total
 
 
 def told_of_rounds(rivals: tuple[str, str]) -> str:
-    """What a dry run says beside the plan of all items."""
+    """Returns the line that a dry run prints below the plan of all items."""
     return (
         f"that is the most: --until asks for {_FIRST:.0%} of the items of a benchmark ({_FEWEST} at least), then for "
         f'{_MORE - 1:.0%} more each time, and stops once it is settled which of "{" vs ".join(rivals)}" is better'
@@ -49,9 +49,10 @@ def told_of_rounds(rivals: tuple[str, str]) -> str:
 
 
 def run_rounds(options: Options, config: Config, plan: Plan, locks: dict[str, int]) -> RunSummary:
-    """Run ``plan``, that of all items, in rounds. Its cells are locked, and their locks are ``locks``.
+    """Runs ``plan``, which covers all items, in rounds. ``locks`` are the descriptors that lock its cells.
 
-    Raises UserError: as :func:`imageevalkit.launch.planner.make_plan`, and :func:`~imageevalkit.launch.local.run_plan`.
+    Raises UserError like :func:`~imageevalkit.launch.planner.make_plan` and
+    :func:`~imageevalkit.launch.local.run_plan`.
     """
     return _Rounds(options, config, plan, locks).run()
 
@@ -68,11 +69,11 @@ class _Rounds:
 
     def _look(self, benchmark: str) -> Look | None:
         first, second = (Cell(model, benchmark) for model in self._rivals)
-        # what cannot be read is told by the report
+        # The report prints the warnings about unreadable results: they must not appear in each round.
         return look(first, second, lambda line: None)
 
     def run(self) -> RunSummary:
-        """All rounds, and what comes after them."""
+        """Runs all rounds, then the plan of all cells with the report."""
         going_on = [name for name in self._options.benchmarks if self._can_stop_early(name)]
         in_rounds = [*going_on]
         options = replace(self._options, judge_repeats=0)
@@ -86,7 +87,7 @@ class _Rounds:
                 print_table(summary, sys.stdout)
                 return summary
             going_on = [name for name in going_on if self._goes_on(name)]
-            # what was refused, or not understood, is asked anew once
+            # --retry_refused and --retry_unparsed apply to the first round only: one retry for each item.
             options = replace(options, retry_refused=False, retry_unparsed=False)
         last = replace(
             self._options,
@@ -112,22 +113,22 @@ class _Rounds:
         return plan
 
     def _can_stop_early(self, benchmark: str) -> bool:
-        """Whether there is a first round, whose size is then known."""
+        """Returns True if ``benchmark`` has a first round; sets its number of items in ``self._asked``."""
         options, cells = self._options, [Cell(model, benchmark).key for model in self._rivals]
         if any(cell in self._plan.blocked for cell in cells):
             return False
         judge = options.judges.get(benchmark, "")
         choice = choose_benchmark(self._config, benchmark, judge, options.judge_kwargs, options.ds_kwargs)
-        if choice.needs_all_items:  # a note of the plan has said so
+        if choice.needs_all_items:  # a note of the plan says so
             return False
         try:
             total = choice.check_dataset()
-        except CellFailure:  # its jobs tell it
+        except CellFailure:  # the jobs of the benchmark report it
             return False
         total = min(total, options.limit or total)
         found = self._look(benchmark)
         asked = first_round(total)
-        if found and found.total == total:  # this goes on
+        if found and found.total == total:  # the run continues an earlier one
             asked = max(asked, found.asked)
         if asked < total:
             self._asked[benchmark] = asked
@@ -138,7 +139,7 @@ class _Rounds:
         return asked < total
 
     def _goes_on(self, benchmark: str) -> bool:
-        """Look at what a round has brought, and say how many items the next asks for; whether there is one."""
+        """Reads the results of a round and sets the size of the next. Returns True if there is a next one."""
         found, asked = self._look(benchmark), self._asked[benchmark]
         if found is None or found.asked < asked:
             say(f"{benchmark}: stopped after {asked:,} items, which lack a score")

@@ -1,4 +1,4 @@
-"""The runs of this checkout that have not ended: to go on without a terminal, to see how far they are, to end them."""
+"""The runs of this checkout that have not ended: ``--detach``, ``--status`` and ``--cancel``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from imageevalkit.text import counted
 
 @dataclass(frozen=True)
 class Launcher:
-    """The process that watches a run: ``began`` is when it started, in clock ticks since its machine did."""
+    """The launcher process of a run. ``began`` is its start time, in clock ticks since the machine booted."""
 
     host: str
     pid: int
@@ -49,8 +49,11 @@ def _lock(folder: Path) -> Path:
 
 
 def note_launcher(folder: Path) -> int | None:
-    """This process watches the run in ``folder``, until it ends or the descriptor is closed (None: there are no locks,
-    and other machines see its jobs alone). Raises CellFailure: the disk is full."""
+    """Records this process as the launcher of the run in ``folder``.
+
+    Returns the descriptor of the launcher's lock, by which other machines know that the process lives. None
+    if the disk has no locks: other machines see the run's jobs only. Raises CellFailure: the disk is full.
+    """
     launcher = Launcher(socket.gethostname(), os.getpid(), start_of(os.getpid()))
     write_atomic(_file(folder), json.dumps(asdict(launcher)))
     with contextlib.suppress(UserError, OSError):
@@ -61,7 +64,7 @@ def note_launcher(folder: Path) -> int | None:
 
 
 def detach(folder: Path) -> None:
-    """Go on in a process of its own session, whose words are in ``folder``; this one ends, with the status 0."""
+    """Continues in a background process that logs to ``folder``; the calling process exits with status 0."""
     log = folder / "launcher.log"
     say(
         f"the run goes on in the background, log {short_path(log)}; bash eval.sh --status tells of it, --cancel ends it"
@@ -79,8 +82,11 @@ def detach(folder: Path) -> None:
 
 
 class _UnderWay(NamedTuple):
-    """A run with the process that watches it, if there is one on this machine, or the name of that where it is; and the
-    numbers of its jobs in the queue."""
+    """A run that has not ended.
+
+    ``launcher`` is the id of its launcher process on this machine (None: no such process), ``host`` the name
+    of another machine with the launcher (empty: none). ``jobs`` are the numbers of its jobs in Slurm's queue.
+    """
 
     plan: Plan
     launcher: int | None
@@ -99,13 +105,13 @@ class _UnderWay(NamedTuple):
 
 
 def _watching(folder: Path) -> tuple[int | None, str]:
-    """The process on this machine that watches the run in ``folder``, or the name of another where one does."""
+    """Returns the launcher of the run in ``folder``: its process id here, or the name of another machine."""
     try:
         told = _LAUNCHER.read(parse(_file(folder).read_bytes()))
     except (OSError, ValueError):
         return None, ""
     if told.host != socket.gethostname():
-        # another machine's --cancel is for what it has in the queue, not for what runs there
+        # From here, a run on another machine can be cancelled only if its jobs are in Slurm's queue.
         return None, told.host if cluster.files_of(folder).is_dir() and _is_locked(folder) else ""
     return (told.pid, "") if told.began and start_of(told.pid) == told.began else (None, "")
 
@@ -127,9 +133,9 @@ def _is_locked(folder: Path) -> bool:
 
 
 def _under_way() -> Iterator[_UnderWay]:
-    """Those of which anything runs or waits: Slurm may not have ended yet all jobs of one whose end is on record.
+    """Yields the runs with a launcher or with jobs in Slurm's queue, even if the end of the run is on record.
 
-    Raises UserError after those that are seen: those on a cluster are not.
+    Raises UserError after the last run: Slurm's queue cannot be read, so runs on a cluster may be missing.
     """
     submitted, unseen = defaultdict[str, list[str]](list), ""
     folders = sorted(path.parent for path in (log_root() / "runs").glob("*/plan.json"))
@@ -146,7 +152,7 @@ def _under_way() -> Iterator[_UnderWay]:
         if launcher or host or jobs:
             try:
                 plan = load_plan(folder / "plan.json")
-            except UserError as error:  # of another version
+            except UserError as error:  # another version may have written the plan
                 say(str(error))
             else:
                 yield _UnderWay(plan, launcher, host, jobs)
@@ -155,7 +161,7 @@ def _under_way() -> Iterator[_UnderWay]:
 
 
 def show_status() -> None:
-    """Print how far each run is. Raises UserError: those on a cluster cannot all be seen."""
+    """Prints the progress of each run that has not ended. Raises UserError: Slurm's queue cannot be read."""
     there = False
     for run in _under_way():
         there = True
@@ -177,9 +183,11 @@ def show_status() -> None:
 
 
 def cancel() -> None:
-    """End each run: its launcher ends its jobs; where that is gone, or on another machine, they are cancelled here.
+    """Ends each run of this user: its launcher ends its jobs.
 
-    Raises UserError: Slurm does not do it, or those on a cluster cannot all be seen.
+    If the launcher has gone, or is on another machine, Slurm cancels the jobs.
+
+    Raises UserError: Slurm does not cancel a job, or its queue cannot be read.
     """
     there = False
     for run in _under_way():
@@ -189,7 +197,7 @@ def cancel() -> None:
             say(f"not cancelled: {run}: it is that of user {owner}")
             continue
         try:
-            # a launcher on another machine, too, submits no more, and tells what it ended
+            # A launcher on another machine reads this file: it submits no more jobs and reports the end.
             write_atomic(stop_path(folder), "")
             if run.launcher:
                 os.kill(run.launcher, signal.SIGTERM)
@@ -197,7 +205,7 @@ def cancel() -> None:
                 Slurm().cancel(run.jobs)
         except SlurmFailed as error:
             raise UserError(f"{error}; to end what is left: scancel {' '.join(run.jobs)}") from None
-        except (OSError, CellFailure) as error:  # another user's, or it has just ended
+        except (OSError, CellFailure) as error:  # no permission, or the process has just ended
             say(f"not cancelled: {run}: {one_line(error)}")
             continue
         show(f"cancelled: {run}")

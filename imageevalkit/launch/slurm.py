@@ -1,4 +1,4 @@
-"""What is said to Slurm, and what it answers: words of config.sh for sbatch, its commands, its queue.
+"""Talks to Slurm: options of sbatch from config.sh, Slurm's commands and its queue.
 
 Commands and states: https://slurm.schedmd.com/sbatch.html, squeue.html.
 """
@@ -28,12 +28,12 @@ _MAPS = {
 }
 _ARGS = "SLURM_ARGS_MAP"
 MAPS = (*_MAPS, _ARGS)
-"""The maps of config.sh with what sbatch is told of a job."""
+"""Names of the maps in config.sh with options of sbatch."""
 API = "api"
-"""In these maps, the jobs that wait for endpoints: they need the internet, and no GPU."""
+"""Key in these maps for jobs that wait for endpoints: they need the internet, but no GPU."""
 STAGES = ("rewrite", "generate", "adopt", "evaluate", "report")
-_CPUS = {True: 2, False: 4}  # of each replica, by whether a job is light
-# What the launcher itself tells sbatch, by which it finds its jobs and starts them again; a second word would win.
+_CPUS = {True: 2, False: 4}  # CPUs for each replica; the key is True for a light job
+# sbatch options by which the launcher finds and restarts its jobs. A user's value would replace its own.
 _OURS = (
     *("--job-name", "--comment", "--dependency", "--chdir", "--output", "--open-mode", "--nodes", "--ntasks"),
     *(
@@ -50,19 +50,19 @@ _OURS = (
 )
 _OURS_SHORT = "JdDoNnaW"
 _ANSWERS_WITHIN = 60.0
-_AT_ONCE = 500  # numbers of jobs in one command
+_AT_ONCE = 500  # job numbers in one command
 _PREFIX = re.compile(r"^\w+: (?:(?:error|fatal): )?")  # "sbatch: error: "
 _ASKS_FOR_GPUS = re.compile(r"--gpus|-G|--gres=.*\bgpu")
 _ASKS_FOR_CPUS = re.compile(r"--cpus-per-(?:task|gpu)|-c")
 _GPU = re.compile(r"\bgpu(?::[^:,(\s]+)?:(\d+)")
-# The controller's words for "no more jobs for now", which pass when some have ended, as QOSMaxSubmitJobPerUserLimit.
+# Messages of the controller that mean "no more jobs for now", such as QOSMaxSubmitJobPerUserLimit.
 _LATER = re.compile(
     r"SubmitJob|MaxJobCount|Job/step count|Resource temporarily unavailable|Slurm temporarily", re.I
 )
-# The same words stand for a bound on jobs and for one on a job's size or time, where none of its own comes before them.
+# "submit limit" without the name of a limit means too many jobs for now, or a job that is too large or long.
 _PERHAPS_LATER = re.compile(r"^(?!.*\w+Limit\b).*submit limit", re.I)
-# The controller restarts, is overloaded or cannot be reached: it may have received the command. slurm_errno.h has the
-# words of most of them.
+# The controller restarts, is overloaded or cannot be reached, so it may have received the command. Most of
+# these messages are from slurm_errno.h.
 _SILENT = re.compile(
     r"contact slurm controller|timed out|Connection (?:refused|reset)|Transport endpoint"
     r"|standby mode|Zero Bytes|Unable to connect|primary controller|Address family not supported|Unexpected message"
@@ -70,25 +70,25 @@ _SILENT = re.compile(
     r"|Protocol authentication|Insane message length|Munge (?:encode|decode) failed",
     re.I,
 )
-# "sbatch --parsable" prints the job, and the cluster where there are several.
+# "sbatch --parsable" prints the job number, then ";" and the cluster if there are several clusters.
 _NUMBER = re.compile(r"(\d+)(?:;\S+)?")
-# A tab is in no name: those of models must be printable.
+# Model names are printable, so no column contains a tab.
 _TAB, _COLUMNS = "\t", ("%i", "%T", "%r", "%N", "%j", "%k")
 # "JOB STATE CODES" of squeue
 KILLED = frozenset(
     {"BOOT_FAIL", "CANCELLED", "DEADLINE", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"}
 )
-"""States of a job that was ended for good by somebody else."""
+"""States of a job that Slurm or a user has ended for good."""
 ENDED = KILLED | {"COMPLETED", "FAILED"}
 NODES_FAULT = frozenset({"BOOT_FAIL", "FAILED", "NODE_FAIL"})
-"""States of a job that did not start, if it left nothing: its node may lack the shared disk."""
+"""States that suggest a broken node (without the shared disk, say) if the job left no file."""
 
 
 class SlurmFailed(Exception):
-    """A command of Slurm's that does not do what it should; the text says why in one line.
+    """A command of Slurm failed; the text says why in one line.
 
-    ``passes``: it will do so when jobs have ended, or ``may_pass``. ``is_silent``: it does not answer, and what it was
-    told may yet be done.
+    ``passes``: the command will succeed once other jobs have ended; ``may_pass``: it may. ``is_silent``:
+    Slurm did not answer, and may still carry out the command.
     """
 
     def __init__(self, text: str, is_silent: bool = False) -> None:
@@ -98,7 +98,7 @@ class SlurmFailed(Exception):
 
 
 class Queued(NamedTuple):
-    """A job in Slurm's queue: its ``state`` and why it waits; ``name`` and ``comment`` are from its submission."""
+    """A job in Slurm's queue. ``reason`` says why it waits; its submission set ``name`` and ``comment``."""
 
     state: str
     reason: str
@@ -111,9 +111,9 @@ class Slurm:
     """The Slurm that this machine submits jobs to."""
 
     def submit(self, words: Sequence[str], environ: Mapping[str, str]) -> str:
-        """Submits a job with the options ``words`` and returns its number. The job has ``environ``.
+        """Submits a job with the sbatch options ``words`` and the variables ``environ``; returns its number.
 
-        Raises SlurmFailed; UserError: there is no sbatch.
+        Raises SlurmFailed: sbatch fails. UserError: there is no sbatch on this machine.
         """
         printed = _asked("sbatch", "--parsable", *words, environ=environ)
         # a site's plugins may print a banner before or after the number
@@ -123,8 +123,8 @@ class Slurm:
         raise SlurmFailed(f"sbatch printed no job number ({one_line(printed, 100)})", is_silent=True)
 
     def queue(self) -> dict[str, Queued]:
-        """This user's jobs by number, those that ended within the last minutes too. Raises as :meth:`submit`."""
-        # a user's own filters must not hide jobs that are there
+        """Returns this user's jobs by number, also recently ended ones. Raises as :meth:`submit`."""
+        # SQUEUE_* variables of the user could filter out jobs.
         environ = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}
         columns = f"--format={_TAB.join(_COLUMNS)}"
         printed = _asked("squeue", "--noheader", "--me", "--states=all", columns, environ=environ)
@@ -136,7 +136,7 @@ class Slurm:
         _asked("scontrol", "requeue", number)
 
     def start_early(self, numbers: Sequence[str]) -> None:
-        """Lets these jobs start before the jobs that they wait for have ended. Raises as :meth:`submit`."""
+        """Removes the dependencies of these jobs, so that they can start now. Raises as :meth:`submit`."""
         _for_all(numbers, lambda part: _asked("scontrol", "update", f"JobId={','.join(part)}", "Dependency="))
 
     def cancel(self, numbers: Sequence[str]) -> None:
@@ -145,7 +145,7 @@ class Slurm:
 
 
 def _for_all(numbers: Sequence[str], tell: Callable[[Sequence[str]], object]) -> None:
-    """Calls ``tell`` with all ``numbers``, part by part. Raises SlurmFailed after the last part, if one failed."""
+    """Calls ``tell`` with all ``numbers``, part by part. Raises SlurmFailed at the end if a call failed."""
     failed: SlurmFailed | None = None
     for n in range(0, len(numbers), _AT_ONCE):
         try:
@@ -157,7 +157,7 @@ def _for_all(numbers: Sequence[str], tell: Callable[[Sequence[str]], object]) ->
 
 
 def _asked(*command: str, environ: Mapping[str, str] | None = None) -> str:
-    """What a command of Slurm's prints. Raises UserError: there is none here; SlurmFailed."""
+    """Returns the output of a Slurm command. Raises UserError: it is not installed. SlurmFailed: it fails."""
     try:
         done = subprocess.run(
             command,
@@ -166,7 +166,7 @@ def _asked(*command: str, environ: Mapping[str, str] | None = None) -> str:
             errors="replace",
             timeout=_ANSWERS_WITHIN,
             env=environ,
-            start_new_session=True,  # Ctrl-C is for us: a job may be submitted, and its number be lost
+            start_new_session=True,  # Ctrl-C must not stop sbatch: a submitted job's number would be lost
         )
     except FileNotFoundError:
         raise UserError(
@@ -183,9 +183,9 @@ def _asked(*command: str, environ: Mapping[str, str] | None = None) -> str:
 
 
 def gpus_per_node(config: Config) -> int:
-    """The GPUs of the node that has most: what config.sh says, else what the cluster says.
+    """Returns the number of GPUs of the largest node: SLURM_GPUS_PER_NODE in config.sh, else from sinfo.
 
-    Raises UserError: neither tells.
+    Raises UserError: SLURM_GPUS_PER_NODE is not a number, or it is empty and sinfo fails.
     """
     if given := config.text("SLURM_GPUS_PER_NODE").strip():
         return 0 if given == "0" else parse_count(given, "SLURM_GPUS_PER_NODE in config.sh")
@@ -199,9 +199,11 @@ def gpus_per_node(config: Config) -> int:
 
 
 def words_for(config: Config, job: Job) -> list[str]:
-    """What sbatch is told of ``job``: by its model or benchmark, else as an API's, by its stage, or as any job.
+    """Returns the sbatch options of ``job`` from the maps of config.sh.
 
-    Raises UserError: a map of config.sh is none, its words cannot be split, or are the launcher's own.
+    In each map, the first of these keys counts: model or benchmark, ``api`` (light jobs), stage, ``*``.
+
+    Raises UserError: a variable is no map, its options cannot be split, or one is reserved for the launcher.
     """
     cells = [cell_of(key) for key in job.cells]
     names = {cell.benchmark if job.stage == "evaluate" else entry_name(cell.raw.model) for cell in cells}
@@ -227,13 +229,13 @@ def words_for(config: Config, job: Job) -> list[str]:
 
 def _is_ours(word: str) -> bool:
     option = word.partition("=")[0]
-    # sbatch takes any beginning of a long option that no other has
+    # sbatch also accepts an unambiguous beginning of a long option
     is_long = len(option) > 4 and any(one.startswith(option) for one in _OURS)
     return is_long or (len(word) > 1 and word[0] == "-" and word[1] in _OURS_SHORT)
 
 
 def words_for_size(job: Job, words: Iterable[str]) -> list[str]:
-    """The options of sbatch for GPUs and CPUs of ``job``, unless the ``words`` of config.sh ask for them."""
+    """Returns the sbatch options for GPUs and CPUs of ``job``, unless ``words`` (config.sh) set them."""
     words = list(words)
     size = list[str]()
     if job.gpus_at_most and not any(map(_ASKS_FOR_GPUS.match, words)):

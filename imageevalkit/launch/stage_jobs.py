@@ -1,4 +1,4 @@
-"""The jobs of a run, stage by stage: prompts are rewritten, images made or taken from a folder, cells evaluated."""
+"""Builds the jobs of a run, stage by stage: rewrite, generate (or adopt images), evaluate, repeat, report."""
 
 from __future__ import annotations
 
@@ -50,23 +50,25 @@ from imageevalkit.secrets import secret_names
 
 T = TypeVar("T")
 
-# A crash (out of memory, driver fault) may pass; a job that reports its own failure is not run again. The answers
-# before it, and the outcomes of other cells, are kept.
+# A crash (out of memory, driver fault) may not happen again, and the next attempt keeps all results so far.
+# A job that reports its own failure is not started again.
 _RETRIES = 2
 _EVALUATE_RETRIES = 1
-# Requests at a time to a server of the run's own. NUM_WORKERS is for what others run; vLLM is fast by batching, and
-# queues what is too much for it. The official WISE evaluator sends 96.
+# Requests in flight to a judge server that the run starts itself; NUM_WORKERS is meant for endpoints of
+# others. vLLM is fast because it batches requests, and it queues those beyond its capacity. The official WISE
+# evaluator sends 96.
 _IN_FLIGHT = 64
 SHARDS = "SHARDS_MAP"
-"""The map of config.sh with the number of machines that make a model's images."""
+"""Name of the map in config.sh that says on how many machines the images of a model are generated."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What all jobs of a run share.
+    """The facts that all jobs of a run share.
 
-    ``blocked`` is why cells cannot start, by cell; ``benchmarks`` are those whose files can be read, by name;
-    ``supply`` are the GPUs that there are for jobs; ``notes`` are what the user should know before the run starts.
+    ``stamp`` is the name of the run, ``folder`` its folder, ``cores`` the CPU cores of one job. ``blocked``
+    maps cells that cannot start to the reason. ``benchmarks`` holds, by name, the benchmarks whose files can
+    be read. ``supply`` holds the GPUs that a job can get. ``notes`` are for the user, before the run starts.
     """
 
     options: Options
@@ -80,20 +82,23 @@ class Run:
     notes: list[str] = field(default_factory=list)
 
     def note(self, text: str) -> None:
-        """Add ``text`` to the notes, once."""
+        """Adds ``text`` to the notes, unless it is there already."""
         if text not in self.notes:
             self.notes.append(text)
 
     def secrets_of(self, endpoint: Endpoint) -> list[str]:
-        """Returns the variables with the keys of ``endpoint``; a key that a dry run does without becomes a note."""
+        """Returns the variables with the keys of ``endpoint``. Adds a note if a key is missing (dry run)."""
         if not endpoint.key:
             self.note(f"{endpoint.key_variable} is not set: this plan needs no key, the run does")
         return endpoint.secrets
 
     @property
     def follows(self) -> bool:
-        """Whether images are judged as they are made. Not where money is bounded: it is for the images first; nor on
-        a cluster, where a job that waits keeps what it was given."""
+        """True if evaluation starts while images are still being generated.
+
+        False with ``--max_cost`` (images have priority on the budget) and on Slurm (a waiting job would hold
+        its GPU).
+        """
         options = self.options
         if self.supply.per_node is not None:
             return False
@@ -103,39 +108,39 @@ class Run:
 
     @property
     def plan(self) -> str:
-        """The file of its plan."""
+        """Path of the plan (plan.json) of the run."""
         return str((self.folder / "plan.json").absolute())
 
     @property
     def shared(self) -> str:
-        """The folder of what its processes share of the bounds of their requests."""
+        """The folder in which the processes of the run share their request limits and their budget."""
         return str(shared_bounds(self.folder).absolute())
 
     def words(self, job: str) -> list[str]:
-        """What follows the program in the command of ``job``."""
+        """Returns the command-line arguments that name the plan and ``job``."""
         return job_words(self.plan, job)
 
     def until(self, benchmark: str) -> Until | None:
-        """What results of ``benchmark`` say of a run that stops early; None: all of its items are asked for."""
+        """Returns the ``--until`` facts for results of ``benchmark``; None if the run asks for all items."""
         if self.options.until is None or benchmark not in self.options.asked:
             return None
         models = [self.options.cell(name, benchmark).model for name in self.options.until]
         return Until(models, self.options.better.get(benchmark, {}))
 
     def order(self, kind: type[OrderT], **own: Any) -> OrderT:
-        """An order with what the user chose, where an option has the name of a field, and with its ``own``."""
+        """Returns a ``kind`` order: options fill the fields of the same name, and ``own`` overrides them."""
         names = {each.name for each in fields(kind)} & {each.name for each in fields(Options)}
         return kind(**{name: getattr(self.options, name) for name in names} | own)
 
     def logs(self, cells: list[Cell], stage: str) -> list[str]:
-        """One log file for each cell."""
+        """Returns the paths of the log files, one for each cell."""
         root = log_root()
         return [f"{root}/{cell.model}/{cell.benchmark}_{stage}_{self.stamp}.log" for cell in cells]
 
     def shards(self, model: str) -> int:
-        """How many jobs make the images of ``model``, each on a machine of its own.
+        """Returns how many jobs generate the images of ``model``, each on a machine of its own.
 
-        Raises UserError: that is no number, or machines would not see each other's locks.
+        Raises UserError: SHARDS_MAP holds no whole number, or machines do not see each other's file locks.
         """
         if self.options.launcher == LOCAL:
             return 1
@@ -150,15 +155,15 @@ class Run:
         return shards
 
     def open_cells(self, model: str) -> list[Cell]:
-        """The cells of ``model`` that can start."""
+        """Returns the cells of ``model`` that are not blocked."""
         cells = [self.options.cell(model, benchmark) for benchmark in self.options.benchmarks]
         return [cell for cell in cells if cell.key not in self.blocked]
 
 
 def rewrite_jobs(run: Run) -> list[Job]:
-    """The job that has the prompts of all cells rewritten, if that is asked for: the only one that asks the rewriter.
+    """Returns the one job that rewrites the prompts of all cells; an empty list if the run rewrites none.
 
-    Raises UserError: a missing key.
+    Raises UserError: the key or the price of the rewriter is missing.
     """
     options, rewriter = run.options, run.options.rewriter
     cells = [cell for model in options.models for cell in run.open_cells(model)]
@@ -166,7 +171,7 @@ def rewrite_jobs(run: Run) -> list[Job]:
         return []
     settings, what = rewriter.settings, f"prompt rewriter '{rewriter.name}'"
     secrets = list[str]()
-    # what was rewritten where there is a network can go on where there is none, nor a key
+    # If all prompts are rewritten already, the run may continue on a machine without network and key.
     if not all(cell.prompts.exists() for cell in cells) or os.environ.get(settings.api_key_env or "API_KEY"):
         try:
             secrets = run.secrets_of(Endpoint.of(vars(settings), needs_key=not options.dry_run))
@@ -197,11 +202,11 @@ def rewrite_jobs(run: Run) -> list[Job]:
 
 
 def generate_jobs(run: Run, after: Sequence[str] = ()) -> list[Job]:
-    """The jobs that make the images, each after those named.
+    """Returns the jobs that generate the images; each starts after the jobs named in ``after``.
 
-    Models behind an API share a job and its process: their limiter, their money and their waiting are one.
+    API models share one job per environment: its process applies the request limits and the budget to all.
 
-    Raises UserError: an unknown model, a missing key, price, environment or GPU.
+    Raises UserError: a model is unknown, or a key, a price, an environment or a GPU is missing.
     """
     local: list[Job] = []
     together: dict[str, dict[str, ModelSettings]] = {}
@@ -209,7 +214,7 @@ def generate_jobs(run: Run, after: Sequence[str] = ()) -> list[Job]:
     for model, kwargs in run.options.models.items():
         settings: ModelSettings = {}
         for task in tasks:
-            with contextlib.suppress(CellFailure):  # then its cells are blocked
+            with contextlib.suppress(CellFailure):  # the planner blocks its cells, with the reason
                 settings[task] = resolve_model(model, task, run.options.use_api, kwargs)
                 if rewriter := run.options.rewriter:
                     told = {"prompt_rewriter": rewriter.id, "prompt_rewriter.model": rewriter.model_id}
@@ -238,7 +243,7 @@ def _generate_job(
     name = f"generate:{next(iter(models))}" + f" and {len(models) - 1} more" * (len(models) > 1)
     cells, secrets = list[Cell](), set[str]()
     for model, settings in models.items():
-        # one class per task is in memory at a time, so that benchmarks of one task follow each other
+        # One model class (of one task) is in memory at a time: in mixed order it would be loaded repeatedly.
         tasks = {cell: run.benchmarks[cell.benchmark].task for cell in run.open_cells(model)}
         cells += sorted(tasks, key=lambda cell: list(settings).index(tasks[cell]))
         secrets.update(_model_secrets(run, model, settings, dict.fromkeys(tasks.values())))
@@ -268,7 +273,7 @@ def _generate_job(
 
 
 def _in_shards(job: Job, total: int) -> list[Job]:
-    """A job for each of ``total`` shards in the place of ``job``."""
+    """Returns ``job`` split into ``total`` jobs, one for each shard."""
     if total == 1:
         return [job]
     parts = list[Job]()
@@ -281,20 +286,20 @@ def _in_shards(job: Job, total: int) -> list[Job]:
 
 
 def _model_secrets(run: Run, model: str, settings: ModelSettings, tasks: Iterable[str]) -> list[str]:
-    """The variables with the keys of ``model``: of its endpoints, and the hub's where weights may be fetched."""
+    """Returns the variables with the keys of ``model``: API keys, and the hub token to download weights."""
     needed: list[str] = []
     for setting in settings.values():
         own = setting["model_kwargs"]
         if setting.get("api"):
             needed += run.secrets_of(Endpoint.of(own, needs_key=not run.options.dry_run))
-        elif "api_key_env" in own:  # a class that asks an API of its own
+        elif "api_key_env" in own:  # a local class that calls an API itself
             needed.append(str(own["api_key_env"]))
     needs = model_needs(model, run.options.use_api, run.options.models[model], tasks)
     return [*needed, *hub_secrets(needs.assets)]
 
 
 def _model_gpus(run: Run, model: str, setting: Mapping[str, Any]) -> int:
-    """GPUs of one replica: what INFER_GPU_MAP or the entry says, else one (a small model runs on the CPU too)."""
+    """Returns the GPUs of one replica: by INFER_GPU_MAP, else the model's entry, else 1 (0 without GPUs)."""
     if setting.get("api"):
         return 0
     mapped = run.supply.mapped(run.config, "INFER_GPU_MAP", entry_name(model), "one replica of the model")
@@ -302,9 +307,9 @@ def _model_gpus(run: Run, model: str, setting: Mapping[str, Any]) -> int:
 
 
 def adopt_jobs(run: Run, images: Path) -> list[Job]:
-    """The jobs that take ``images`` as those of the run's models; none for a model none of whose cells can start.
+    """Returns one job for each model that adopts its images from the folder ``images``.
 
-    Raises UserError: a folder that is not there.
+    A model whose cells are all blocked gets no job. Raises UserError: a folder does not exist.
     """
     several, several_models = len(run.options.benchmarks) > 1, len(run.options.models) > 1
     own = {name: images / name for name in run.options.benchmarks}
@@ -319,7 +324,7 @@ def adopt_jobs(run: Run, images: Path) -> list[Job]:
         if not cells:
             continue
         for benchmark, source in sources.items():
-            # of one model the folders of models are where a benchmark's own layout has them
+            # With one model, a folder with its name belongs to the benchmark's own layout: adoption finds it.
             has_own = several_models and (source / model).is_dir()
             of_model[benchmark] = str((source / model if has_own else source).absolute())
         name, among = f"adopt:{model}", str(images.absolute()) if several_models else ""
@@ -338,11 +343,12 @@ def adopt_jobs(run: Run, images: Path) -> list[Job]:
 
 
 class JudgeNeeds(NamedTuple):
-    """What an evaluate job is told of its ``judge`` (its full name, or that of a reader) by ``options``.
+    """The needs of a judge in an evaluate job.
 
-    ``gpus`` the judge takes in it; ``secrets`` are the variables with the keys that it takes; ``server`` is what to
-    start for it and all others with the same one; ``environment`` is where it runs unless the benchmark has one of its
-    own (empty: it has no wish).
+    ``judge`` is the full name of the judge, or the name of a text reader. ``gpus`` counts the GPUs that the
+    judge takes inside the job, ``secrets`` are the variables with its keys. ``server`` is the server to start
+    for all jobs with this judge. ``environment`` applies if the benchmark has no environment of its own
+    (empty: any will do).
     """
 
     judge: str
@@ -356,9 +362,11 @@ class JudgeNeeds(NamedTuple):
 def evaluate_jobs(
     run: Run, cells: Sequence[Cell], after: Mapping[str, Sequence[str]]
 ) -> tuple[list[Job], list[Job]]:
-    """The jobs that evaluate ``cells``, each after the jobs that ``after`` names for it; and those that others start.
+    """Returns the jobs that the launcher starts to evaluate ``cells``, and the jobs that a server job starts.
 
-    Raises UserError: a malformed setting, a missing key, script or environment, more GPUs than there are.
+    ``after`` names, for each cell, the jobs that must end before its evaluation.
+
+    Raises UserError: a setting is malformed, a key, script or environment is missing, or GPUs are too few.
     """
     names = dict.fromkeys(cell.benchmark for cell in cells)
     needs = {name: judge_needs(run, run.benchmarks[name]) for name in names}
@@ -386,19 +394,19 @@ def _evaluate_job(run: Run, cell: Cell, needs: JudgeNeeds, after: Mapping[str, S
     words, environ, retries = run.words(name), dict[str, str](), _EVALUATE_RETRIES
     if benchmark.benchmark is None:
         command = [DRIVER_PYTHON, "-m", "imageevalkit.evaluation.foreign", *words]
-        retries = 0  # it may begin anew, for hours and judge money
+        retries = 0  # a foreign script may start from zero, and pay the judge again
     elif script := benchmark.own_script:
         command = ["bash", str(script), cell.model, environment]
         environ = {PLAN_ENV: run.plan, JOB_ENV: name}
     else:
-        # of several the first: who judges with a model of its own tells its versions there
+        # If a benchmark has several environments, evaluation runs in the first: it records package versions.
         command = [next(iter(pythons), DRIVER_PYTHON), "-m", "imageevalkit.evaluation", *words]
     is_ours = benchmark.benchmark is not None and not benchmark.own_script
     light = benchmark.only_asks and not needs.server and not options.rescore
     secrets = [] if options.rescore else sorted({*hub_secrets(benchmark.own_assets), *needs.secrets})
     takes = run.supply.mapped(run.config, "EVAL_GPU_MAP", benchmark.name, "evaluating the benchmark")
     if takes is None:
-        # rescoring too: an encoder on a GPU has another precision than on a CPU, and answers on record are of one
+        # --rescore takes a GPU as well: on a CPU, encoders give slightly other values than those on record.
         takes = max(needs.gpus, run.supply.wanted(None) if benchmark.uses_encoders else 0)
     return Job(
         name=name,
@@ -407,7 +415,7 @@ def _evaluate_job(run: Run, cell: Cell, needs: JudgeNeeds, after: Mapping[str, S
         cells=[cell.key],
         logs=run.logs([cell], "evaluate"),
         environ=environ,
-        # of what a foreign script takes nobody knows
+        # A foreign script does not declare which keys it reads: it gets all of them.
         secrets=secret_names() if benchmark.benchmark is None else secrets,
         after=list(after.get(cell.key, ())),
         gpus=takes,
@@ -432,8 +440,11 @@ def _evaluate_job(run: Run, cell: Cell, needs: JudgeNeeds, after: Mapping[str, S
 
 
 def repeat_jobs(run: Run, before: Sequence[Job]) -> list[Job]:
-    """The jobs that ask judges again where money is bounded: after all others, so that no question which counts goes
-    without an answer for it; they evaluate their cells once more, with what is known by then, and fail none."""
+    """Returns the jobs that ask judges questions again (``--judge_repeats``) in a run with ``--max_cost``.
+
+    They start after all other jobs, so that repeated questions never use up the budget of questions that
+    count. Each evaluates its cell once more, with all answers so far. Its failure does not fail the cell.
+    """
     jobs = list[Job]()
     for job in before:
         order = job.order
@@ -462,9 +473,9 @@ def repeat_jobs(run: Run, before: Sequence[Job]) -> list[Job]:
 
 
 def judge_needs(run: Run, benchmark: BenchmarkChoice) -> JudgeNeeds:
-    """What evaluating ``benchmark`` needs for its judge.
+    """Returns what the judge of ``benchmark`` needs in an evaluate job.
 
-    Raises UserError: a malformed setting, a missing key or environment, more GPUs than there are.
+    Raises UserError: a setting is malformed, a key, price or environment is missing, or GPUs are too few.
     """
     options, judge, asked = run.options, benchmark.judge, benchmark.asked
     if judge is None:
@@ -490,7 +501,7 @@ def judge_needs(run: Run, benchmark: BenchmarkChoice) -> JudgeNeeds:
         server_kwargs, kwargs = split_kwargs(judge.kwargs)
         served = _settings(run, where, ServerSettings, server_kwargs)
     asking = _settings(run, where, ApiSettings, kwargs)
-    is_paid = judge.backend == "openai"  # a server of the user's own costs nothing
+    is_paid = judge.backend == "openai"  # a vLLM server is the user's own, and costs nothing
     given = replace(
         given,
         kwargs=kwargs,
@@ -498,7 +509,7 @@ def judge_needs(run: Run, benchmark: BenchmarkChoice) -> JudgeNeeds:
         shared=run.shared,
         batch=options.batch and is_paid,
     )
-    if served is not None and not judge.runs_elsewhere:  # of one that does, we know only what it is asked
+    if served is not None and not judge.runs_elsewhere:  # the flags of a server that runs already are unknown
         given = replace(given, served=served.decisive)
         if options.rescore:
             return JudgeNeeds(asked, given)
@@ -520,7 +531,7 @@ def judge_needs(run: Run, benchmark: BenchmarkChoice) -> JudgeNeeds:
 
 
 def _settings(run: Run, where: str, cls: type[T], kwargs: Mapping[str, Any]) -> T:
-    """``kwargs`` as settings: a mistake in them is told before any image is made."""
+    """Returns ``kwargs`` as ``cls``. Raises UserError, before any image is generated: a setting is wrong."""
     try:
         remark = " (request parameters go into extra_body)" if cls is ApiSettings else ""
         return checked(cls, kwargs, where, remark)
@@ -529,7 +540,7 @@ def _settings(run: Run, where: str, cls: type[T], kwargs: Mapping[str, Any]) -> 
 
 
 def _of_each_judge(options: Options) -> str:
-    """What helps where a wrong setting may be meant for another benchmark's judge; empty where it cannot be."""
+    """Returns a hint for errors if --judge_kwargs goes to several benchmarks; empty otherwise."""
     if not options.judge_kwargs or len(options.benchmarks) < 2:
         return ""
     return "; --judge_kwargs goes to the judges of all benchmarks, JUDGE_KWARGS_MAP in config.sh has settings for each"
@@ -540,7 +551,7 @@ def _judge_gpus(run: Run, judge: ConfiguredJudge, settings: TransformersSettings
 
 
 def _server(run: Run, judge: ConfiguredJudge, settings: ServerSettings) -> ServeOrder:
-    """The server that this run starts for ``judge``. Raises UserError: its environment is missing."""
+    """Returns the order for the judge server that the run starts. Raises UserError: no environment."""
     choice, model, takes = judge.choice, judge.model_path, _judge_gpus(run, judge, settings)
     try:
         executable = program_of(judge.environment(run.config), "vllm", f"judge {choice.name}", "--judge vllm")
@@ -562,9 +573,9 @@ def _server(run: Run, judge: ConfiguredJudge, settings: ServerSettings) -> Serve
 
 
 def _serving_job(run: Run, server: ServeOrder, parts: Sequence[Job]) -> Job:
-    """One job for ``server`` in place of ``parts``, the evaluate jobs that would each need it.
+    """Returns one job that starts ``server`` and runs the evaluate jobs ``parts`` with it.
 
-    A server that waited for images would hold the GPUs that make them: all images come first.
+    The job starts after all images are generated: a waiting server would hold the GPUs that make images.
     """
     name = f"evaluate:{server.judge}"
     return Job(
@@ -584,7 +595,7 @@ def _serving_job(run: Run, server: ServeOrder, parts: Sequence[Job]) -> Job:
 
 
 def report_job(run: Run, after: Sequence[Job]) -> Job:
-    """The last one: the report of all cells of the run, however they ended."""
+    """Returns the last job, which writes the report of all cells of the run, however they ended."""
     options, name = run.options, "report"
     cells = [options.cell(model, benchmark) for model in options.models for benchmark in options.benchmarks]
     return Job(

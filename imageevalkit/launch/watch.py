@@ -1,4 +1,4 @@
-"""``--watch DIR``: each checkpoint that appears in a folder is evaluated by a run of its own, until this is stopped."""
+"""``--watch DIR``: evaluates each checkpoint that appears in a folder in a run of its own, until stopped."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from imageevalkit.text import counted
 
 _LOOK_EVERY = 1.0  # seconds
 _TICK = 0.1
-_FILES, _FILES_OF_CELL = 96, 3  # open at a time, as a run has them, and the watch
-# what does not say itself what belongs to it is whole when nothing has been written for so many seconds
+_FILES, _FILES_OF_CELL = 96, 3  # files open at once in this process, and for each cell of a run
+# Seconds. A checkpoint without a file that lists its parts counts as complete if unchanged for so long.
 _QUIET = 60.0
 _STOPPED = {
     signal.SIGINT: ExitStatus.INTERRUPTED,
@@ -45,10 +45,11 @@ _STOPPED = {
 
 
 def watch(options: Options, config: Config) -> ExitStatus:
-    """Evaluate what appears until a signal comes: the status is that of the worst checkpoint that was taken up, or that
-    of an interrupted run where one was under way.
+    """Evaluates the checkpoints that appear in ``options.watch`` until a signal (Ctrl-C, SIGTERM) comes.
 
-    Raises UserError: the options do not go with --watch, or no run of them could start.
+    Returns the worst status of the evaluated checkpoints, or that of a run that the signal interrupted.
+
+    Raises UserError: an option does not go with --watch, or no run with these options could start.
     """
     _check(options)
     assert options.watch
@@ -60,7 +61,7 @@ def watch(options: Options, config: Config) -> ExitStatus:
         raise UserError(
             f"--watch: there is no {folder.parent}, where {folder.name} would be: correct the path"
         )
-    # what is wrong with the options is told before the first checkpoint is there
+    # A plan for a pretended checkpoint shows mistakes in the options now, not hours later at the first one.
     pretended = {Checkpoint(run, 0).name: checkpoint_kwargs(kwargs, key, folder / "0")}
     plan = make_plan(replace(options, models=pretended), config)
     if plan.blocked:
@@ -99,8 +100,11 @@ def _check(options: Options) -> None:
 
 @dataclass
 class _Seen:
-    """A checkpoint that is not taken up yet: its files at the last look, unchanged ``since``; what it ``lacks`` then
-    (None: nobody has looked); ``told`` is why it was last said to wait."""
+    """A checkpoint that waits for its evaluation.
+
+    ``files`` holds size and time of each file, unchanged ``since`` a time (monotonic seconds). ``lacks`` says
+    what is missing (None: not checked yet). ``told`` is the last printed reason for the wait.
+    """
 
     files: dict[str, tuple[int, int]] = field(default_factory=dict)
     since: float = 0.0
@@ -109,7 +113,7 @@ class _Seen:
 
 
 class _Taken(NamedTuple):
-    """What became of a checkpoint that was taken up with these files."""
+    """A checkpoint that was evaluated: the status of its run, and its files at that time."""
 
     status: ExitStatus
     files: Mapping[str, tuple[int, int]]
@@ -147,7 +151,7 @@ class _Watch:
             while not self._is_stopped():
                 if ready := self._look():
                     under_way = self._evaluate(ready)
-                    self._listen()  # a run has handlers of its own
+                    self._listen()  # the run has replaced the signal handlers
                     if under_way in _STOPPED.values():
                         break
                 else:
@@ -178,13 +182,13 @@ class _Watch:
         while time.monotonic() < until and not self._is_stopped():
             time.sleep(_TICK)
 
-    # What is there
+    # Looking for checkpoints
 
     def _name(self, step: int) -> str:
         return Checkpoint(self._run, step).name
 
     def _look(self) -> dict[int, Path]:
-        """The checkpoints that are whole and not taken up, by step."""
+        """Returns the paths of complete checkpoints that are not evaluated yet, by step."""
         try:
             there = steps_in(self._folder, self._key == LORA)
         except FileNotFoundError:
@@ -197,7 +201,7 @@ class _Watch:
             del self._seen[step]
         ready = dict[int, Path]()
         for step, path in there.items():
-            with contextlib.suppress(OSError):  # it goes: the next look tells
+            with contextlib.suppress(OSError):  # the trainer deletes it just now: the next look decides
                 if step in self._taken:
                     if not self._is_another(step, path):
                         continue
@@ -213,14 +217,14 @@ class _Watch:
         return ready
 
     def _is_another(self, step: int, path: Path) -> bool:
-        """Whether the checkpoint is not the one that was taken up: a file is new or written anew.
+        """Returns True if a file of the checkpoint is new or has changed since its evaluation.
 
-        Files that have gone alone are of a trainer that tidies up, or of a folder that is being removed.
+        Deleted files alone do not count: the trainer tidies up, or deletes the whole folder.
         """
         return not files_of(path).items() <= self._taken[step].files.items()
 
     def _why_not(self, step: int, path: Path) -> str:
-        """Why the checkpoint is not taken up now; empty: it is whole."""
+        """Returns why the checkpoint is not evaluated now; empty if it is complete."""
         now, files = time.monotonic(), files_of(path)
         if step not in self._seen:
             self._seen[step] = _Seen(files, now)
@@ -235,13 +239,13 @@ class _Watch:
             return "waits: nothing is in it yet"
         if seen.lacks:
             return f"waits: {seen.lacks}"
-        # of a checkpoint whose denoiser alone is taken its folder tells
+        # With ``denoiser=PATH``, the weights may be in a subfolder such as transformer/, with a config.json.
         wholes = [path, *path.glob("*/")] if self._key == DENOISER else [path]
         if not any(map(tells_all, wholes)) and now - seen.since < _QUIET:
             return f"waits: nothing in it tells what belongs to it; whole once unchanged for {_QUIET:.0f} s"
         return ""
 
-    # What is said
+    # Messages
 
     def _tell_why(self, step: int, why: str) -> None:
         seen, kind = self._seen[step], re.sub("[0-9]+", "", why)
@@ -269,8 +273,11 @@ class _Watch:
     # One run
 
     def _evaluate(self, ready: Mapping[int, Path]) -> ExitStatus:
-        """Evaluate the first that is ``ready``; of an earlier watch all that are done, which takes no time."""
-        # what has changed may have results of what it was
+        """Evaluates the first checkpoint in ``ready``, or all that have complete results of an earlier watch.
+
+        A run over complete results takes no time. Returns the status of the run.
+        """
+        # A changed checkpoint may have results of its old weights: these do not count.
         done = {
             step: path for step, path in ready.items() if step not in self._anew and self._looks_done(step)
         }
@@ -337,7 +344,7 @@ class _Watch:
                 os.close(fd)
 
     def _with_bounds(self, plan: Plan) -> Plan:
-        """``plan`` with the bounds of requests, and of money, that all runs of the watch have together."""
+        """Returns ``plan`` with the request limits and the budget shared by all runs of this watch."""
         shared = str(shared_bounds(self._own).absolute())
 
         def bounded(job: Job) -> Job:

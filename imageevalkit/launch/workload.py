@@ -1,4 +1,4 @@
-"""Counts what a plan has to make before it begins: for its GPUs, and for ``--dry_run``."""
+"""Counts the images and requests of a plan before it starts: to assign GPUs, and for ``--dry_run``."""
 
 from __future__ import annotations
 
@@ -37,8 +37,11 @@ _TELL_AFTER = 2.0
 
 @dataclass
 class _Request:
-    """The ``program`` that counts what cells would do (a module, its arguments), the Python it runs in, what it reads,
-    and the keys it needs; ``told`` is what it says of each of its cells, and whether that could be counted."""
+    """A request to a program that counts the work of some cells.
+
+    ``program`` is a module with its arguments, ``python`` the interpreter, ``text`` the JSON on its stdin,
+    ``secrets`` are the variables with its keys. ``told`` has a count and "was counted" for each cell.
+    """
 
     program: tuple[str, ...]
     python: str
@@ -48,11 +51,11 @@ class _Request:
 
 
 def with_gpus_of_work(plan: Plan) -> Plan:
-    """``plan``, its generate jobs with GPUs for the images that they have left to make.
+    """Returns ``plan`` with no more GPUs for each generate job than its remaining images need.
 
-    Images are counted in the driver's environment. A job whose images cannot be counted stays as it is.
+    Images are counted in the driver's environment. A job whose images cannot be counted is unchanged.
     """
-    # what is overwritten where prompts are rewritten first, nobody knows yet
+    # With --overwrite, the rewritten prompts decide which images are replaced: unknown before the rewriting.
     asked = [
         job
         for job in plan.jobs
@@ -66,13 +69,13 @@ def _fitted(job: Job, calls: int | None) -> Job:
     if calls is None:
         return job
     if not calls:
-        # a finished cell needs no replica, and must not wait for a GPU that others use
+        # A job without images to generate loads no model. It must not wait for a GPU that others use.
         return replace(job, gpus=0, gpus_at_most=0)
     return replace(job, gpus_at_most=min(job.gpus_at_most, job.gpus * calls))
 
 
 def _calls_left(plan: Plan, jobs: Sequence[Job]) -> Mapping[str, int | None]:
-    """Calls of its model that each job has to make, by name, counted no further than its replicas go."""
+    """Returns how often each job has to call its model, by name; counting stops at the number of replicas."""
     program = ("imageevalkit.generation.forecast", "--calls")
     requests = [
         _Request(
@@ -96,10 +99,10 @@ def _calls_left(plan: Plan, jobs: Sequence[Job]) -> Mapping[str, int | None]:
 
 
 def describe(plan: Plan) -> tuple[str, ExitStatus]:
-    """Returns the plan in words, and FAILED if a cell cannot start or cannot be counted.
+    """Returns the plan in words, and the status FAILED if a cell is blocked or cannot be counted.
 
-    There is a line for each job and cell, then the notes of the plan and its totals. Datasets are read in the driver's
-    environment; the questions of evaluators are counted in theirs.
+    The text has a line for each job and cell, then the notes of the plan and its totals. Images are counted
+    in the driver's environment, the questions of an evaluation in its own environment.
     """
     order = "side by side" if plan.parallel else "one after another"
     if plan.parallel is None and any(job.follows for job in plan.jobs):
@@ -112,7 +115,7 @@ def describe(plan: Plan) -> tuple[str, ExitStatus]:
     _ask_all(plan, itertools.chain(*requests.values()))
     estimates = list[Estimate]()
     for job in plan.jobs:
-        # the script of an evaluation says less than the environment it runs in
+        # For an evaluation, show its Python, not its program: that may be just "bash".
         is_evaluation = isinstance(job.order, EvaluateOrder)
         program = requests[job.name][0].python if is_evaluation else job.command[0]
         lines.append(f"{job.name}: {program}, {gpus_of(job)}, {counted(job.cores, 'core')}")
@@ -137,9 +140,9 @@ def describe(plan: Plan) -> tuple[str, ExitStatus]:
 
 
 def _totals(estimates: Sequence[Estimate], blocked: int) -> list[str]:
-    """Returns images, requests, dollars and minutes of all ``estimates`` together, in words, a few lines.
+    """Returns the total images, requests, dollars and minutes of ``estimates`` in words, a few lines.
 
-    So many cells are ``blocked``, and not among them.
+    ``blocked`` is the number of blocked cells, which the totals leave out.
     """
     images, requests, unpriced = (
         sum(getattr(one, name) for one in estimates) for name in ("images", "requests", "unpriced")
@@ -172,7 +175,7 @@ def _totals(estimates: Sequence[Estimate], blocked: int) -> list[str]:
 
 
 def gpus_of(job: Job) -> str:
-    """The GPUs that ``job`` takes, in words: ``up to 4 replicas × 2 GPUs``."""
+    """Returns the GPUs of ``job`` in words: ``up to 4 replicas × 2 GPUs``."""
     order = job.order
     if isinstance(order, GenerateOrder) and order.replica_gpus and job.gpus:
         replicas = job.gpus_at_most // order.replica_gpus
@@ -199,14 +202,14 @@ def _text(job: Job) -> dict[str, Any]:
 
 
 def _requests(plan: Plan, job: Job) -> list[_Request]:
-    """What there is to count of ``job``."""
+    """Returns the requests that count the work of ``job``; none for a report."""
     if isinstance(job.order, ServeOrder):
         return [request for part in job.order.parts for request in _requests(plan, plan.job(part))]
-    if isinstance(job.order, EvaluateOrder) and not job.always:  # which counts what is asked again, too
+    if isinstance(job.order, EvaluateOrder) and not job.always:  # it counts the repeated questions as well
         [cell] = job.cells
-        # of several the first: who judges with a model of its own tells its versions there
+        # If a benchmark has several environments, evaluation runs in the first: it records package versions.
         environment, *_ = job.order.environment.split() or [""]
-        # without what is the cell's own and not read: the same of all models is found out once
+        # Without the file of the cell, all models of a benchmark have the same request: it is answered once.
         options = replace(job.order.judge_options, batches="")
         order = replace(job.order, judge_options=options)
         text = {"cells": job.cells, "order": order, "images": _images_of(plan, job, cell_of(cell))}
@@ -218,21 +221,23 @@ def _requests(plan: Plan, job: Job) -> list[_Request]:
 
 
 def _images_of(plan: Plan, job: Job, cell: Cell) -> Any:
-    """How the run gets the images of ``cell`` for ``job``, as the forecast of an evaluation reads it; None: they are
-    there."""
+    """Returns how the run gets the images of ``cell`` before ``job``, for the forecast of its evaluation.
+
+    None if no job before generates or adopts images.
+    """
     order = plan.job(job.after[0]).order if job.after else None
     if not isinstance(order, GenerateOrder):
         return order
-    # the settings decide which of the images that are there stay; where there are none, all models ask the same
+    # Settings decide which existing images stay. Without images, all models lead to the same questions.
     settings = order.settings[cell.model] if cell.folder.exists() else {}
     how = {"retry_refused": order.retry_refused, "overwrite": order.overwrite}
     return {"kind": order.kind, "settings": settings, **how}
 
 
 def _ask_all(plan: Plan, requests: Iterable[_Request]) -> None:
-    """Have each of ``requests`` told, by about as many processes as there are cores: a program has its share of them.
+    """Answers all ``requests`` with about one process per core; each program gets its share of the cores.
 
-    Each reads a benchmark once for all of its models, so that those of a benchmark stay together.
+    Requests about one benchmark go to one process, which reads the benchmark once for all models.
     """
     cores = available_cores()
     together: dict[tuple[str, ...], dict[str, list[_Request]]] = {}
@@ -252,7 +257,7 @@ def _ask_all(plan: Plan, requests: Iterable[_Request]) -> None:
 
 
 def _ask(plan: Plan, of_benchmarks: Sequence[Sequence[_Request]]) -> None:
-    """Have one process tell of all requests ``of_benchmarks``, which go to one program."""
+    """Answers the requests ``of_benchmarks``, which all go to one program, with one process."""
     asked = list(itertools.chain(*of_benchmarks))
     first, said = asked[0], ""
     text = {"settings": plan.settings, "requests": [request.text for request in asked]}
@@ -271,7 +276,7 @@ def _ask(plan: Plan, of_benchmarks: Sequence[Sequence[_Request]]) -> None:
         for request, told in zip(asked, json.loads(answer.stdout), strict=True):
             request.told = told
     except (ValueError, OSError) as error:
-        if len(of_benchmarks) > 1:  # the code of one has ended the process: it must not hide the others
+        if len(of_benchmarks) > 1:  # one benchmark's code ended the process: count the others separately
             for requests in of_benchmarks:
                 _ask(plan, [requests])
             return
