@@ -414,9 +414,7 @@ class Replicas:
                 item.answer.set_result(returned)
 
     def _on_death(self, worker: _Worker, death: Exception) -> None:
-        if (
-            worker.ended_because
-        ):  # a timeout is the item's fault: more such items must not remove the worker
+        if worker.ended_because:  # a timeout is the item's fault: more such items must not remove the worker
             worker.timeouts += 1
         else:
             worker.deaths += 1
