@@ -82,8 +82,7 @@ def is_disk_full(error: OSError) -> bool:
 
 
 def disk_error(error: OSError, path: Path, part: Path | None = None) -> Exception:
-    """Returns ``error``, as a one-line :class:`CellFailure` if the disk or quota is full. Deletes
-    ``part``."""
+    """Returns ``error``, or a one-line :class:`CellFailure` if disk or quota are full. Deletes ``part``."""
     if part:
         part.unlink(missing_ok=True)
     if is_disk_full(error):

@@ -82,8 +82,7 @@ def in_turn(image: Image.Image) -> Iterator[None]:
 
 
 def bytes_of_file(path: Path) -> bytes | None:
-    """Returns the bytes of the regular file ``path``; None if there is none. Raises OSError if it is
-    unreadable.
+    """Returns the bytes of the regular file ``path``; None if there is none. Raises OSError.
 
     This makes four system calls; ``is_file`` and ``read_bytes`` make ten, which dominate for many small
     images.
@@ -288,8 +287,7 @@ def is_flat(image: Image.Image) -> bool:
 
 
 def is_plain(source: bytes | Path) -> bool:
-    """Returns whether every program sees the same RGB pixels in an image file. Reads little more than its
-    header.
+    """Returns whether all programs see the same RGB pixels in an image file. Reads little but its header.
 
     Such an image is RGB or grey, opaque, has one frame and no rotation (damaged Exif data counts as none).
     Raises as :func:`opened` does.

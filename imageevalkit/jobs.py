@@ -246,8 +246,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Plan:
-    """All jobs of a run. ``run_folder`` holds the plan, progress, outcomes, and the request limits of all
-    jobs.
+    """All jobs of a run. ``run_folder`` holds the plan, progress, outcomes, and shared request limits.
 
     A launcher starts ``jobs``; one of them starts ``parts`` itself (:class:`ServeOrder`). Jobs run side by
     side (``parallel``) or one after another; unless ``parallel`` is False, light jobs that follow the running

@@ -160,8 +160,7 @@ def _is_one_free() -> bool:
 
 @contextlib.contextmanager
 def garbage_collection(on: bool) -> Iterator[None]:
-    """Turn garbage collection on or off in the block: with 100,000 live objects it takes a quarter of the
-    time.
+    """Turn garbage collection on or off in the block. With 100,000 objects it takes a quarter of the time.
 
     When turned on, objects that exist by then are excluded.
     """

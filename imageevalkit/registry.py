@@ -287,8 +287,7 @@ def _own_loader() -> Any:
 
 
 def _datasets_of_branches() -> tuple[Mapping[str, DatasetSetting], Mapping[str, str]]:
-    """Returns, as :func:`_foreign_datasets`, the datasets in ``if name == "x": … elif …`` of a
-    load_dataset.py.
+    """Returns, as :func:`_foreign_datasets`, the datasets of an ``if name == "x": … elif …`` in the file.
 
     The file is parsed, not run, because creating each dataset takes long. Our own benchmarks take precedence.
     """

@@ -18,7 +18,7 @@ REPO = Path(__file__).resolve().parents[2]
 SITE = "report"
 """The folder of the report's website, inside the output folder."""
 REPORTS = (SITE, "report.html", "leaderboard.md", "leaderboard.csv", "leaderboard.xlsx", "leaderboard.tex")
-"""The names of all reports over several cells, inside the output folder."""
+"""The names of the reports on all results, inside the output folder."""
 REPORT_MB = 40
 """The largest ``report.html``: a laptop's browser opens it in a few seconds, and chat programs accept it."""
 COMPARISONS = "comparisons"
@@ -42,8 +42,7 @@ def split_names(text: str) -> list[str]:
 
 
 def check_name(name: str) -> str:
-    """Returns ``name`` if it is valid as a folder below the output folder and as an option (``org/model``
-    is).
+    """Returns ``name`` if it is a valid folder below the output folder and a valid option (``org/model`` is).
 
     Raises UserError if it is invalid.
     """
@@ -89,7 +88,8 @@ def log_root() -> Path:
 
 
 def short_path(path: str | Path) -> str:
-    """Returns ``path``, given relative to the repository, relative to the current folder if it lies there."""
+    """Returns ``path`` (relative to the repository) relative to the current folder, or absolute if
+    outside."""
     whole = REPO / path
     here = Path.cwd()
     return str(whole.relative_to(here)) if whole.is_relative_to(here) else str(whole)

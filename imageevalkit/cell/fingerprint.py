@@ -24,8 +24,8 @@ _RUNTIME_KWARGS = frozenset(
     | {"base_url", "azure_endpoint"}
 )
 
-# Classes that were moved after images were recorded: new module → class → old module. Records and model
-# entries keep the old module, or all images of these classes would become stale.
+# Classes that were moved after images were recorded: new module → class → old module. Records keep the old
+# module, or all these images would become stale. Model entries may name either module.
 _MOVED = {
     "diffusers_models": {
         "DiffusersT2I": "diffusers_t2i",

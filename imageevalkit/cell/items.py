@@ -242,8 +242,7 @@ def _check_input_list(parts: Any) -> None:
 
 @dataclass(frozen=True)
 class ShownTexts:
-    """The ``texts`` that the model receives for ``item``, in place of the ``original`` texts, in the same
-    order.
+    """The ``texts`` that the model receives for ``item`` in place of the ``original`` ones, in that order.
 
     ``kept`` is the reason if the original texts are used; ``lost``: the rewriter was asked and gave none.
     """
@@ -265,8 +264,7 @@ def write_shown(cell: Cell, shown: Iterable[ShownTexts]) -> None:
 
 
 def as_shown(cell: Cell, items: Sequence[Item]) -> list[Item]:
-    """Returns ``items`` with their rewritten texts. An item without a rewritten text yet is returned
-    unchanged.
+    """Returns ``items`` with their rewritten texts. An item without one yet is returned unchanged.
 
     Raises CellFailure if ``prompts.jsonl`` cannot be read.
     """

@@ -137,7 +137,7 @@ class Shape(Generic[T]):
 
 
 def _as_is(hint: Any) -> frozenset[type]:
-    """Returns the types of values that the reader of ``hint`` returns unchanged, without a check."""
+    """Returns the types of values that the reader of ``hint`` returns unchanged, whatever they hold."""
     if hint in (str, bool, type(None)):
         return frozenset({hint})
     if hint is Any:
@@ -302,8 +302,7 @@ def mend(path: Path, shape: Shape[Any], tell: Tell = tell_nobody) -> None:
 
 
 def take_in(path: Path, parts: Sequence[Path], shape: Shape[Any], tell: Tell = tell_nobody) -> None:
-    """Append the new records of ``parts``, files kept twice like ``path``, to ``path``; then delete
-    ``parts``.
+    """Append the new records of ``parts`` (files kept twice) to ``path``, then delete ``parts``.
 
     No other process may write any of these files. The next call completes an interrupted one. Raises
     CellFailure if the disk is full.
@@ -392,8 +391,7 @@ class JsonlTail(Generic[T]):
 
 
 class JsonlWriter:
-    """Appends records to ``path``, from any thread. Each record is one ``write`` call: writers never
-    interleave.
+    """Appends records to ``path``, from any thread, one ``write`` call each: writers never interleave.
 
     With a ``shape`` the file is kept twice, and lost records are restored first. All methods raise
     CellFailure if the disk is full.

@@ -77,8 +77,7 @@ class InputCopies:
         self._locks = dict[str, threading.Lock]()
 
     def of(self, item: Item) -> list[Input]:
-        """Returns the input images of ``item`` in order, and copies new ones, which takes CPU time.
-        Thread-safe.
+        """Returns the input images of ``item`` in order. Copies new ones (CPU time). Thread-safe.
 
         Raises CellFailure if the disk is full.
         """
@@ -114,8 +113,7 @@ def _kept_once(path: Path, image: Any) -> bytes | None:
         if data is None:
             copy = reduced(image, _SIDE, _QUALITY)
         else:
-            # any format that the dataset could open; from the file, because models may be decoding ``image``
-            # now
+            # any format that the dataset opened; from the file, as models may be decoding ``image``
             copy = reduced(data, _SIDE, _QUALITY, [*FORMATS, *filter(None, [image.format])])
         write_atomic(path, copy)
         return copy

@@ -222,8 +222,7 @@ def is_as_recorded(path: Path, record: Record) -> bool:
 
 
 class RecordWriter:
-    """Saves each outcome of a cell or ``shard``: first the image, then its record, then the image's final
-    name.
+    """Saves each outcome of a cell or ``shard``: image, then record, then the final name of the image.
 
     The images get their final names in :meth:`commit`, which first makes all records so far durable, in one
     step for all threads. Even after a power cut, no image is without a record.

@@ -34,8 +34,7 @@ SCORE = Shape[dict[str, Any]](must={"item": str})
 
 
 class ItemPart(NamedTuple):
-    """The contribution of an item to a metric: value = Σ over groups of share · (Σ total / Σ weight in the
-    group).
+    """The part of an item in a metric: value = Σ over groups of share · (Σ total / Σ weight in the group).
 
     ``total`` / ``weight`` is on the metric's own scale (× 100 for a percentage). ``group`` is None if the
     metric is one plain mean. Items with the same ``cluster`` (such as the images of one prompt) are not
@@ -183,8 +182,7 @@ class Until:
 
 @dataclass(frozen=True)
 class Drift:
-    """Whether the judge answers differently than in the run that began at ``since`` (ISO 8601; empty if
-    unknown).
+    """Whether the judge answers differently than in the run begun at ``since`` (ISO 8601; empty: unknown).
 
     Of ``asked`` questions, those ``changed`` had one answer in all replies then and another one in all
     replies now. ``p`` is an upper bound on the probability of that many changes if the judge is unchanged,
@@ -388,8 +386,7 @@ _KEPT = "evaluators"
 
 
 def leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str | bytes] | None) -> None:
-    """Write the result of ``cell``, its ``scores`` (the text of scores.jsonl) and the ``official`` files by
-    name.
+    """Write the result of ``cell``, its ``scores`` (text of scores.jsonl), the ``official`` files by name.
 
     ``official`` None: the ``official`` folder belongs to the benchmark's script and stays unchanged. Raises
     CellFailure if a file cannot be written.
@@ -457,8 +454,7 @@ def _move(cell: Cell, target: Path, with_official: bool) -> None:
     if cell.relations.is_dir():  # a copy: the next report reads the old request
         theirs = {path.name: path.read_bytes() for path in cell.relations.iterdir() if path.is_file()}
         write_files(target / cell.relations.name, theirs)
-    # the result last: if this is interrupted, the next run still finds the owner of the files and completes
-    # it
+    # the result last: after an interruption, the next run still knows the owner and completes the move
     for path in (cell.scores, *[cell.official] * with_official, cell.result):
         if path.exists():
             if (target / path.name).is_dir():

@@ -142,8 +142,7 @@ class CellRun:
         self._records.keep_inputs(item)
 
     def store(self, item: Item, returned: Any, seconds: float) -> Exception | None:
-        """Save the image that the model returned for ``item``. Returns the error if it is no image.
-        Thread-safe.
+        """Save the image that the model returned for ``item``, or return the error. Thread-safe.
 
         The image is durable after the next :meth:`commit`, as is the record of :meth:`lost`. Raises
         CellFailure if the disk is full.

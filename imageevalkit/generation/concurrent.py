@@ -125,8 +125,7 @@ class _CellInFlight:
             # are stored even if the cell is given up meanwhile
             problem = await asyncio.shield(on_cpu(run.store, item, returned, seconds))
             run.stored(item, returned, problem, seconds)
-        # one thread: outcomes that arrive while it waits for the disk are made durable together in its next
-        # turn
+        # one thread: outcomes that arrive while it waits for the disk are made durable together
         await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._committing, run.commit))
         if run.batches:
             run.batches.settle(item.id)

@@ -68,8 +68,7 @@ def _seconds_of_an_image(found: Survey) -> float | None:
 
 
 def calls_of(request: Mapping[str, Any], datasets: Datasets) -> Count:
-    """Returns a function that counts the model calls left for a cell, until the sum of all cells is
-    ``enough``.
+    """Returns a function that counts the model calls left for a cell, up to ``enough`` for all cells.
 
     A call generates ``batch_size`` images. An image is read only if it is newer than its record: there may be
     terabytes, and the job itself reads them all. Changes no file. The function raises if files of the

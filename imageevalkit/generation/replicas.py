@@ -1,5 +1,4 @@
-"""Runs replicas of a local model, each in a worker process: schedules chunks, handles workers that die or
-hang.
+"""Runs replicas of a local model in worker processes: schedules chunks, handles deaths and hangs.
 
 The parent process needs none of the model's packages.
 """
@@ -46,8 +45,7 @@ from imageevalkit.text import counted
 def environs_of(
     per_replica: int, most: int | None, environ: Mapping[str, str] = os.environ
 ) -> list[dict[str, str]]:
-    """Returns the environment of each worker, at most ``most``: its own ``per_replica`` GPUs of the job's
-    GPUs.
+    """Returns the environment of each worker, at most ``most``: each sees its own ``per_replica`` GPUs.
 
     Without GPUs there is one worker, or ``most`` workers that share the CPU cores.
     """
@@ -58,8 +56,7 @@ def environs_of(
     count = most or 1
     if count == 1 or "OMP_NUM_THREADS" in environ:
         return [{}] * count
-    # by default each numerical library uses all cores, and workers that compete for cores are slower than one
-    # alone
+    # numerical libraries use all cores each, and workers that compete for cores are slower than one alone
     return [{"OMP_NUM_THREADS": str(max(1, available_cores() // count))}] * count
 
 
