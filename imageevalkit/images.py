@@ -210,7 +210,7 @@ def decode(data: bytes, formats: Sequence[str] = FORMATS) -> Image.Image:
     image = opened(data, formats)
     with in_turn(image), _corrupt_unless_system_error():
         if image.format == "PNG":
-            image.verify()  # finds wrong checksums, unlike load(), which cannot follow it
+            image.verify()  # load() misses wrong checksums, and cannot follow verify()
             rows = rows_of(data)
             if rows is None:
                 raise CorruptImage("the rows of the PNG are truncated or broken")

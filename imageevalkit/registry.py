@@ -180,13 +180,19 @@ def make_benchmark(name: str, settings: Mapping[str, Any], judge: str) -> Benchm
 
 
 def benchmark_tasks() -> dict[str, str]:
-    """Returns the task of every benchmark, foreign ones included. Raises UserError as :func:`models` does."""
+    """Returns the task of every benchmark, foreign ones included.
+
+    Raises UserError if the registry of foreign benchmarks cannot be imported.
+    """
     ours = {name: cls.task for name, cls in _benchmarks()[0].items()}
     return ours | {name: setting.task for name, setting in _foreign_datasets()[0].items()}
 
 
 def broken_benchmarks() -> Mapping[str, str]:
-    """Returns the reasons for unusable benchmarks, by name or folder. Raises UserError likewise."""
+    """Returns the reasons for unusable benchmarks, by name or folder.
+
+    Raises UserError as :func:`benchmark_tasks` does.
+    """
     return {**_benchmarks()[1], **_foreign_datasets()[1]}
 
 

@@ -88,8 +88,7 @@ def log_root() -> Path:
 
 
 def short_path(path: str | Path) -> str:
-    """Returns ``path`` (relative to the repository) relative to the current folder, or absolute if
-    outside."""
+    """Returns ``path`` (relative to the repository) relative to the current folder, or else absolute."""
     whole = REPO / path
     here = Path.cwd()
     return str(whole.relative_to(here)) if whole.is_relative_to(here) else str(whole)

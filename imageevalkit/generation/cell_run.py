@@ -1,4 +1,4 @@
-"""One cell of a generate job: finds the items left to generate, saves images and records, has an outcome."""
+"""One cell of a generate job: finds the items left to generate, saves images, and returns the outcome."""
 
 from __future__ import annotations
 
