@@ -43,7 +43,7 @@ from imageevalkit.requests.money import Bill
 from imageevalkit.secrets import one_line, redact
 from imageevalkit.text import dollars
 
-# A model that fails this many items in a row (or three per worker) without a success is broken.
+# A model that fails this many items in a row (or three per worker) without a success counts as broken.
 _GIVE_UP_AFTER = 10
 
 
@@ -180,7 +180,10 @@ class CellRun:
         self.report()
 
     def lost(self, item: Item, error: Exception, seconds: float) -> None:
-        """Save the failure or refusal of ``item``. Raises CellFailure: ``error`` is one, or the disk full."""
+        """Save the failure or refusal of ``item``. Raises ``error`` if it is a CellFailure.
+
+        Raises CellFailure also if the disk is full.
+        """
         if isinstance(error, CellFailure):
             raise error
         record = Record.of(item, REFUSED if isinstance(error, Refused) else ITEM_FAILED)
