@@ -1,4 +1,4 @@
-"""Files that are either whole or absent."""
+"""Writes files that are either complete or absent."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from imageevalkit.text import to_bytes
 
 _FULL_DISK = {errno.ENOSPC, errno.EDQUOT}
 _FICLONE = 0x40049409  # Linux: share the blocks of another file (Btrfs, XFS)
-# Where a file system cannot do that with a folder (some network ones), it keeps names by itself.
+# Errors of file systems (some network ones) that cannot sync a folder; they store names by themselves.
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}
 
 
 def part_path(path: Path) -> Path:
-    """The temporary name beside ``path``; deterministic, so that a resumed run finds and reuses it."""
+    """Returns the temporary name for ``path``; always the same, so that a resumed run finds the file."""
     return path.with_name(f".{path.name}.part")
 
 
 def write_part(path: Path, data: bytes, durably: bool = True) -> int:
-    """Write ``data`` under the temporary name of ``path``; what is not written ``durably`` a power cut may damage.
+    """Write ``data`` under the temporary name of ``path``. Unless ``durably``, a power cut may damage it.
 
-    Returns the file's ``st_mtime_ns``; the file may be gone again by then. Raises CellFailure: the disk is full.
+    Returns the file's ``st_mtime_ns``; the file may be gone by then. Raises CellFailure if the disk is full.
     """
     part = part_path(path)
     try:
@@ -47,11 +47,11 @@ def commit_part(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names of the files in ``folder`` durable: a file that is on the disk may still be without one."""
+    """Make the names of the files in ``folder`` durable: syncing a file does not save its name."""
     try:
         fd = when_one_is_free(lambda: os.open(folder, os.O_RDONLY))
     except PermissionError:
-        return  # not ours to list: it was there before
+        return  # no permission to list the folder: so it existed before
     try:
         os.fsync(fd)
     except OSError as error:
@@ -62,13 +62,13 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_atomic(path: Path, data: bytes | str, durably: bool = True) -> None:
-    """Replace ``path`` with ``data``: a reader sees the old file or the new one. As :func:`write_part`."""
+    """Replace ``path`` with ``data``: a reader sees the old file or the new one. See :func:`write_part`."""
     write_part(path, to_bytes(data) if isinstance(data, str) else data, durably)
     commit_part(path)
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy ``source`` to the new file ``target``. The two share their blocks where the file system can (a reflink)."""
+    """Copy ``source`` to the new file ``target``, sharing blocks if the file system can (a reflink)."""
     with source.open("rb") as old, target.open("xb") as new:
         try:
             fcntl.ioctl(new, _FICLONE, old.fileno())
@@ -77,12 +77,12 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def is_disk_full(error: OSError) -> bool:
-    """Whether the disk, or the user's share of it, is full."""
+    """Returns whether the disk or the user's quota is full."""
     return error.errno in _FULL_DISK
 
 
 def disk_error(error: OSError, path: Path, part: Path | None = None) -> Exception:
-    """``error`` as a one-line :class:`CellFailure` when the disk or quota is full, else ``error`` itself."""
+    """Returns ``error``, or a one-line :class:`CellFailure` if disk or quota are full. Deletes ``part``."""
     if part:
         part.unlink(missing_ok=True)
     if is_disk_full(error):

@@ -1,4 +1,4 @@
-"""Errors a user meets, command lines among them, and the exit statuses of every command."""
+"""Errors that users see, the command-line parser, and the exit statuses of all commands."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class ExitStatus(IntEnum):
     COMPLETE = 0
     FAILED = 1
     USAGE = 2
-    """Nothing was started: a wrong option, name, environment or a cell in use."""
+    """Nothing was started: a wrong option, name or environment, or a cell in use."""
     INCOMPLETE = 3
-    """The cell ran to its end, but items are refused, failed, blank, corrupt or unjudged."""
+    """The cell ran to its end, but items are refused, failed, blank, corrupt or not judged."""
     FELL = 4
-    """A score fell below the baseline of ``--gate``, or is lacking; the run itself did what it should."""
+    """A score is below the baseline of ``--gate`` or is missing; the run itself succeeded."""
     LATER = 75
-    """A job that follows another one has left no outcome, as it needs all that one makes; sysexits.h: EX_TEMPFAIL."""
+    """A job that follows another left no outcome: it needs all its images. sysexits.h: EX_TEMPFAIL."""
     INTERRUPTED = 130
     TERMINATED = 143
 
@@ -48,37 +48,37 @@ _GRAVITY = (
 
 
 def worst(statuses: Iterable[ExitStatus]) -> ExitStatus:
-    """The gravest of ``statuses`` (COMPLETE when there are none)."""
+    """Returns the gravest of ``statuses``; COMPLETE if there are none."""
     return max(statuses, key=_GRAVITY.index, default=ExitStatus.COMPLETE)
 
 
 class UserError(Exception):
-    """A mistake the user can mend. Its text is one line: what is wrong, where, what to do next."""
+    """A mistake that the user can correct. The text is one line: what is wrong, where, what to do."""
 
 
 class CellFailure(Exception):
-    """A cell cannot go on (full disk, model does not load, missing file); other cells are unharmed."""
+    """A cell cannot go on (full disk, model does not load, missing file); other cells can."""
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """``" (did you mean 'x'?)"`` for the nearest of ``known``, or an empty string."""
-    # dashes are common to all options and would make any two of them look alike
+    """Returns ``" (did you mean 'x'?)"`` for the closest of ``known``, or an empty string."""
+    # without dashes: all options have them, which would make any two look similar
     by_lower = {k.lower().lstrip("-"): k for k in known}
     close = difflib.get_close_matches(name.lower().lstrip("-"), by_lower, n=1, cutoff=0.6)
     return f" (did you mean '{by_lower[close[0]]}'?)" if close else ""
 
 
 def unknown(what: str, name: str, known: Iterable[str], more: str = "") -> UserError:
-    """To raise where a user's ``name`` is none of the ``known`` ones; ``more`` says what else it may be."""
+    """Returns the error for a ``name`` that is not in ``known``; ``more`` lists other valid values."""
     known = list(known)
     return UserError(f"unknown {what} '{name}'{suggest(name, known)}; known: {', '.join(known)}{more}")
 
 
 def run_main(main: Callable[[], ExitStatus]) -> None:
-    """Run a command's ``main`` and exit: a :class:`UserError` is one line on stderr and status 2.
+    """Run a command's ``main`` and exit. A :class:`UserError` becomes one line on stderr and status 2.
 
-    A main that leaves results must itself guard what it prints at the end (see :func:`say`): here a closed
-    stdout only ends a listing.
+    A ``main`` that writes results must guard its last prints itself (see :func:`say`): here a closed stdout
+    only ends a listing.
     """
     let_streams_take_any_text()
     notice_ctrl_c()
@@ -86,16 +86,16 @@ def run_main(main: Callable[[], ExitStatus]) -> None:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        pass  # nobody reads the last words; what they say, and the status, stand
+        pass  # the reader is gone; the status stays
     except OSError as error:
         status = worst([status, _os_failure(error)])
-    # what a broken stream still holds would make the interpreter complain, and its status 120, at exit
+    # else unwritten data in a broken stream makes the interpreter complain at exit, with status 120
     sys.stdout = sys.stderr = None
     sys.exit(int(status))
 
 
 def status_of(main: Callable[[], ExitStatus]) -> ExitStatus:
-    """What ``main`` returns; where it raises what a user can mend or should know, that is one line on stderr."""
+    """Returns the status of ``main``. An error that the user can correct becomes one line on stderr."""
     try:
         return main()
     except UserError as error:
@@ -107,7 +107,7 @@ def status_of(main: Callable[[], ExitStatus]) -> ExitStatus:
     except KeyboardInterrupt:
         return ExitStatus.INTERRUPTED
     except BrokenPipeError:
-        return ExitStatus.COMPLETE  # the reader of a listing (head, less) went away: not an error of ours
+        return ExitStatus.COMPLETE  # the reader of a listing (head, less) was closed: not an error
     except OSError as error:
         return _os_failure(error)
 
@@ -118,17 +118,17 @@ def _os_failure(error: OSError) -> ExitStatus:
 
 
 def complain(text: str) -> None:
-    """Say what is wrong, on stderr."""
+    """Print an error to stderr."""
     say(f"error: {text}", sys.stderr)
 
 
 def show(text: str) -> None:
-    """Print what a command is asked for, without what would steer the terminal. Raises OSError."""
+    """Print a command's output without terminal control sequences. Raises OSError."""
     print(printable(text))  # noqa: T201
 
 
 def say(text: str, stream: TextIO | None = None) -> None:
-    """Print a remark to ``stream`` (stdout), without what would steer the terminal, if anybody listens.
+    """Print a remark to ``stream`` (default stdout) without terminal control sequences.
 
     A closed or full stream must not stop a run or change its status.
     """
@@ -138,12 +138,12 @@ def say(text: str, stream: TextIO | None = None) -> None:
 
 @functools.cache  # a run parses the same text several times, and may make several plans
 def note_once(text: str) -> None:
-    """Print a note to stderr, the first time that the process calls this with ``text``."""
+    """Print a note to stderr, once per process for each ``text``."""
     say(f"note: {text}", sys.stderr)
 
 
 class Arguments(argparse.ArgumentParser):
-    """An ``ArgumentParser`` that raises :class:`UserError`; options cannot be abbreviated."""
+    """An ``ArgumentParser`` that raises :class:`UserError` and accepts no abbreviated options."""
 
     def __init__(self, prog: str, description: str) -> None:
         super().__init__(prog=prog, description=description, allow_abbrev=False)
@@ -153,9 +153,9 @@ class Arguments(argparse.ArgumentParser):
 
 
 def remedy_of_import(error: BaseException, environments: str) -> str:
-    """Returns what to do if ``error`` is a missing package: ``environments`` is the map that names another environment.
+    """Returns what to do if ``error`` is a missing package; empty for any other error.
 
-    Empty for any other error.
+    ``environments`` is the name of the map in config.sh that selects another environment.
     """
     if not isinstance(error, ModuleNotFoundError):
         return ""
@@ -166,12 +166,12 @@ def remedy_of_import(error: BaseException, environments: str) -> str:
 
 
 _REPO = Path(__file__).resolve().parents[1]
-# where a user's own rules and datasets are
+# the folders of users' own rules and datasets
 _CODE = ("benchmarks", "infer/custom_datasets/dataset_cls")
 
 
 def said_of(error: Exception) -> str:
-    """What ``error`` of a benchmark's code says, in one line, and the file and line that it came from."""
+    """Returns the text of ``error`` from a benchmark's code on one line, with its file and line number."""
     raised = (error.__cause__ or error) if isinstance(error, CodeExit) else error
     places = [
         f" ({Path(frame.filename).relative_to(_REPO).as_posix()}, line {frame.lineno})"

@@ -1,6 +1,6 @@
-"""What a stage would do, told to the launcher: requests on stdin, a word on each of their cells as JSON on stdout.
+"""Forecasts of a stage for the launcher: requests on stdin, an estimate for each of their cells on stdout.
 
-The launcher writes ``{"settings": those of the benchmarks, "requests": [{"cells": […], "order": …, …}]}``.
+The launcher writes ``{"settings": by benchmark, "requests": [{"cells": […], "order": …, …}]}`` as JSON.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from imageevalkit.secrets import one_line
 
 
 class Datasets:
-    """The datasets of benchmarks, each read and checked once however many models there are."""
+    """The datasets of benchmarks. Each is read and checked once, however many models there are."""
 
     def __init__(self, settings: BenchmarkSettings | None = None) -> None:
         self.settings = settings or {}
@@ -38,7 +38,7 @@ class Datasets:
         return self._loaded(benchmark)
 
     def items(self, cell: Cell, limit: int | None, asked: int | None = None) -> list[Item]:
-        """The first ``limit`` items of ``cell``, and of these those that are drawn first."""
+        """Returns the first ``limit`` items of ``cell``, or a random sample of ``asked`` of them."""
         entries = self._entries(cell.benchmark)[:limit]
         return placed(entries if asked is None else drawn(entries, cell.benchmark, asked), cell)
 
@@ -51,9 +51,9 @@ class Datasets:
         asked: int | None = None,
         quick: bool = False,
     ) -> Survey:
-        """What is there of the images of ``cell`` against ``settings``, as a ``shard`` looks at it.
+        """Returns the state of the images of ``cell`` with ``settings``, as a ``shard`` sees them.
 
-        Of all cells without a folder it is the same.
+        The survey is shared by all cells without a folder.
         """
         if cell.folder.exists():
             items = as_shown(cell, self.items(cell, limit, asked))
@@ -62,15 +62,15 @@ class Datasets:
 
 
 SECONDS_OF_AN_IMAGE, SECONDS_OF_A_REPLY = 20.0, 3.0
-"""Seconds that a plan assumes for an API without images of the cell yet, and for a judge behind an endpoint."""
+"""Seconds assumed for an image of an API without earlier images, and for a reply of a judge's endpoint."""
 
 
 class Estimate(NamedTuple):
-    """The work of a stage for a cell: a line for the user, and the numbers that the totals of a plan add up.
+    """The work of a stage for a cell: a line for the user, and numbers for the totals of a plan.
 
-    ``images`` are to be made, ``requests`` go to APIs. ``usd`` is the price of those requests; ``unpriced`` counts the
-    ones whose price is not known. ``seconds`` is how long the work takes one after another; ``untimed`` says whose time
-    is not known (empty: it is in ``seconds``). ``at_once`` of the requests are in flight, at most ``per_minute``.
+    ``images`` are to be generated, ``requests`` go to APIs. ``usd`` is the price of the requests, without the
+    ``unpriced`` ones. ``seconds`` is the time of the work in sequence; ``untimed`` names the part with an
+    unknown time (empty: none). ``at_once`` requests are in flight, at most ``per_minute``.
     """
 
     text: str
@@ -91,7 +91,7 @@ Count = Callable[[Cell], int]
 
 @contextlib.contextmanager
 def stdout_kept() -> Iterator[None]:
-    """What code of others prints meanwhile, by its programs and C libraries too, goes to stderr."""
+    """Redirect the output of foreign code, its programs and C libraries included, to stderr."""
     own = os.dup(1)
     os.dup2(2, 1)
     try:
@@ -103,21 +103,21 @@ def stdout_kept() -> Iterator[None]:
 
 
 def tell_forecasts(forecast_of: Callable[[Mapping[str, Any], Datasets], Forecast | Count]) -> ExitStatus:
-    """Print, for each request, a list of ``[estimate, counted]``, one for each cell; a cell that fails is not counted.
+    """Print, for each request, a list of ``[estimate, succeeded]``, one for each cell.
 
     An estimate is the list of the fields of :class:`Estimate`.
     """
-    gc.disable()  # of 100,000 questions none is garbage, and looking for some takes a quarter of the time
+    gc.disable()  # takes a quarter of the time, and 100,000 questions hold no garbage
     asked = json.load(sys.stdin)
     datasets = Datasets(asked["settings"])
-    # a benchmark is made once for all cells of which the same is asked
+    # cached: cells with the same request share one benchmark object
     forecast_for = functools.cache(lambda request: forecast_of(json.loads(request), datasets))
 
     def told(forecast: Forecast | Count, key: str) -> tuple[Estimate | int, bool]:
         try:
             with guest_code():
                 return forecast(cell_of(key)), True
-        except Exception as error:  # a fault in one dataset class or benchmark must not hide the other cells
+        except Exception as error:  # an error in one dataset class or benchmark must not hide the other cells
             said = one_line(error, 300) if isinstance(error, CellFailure) else said_of(error)
             return Estimate(f"unknown: {said}"), False
 
@@ -134,5 +134,5 @@ def tell_forecasts(forecast_of: Callable[[Mapping[str, Any], Datasets], Forecast
 def job_or_forecast(
     job: Callable[[], ExitStatus], forecast_of: Callable[[Mapping[str, Any], Datasets], Forecast]
 ) -> Callable[[], ExitStatus]:
-    """What the program of a stage does: its ``job`` or, with ``--forecast`` alone, :func:`tell_forecasts`."""
+    """Returns the main function of a stage: ``job``, or with ``--forecast`` :func:`tell_forecasts`."""
     return functools.partial(tell_forecasts, forecast_of) if sys.argv[1:] == ["--forecast"] else job

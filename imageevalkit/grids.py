@@ -1,4 +1,4 @@
-"""Several images of one prompt in one file: cut into cells, put together again."""
+"""Image grids: several images of one prompt in one file, to split and to combine."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ if TYPE_CHECKING:
     from PIL import Image
 
 NO_IMAGE_SIZE = (1024, 1024)
-"""Of a black cell of a prompt none of whose images could be made (OneIG-Benchmark 41b49831, text2image.py)."""
+"""The size of black cells if no image of the prompt exists (OneIG-Benchmark 41b49831, text2image.py)."""
 
 
 class Grid(NamedTuple):
     """``rows`` × ``cols`` cells, counted row by row.
 
-    By default the cells have equal size and a black one is padding, as OneIG-Bench has it. ``whole``: the last row and
-    column get the pixels that do not divide, and a black cell is an image too, as DPG-Bench has it.
+    By default all cells have the same size and a black cell is padding, as in OneIG-Bench. ``whole``: the
+    last row and column include the remaining pixels, and a black cell is an image, as in DPG-Bench.
 
-    The official splitter of OneIG-Bench divides the *width* by the first number of its ``image_grid m,n``, while the
-    official helper lays ``(r, c)`` out as r rows: an official ``image_grid m,n`` is our ``n,m`` (spec quirk G1).
+    The official splitter of OneIG-Bench divides the *width* by the first number of its ``image_grid m,n``,
+    while the official helper lays ``(r, c)`` out as r rows: an official ``image_grid m,n`` is our ``n,m``
+    (spec quirk G1).
     """
 
     rows: int
@@ -31,7 +32,7 @@ class Grid(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Grid:
-        """``"1,4"`` is one row of four cells; ``"2"`` alone is ``"2,2"``. Raises UserError: it is neither."""
+        """Returns the grid for ``"1,4"`` (one row of four) or ``"2"`` (``"2,2"``). Raises UserError."""
         parts = [part.strip() for part in text.split(",")]
         numbers = [int(part) for part in parts if part.isascii() and part.isdigit()]
         if not len(numbers) == len(parts) <= 2 or 0 in numbers:
@@ -40,7 +41,7 @@ class Grid(NamedTuple):
 
     @classmethod
     def nearest_square(cls, cells: int) -> Grid:
-        """The grid of exactly ``cells`` cells with the fewest columns more than rows: 4 is 2,2; 6 is 2,3; 3 is 1,3."""
+        """Returns the most square grid of ``cells`` cells, rows ≤ columns: 4 → 2,2; 6 → 2,3; 3 → 1,3."""
         rows = next(n for n in range(int(cells**0.5), 0, -1) if cells % n == 0)
         return cls(rows, cells // rows)
 
@@ -52,11 +53,10 @@ class Grid(NamedTuple):
         return self.rows * self.cols
 
     def boxes(self, size: tuple[int, int]) -> list[tuple[int, int, int, int]]:
-        """The cells of an image of ``size`` (width, height) as Pillow takes boxes.
+        """Returns the cells of an image of ``size`` (width, height) as Pillow boxes.
 
-        Unless the grid is ``whole``, no cell has the pixels at the right and bottom that do not divide.
-
-        Raises ValueError: the image is smaller than the grid.
+        Unless the grid is ``whole``, the remaining pixels at the right and bottom belong to no cell. Raises
+        ValueError if the image is smaller than the grid.
         """
         width, height = size[0] // self.cols, size[1] // self.rows
         if not width or not height:
@@ -70,14 +70,14 @@ class Grid(NamedTuple):
         return [(left, top, right, bottom) for top, bottom in pairwise(ys) for left, right in pairwise(xs)]
 
     def split(self, image: Image.Image) -> list[Image.Image]:
-        """The cells of ``image`` as RGB, black ones too. Raises ValueError: it is smaller than the grid."""
+        """Returns the cells of ``image`` as RGB, also black ones. Raises ValueError if it is too small."""
         rgb = _rgb(image)
         return [rgb.crop(box) for box in self.boxes(image.size)]
 
     def combine(self, images: Sequence[Image.Image | None]) -> Image.Image:
-        """The grid of ``images`` as RGB; None becomes a black cell. All None: of 1024×1024 px, as the official helper.
+        """Returns the grid of ``images`` as RGB; None becomes a black cell, of 1024×1024 px if all are None.
 
-        Raises ValueError: there are more or fewer than the grid has cells, or one is of another size than the first.
+        Raises ValueError if the number of images is wrong, or if an image has another size than the first.
         """
         from PIL import Image
 
@@ -97,12 +97,12 @@ class Grid(NamedTuple):
 
 
 def is_black(image: Image.Image) -> bool:
-    """Whether every pixel is exactly (0, 0, 0) once ``image`` is RGB: the official padding of a grid."""
+    """Returns whether every RGB pixel is exactly (0, 0, 0): the official padding of a grid."""
     return _rgb(image).getbbox() is None  # a C pass without a copy
 
 
 def _rgb(image: Image.Image) -> Image.Image:
-    # the driver reads this module before Pillow is there
+    # the driver imports this module without Pillow
     from imageevalkit.images import as_rgb
 
     return as_rgb(image)

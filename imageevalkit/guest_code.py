@@ -1,7 +1,7 @@
-"""Calling code of others (a model's class, a benchmark's dataset or rules): what it raises is a failure of its own.
+"""Calls foreign code (a model's class, a benchmark's dataset or rules): all its errors become exceptions.
 
-``sys.exit()`` in a class, or a KeyboardInterrupt of its own making, would else end the process, and with it the cells
-of everybody else. A user's Ctrl-C still does.
+Otherwise ``sys.exit()`` or a KeyboardInterrupt raised by such code would end the process, and with it all
+other cells. The user's Ctrl-C still ends the process.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ _interrupted = threading.Event()
 
 
 class CodeExit(Exception):
-    """Code of others raised what is no ordinary error; the text says what."""
+    """Foreign code raised an exception that would have ended the process; the text names it."""
 
 
 @contextmanager
 def guest_code(cancellable: bool = False) -> Iterator[None]:
-    """A block that calls such code: every error that leaves it is an ``Exception``.
+    """Run foreign code in a block: every error that leaves the block is an ``Exception``.
 
-    ``cancellable``: a CancelledError is one of ours, as in a coroutine whose task may be cancelled. Raises CodeExit: in
-    place of whatever would end more than the block.
+    ``cancellable``: a CancelledError passes through, for a coroutine whose task may be cancelled. Raises
+    CodeExit in place of any error that would end more than the block.
     """
     try:
         yield
@@ -35,7 +35,7 @@ def guest_code(cancellable: bool = False) -> Iterator[None]:
 
 
 def as_failure(error: BaseException, cancellable: bool = False) -> BaseException:
-    """What leaves a block of :func:`guest_code` that raised ``error``: itself, or a CodeExit that it caused."""
+    """Returns the error that leaves a :func:`guest_code` block after ``error``: itself, or a CodeExit."""
     if isinstance(error, (StopIteration, StopAsyncIteration)):  # a future cannot hold it
         failure = CodeExit(f"its code raised {type(error).__name__}")
     elif isinstance(error, Exception) or _is_ctrl_c(error) or (cancellable and _is_cancellation(error)):
@@ -51,7 +51,7 @@ def _is_ctrl_c(error: BaseException) -> bool:
 
 
 def _is_cancellation(error: BaseException) -> bool:
-    import asyncio  # half of the start of a command that has no use for it
+    import asyncio  # importing asyncio takes half of the start of a command that does not need it
 
     return isinstance(error, asyncio.CancelledError)
 
@@ -64,7 +64,7 @@ def _words(error: BaseException) -> str:
 
 
 def notice_ctrl_c() -> None:
-    """From now on a Ctrl-C is told from a KeyboardInterrupt that somebody's code raises; in the main thread."""
+    """From now on, distinguish Ctrl-C from a KeyboardInterrupt raised by code. Call it in the main thread."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
 

@@ -1,4 +1,4 @@
-"""Hashes of files, as results, the hub and git name them, and of the environment. Needs the standard library only."""
+"""Hashes of files, as used by results, the hub and git, and of the environment. Standard library only."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _CHUNK = 1 << 20
 
 
 def sha256_file(path: Path) -> str:
-    """Hex SHA-256 of a file's bytes."""
+    """Returns the hex SHA-256 of a file's bytes."""
     return _digest_of(path, hashlib.sha256())
 
 
 def git_blob_of(path: Path) -> str:
-    """git's name for the content of a file: 40 hex digits."""
+    """Returns git's hash of a file's content: 40 hex digits."""
     return _digest_of(path, hashlib.sha1(b"blob %d\0" % path.stat().st_size))
 
 
@@ -29,31 +29,31 @@ def _digest_of(path: Path, digest: hashlib._Hash) -> str:
     return digest.hexdigest()
 
 
-# Both stand among the first lines of a METADATA file. Parsing it as a whole, description included, as
-# importlib.metadata does for every attribute, takes ten times as long.
+# Both are in the first lines of a METADATA file. importlib.metadata parses the whole file, description
+# included, for every attribute, which takes ten times as long.
 _NAME = re.compile(r"^Name:[ \t]*(\S+)", re.MULTILINE | re.IGNORECASE)
 _VERSION = re.compile(r"^Version:[ \t]*(\S+)", re.MULTILINE | re.IGNORECASE)
 
 
 @functools.cache
 def environment_hash() -> str:
-    """The :func:`hash_of` the distributions installed for this process and of its Python."""
+    """Returns :func:`hash_of` the distributions and the Python of this process."""
     return hash_of(installed(), platform.python_version())
 
 
 def hash_of(versions: Iterable[str], python: str) -> str:
-    """64 hex digits: the SHA-256 of ``python==3.12.1`` and of the sorted ``name==version``, a line each, once each."""
+    """Returns the SHA-256 (hex) of the lines ``python==3.12.1`` and sorted, unique ``name==version``."""
     lines = [f"python=={python}", *sorted(set(versions))]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def installed() -> list[str]:
-    """``name==version`` of every installed distribution that has both, names normalised as PEP 503 says."""
-    from importlib.metadata import distributions  # a third of a light command's start
+    """Returns ``name==version`` of every installed distribution, names normalised according to PEP 503."""
+    from importlib.metadata import distributions  # importing it takes a third of the start of a small command
 
     found = []
     for distribution in distributions():
-        # a wheel's, an egg's, an egg-info that is a file
+        # of a wheel, an egg, an egg-info that is a file
         text = next(filter(None, map(distribution.read_text, ("METADATA", "PKG-INFO", ""))), "")
         name, version = _NAME.search(text), _VERSION.search(text)
         if name and version:

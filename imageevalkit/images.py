@@ -1,4 +1,4 @@
-"""What a file says about itself as an image: does it decode, how big is it, is it one flat colour."""
+"""Opens, checks, encodes and reduces image files: do they decode, how large are they, are they one colour."""
 
 from __future__ import annotations
 
@@ -23,43 +23,42 @@ from imageevalkit.hashes import sha256_file as sha256_file
 
 _zlib: Any
 try:
-    from isal import isal_zlib as _zlib  # in 40 % of the time that zlib takes
-except ImportError:  # the driver's environment has it, those of models and benchmarks need not
+    from isal import isal_zlib as _zlib  # takes 40 % of the time of zlib
+except ImportError:  # optional in the environments of models and benchmarks
     _zlib = zlib
 
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 IMAGE_FORMATS = "PNG, JPEG, WebP, BMP, GIF and TIFF"
-"""The formats of these suffixes, as a user reads them."""
+"""The formats of these suffixes, as shown to users."""
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
-"""Pillow's names of the formats that the files of a cell may have, whatever their suffix says."""
+"""Pillow's names of the formats that files of a cell may have, whatever their suffix."""
 REPLY_FORMATS = FORMATS[:3]
-"""Those that a server may answer with."""
-# An official evaluator would read a lossy format, so the format follows the path a dataset declares.
+"""The formats that a server may reply with."""
+# The format follows the suffix in the dataset's path: an official evaluator would even read a lossy format.
 _FORMAT_OF_SUFFIX = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP", ".bmp": "BMP"}
-# Where Pillow finds a rotation in the header of an image.
+# The keys of Pillow's image info that may hold a rotation.
 _MAY_TURN = frozenset({"exif", "Raw profile type exif", "XML:com.adobe.xmp", "xmp"})
-# What Pillow shows a plugin of a file, for it to say whether that is of its format.
+# Bytes that Pillow passes to each plugin to recognise its format.
 _MAGIC = 16
 
-# Pillow warns above it: a quarter of a GiB as RGB. No model makes that, and a few hundred kB can stand for all of it.
+# Pillow warns above this size, a quarter of a GiB as RGB. No model generates larger images, and a file of a
+# few hundred kB can claim to be larger.
 MOST_PIXELS = 1024**3 // 4 // 3
 _LARGE = 4096**2
 THUMBNAIL_SIDE = 192  # longest side in pixels: sharp at 96 px on a high-density screen, about 4 KB as WebP
 _THUMBNAIL_QUALITY = 62
 # WebP encoder effort 0-6: 1 takes a third of the time of the default 4 for about 10 % more bytes.
 _EFFORT = 1
-_ROOM = (
-    1.3  # how much larger than wanted a picture is, at least, before the last, careful step of its reduction
-)
+_ROOM = 1.3  # the least factor left for the last, careful step of a reduction
 _LARGE_ONE = threading.RLock()
-# a name in the way of a folder, a loop of links, a socket
+# a file in place of a folder, a loop of links, a socket
 _NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO}
 _READ_AT_ONCE = 1 << 20
-# Pillow returns the memory of each picture to the system, whose fresh pages then cost a third of the time of decoding:
-# at most 8 blocks of 16 MB stay.
+# Keep at most 8 blocks of 16 MB. By default Pillow returns the memory of each image to the system, and fresh
+# pages then cost a third of the time of decoding.
 Image.core.set_blocks_max(8)
-# Pillow refuses a PNG whose colour profile, or one of whose texts, inflates to more than 1 MiB. Workflows of ComfyUI
-# and profiles of printers are longer. Pillow's bound for all texts of an image stays.
+# By default Pillow refuses a PNG whose colour profile, or one of whose texts, inflates to more than 1 MiB.
+# ComfyUI workflows and printer profiles are longer. Pillow's limit for all texts of an image stays.
 PngImagePlugin.MAX_TEXT_CHUNK = 16 << 20
 
 T = TypeVar("T")
@@ -67,29 +66,29 @@ R = TypeVar("R")
 
 
 class CorruptImage(Exception):
-    """The bytes are not a whole image."""
+    """The bytes are not a complete, valid image."""
 
 
 class TooLarge(CorruptImage):
-    """The image has more pixels, or longer texts, than are read."""
+    """The image has more pixels, or longer texts, than the limits allow."""
 
 
 @contextlib.contextmanager
 def in_turn(image: Image.Image) -> Iterator[None]:
-    """For the time that the pixels of ``image`` are in memory: of those beyond 4096² one at a time is."""
+    """Holds a lock while the pixels of ``image`` are in memory: only one image above 4096² at a time."""
     width, height = image.size
     with _LARGE_ONE if width * height > _LARGE else contextlib.nullcontext():
         yield
 
 
 def bytes_of_file(path: Path) -> bytes | None:
-    """The bytes of the regular file ``path``; None: there is none. Raises OSError: it cannot be read.
+    """Returns the bytes of the regular file ``path``; None if there is none. Raises OSError.
 
-    ``is_file`` and ``read_bytes`` make ten calls of the system, this makes four: of many small images they are the time
-    that it takes.
+    This makes four system calls; ``is_file`` and ``read_bytes`` make ten, which dominate for many small
+    images.
     """
     try:
-        # of a pipe nobody may write to
+        # O_NONBLOCK: opening a pipe without a writer would wait for ever
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         if error.errno in _NO_FILE:
@@ -108,10 +107,10 @@ def bytes_of_file(path: Path) -> bytes | None:
 
 
 def count_missing(paths: Iterable[Path]) -> int:
-    """How many of ``paths`` are no files; their folders tell it of nearly all in one go."""
+    """Returns how many of ``paths`` are not files. Lists each folder once instead of checking every file."""
     names_in = functools.cache(_files_in)
     listed = ((path, *os.path.split(path)) for path in paths)
-    # a file system may spell a name in its own way
+    # the filesystem may spell the name differently: check the file itself
     return sum(name not in names_in(folder) and not path.is_file() for path, folder, name in listed)
 
 
@@ -124,11 +123,12 @@ def _files_in(folder: str) -> set[str]:
 
 
 def opened(source: bytes | Path, formats: Sequence[str] = FORMATS) -> Image.Image:
-    """The image in ``source``, read no further than its header for now. Nothing else in this tree opens one.
+    """Returns the image in ``source``, of which only the header is read. All code opens images with it.
 
-    Pillow knows fifty formats, and for one of them, EPS, it runs Ghostscript on whatever program the file holds. What
-    :func:`prove` has not passed may make it raise any of a dozen types when it is read on. Raises CorruptImage: it is
-    no image of one of ``formats``, or has too many pixels (TooLarge); OSError: the file ``source`` cannot be read.
+    Pillow has fifty formats, and runs the program in an EPS file with Ghostscript: so only ``formats`` are
+    allowed. Reading the pixels later may raise any of a dozen exception types unless :func:`facts` has
+    accepted the image. Raises CorruptImage if it is no image of ``formats`` or has too many pixels
+    (TooLarge), OSError if the file ``source`` cannot be read.
     """
     return _opened(io.BytesIO(source) if isinstance(source, bytes) else source, source, formats)
 
@@ -137,7 +137,7 @@ def _opened(file: Any, source: bytes | Path, formats: Sequence[str]) -> ImageFil
     with _corrupt_unless_system_error():
         try:
             image = Image.open(file, formats=[*formats])
-        except UnidentifiedImageError as error:  # its own words hold a memory address
+        except UnidentifiedImageError as error:  # Pillow's text holds a memory address
             raise CorruptImage(_what_else(source, formats)) from error
         width, height = image.size
         if width * height > MOST_PIXELS:
@@ -146,7 +146,7 @@ def _opened(file: Any, source: bytes | Path, formats: Sequence[str]) -> ImageFil
 
 
 class _ReopenedFile(io.RawIOBase):
-    """The file ``path``, which is open only while some of it is read."""
+    """A file object on ``path`` that opens the file only for each read."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -173,18 +173,18 @@ class _ReopenedFile(io.RawIOBase):
 
 
 def opened_anew(path: Path) -> Image.Image:
-    """:func:`opened`, for a dataset of many thousand images: the file of each is open only while it is read."""
+    """Returns :func:`opened` with a file opened only for each read: for datasets of many thousand images."""
     image = _opened(_ReopenedFile(path), path, FORMATS)
     image.filename = str(path)
     return image
 
 
 def _what_else(source: bytes | Path, formats: Sequence[str]) -> str:
-    """What is in ``source``, which is none of ``formats``; its first bytes tell, and no more of it is read."""
+    """Returns what ``source`` is instead of one of ``formats``, according to its first bytes."""
     with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
         start = file.read(_MAGIC)
     Image.init()
-    for name, (_, accepts) in list(Image.OPEN.items()):  # a list: another thread may be at the same
+    for name, (_, accepts) in list(Image.OPEN.items()):  # a copy: another thread may change Image.OPEN
         if len(start) == _MAGIC and name not in formats and accepts and accepts(start) is True:
             return f"its format is {name}: only {', '.join(formats)} are opened"
     return "no image of a known format"
@@ -192,7 +192,7 @@ def _what_else(source: bytes | Path, formats: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def _corrupt_unless_system_error() -> Iterator[None]:
-    """CorruptImage for the dozen types that Pillow raises, but for an error of the system, such as no descriptor."""
+    """Converts the dozen types that Pillow raises to CorruptImage, but no system error (no descriptor)."""
     try:
         yield
     except Exception as error:
@@ -206,15 +206,15 @@ def _corrupt_unless_system_error() -> Iterator[None]:
 
 
 def decode(data: bytes, formats: Sequence[str] = FORMATS) -> Image.Image:
-    """The picture of the whole image in ``data``. Raises CorruptImage."""
+    """Returns the decoded image in ``data``. Raises CorruptImage if the data is not complete and valid."""
     image = opened(data, formats)
     with in_turn(image), _corrupt_unless_system_error():
         if image.format == "PNG":
-            image.verify()  # load() sees neither wrong checksums nor missing rows; nothing can be loaded after it
+            image.verify()  # load() misses wrong checksums, and cannot follow verify()
             rows = rows_of(data)
             if rows is None:
                 raise CorruptImage("the rows of the PNG are truncated or broken")
-            # of a large one there is no room for another copy
+            # a large image would need too much memory for another copy
             image = opened(data if len(rows) > 3 * _LARGE else with_rows(data, rows), formats)
             del rows
         image.load()
@@ -222,39 +222,41 @@ def decode(data: bytes, formats: Sequence[str] = FORMATS) -> Image.Image:
 
 
 def reduced(source: bytes | Image.Image, side: int, quality: int, formats: Sequence[str] = FORMATS) -> bytes:
-    """A small WebP of a whole image, with its transparency: no side is longer than ``side`` pixels.
+    """Returns a WebP of the whole image, transparency kept, with no side longer than ``side`` pixels.
 
-    ``quality`` is Pillow's own 1-95 scale. Raises CorruptImage.
+    ``quality`` is Pillow's scale 1-95. Raises CorruptImage.
     """
     image = _decode_small(source, side, formats) if isinstance(source, bytes) else source
     return _webp(_small(image, side), quality)
 
 
 def thumbnail_of(data: bytes, formats: Sequence[str] = FORMATS) -> bytes:
-    """The :attr:`EncodedImage.thumbnail` of an image of which nothing else is asked, as viewers show the image: turned
-    by its Exif data, 16 bits scaled (Pillow would clip them). Raises CorruptImage."""
+    """Returns the :attr:`EncodedImage.thumbnail` of a file, as viewers show the image. Raises CorruptImage.
+
+    The image is rotated by its Exif data, and 16-bit values are scaled, which Pillow would clip.
+    """
     image = _decode_small(data, THUMBNAIL_SIDE, formats)
     if image.mode.startswith("I"):
         image = image.convert("I").point(lambda value: value / 257 + 0.5).convert("L")
-        image.info.pop("transparency", None)  # is of 16 bits too
+        image.info.pop("transparency", None)  # also has 16 bits
     small = _small(image, THUMBNAIL_SIDE)
-    with contextlib.suppress(Exception):  # as in is_plain
+    with contextlib.suppress(Exception):  # Pillow raises a dozen types for damaged Exif data
         small = ImageOps.exif_transpose(small)
     return _webp(small, _THUMBNAIL_QUALITY)
 
 
 def _looks_other(picture: Image.Image) -> bool:
-    """Whether the :func:`thumbnail_of` its file may be another than that of its RGB pixels."""
+    """Returns whether :func:`thumbnail_of` the file may differ from a thumbnail of its RGB pixels."""
     return picture.mode.startswith("I") or bool(_MAY_TURN & picture.info.keys())
 
 
 def _decode_small(data: bytes, side: int, formats: Sequence[str]) -> Image.Image:
-    """Decode completely; a JPEG at the nearest reduced size that its format allows (8 times faster)."""
+    """Decodes completely; a JPEG at the nearest reduced size that its format allows (8 times faster)."""
     image = opened(data, formats)
     if image.format != "JPEG":
         return decode(data, formats)
     with _corrupt_unless_system_error():
-        image.draft("RGB", (side, side))  # not below this size
+        image.draft("RGB", (side, side))  # never smaller than this
         image.load()
     return image
 
@@ -275,8 +277,8 @@ def _webp(image: Image.Image, quality: int) -> bytes:
 
 
 def is_flat(image: Image.Image) -> bool:
-    """Whether ``image`` is one single colour, or nothing of it can be seen."""
-    # getextrema is a C pass without a copy, except for palettes, whose indices say nothing about colour
+    """Returns whether ``image`` has a single colour, or is fully transparent."""
+    # getextrema needs no copy, but for palettes it returns indices, which say nothing about colours
     probe = image.convert("RGBA") if image.mode == "P" else image
     extrema = probe.getextrema()
     pairs = extrema if isinstance(extrema[0], tuple) else (extrema,)
@@ -285,25 +287,26 @@ def is_flat(image: Image.Image) -> bool:
 
 
 def is_plain(source: bytes | Path) -> bool:
-    """Whether every program sees the same RGB pixels in an image file, of which little more than the header is read.
+    """Returns whether all programs see the same RGB pixels in an image file. Reads little but its header.
 
-    That is: RGB or grey, opaque, one frame, not to be turned (by damaged Exif it is not). Raises as :func:`opened`.
+    Such an image is RGB or grey, opaque, has one frame and no rotation (damaged Exif data counts as none).
+    Raises as :func:`opened` does.
     """
     with opened(source) as image:
         if image.mode not in ("RGB", "L") or "transparency" in image.info:
             return False
-        # asked for a rotation that its header does not have, Pillow decodes a PNG for what may follow the pixels
+        # getexif() would decode a PNG without a rotation in its header, to search for one behind the pixels
         upright = image.format == "PNG" and not _MAY_TURN & image.info.keys() and ends_with_pixels(source)
         try:
             return getattr(image, "n_frames", 1) == 1 and (
                 upright or image.getexif().get(ExifTags.Base.Orientation, 1) == 1
             )
-        except Exception:  # as in decode: Pillow raises a dozen types
+        except Exception:  # Pillow raises a dozen types for damaged Exif data
             return True
 
 
 def on_white(image: Image.Image) -> Image.Image:
-    """``image`` as RGB, its transparent parts on white."""
+    """Returns ``image`` as RGB, transparent parts on white."""
     if image.has_transparency_data:
         rgba = image.convert("RGBA")
         image = Image.new("RGBA", rgba.size, "white")
@@ -312,9 +315,10 @@ def on_white(image: Image.Image) -> Image.Image:
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
-    """``image`` as RGB, transparency dropped.
+    """Returns ``image`` as RGB without transparency.
 
-    Pillow keeps the colour that meant transparency: PNGs would be saved with it, and transformers 5 lays it on white.
+    Pillow keeps the transparent colour of an RGB image: PNGs would be saved with it, and transformers 5 would
+    replace it by white.
     """
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
@@ -324,10 +328,11 @@ def as_rgb(image: Image.Image) -> Image.Image:
 
 
 def encode(image: Image.Image, path: Path) -> bytes:
-    """Encode ``image`` in the format that the suffix of ``path`` names, with Pillow's defaults.
+    """Returns ``image`` encoded in the format of the suffix of ``path``, with Pillow's defaults.
 
-    Alpha is dropped and not composited, as the official evaluation kit does (``convert("RGB")`` before ``save``).
-    Pillow's default JPEG quality (75) is part of score parity. Raises ValueError: the suffix names no known format.
+    Alpha is dropped and not composited, as in the official evaluation kit (``convert("RGB")`` before
+    ``save``). Pillow's default JPEG quality (75) is part of score parity. Raises ValueError if the suffix
+    names no known format.
     """
     buffer = io.BytesIO()
     as_rgb(image).save(buffer, format_of(path))
@@ -335,9 +340,10 @@ def encode(image: Image.Image, path: Path) -> bytes:
 
 
 class EncodedImage(NamedTuple):
-    """A whole image as it goes to disk: ``size`` is (width, height), ``flat``: it is one single colour.
+    """A whole image as saved on disk. ``size`` is (width, height); ``flat``: it has a single colour.
 
-    ``thumbnail`` (WebP, empty where none can be made) is of the pixels that proved it whole: nothing is decoded again.
+    ``thumbnail`` (WebP, empty if impossible) is made from the pixels decoded for the check, without decoding
+    again.
     """
 
     data: bytes
@@ -347,7 +353,7 @@ class EncodedImage(NamedTuple):
 
 
 def facts(data: bytes, formats: Sequence[str] = FORMATS) -> EncodedImage:
-    """The whole image in ``data``, kept as it is. Raises CorruptImage."""
+    """Returns the unchanged image ``data`` with its properties. Raises CorruptImage if it is not whole."""
     with in_turn(opened(data, formats)):
         picture = decode(data, formats)
         made = stored_as(data, picture)
@@ -357,22 +363,23 @@ def facts(data: bytes, formats: Sequence[str] = FORMATS) -> EncodedImage:
 
 
 def stored_as(data: bytes, picture: Image.Image) -> EncodedImage:
-    """``picture``, which is stored as ``data``."""
+    """Returns the properties of ``picture``, which is stored as ``data``."""
     try:
         small = _small(picture, THUMBNAIL_SIDE)
-    except CorruptImage:  # pixels such as those of LAB, which Pillow does not convert
+    except CorruptImage:  # pixels such as LAB, which Pillow does not convert
         return EncodedImage(data, picture.size, is_flat(picture), b"")
-    # one colour is one colour at any size: of nearly all others the small one tells
+    # only if the small image has a single colour, the large one is checked
     return EncodedImage(
         data, picture.size, is_flat(small) and is_flat(picture), _webp(small, _THUMBNAIL_QUALITY)
     )
 
 
 def encoded(image: Image.Image | EncodedImage, path: Path) -> EncodedImage:
-    """What to store of ``image`` at ``path``.
+    """Returns ``image`` as it is stored at ``path``.
 
-    A server's PNG stays as it came. Where a benchmark asks for JPEG everything is encoded here, a server's JPEG too:
-    its quality is part of score parity. Raises CorruptImage, and Pillow's own errors for what it cannot encode.
+    A server's PNG stays unchanged. If a benchmark asks for JPEG, every image is encoded here, even a server's
+    JPEG: the quality is part of score parity. Raises CorruptImage, and Pillow's errors for an image that
+    cannot be encoded.
     """
     if isinstance(image, EncodedImage):
         header = opened(image.data)
@@ -381,14 +388,14 @@ def encoded(image: Image.Image | EncodedImage, path: Path) -> EncodedImage:
         with in_turn(header):
             picture = decode(image.data)
             if _looks_other(picture):
-                return stored_as(encode(picture, path), picture)  # which does not any more
+                return stored_as(encode(picture, path), picture)  # has no rotation any more
             return image._replace(data=encode(picture, path))
     with in_turn(image):
         return stored_as(encode(image, path), image)
 
 
 def format_of(path: PurePath) -> str:
-    """Pillow's name of the format that the suffix of ``path`` names. Raises ValueError for an unknown suffix."""
+    """Returns Pillow's format name for the suffix of ``path``. Raises ValueError if the suffix is unknown."""
     if format := _FORMAT_OF_SUFFIX.get(path.suffix.lower()):
         return format
     raise ValueError(
@@ -397,9 +404,9 @@ def format_of(path: PurePath) -> str:
 
 
 def map_threads(function: Callable[[T], R], values: Iterable[T], threads: int, ahead: int = 0) -> Iterator[R]:
-    """``map`` on a thread pool, in order.
+    """Yields the results of ``map`` on a thread pool, in order.
 
-    At most ``ahead`` results wait to be taken, for they may be large; 0: twice ``threads``.
+    At most ``ahead`` results wait for the caller, because they may be large; 0: twice ``threads``.
     """
     waiting: deque[Future[R]] = deque()
     with ThreadPoolExecutor(threads) as pool:
@@ -417,29 +424,29 @@ def map_threads(function: Callable[[T], R], values: Iterable[T], threads: int, a
 
 # ---- PNG
 #
-# Proving one whole takes a third of the time that decoding takes: its rows are inflated, but not reconstructed. And
-# decoding takes half as long when it starts from these rows. A PNG can only be damaged in its chunks (each has a
-# checksum), in its compressed stream, in the number of its rows, or in a row's filter type: nothing that reconstruction
-# does can fail (PNG specification, 3rd edition, §7, §9, §10).
+# Checking a PNG takes a third of the time of decoding it: its rows are inflated, but not reconstructed.
+# Decoding takes half as long if it starts from these rows. Damage is possible only in the chunks (each has a
+# checksum), in the compressed stream, in the number of rows, or in a row's filter type: reconstruction itself
+# cannot fail (PNG specification, 3rd edition, §7, §9, §10).
 
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type, §11.2.1
 _LAST_FILTER = 4  # §9.2
-# First column and row, and the steps to the next ones, of each pass of an interlaced PNG, §8.1.
+# For each pass of an interlaced PNG: first column, first row, column step, row step, §8.1.
 _PASSES = (
     *((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4)),
     *((0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)),
 )
 _END = b"\0\0\0\0IEND\xaeB`\x82"
 _ZLIB_HEADER = b"\x78\x01"  # RFC 1950
-_MOST_STORED = 0xFFFF  # bytes in a block that is not compressed, RFC 1951 §3.2.4
+_MOST_STORED = 0xFFFF  # bytes in an uncompressed block, RFC 1951 §3.2.4
 _HEADER_END = 33  # signature, and IHDR with length, name and checksum
 
 
 def rows_of(data: bytes) -> bytes | None:
-    """The inflated rows of a PNG; None unless they are all there and well-formed, and its end is.
+    """Returns the inflated rows of a PNG; None unless the rows and the end are complete and valid.
 
-    Stricter than Pillow, which takes a PNG with rows missing and one that ends in the middle of its last chunk.
-    ``data``: a PNG whose header and checksums are right.
+    This is stricter than Pillow, which accepts missing rows and a truncated last chunk. The header and
+    checksums of ``data`` must be valid.
     """
     width, height, depth, colour, _, _, interlaced = struct.unpack_from(">IIBBBBB", data, 16)
     places = _PASSES if interlaced else [(0, 0, 1, 1)]
@@ -451,7 +458,7 @@ def rows_of(data: bytes) -> bytes | None:
     ]
     expected = sum(stride * rows for stride, rows in passes)
     try:
-        # bounded by what the header promises: a few bytes may inflate to gigabytes
+        # limited to the size in the header: a few bytes may inflate to gigabytes
         compressed = b"".join(data[at + 8 : at + 8 + length] for at, length in _image_data(data))
         pixels: bytes = _zlib.decompressobj().decompress(compressed, expected)
     except _zlib.error:
@@ -468,7 +475,7 @@ def rows_of(data: bytes) -> bytes | None:
 
 
 def with_rows(data: bytes, rows: bytes) -> bytes:
-    """The PNG ``data`` with its ``rows`` (:func:`rows_of`) not compressed: decoding it inflates nothing again."""
+    """Returns the PNG ``data`` with uncompressed ``rows`` (:func:`rows_of`): decoding inflates nothing."""
     places = _image_data(data)
     (start, _), (last, length) = places[0], places[-1]
     stored: list[Any] = [b"IDAT", _ZLIB_HEADER]
@@ -478,20 +485,20 @@ def with_rows(data: bytes, rows: bytes) -> bytes:
         is_last, size = at + len(block) == len(rows), len(block)
         stored += [struct.pack("<BHH", is_last, size, size ^ 0xFFFF), block]
     size = sum(map(len, stored)) - 4 + len(check)
-    # checksums of chunks are not looked at where it is decoded
+    # the decoder does not check the checksums of chunks
     head = (data[:start], struct.pack(">I", size))
     return b"".join((*head, *stored, check, bytes(4), data[last + 12 + length :]))
 
 
 def ends_with_pixels(source: bytes | Path) -> bool:
-    """Whether nothing but the end follows the image data of a PNG: no text, and no Exif data."""
+    """Returns whether no chunk (text, Exif) lies between a PNG's image data and its end."""
     with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
         names = [name for _, name, _ in _chunks(file)]
     return names[-2:] == [b"IDAT", b"IEND"]
 
 
 def _image_data(data: bytes) -> list[tuple[int, int]]:
-    """Where the chunks of image data begin, which are consecutive, and their lengths."""
+    """Returns the positions and lengths of the (consecutive) image data chunks."""
     places = list[tuple[int, int]]()
     for at, name, length in _chunks(io.BytesIO(data)):
         if name == b"IDAT":
@@ -502,7 +509,7 @@ def _image_data(data: bytes) -> list[tuple[int, int]]:
 
 
 def _chunks(file: BinaryIO) -> Iterator[tuple[int, bytes, int]]:
-    """Where each chunk behind the header begins, its name and its length; nothing else is read."""
+    """Yields position, name and length of each chunk after the header. Reads nothing else."""
     at = file.seek(_HEADER_END)
     while len(head := file.read(8)) == 8:
         length, name = struct.unpack(">I4s", head)

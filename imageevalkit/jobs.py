@@ -1,4 +1,4 @@
-"""The plan: every job of a run with its order, as JSON that any launcher can run and any job can read itself from."""
+"""The plan of a run: all jobs with their orders as JSON, executed by a launcher and read by each job."""
 
 from __future__ import annotations
 
@@ -21,28 +21,30 @@ from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.secrets import one_line, redact
 
 ATTEMPT_ENV, CORES_ENV = "IMAGEEVALKIT_ATTEMPT", "IMAGEEVALKIT_CORES"
-"""What only a launcher knows of a start: how often it has started the job, this time included, and the cores that the
-job has; one that starts none again, or bounds none, need not say so."""
+"""Set by the launcher for a job: the number of its starts so far, this one included, and its cores.
+
+A launcher that never restarts a job, or does not limit its cores, may leave them out.
+"""
 PLAN_ENV, JOB_ENV = "IMAGEEVALKIT_PLAN", "IMAGEEVALKIT_JOB"
-"""Name the plan and the job to what a user's own script starts, which cannot pass on words that it does not know."""
+"""The plan and the job, for jobs started by a user's own script, which cannot pass on unknown options."""
 
 BenchmarkSettings = dict[str, dict[str, Any]]
-"""The settings that the user gave, by benchmark, as planning checked them."""
+"""The user's settings by benchmark, as checked by the planner."""
 ModelSettings = dict[str, dict[str, Any]]
-"""The resolved settings of one model by task, of those that it does."""
+"""The resolved settings of one model, by task."""
 
 
 @dataclass(frozen=True)
 class RewriteOrder:
-    """Have the prompts of all cells rewritten by ``rewriter`` with its settings ``kwargs``.
+    """Rewrite the prompts of all cells with the rewriter ``rewriter`` and its settings ``kwargs``.
 
-    The bounds of its requests are those of :class:`JudgeOptions`.
+    The limits of its requests are those of :class:`JudgeOptions`.
     """
 
     rewriter: str
     kwargs: dict[str, Any]
     limit: int | None = None
-    """Only so many of the first items of each cell."""
+    """The number of items of each cell, from the first; None: all."""
     overwrite: bool = False
     retry_refused: bool = False
     workers: int = 4
@@ -54,12 +56,12 @@ class RewriteOrder:
 
 @dataclass(frozen=True)
 class GenerateOrder:
-    """Make the images of all cells, of models behind an API (``api``) or of one local model.
+    """Generate the images of all cells, of API models (``api``) or of one local model.
 
-    ``settings`` are by model, as results call it. ``replica_gpus`` is what a copy of a local model takes, ``replicas``
-    how many there are at most (None: as many as there are GPUs for), ``item_timeout`` how many seconds it may take for
-    an image. ``max_cost`` is in USD. ``batch``: requests go as batches of the provider's. ``asked`` is how many items
-    of a benchmark are made, in the order in which they are drawn; all of one that it does not name.
+    ``settings`` are by model name. A replica of a local model takes ``replica_gpus`` GPUs; there are at most
+    ``replicas`` (None: as many as the GPUs allow), and each may take ``item_timeout`` seconds for an image.
+    ``max_cost`` is in USD. ``batch``: requests are sent as batches of the provider. ``asked`` is the number
+    of items to generate of a benchmark, in random order; all items of other benchmarks.
     """
 
     api: bool
@@ -81,9 +83,9 @@ class GenerateOrder:
 
 @dataclass(frozen=True)
 class AdoptOrder:
-    """Take the images of all cells from ``sources``, a folder or file by benchmark.
+    """Import the images of all cells from ``sources``, a folder or file for each benchmark.
 
-    ``among`` is the folder of several models' images (empty: there is one model).
+    ``among`` is a folder with the images of several models (empty: there is one model).
     """
 
     sources: dict[str, str]
@@ -97,14 +99,14 @@ class AdoptOrder:
 class EvaluateOrder:
     """Score the one cell of the job.
 
-    ``judge`` is the full name of the judge or the name of the reader to ask (empty: neither is). ``environment`` is
-    what config.sh calls the one it runs in. ``official``: missing items count as the official evaluator has them.
-    ``ask`` False: only what is on record counts. ``retry_unparsed``: answers without a value are asked anew.
-    ``judge_repeats``: so many questions are asked of the judge again, and its probes once in the ``run`` of that name
-    (empty: there is no plan); 0: neither. ``asks_again`` False: another job of the run does, when all that counts is
-    paid for. ``keeper`` is the socket of a process that has the judge in memory, and does
-    this in the place of its own (:mod:`imageevalkit.evaluation.keeper`; empty: none does). ``asked`` is how many items
-    are judged, in the order in which they are drawn (None: all), in a run ``until`` two models are told apart.
+    ``judge`` is the full name of the judge or text reader (empty: none). ``environment`` is the name in
+    config.sh of the job's environment. ``official``: missing items are treated as the official evaluator
+    does. ``ask`` False: use only recorded answers. ``retry_unparsed``: ask again if an answer has no value.
+    ``judge_repeats``: the number of questions to repeat; the judge's probes are asked once per ``run``
+    (empty: there is no plan); 0: neither. ``asks_again`` False: another job asks the repeats, after all other
+    questions are paid for. ``keeper`` is the socket of a process with the judge in memory, which does this
+    job instead (:mod:`imageevalkit.evaluation.keeper`; empty: none). ``asked`` is the number of items to
+    judge, in random order (None: all), in a run ``until`` two models can be told apart.
     """
 
     judge: str = ""
@@ -126,11 +128,11 @@ class EvaluateOrder:
 
 @dataclass(frozen=True)
 class ServeOrder:
-    """Serve a judge by ``command`` (the port comes last), and run the jobs of the plan that ask it, ``parts``, in turn;
-    without parts, serve it until this job is ended.
+    """Serve a judge with ``command`` (plus the port) and run the jobs ``parts``, which ask it, one by one.
 
-    ``judge`` is its full name, ``model`` the name under which it is served; ``secrets`` are the variables with the keys
-    that the server takes, ``gpus`` its GPUs; ``start_timeout`` is in seconds.
+    Without parts, serve the judge until this job is ended. ``judge`` is the full name, ``model`` the name on
+    the server. ``secrets`` are the variables with the server's keys, ``gpus`` its GPUs; ``start_timeout`` is
+    in seconds.
     """
 
     judge: str
@@ -147,9 +149,12 @@ class ServeOrder:
 
 @dataclass(frozen=True)
 class ReportOrder:
-    """Write the report; print ``cells``. ``relations`` are the metrics to relate by benchmark, with their settings;
-    ``report_mb``: report.html, one file with everything, is made where it takes no more megabytes. ``sort_by``: the
-    benchmarks or columns whose mean orders the models; empty: all that count."""
+    """Write the report and print ``cells``.
+
+    ``relations`` are the metrics to relate, by benchmark. ``report_mb``: write report.html, one file with
+    everything, if it is not larger (MB). ``sort_by``: the benchmarks or columns whose mean sorts the models;
+    empty: all that count.
+    """
 
     cells: list[str]
     relations: dict[str, list[str]] = field(default_factory=dict)
@@ -165,24 +170,26 @@ OrderT = TypeVar("OrderT", bound=Order)
 
 @dataclass(frozen=True)
 class Job:
-    """One process to run.
+    """One process of a run.
 
-    ``command`` is its argv; ``environ`` is what it adds to the launcher's environment. Of the secrets there it has
-    those in the variables called ``secrets``, no others. ``cells`` are the cells (``model/benchmark``) it serves, in
-    order. ``after`` names jobs. ``order`` says what it does with its cells (None: its command tells all).
-    A job starts when, for each of its cells, every job in ``after`` serving that cell has left that cell's
-    outcome (see :func:`outcome_path`) with a state in :data:`USABLE`; if such an outcome is FAILED or the job
-    ended without leaving one, it is skipped. A ``partial`` job starts without such cells, once the jobs that
-    failed them have ended, and itself leaves FAILED for them; it is skipped when no other cell is left.
-    One that ``follows`` may start as soon as its cells are opened (:func:`note_opened`), where there is room beside all
-    others: it works at what is there, waits for their outcomes itself, and ends with the status LATER where they are
-    not usable, or where it cannot go on before they are; then it counts as not started, and does not follow again.
-    ``always`` (the report, and what asks judges again) starts when all in ``after`` have ended, however they ended. A
-    ``light`` one waits for others' machines most of the time, and takes no core from those beside it. ``gpus`` are
-    those that a job must have; it can use up to ``gpus_at_most`` (never less than ``gpus``), a multiple of ``gpus``:
-    one replica more for each.
-    ``shard``: of the items of its cells it works at those of that one (:class:`imageevalkit.cell.shards.Shard`, in
-    words), beside jobs with the others, and its outcome of a cell is of these.
+    ``command`` is its argv, ``environ`` is added to the launcher's environment. Of the secrets there, the job
+    gets only the variables in ``secrets``. ``cells`` are its cells (``model/benchmark``) in order. ``order``
+    says what to do with them (None: ``command`` says it).
+
+    The job starts when all jobs in ``after`` have left an outcome in :data:`USABLE` (:func:`outcome_path`)
+    for each cell that they share with it. If such an outcome is FAILED, or missing after the job's end, this
+    job is skipped. A ``partial`` job starts without such cells once their jobs have ended, and leaves FAILED
+    for them; it is skipped if no cell is left. An ``always`` job (the report, repeated questions) starts when
+    all jobs in ``after`` have ended.
+
+    A job that ``follows`` may start once its cells are opened (:func:`note_opened`), if there are free
+    resources. It processes the available images and waits for the outcomes itself. It ends with LATER if they
+    are not usable, or if it needs them to go on. Then it counts as not started, and does not follow again.
+
+    A ``light`` job mostly waits for other machines and occupies no core. The job needs ``gpus`` GPUs and can
+    use up to ``gpus_at_most``, a multiple, with one more replica for each. ``shard``
+    (:class:`imageevalkit.cell.shards.Shard` as text): the job processes only this shard's items, and its
+    outcome is of these.
     """
 
     name: str
@@ -209,26 +216,26 @@ class Job:
 
     @property
     def stem(self) -> str:
-        """What its files are called."""
+        """The base name of the job's files."""
         return self.name.replace("/", "__").replace(":", "_").replace(" ", "_")
 
     @property
     def step(self) -> str:
-        """The stage of its cells that it leaves outcomes of, or its shard of that: ``generate.2of4``."""
+        """The stage for which the job leaves outcomes, with the shard if it has one: ``generate.2of4``."""
         return f"{self.stage}.{self.shard}" if self.shard else self.stage
 
     @property
     def owed(self) -> list[str]:
-        """The cells whose outcome it owes: one that runs ``always`` owes none."""
+        """The cells for which the job must leave an outcome: none if it runs ``always``."""
         return [] if self.always else self.cells
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """How a plan runs on Slurm: ``sbatch`` are the words for each job, by its name.
+    """How a plan runs on Slurm. ``sbatch`` are the arguments for each job, by name.
 
-    ``grace`` is how many seconds before its time limit a job is told to end; at most ``max_jobs`` of the run are in the
-    queue at once, with at most ``max_gpus``.
+    Slurm tells a job to end ``grace`` seconds before its time limit. At most ``max_jobs`` jobs of the run,
+    with at most ``max_gpus`` GPUs, are in the queue at once.
     """
 
     sbatch: dict[str, list[str]]
@@ -239,47 +246,47 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Plan:
-    """All jobs of one run; ``run_folder`` holds this plan, progress files, outcomes, and what requests share.
+    """All jobs of a run. ``run_folder`` holds the plan, progress, outcomes, and shared request limits.
 
-    ``jobs`` are those that a launcher starts, ``parts`` those that one of them starts itself (:class:`ServeOrder`).
-    They run side by side (``parallel``) or one after another; beside that one, unless ``parallel`` is False, the light
-    ones that follow it. Of a GPU that a job is given, at least ``gpu_min_free_memory`` is free (a percentage, or GiB)
-    and no other run has it, unless ``share_gpus``.
+    A launcher starts ``jobs``; one of them starts ``parts`` itself (:class:`ServeOrder`). Jobs run side by
+    side (``parallel``) or one after another; unless ``parallel`` is False, light jobs that follow the running
+    one still run beside it. A job gets only GPUs with at least ``gpu_min_free_memory`` free (a percentage, or
+    GiB), and without other runs unless ``share_gpus``.
     """
 
     run_folder: str
     parallel: bool | None
     jobs: list[Job]
     blocked: dict[str, str] = field(default_factory=dict)
-    """Cells that cannot start, with the one-line reason (a missing benchmark file)."""
+    """Cells that cannot start, with a one-line reason (a missing benchmark file)."""
     gpu_min_free_memory: str = "90%"
     share_gpus: bool = False
     settings: BenchmarkSettings = field(default_factory=dict)
     parts: list[Job] = field(default_factory=list)
     cluster: Cluster | None = None
-    """None: it runs on this machine."""
+    """None: the plan runs on this machine."""
     notes: list[str] = field(default_factory=list)
-    """Returns the notes for the user before the run starts, a line each."""
+    """Notes for the user before the run starts, a line each."""
 
     @property
     def path(self) -> Path:
-        """Its file."""
+        """The file of the plan."""
         return Path(self.run_folder) / "plan.json"
 
     @property
     def cells(self) -> list[str]:
-        """Every cell of the run, in order, blocked ones included."""
+        """Every cell of the run in order, blocked ones included."""
         return list(dict.fromkeys([c for job in self.jobs for c in job.cells] + list(self.blocked)))
 
     def job(self, name: str) -> Job:
-        """The job called ``name``. Raises UserError: there is none."""
+        """Returns the job called ``name``. Raises UserError if there is none."""
         for job in (*self.jobs, *self.parts):
             if job.name == name:
                 return job
         raise UserError(f"the plan in {self.run_folder} has no job '{name}'")
 
     def progress_path(self, job: Job) -> Path:
-        """Where ``job`` reports its progress: a part of another one where that one does."""
+        """Returns the progress file of ``job``; a part uses the file of the job that starts it."""
         whole = (
             one for one in self.jobs if isinstance(one.order, ServeOrder) and job.name in one.order.parts
         )
@@ -295,7 +302,7 @@ _PLAN = Shape.of(Plan)
 
 
 def load_plan(path: Path) -> Plan:
-    """Read a plan. Raises :class:`UserError` when the file is missing or is no plan."""
+    """Returns the plan in ``path``. Raises UserError if the file is missing or invalid."""
     try:
         return _PLAN.read(parse(path.read_bytes()))
     except (OSError, ValueError) as error:
@@ -303,14 +310,14 @@ def load_plan(path: Path) -> Plan:
 
 
 def job_words(plan: Path | str, name: str) -> list[str]:
-    """What follows the program in the command of a job that reads its order from ``plan``."""
+    """Returns the command-line arguments of a job that reads its order from ``plan``."""
     return ["--plan", str(plan), "--job", name]
 
 
 def given_job(kind: type[OrderT], words: Sequence[str] | None = None) -> tuple[Plan, Job, OrderT]:
-    """The plan, the job and the order that :func:`job_words` name on the command line of this process, a job.
+    """Returns the plan, the job and its order, from this process's command line (:func:`job_words`).
 
-    Raises UserError: there is no such plan or job, or it has another kind of order.
+    Raises UserError if the plan or job does not exist, or its order is of another kind.
     """
     parser = argparse.ArgumentParser(description="A job of a run, as a launcher starts it.")
     parser.add_argument("--plan", type=Path, required=True)
@@ -336,7 +343,7 @@ STATUS_OF_STATE = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one stage of one cell ended; ``message`` is one line for the user. ``is_empty``: a shard has made nothing."""
+    """How one stage of one cell ended. ``message`` is one line. ``is_empty``: a shard without images."""
 
     state: str
     message: str = ""
@@ -347,9 +354,9 @@ _OUTCOME = Shape[dict[str, Any]](must={"state": str, "message": str}, may={"is_e
 
 
 def outcome_of(step: Callable[[], Outcome], log: Callable[[str], None]) -> Outcome:
-    """What ``step`` returns; a fault in one benchmark's or model's code must not take the other cells along.
+    """Returns the result of ``step``. An exception becomes a FAILED outcome, so that other cells can go on.
 
-    ``log`` takes the rest of what the one line of the outcome does not tell.
+    ``log`` receives the traceback, which the outcome's one line omits.
     """
     try:
         with guest_code():
@@ -362,32 +369,32 @@ def outcome_of(step: Callable[[], Outcome], log: Callable[[str], None]) -> Outco
 
 
 def shared_bounds(run_folder: Path) -> Path:
-    """The folder of what the processes of a run share of the bounds of their requests."""
+    """Returns the folder in which the processes of a run share the limits of their requests."""
     return run_folder / "requests"
 
 
 def stop_path(run_folder: Path) -> Path:
-    """That this file is there ends the run: its launcher may be on another machine."""
+    """Returns the file whose existence ends the run, even if its launcher is on another machine."""
     return run_folder / "stop"
 
 
 def outcomes_of(run_folder: Path) -> Path:
-    """The folder of all outcomes of a run."""
+    """Returns the folder of all outcomes of a run."""
     return run_folder / "outcomes"
 
 
 def outcome_path(run_folder: Path, cell: Cell, step: str) -> Path:
-    """Where the :attr:`Job.step` of a cell leaves its outcome: the done-marker a dependent job waits for."""
+    """Returns the file of a cell's outcome for a :attr:`Job.step`. Dependent jobs wait for this file."""
     return outcomes_of(run_folder) / f"{cell.model}__{cell.benchmark}.{step}.json"
 
 
 def write_outcome(run_folder: Path, cell: Cell, step: str, outcome: Outcome) -> None:
-    """Leave the outcome of a step of ``cell``."""
+    """Write the outcome of a step of ``cell``."""
     write_atomic(outcome_path(run_folder, cell, step), json.dumps(asdict(outcome), ensure_ascii=False))
 
 
 def read_outcome(run_folder: Path, cell: Cell, step: str) -> Outcome | None:
-    """The outcome of a step of ``cell``, or None while there is none; a file that holds none is a failure."""
+    """Returns the outcome of a step of ``cell``: None if there is no file, FAILED if the file is invalid."""
     path = outcome_path(run_folder, cell, step)
     try:
         raw = _OUTCOME.read(parse(path.read_bytes()))
@@ -401,7 +408,7 @@ def read_outcome(run_folder: Path, cell: Cell, step: str) -> Outcome | None:
 
 
 def lost_before(plan: Plan, job: Job) -> dict[str, str]:
-    """By cell of ``job``, why it cannot be worked on, now that the jobs before have ended: a stage is not usable."""
+    """Returns the cells of ``job`` that cannot be processed, with the reason: an unusable earlier outcome."""
     lost = dict[str, str]()
     for before in map(plan.job, job.after):
         for key in job.cells:
@@ -414,17 +421,17 @@ def lost_before(plan: Plan, job: Job) -> dict[str, str]:
 
 
 def opened_path(run_folder: Path, cell: Cell) -> Path:
-    """Where it stands that images of ``cell`` are about to come (:func:`note_opened`)."""
+    """Returns the file that records that the images of ``cell`` are being generated (:func:`note_opened`)."""
     return outcome_path(run_folder, cell, "generate").with_suffix(".opened")
 
 
 def note_opened(run_folder: Path, cell: Cell, fingerprint: str) -> None:
-    """Images of ``cell`` are about to come: those of the settings with that ``fingerprint`` count."""
+    """Record that images of ``cell`` with the settings ``fingerprint`` are about to be generated."""
     write_atomic(opened_path(run_folder, cell), fingerprint)
 
 
 def opened_with(run_folder: Path, cell: Cell) -> str | None:
-    """The fingerprint of the settings with which images of ``cell`` are being made; None: that has not begun."""
+    """Returns the fingerprint of the settings of the images being generated; None if that has not begun."""
     try:
         return opened_path(run_folder, cell).read_text()
     except OSError:
@@ -432,6 +439,6 @@ def opened_with(run_folder: Path, cell: Cell) -> str | None:
 
 
 def cell_of(key: str) -> Cell:
-    """The cell of ``"model/benchmark"``; a model name may itself hold slashes (a hub id)."""
+    """Returns the cell of ``"model/benchmark"``. The model's name may have slashes (a hub id)."""
     model, _, benchmark = key.rpartition("/")
     return Cell(model, benchmark)

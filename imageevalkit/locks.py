@@ -1,4 +1,4 @@
-"""Locks on files, in folders that several users share: the kernel drops one with the last process that holds it."""
+"""File locks, in folders shared by several users. The kernel releases a lock with its last holder process."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from pathlib import Path
 
 from imageevalkit.errors import UserError
 
-# NFS without its lock daemon, Lustre mounted without -o flock, FUSE; NFS takes no lock on a file open for reading
+# NFS without its lock daemon, Lustre without -o flock, FUSE; NFS refuses to lock a file open for reading
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF})
 
 
 def open_lock(
     path: Path, flags: int = os.O_RDWR | os.O_CREAT, mode: int = 0o666, folder: int | None = None
 ) -> int:
-    """A descriptor of the regular file at ``path``; ``folder`` may be one of the folder that it is looked for in.
+    """Returns a descriptor of the regular file ``path``; ``folder`` may be a descriptor of its folder.
 
-    Another user may have put a link there, which would lead elsewhere, or a pipe, which would wait for ever.
+    Another user may have put a link there, which would lead elsewhere, or a pipe, which would block.
 
     Raises:
-        UserError: what is there is no regular file.
-        OSError: it cannot be opened.
+        UserError: ``path`` is not a regular file.
+        OSError: the file cannot be opened.
     """
     try:
         name = path if folder is None else path.name
@@ -43,10 +43,10 @@ def open_lock(
 
 
 def take_lock(fd: int, path: Path, wait: bool = False, shared: bool = False) -> None:
-    """Take the lock on ``fd``, an open file at ``path``: the exclusive one, or one that others may share.
+    """Take an exclusive (or ``shared``) lock on ``fd``, an open file at ``path``.
 
     Raises:
-        BlockingIOError: somebody has it, and we do not ``wait``.
+        BlockingIOError: another process holds the lock, and ``wait`` is False.
         UserError: the filesystem has no locks.
     """
     try:
@@ -57,15 +57,15 @@ def take_lock(fd: int, path: Path, wait: bool = False, shared: bool = False) -> 
 
 
 def drop_lock(fd: int) -> None:
-    """Drop the lock on ``fd``, for all processes that have it from this one."""
+    """Release the lock on ``fd``, also for child processes that inherited it."""
     fcntl.flock(fd, fcntl.LOCK_UN)
 
 
 def take_byte(fd: int, path: Path, byte: int, wait: bool = False) -> bool:
-    """Lock one ``byte`` of ``fd``, an open file at ``path``, for this process; False: another one has it.
+    """Lock one ``byte`` of ``fd``, an open file at ``path``. Returns False if another process holds it.
 
-    Unlike :func:`take_lock`, it is the process's: it has any byte as often as it asks, and loses all with the first
-    descriptor of the file that it closes. Raises as :func:`take_lock`.
+    Unlike :func:`take_lock`, the lock belongs to the process: a process can lock a byte repeatedly, and loses
+    all of them once it closes any descriptor of the file. Raises as :func:`take_lock` does.
     """
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, byte)
@@ -77,17 +77,16 @@ def take_byte(fd: int, path: Path, byte: int, wait: bool = False) -> bool:
 
 
 _OWN_ONLY = {
-    # nfs(5); flock is as local as its option says, or without a lock daemon
+    # nfs(5): these options, or a missing lock daemon, make flock local
     "nfs": frozenset({"nolock", "local_lock=all", "local_lock=flock"}),
     "lustre": frozenset({"localflock"}),
 }
 
 
 def why_of_one_machine(folder: Path, mounts: str | None = None) -> str:
-    """Why locks in ``folder`` hold among the processes of one machine only: ``nfs with nolock``; empty: they hold
-    everywhere, as far as its mount tells.
+    """Returns why locks in ``folder`` hold only within one machine (``nfs with nolock``); else empty.
 
-    ``mounts``: what stands in /proc/self/mounts.
+    The answer comes from the mount's options. ``mounts`` replaces the text of /proc/self/mounts.
     """
     try:
         told = Path("/proc/self/mounts").read_text(errors="surrogateescape") if mounts is None else mounts
@@ -96,11 +95,11 @@ def why_of_one_machine(folder: Path, mounts: str | None = None) -> str:
     whole, best, why = folder.resolve(), -1, ""
     for line in told.splitlines():
         _, place, kind, options, *_ = [*line.split(" "), "", "", "", ""]
-        # blanks and the like are written as octal numbers: proc(5)
+        # spaces and the like are written as octal numbers: proc(5)
         mount = Path(re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), place))
         if len(mount.parts) >= best and whole.is_relative_to(
             mount
-        ):  # of several at one place the last is seen
+        ):  # the last of several mounts at one place hides the others
             local = _OWN_ONLY.get(kind.removesuffix("4"), frozenset()).intersection(options.split(","))
             best, why = len(mount.parts), f"{kind} with {min(local)}" if local else ""
     return why
@@ -117,9 +116,10 @@ def _without_locks(error: OSError, path: Path, kind: str) -> Exception:
 
 @contextlib.contextmanager
 def held(path: Path, wait_for: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """For its time nobody else has the lock at ``path``, which is made where it is not there.
+    """Hold an exclusive lock on ``path`` during the block; the file is created if needed.
 
-    Where somebody has it, ``wait_for`` is called, and it is waited for. Raises as :func:`open_lock`, :func:`take_lock`.
+    If another process holds the lock, ``wait_for`` is called, then the block waits. Raises as
+    :func:`open_lock` and :func:`take_lock` do.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with os.fdopen(open_lock(path), "wb") as lock:
@@ -132,7 +132,7 @@ def held(path: Path, wait_for: Callable[[], object] = lambda: None) -> Iterator[
 
 
 def with_owner(path: Path) -> str:
-    """``path`` and whose it is, as far as the system tells."""
+    """Returns ``path`` and the name of its owner, if known."""
     try:
         uid = path.lstat().st_uid
         return f"{path} of {pwd.getpwuid(uid).pw_name}"

@@ -1,4 +1,4 @@
-"""Logs: a full disk, or no open file to be had, takes words away, and never an image or a score."""
+"""Logs. If the disk is full or no descriptor is free, log lines are lost, but never an image or a score."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from imageevalkit.machine import are_used_up, when_one_is_free
 from imageevalkit.text import printable, to_bytes
 
 _ROOM = 1 << 14
-"""Bytes that the outcomes of a run take."""
+"""Bytes that the outcomes of a run need."""
 
 
 def append(path: Path, text: str) -> None:
-    """Add ``text``, printable, to a log that others may write at the same time; its folder is made."""
+    """Append ``text``, made printable, to a log that other processes may write too. Creates the folder."""
     with _unless_lacking():
         path.parent.mkdir(parents=True, exist_ok=True)
         with when_one_is_free(lambda: path.open("ab")) as file:
@@ -28,7 +28,7 @@ def append(path: Path, text: str) -> None:
 
 
 def print_to(path: Path) -> None:
-    """Send stdout and stderr, child processes' and C libraries' too, to ``path``."""
+    """Redirect stdout and stderr, also of child processes and C libraries, to ``path``."""
     with _unless_lacking():
         path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
@@ -40,7 +40,7 @@ def print_to(path: Path) -> None:
 
 
 def print_without_fear() -> None:
-    """From now on no ``print`` fails because the disk of a log is full, or nobody reads a terminal any more."""
+    """Make ``print`` never fail because the log's disk is full or the terminal is closed."""
     for name, fd in (("stdout", 1), ("stderr", 2)):
         before, file = getattr(sys, name), _ForgivingFile(fd, "wb", closefd=False)
         how = {"encoding": before.encoding, "errors": before.errors}
@@ -48,7 +48,7 @@ def print_without_fear() -> None:
 
 
 def is_full(folder: Path) -> bool:
-    """Whether the disk of ``folder`` has no room for what a run leaves there."""
+    """Returns whether the disk of ``folder`` has too little room for the files of a run."""
     probe = folder / "room"
     try:
         write_part(probe, os.urandom(_ROOM))
@@ -61,7 +61,7 @@ def is_full(folder: Path) -> bool:
 
 
 def full_words(folder: Path) -> str:
-    """What is wrong, and what to do."""
+    """Returns the message about a full disk."""
     return f"the disk of {folder} is full: free some space and run the same command again"
 
 
@@ -69,7 +69,7 @@ class _ForgivingFile(io.FileIO):
     def write(self, data: Any, /) -> int:
         rest = memoryview(data)
         with contextlib.suppress(OSError):
-            while rest:  # a signal cuts short what a pipe takes
+            while rest:  # a signal may cut short a write to a pipe
                 rest = rest[super().write(rest) or rest.nbytes :]
         return memoryview(data).nbytes
 

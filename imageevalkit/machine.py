@@ -1,6 +1,7 @@
-"""What a machine gives a process: cores, open files (``ulimit -n``), and an accelerator that may fail.
+"""Resources of a process: CPU cores, open files (``ulimit -n``), and errors of the accelerator.
 
-The limit on open files is raised as far as a run needs, and waited at where it is met all the same.
+A run raises the limit on open files as far as needed. If the limit is reached, calls wait for a free
+descriptor.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from imageevalkit.errors import UserError
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-# asyncio, half of the start of a command that has no use for it, is imported where it is used
+# asyncio takes half of the start of a command that does not need it: it is imported where it is used
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def available_cores() -> int:
-    """Cores in this process's affinity mask (Linux), else all of the machine; at least 1."""
+    """Returns the cores in this process's affinity mask (Linux), else all of the machine; at least 1."""
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -42,11 +43,11 @@ def _threads() -> ThreadPoolExecutor:
 
 
 async def on_cpu(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What ``work`` returns or raises, done off the event loop, in threads of its own.
+    """Returns or raises the result of ``work``, which runs in a thread pool, not in the event loop.
 
-    asyncio's default threads also resolve host names: a resolver that hangs for one gateway must not keep the images of
-    another from being proven and stored. More threads than cores would only hold more images at once; zlib, hashing and
-    fsync release the interpreter lock.
+    asyncio's default threads also resolve host names: a resolver that hangs for one gateway must not delay
+    images of another. More threads than cores would only keep more images in memory; zlib, hashing and fsync
+    release the interpreter lock.
     """
     import asyncio
 
@@ -54,30 +55,30 @@ async def on_cpu(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     return await asyncio.get_running_loop().run_in_executor(_threads(), call)
 
 
-# files being written or read, libraries that are loaded late; beside them two for every thread that looks up a name
+# files being written or read, libraries loaded late; in addition two for each thread that resolves a name
 _ASIDE = 40
-_COMFORTABLE = 4096  # asked for in any case: a dataset may keep the file of each of its pictures open
-_RESOLVERS = 32  # asyncio's threads at most, where there are as many cores
+_COMFORTABLE = 4096  # always requested: a dataset may keep a file open for each of its images
+_RESOLVERS = 32  # the maximum of asyncio's threads on a machine with as many cores
 LEAST = 128
-"""What any run needs: a job that asks an API has about a hundred beside its requests on a large machine."""
+"""Open files that any run needs: on a large machine, an API job uses about a hundred besides its requests."""
 _USED_UP = (errno.EMFILE, errno.ENFILE)
 _LOOK_AGAIN = 0.05
 _PATIENCE = 60.0  # seconds; requests that end free their descriptors
-_PATIENCE_IN_LOOP = 1.0  # no request ends while its event loop waits here, but other threads go on
+_PATIENCE_IN_LOOP = 1.0  # requests of a blocked event loop cannot end, other threads go on
 
 
 class Fit(NamedTuple):
-    """Requests that may be in flight; ``told`` says why they are fewer than were wanted."""
+    """The number of requests that may be in flight; ``told`` explains a reduction."""
 
     requests: int
     told: str = ""
 
 
 def requests_that_fit(wanted: int, each: int = 1) -> Fit:
-    """How many of ``wanted`` requests may be in flight in this process, where one takes ``each`` descriptors.
+    """Returns how many of ``wanted`` requests may be in flight, if a request takes ``each`` descriptors.
 
     Raises:
-        UserError: not even one.
+        UserError: not even one fits.
     """
     beside = _in_use() + _ASIDE + 2 * min(_RESOLVERS, available_cores() + 4)
     limit = _raised(beside + wanted * each)
@@ -92,10 +93,10 @@ def requests_that_fit(wanted: int, each: int = 1) -> Fit:
 
 
 def require(files: int) -> None:
-    """Make sure that this process, and those it starts, may each have so many ``files`` open.
+    """Raise the limit so that this process and its children may each open ``files`` files.
 
     Raises:
-        UserError: they may not.
+        UserError: the hard limit is lower.
     """
     limit = _raised(files)
     if limit < files:
@@ -114,7 +115,7 @@ def _in_use() -> int:
 
 
 def _raised(wanted: int) -> int:
-    """The limit, raised to ``wanted`` or as far as the hard one goes."""
+    """Returns the limit after raising it to ``wanted``, or as far as the hard limit allows."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -127,24 +128,24 @@ def _raised(wanted: int) -> int:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (goal, hard))
             return goal
-        except (ValueError, OSError):  # macOS: the kernel's own limit may be below the hard one
+        except (ValueError, OSError):  # macOS: the kernel's own limit may be below the hard limit
             goal = (goal + soft) // 2
     return soft
 
 
 def are_used_up(error: BaseException) -> bool:
-    """Whether ``error``, or what caused it, is that no descriptor was free."""
+    """Returns whether ``error`` or its cause is a lack of free descriptors."""
     causes = list(_causes(error))
     if any(isinstance(each, OSError) and each.errno in _USED_UP for each in causes):
         return True
-    # a resolver that cannot open its files says that the name is unknown
+    # a resolver that cannot open its files reports an unknown name
     return any(isinstance(each, socket.gaierror) for each in causes) and not _is_one_free()
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
-        for each in getattr(error, "exceptions", ()):  # a group: Python 3.10 has none of its own
+        for each in getattr(error, "exceptions", ()):  # an exception group; Python 3.10 has no such class
             yield from _causes(each)
         error = error.__cause__ or error.__context__
 
@@ -159,9 +160,9 @@ def _is_one_free() -> bool:
 
 @contextlib.contextmanager
 def garbage_collection(on: bool) -> Iterator[None]:
-    """A block with it or without: among 100,000 objects that all stay, looking for some takes a quarter of the time.
+    """Turn garbage collection on or off in the block. With 100,000 objects it takes a quarter of the time.
 
-    Where it is turned on, what is there by then is not looked at any more.
+    When turned on, objects that exist by then are excluded.
     """
     if (before := gc.isenabled()) == on:
         yield
@@ -176,9 +177,9 @@ def garbage_collection(on: bool) -> Iterator[None]:
 
 
 def when_one_is_free(act: Callable[[], T]) -> T:
-    """What ``act`` returns or raises; it is called again while no descriptor is free, for a minute at most.
+    """Returns or raises the result of ``act``; retries for a minute while no descriptor is free.
 
-    In an event loop for a second: see :func:`one_is_free`.
+    In an event loop, retries for one second only (see :func:`one_is_free`).
     """
     running = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
     give_up = time.monotonic() + (_PATIENCE_IN_LOOP if running and running() else _PATIENCE)
@@ -192,7 +193,7 @@ def when_one_is_free(act: Callable[[], T]) -> T:
 
 
 async def one_is_free() -> None:
-    """Return when a descriptor is free, or after a minute: an event loop's own requests can end meanwhile."""
+    """Return when a descriptor is free, or after a minute. The event loop's requests can end meanwhile."""
     import asyncio
 
     give_up = time.monotonic() + _PATIENCE
@@ -204,17 +205,17 @@ _DEVICE_ERROR = re.compile(r"CUDA error|cuDNN error|CUDNN_STATUS|NCCL error|Trit
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether the accelerator has no room left; less at once, or elsewhere, may work."""
+    """Returns whether the accelerator is out of memory: a smaller batch or another device may work."""
     # torch.OutOfMemoryError of CUDA and others; MPS raises a plain RuntimeError
     text = str(error)
     return type(error).__name__ == "OutOfMemoryError" or "out of memory" in text or "ALLOC_FAILED" in text
 
 
 def breaks_the_process(error: BaseException) -> bool:
-    """Whether it is an error of the device itself: every later call of CUDA fails too, in this process."""
+    """Returns whether the error is permanent in this process: every later CUDA call fails too."""
     return type(error).__name__ == "AcceleratorError" or _DEVICE_ERROR.search(str(error)) is not None
 
 
 def is_of_the_accelerator(error: BaseException) -> bool:
-    """Whether it is for the worker process, and not a reason why a model cannot be used."""
+    """Returns whether the worker process must handle the error: the model itself may be usable."""
     return is_out_of_memory(error) or breaks_the_process(error)

@@ -1,4 +1,4 @@
-"""The command ``bash utils/prefetch.sh``: all that the models and benchmarks of a run need from outside."""
+"""The command ``bash utils/prefetch.sh``: downloads all that the models and benchmarks of a run need."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from imageevalkit.secrets import one_line
 
 
 class Request:
-    """What is to be fetched or checked for ``options``; ``remarks`` are about what is not.
+    """The files to download or check for ``options``. ``remarks`` tell the user about files that are not.
 
-    ``data`` are files of a folder of their own by whose they are, ``assets`` all others by who needs them.
-    ``problems``: what cannot be fetched because its list cannot be read.
+    ``data`` are benchmark files by benchmark, ``assets`` all other files, with the models or benchmarks that
+    need them. ``problems``: needs that are unknown because of an error.
     """
 
     def __init__(self, options: Options) -> None:
@@ -35,7 +35,7 @@ class Request:
         self.problems: list[str] = []
 
     def add(self, user: str, needs_of: Callable[[], Needs]) -> None:
-        """Note what ``user`` needs, or why that is not known."""
+        """Record the needs of ``user`` (a model or benchmark), or the error if they are unknown."""
         try:
             needs = needs_of()
         except CellFailure as failure:
@@ -48,12 +48,12 @@ class Request:
 
 
 def read_request(given: Mapping[str, str], config: Config) -> Request:
-    """The request that the options ``given`` make over the configuration.
+    """Returns the request for the options ``given``, which override the configuration.
 
     Raises:
-        UserError: an unknown name, or a malformed setting.
+        UserError: a name is unknown, or a setting is malformed.
     """
-    # a rewriter alone is as good as a benchmark: nothing but its texts is fetched
+    # with a rewriter alone, only its texts are downloaded
     names_given = any(name in given for name in ("--model_names", "--ds_names", "--prompt_rewriter"))
     options = options_over({"--model_names": "", "--ds_names": "", **given} if names_given else given, config)
     if options.mirror and not options.mirror.is_dir():
@@ -75,7 +75,7 @@ def read_request(given: Mapping[str, str], config: Config) -> Request:
         return choice.needs if options.eval else Needs()
 
     for name in benchmarks:
-        request.data[name] = partial(registry.benchmark_files, name)  # unless its settings say more
+        request.data[name] = partial(registry.benchmark_files, name)  # needs_of() may replace it
         request.add(f"benchmark {name}", partial(needs_of, name))
     if options.rewriter:
         request.data[f"prompt rewriter {options.rewriter.name}"] = options.rewriter.files
@@ -87,7 +87,7 @@ def read_request(given: Mapping[str, str], config: Config) -> Request:
 def _benchmarks(names: list[str]) -> list[str]:
     broken = (folder.replace("_", "-") for folder in registry.broken_benchmarks())
     known = [*registry.benchmark_tasks(), *broken]
-    # the name of a folder, wise_verified, is as good as that of its benchmark
+    # a folder's name such as wise_verified also names its benchmark
     chosen = [name if name in known else name.replace("_", "-") for name in names]
     for name in chosen:
         if name not in known:
@@ -96,12 +96,12 @@ def _benchmarks(names: list[str]) -> list[str]:
 
 
 def main() -> ExitStatus:
-    """Fetch or check; what is missing or wrong in the end is one message, and status 1."""
+    """Download or check all files. Problems are reported in one message at the end, with exit status 1."""
     words = sys.argv[1:]
     if words[:1] != ["--config-fd"]:
         raise UserError("start this as bash utils/prefetch.sh --help")
     request = read_request(parse(words[2:], PREFETCH), read_config(int(words[1])))
-    # Python would wait for the files being downloaded; they go on from where they are next time
+    # Python would wait for running downloads; the next call resumes them
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     for remark in request.remarks:
         show(remark)
@@ -121,7 +121,7 @@ def main() -> ExitStatus:
 
 
 def report(files: BenchmarkFiles) -> list[str]:
-    """What of the data of a benchmark is missing or wrong, every byte; says so on stdout when nothing is."""
+    """Returns the missing or wrong files of a benchmark, by hash. Prints a line if there are none."""
     problems = files.problems(hashes=True)
     if not problems:
         show(f"{files.benchmark}: {len(files.local)} files, all right")
@@ -152,7 +152,7 @@ def _placed(request: Request) -> list[str]:
 
 
 def _said(failure: CellFailure | OSError) -> str:
-    """One line; an error of the disk says which file."""
+    """Returns one line about ``failure``, with the file's name for an OSError."""
     if isinstance(failure, OSError):
         return one_line(f"{failure.strerror or failure}" + f": {failure.filename}" * bool(failure.filename))
     return str(failure)

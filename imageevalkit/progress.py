@@ -1,6 +1,6 @@
-"""How a job tells its launcher how far it is: JSON lines in one small file per job; and how fast that is.
+"""The progress of jobs, as JSON lines in one small file per job, and the speed computed from it.
 
-A file, not a pipe: it works the same when the launcher is Slurm and the job runs on another node.
+A file is used instead of a pipe, because it also works for Slurm jobs on other nodes.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ _LOOK_EVERY = 0.5  # seconds
 class Progress(NamedTuple):
     """A snapshot of one cell's stage.
 
-    ``done`` of ``total`` items have an outcome; ``reused`` of them had it before this run (they do not count
-    towards the rate); ``failed`` of them are refused, failed or corrupt. ``note`` is a short live remark
-    ("loading model"). ``log`` is the log file being written. ``cost`` is the USD spent on the cell in this
-    run, earlier attempts of the job included (None: the price is unknown), and ``max_cost`` the bound of the
-    whole run.
+    ``done`` of ``total`` items have an outcome. ``reused`` of them had it before this run and do not count
+    towards the rate. ``failed`` of them are refused, failed or corrupt. ``note`` is a short remark ("loading
+    model"). ``log`` is the present log file. ``cost`` is the USD spent on the cell in this run, earlier
+    attempts of the job included (None: unknown). ``max_cost`` is the limit of the whole run.
     """
 
     cell: str
@@ -45,19 +44,19 @@ class Progress(NamedTuple):
 
 
 class ProgressWriter:
-    """Reports snapshots to ``path``, at most two a second of each cell; silent without one: nobody asked for them."""
+    """Writes snapshots to ``path``, at most two a second for each cell. Without ``path``, writes none."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._writer = None
         if path:
-            with contextlib.suppress(OSError, CellFailure):  # what it shows stops nothing
+            with contextlib.suppress(OSError, CellFailure):  # a missing progress display stops no job
                 self._writer = JsonlWriter(path)
         self._last: dict[str, tuple[float, Progress]] = {}
 
     def report(self, progress: Progress, force: bool = False) -> None:
-        """Write ``progress`` now (``force``) or when half a second has passed since the cell's last one.
+        """Write ``progress`` if half a second has passed since the cell's last snapshot, or with ``force``.
 
-        What has not changed is written every ten seconds only: a run of many hours waits most of the time.
+        An unchanged snapshot is written only every ten seconds, because long runs wait most of the time.
         """
         if self._writer is None:
             return
@@ -65,17 +64,17 @@ class ProgressWriter:
         last, before = self._last.get(progress.cell, (-_UNCHANGED_INTERVAL, None))
         if force or now - last >= (_INTERVAL if progress != before else _UNCHANGED_INTERVAL):
             self._last[progress.cell] = (now, progress)
-            with contextlib.suppress(CellFailure):  # a full disk of log/ is no reason to make no images
+            with contextlib.suppress(CellFailure):  # a full disk of log/ must not stop the images
                 self._writer.append(progress._replace(time=time.time())._asdict())
 
 
 @contextlib.contextmanager
 def watched(*looks: Callable[[], None]) -> Iterator[None]:
-    """A block beside which each of ``looks`` is called twice a second, from a thread of its own."""
+    """Call each of ``looks`` twice a second during the block, each in its own thread."""
     ended = threading.Event()
 
     def run(look: Callable[[], None]) -> None:
-        with contextlib.suppress(CellFailure):  # a full disk: who writes what counts meets it too
+        with contextlib.suppress(CellFailure):  # a full disk: the code that writes results reports it
             while not ended.wait(_LOOK_EVERY):
                 look()
 
@@ -91,9 +90,9 @@ def watched(*looks: Callable[[], None]) -> Iterator[None]:
 
 
 class ProgressReader:
-    """Follows a job's progress file: each :meth:`read` takes only what was appended since the last one.
+    """Reads a job's progress file: each :meth:`read` reads only the lines appended since the last.
 
-    A job of many hours writes many thousand lines, and its launcher looks several times a second.
+    A long job writes many thousand lines, and its launcher reads several times a second.
     """
 
     def __init__(self, path: Path) -> None:
@@ -101,9 +100,9 @@ class ProgressReader:
         self._snapshots: dict[str, Progress] = {}
 
     def read(self) -> dict[str, Progress]:
-        """The last snapshot of each cell, by cell key; empty when there is none."""
+        """Returns the last snapshot of each cell by cell key."""
         for line in self._lines.read():
-            with contextlib.suppress(TypeError):  # of another version
+            with contextlib.suppress(TypeError):  # a line of another version
                 progress = Progress(**line)
                 self._snapshots[progress.cell] = progress
         return self._snapshots
@@ -113,7 +112,7 @@ _WINDOW = 60.0  # seconds: long enough for slow images, short enough to follow a
 
 
 class Pace(NamedTuple):
-    """A snapshot with its ``rate`` (items per second) and ``eta`` (seconds left); None while unknown."""
+    """A snapshot with its ``rate`` (items per second) and ``eta`` (seconds left); None if unknown."""
 
     progress: Progress
     rate: float | None
@@ -121,10 +120,10 @@ class Pace(NamedTuple):
 
 
 class PaceReader:
-    """Follows the progress file of one running job.
+    """Reads the progress file of one running job.
 
-    ``spent`` is the USD of all its cells so far, those that have ended too, or None while no price is known;
-    ``max_cost`` the bound of the run, if there is one.
+    ``spent`` is the USD of all its cells so far, finished ones included, or None while unknown; ``max_cost``
+    is the limit of the run, if there is one.
     """
 
     def __init__(self, path: Path) -> None:
@@ -135,8 +134,8 @@ class PaceReader:
         self.max_cost: float | None = None
 
     def start_attempt(self) -> None:
-        """The job is started (again): what was reported until now is not running any more."""
-        self.read()  # the money of its last words counts
+        """Note that the job is (re)started: cells reported until now no longer run."""
+        self.read()  # the cost in the last lines of the previous attempt counts
         self._earlier = dict(self._reader.read())
         self._samples.clear()
 
@@ -145,14 +144,14 @@ class PaceReader:
         return sum(self._costs.values()) if self._costs else None
 
     def read(self, ended: Container[str] = ()) -> list[Pace]:
-        """The cells under way, in the order in which they began; ``ended`` are those known to be over.
+        """Returns the running cells in the order in which they began, without those in ``ended``.
 
-        When all that were reported are over, the last one stays to be seen. Empty before the first report.
+        If all reported cells are over, returns the last one. Empty before the first report.
         """
         snapshots = {c: p for c, p in self._reader.read().items() if self._earlier.get(c) != p}
         for progress in snapshots.values():
             self._take(progress)
-        # the order of the samples is the order in which the cells began
+        # samples are in the order in which the cells began
         running = [
             snapshots[cell]
             for cell in self._samples
@@ -164,16 +163,16 @@ class PaceReader:
 
     def _take(self, progress: Progress) -> None:
         samples = self._samples.setdefault(progress.cell, deque())
-        # reused items cost nothing: they would promise an end that never comes
+        # reused items take no time and would make the estimate too short
         sample = (progress.time, progress.done - progress.reused)
         if len(samples) == 1 and sample[1] == samples[0][1]:
-            samples.clear()  # loading the model is not a slow first item
+            samples.clear()  # the time to load the model does not count for the first item
         if not samples or sample[0] > samples[-1][0]:
             samples.append(sample)
         while len(samples) > 2 and samples[1][0] < sample[0] - _WINDOW:
             samples.popleft()
         if progress.cost is not None:
-            # money does not come back: an attempt that starts to count anew lowers no sum
+            # an attempt that counts from 0 again must not lower the sum
             self._costs[progress.cell] = max(progress.cost, self._costs.get(progress.cell, 0.0))
         if progress.max_cost is not None:
             self.max_cost = progress.max_cost

@@ -1,6 +1,6 @@
-"""What ``benchmarks/``, ``infer/`` and ``eval_models/`` hold, by name: the only file that looks into them.
+"""The registry of ``benchmarks/``, ``infer/`` and ``eval_models/`` by name. No other file looks into them.
 
-Nothing heavy is imported before it is used.
+Heavy modules are imported only when used.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FOREIGN = "DATASET_SETTINGS of infer/custom_datasets/load_dataset.py"
 
 
 class DatasetSetting(NamedTuple):
-    """A line of DATASET_SETTINGS: ``module`` is relative to ``infer/custom_datasets``; the class takes nothing."""
+    """A line of DATASET_SETTINGS: ``module`` is relative to ``infer/custom_datasets``; no class arguments."""
 
     task: str
     module: str
@@ -46,10 +46,10 @@ class DatasetSetting(NamedTuple):
 
 @functools.cache
 def _benchmarks() -> tuple[Mapping[str, type[Benchmark]], Mapping[str, str]]:
-    """The classes of benchmarks by name; and why others cannot be used, by their names and those of folders."""
+    """Returns the benchmark classes by name, and the reasons for unusable ones, by name or folder."""
     found: dict[str, list[type[Benchmark]]] = {}
     broken: dict[str, str] = {}
-    # a hidden one is an editor's copy
+    # a hidden folder is an editor's copy
     for folder in sorted((REPO / "benchmarks").glob("[!.]*/")):
         try:
             for cls in _classes_in(folder) if any(folder.glob("*.py")) else ():
@@ -69,15 +69,15 @@ def _benchmarks() -> tuple[Mapping[str, type[Benchmark]], Mapping[str, str]]:
 
 
 def _classes_in(folder: Path) -> list[type[Benchmark]]:
-    """The classes of benchmarks in a folder that have names, which bases of others have not.
+    """Returns the benchmark classes in a folder that have a name; base classes of others have none.
 
-    Raises UserError: there is none, or the file cannot be read.
+    Raises UserError if there is no class, or the file cannot be imported.
     """
     path = folder / "benchmark.py"
     where = path.relative_to(REPO).as_posix()
     if not path.is_file():
         if any((REPO / "eval").glob(f"{folder.name.replace('_', '[-_]')}.sh")):
-            return []  # what the script of a foreign one has there is its own
+            return []  # the folder belongs to a foreign benchmark's script
         files = ", ".join(sorted(file.name for file in folder.glob("*.py")))
         raise UserError(
             f"there is no {where}, where the class of a benchmark goes, but {files}: rename the file"
@@ -92,7 +92,7 @@ def _classes_in(folder: Path) -> list[type[Benchmark]]:
 
 
 def _problem_of(cls: type[Benchmark]) -> str:
-    """Why no benchmark can be made of ``cls``; empty: one can."""
+    """Returns why ``cls`` is no valid benchmark class; empty if it is."""
     for attribute in ("name", "version"):
         text = getattr(cls, attribute, None)
         if not isinstance(text, str) or not text:
@@ -119,7 +119,7 @@ def _problem_of(cls: type[Benchmark]) -> str:
 
 
 def _imported(module: str) -> Any:
-    """A module of ``benchmarks/`` or of ``infer/``, which jobs have on their path. Raises UserError: it has a fault."""
+    """Imports and returns a module of ``benchmarks/`` or ``infer/``. Raises UserError if it has an error."""
     try:
         with guest_code():
             return importlib.import_module(module)
@@ -129,14 +129,14 @@ def _imported(module: str) -> Any:
 
 
 def file_of(cls: type[Benchmark]) -> str:
-    """The file of a benchmark's class, as users see it."""
+    """Returns the file of a benchmark's class as users see it."""
     return f"{cls.__module__.replace('.', '/')}.py"
 
 
 def benchmark_class(name: str) -> type[Benchmark] | None:
-    """The class of the benchmark ``name``; None where there is none: a foreign one, or none at all.
+    """Returns the class of the benchmark ``name``; None if it is foreign or unknown.
 
-    Raises CellFailure: what may be its file cannot be read, or several have the name.
+    Raises CellFailure if its file cannot be imported, or several classes have the name.
     """
     classes, broken = _benchmarks()
     problem = broken.get(name) or broken.get(name.replace("-", "_"))
@@ -146,22 +146,22 @@ def benchmark_class(name: str) -> type[Benchmark] | None:
 
 
 def without_alias(name: str) -> str:
-    """The name of the benchmark that is also called ``name``; ``name`` itself where none is."""
+    """Returns the name of the benchmark with the alias ``name``; else ``name`` itself."""
     return next((own for own, cls in _benchmarks()[0].items() if name in cls.aliases), name)
 
 
 def benchmark_files(name: str, settings: Mapping[str, Any] = MappingProxyType({})) -> BenchmarkFiles:
-    """What prefetch gets for the benchmark ``name`` with ``settings``; of a foreign one nothing.
+    """Returns the files that prefetch gets for the benchmark ``name`` with ``settings``; none if foreign.
 
-    Raises CellFailure as :func:`make_benchmark`.
+    Raises CellFailure as :func:`make_benchmark` does.
     """
     return make_benchmark(name, settings, "").files() if benchmark_class(name) else BenchmarkFiles(name)
 
 
 def make_benchmark(name: str, settings: Mapping[str, Any], judge: str) -> Benchmark:
-    """The benchmark ``name`` with ``settings`` as planning checked them.
+    """Returns the benchmark ``name`` with ``settings``, which the planner has checked.
 
-    Raises UserError: there is no such one; CellFailure: it cannot be made, or its headline names no metric.
+    Raises UserError if it has no class, CellFailure if it cannot be created or its headline is invalid.
     """
     cls = benchmark_class(name)
     if cls is None:
@@ -180,20 +180,27 @@ def make_benchmark(name: str, settings: Mapping[str, Any], judge: str) -> Benchm
 
 
 def benchmark_tasks() -> dict[str, str]:
-    """The task of every benchmark, ours and foreign ones. Raises UserError: the registry of these cannot be read."""
+    """Returns the task of every benchmark, foreign ones included.
+
+    Raises UserError if the registry of foreign benchmarks cannot be imported.
+    """
     ours = {name: cls.task for name, cls in _benchmarks()[0].items()}
     return ours | {name: setting.task for name, setting in _foreign_datasets()[0].items()}
 
 
 def broken_benchmarks() -> Mapping[str, str]:
-    """Why what should be a benchmark is none, by its name or that of its folder. Raises UserError as above."""
+    """Returns the reasons for unusable benchmarks, by name or folder.
+
+    Raises UserError as :func:`benchmark_tasks` does.
+    """
     return {**_benchmarks()[1], **_foreign_datasets()[1]}
 
 
 def load_dataset(name: str, settings: Mapping[str, Any] = MappingProxyType({})) -> Any:
-    """The dataset of the benchmark ``name`` with ``settings``, as the extension guide has it.
+    """Returns the dataset of the benchmark ``name`` with ``settings``, as described in the extension guide.
 
-    Raises UserError: there is no such one; CellFailure: a foreign class is not what DATASET_SETTINGS says.
+    Raises UserError if there is no such benchmark, CellFailure if a foreign class differs from
+    DATASET_SETTINGS.
     """
     if benchmark_class(name):
         return BenchmarkDataset(make_benchmark(name, settings, ""))
@@ -216,14 +223,14 @@ def load_dataset(name: str, settings: Mapping[str, Any] = MappingProxyType({})) 
 
 @runtime_checkable
 class ImageFinder(Protocol):
-    """What a dataset class may be besides: one that finds images made elsewhere, in layouts of its own."""
+    """A dataset class that also finds images generated elsewhere, in its own file layouts."""
 
     def find_images(self, source: Path, items: Sequence[Any]) -> Mapping[str, Any] | None:
-        """As :meth:`imageevalkit.benchmark.contract.Benchmark.find_images`."""
+        """See :meth:`imageevalkit.benchmark.contract.Benchmark.find_images`."""
 
 
 class BenchmarkDataset:
-    """A benchmark as the extension guide's dataset class shows one."""
+    """A benchmark with the interface of the extension guide's dataset class."""
 
     def __init__(self, benchmark: Benchmark) -> None:
         self.dataset_name = benchmark.name
@@ -239,7 +246,7 @@ class BenchmarkDataset:
 
 
 def is_foreign(name: str) -> bool:
-    """Whether nothing but a user's own script knows how the benchmark is scored."""
+    """Returns whether the benchmark is scored only by a user's script ``eval/<name>.sh``."""
     try:
         return benchmark_class(name) is None and (REPO / "eval" / f"{name}.sh").is_file()
     except CellFailure:
@@ -247,7 +254,7 @@ def is_foreign(name: str) -> bool:
 
 
 def foreign_dataset(name: str) -> DatasetSetting | None:
-    """The line of DATASET_SETTINGS for ``name``; None: there is none. Raises CellFailure: it is wrong; UserError."""
+    """Returns the line of DATASET_SETTINGS for ``name``, or None. Raises CellFailure if it is invalid."""
     settings, broken = _foreign_datasets()
     if name in broken:
         raise CellFailure(broken[name])
@@ -255,7 +262,10 @@ def foreign_dataset(name: str) -> DatasetSetting | None:
 
 
 def _foreign_datasets() -> tuple[Mapping[str, DatasetSetting], Mapping[str, str]]:
-    """The lines of DATASET_SETTINGS by name; and what is wrong with others. Raises UserError as above."""
+    """Returns the valid lines of DATASET_SETTINGS by name, and the reasons why other lines are invalid.
+
+    Raises UserError if the file cannot be imported.
+    """
     if _own_loader():
         return _datasets_of_branches()
     lines = vars(_imported("custom_datasets.load_dataset")).get("DATASET_SETTINGS")
@@ -277,15 +287,15 @@ def _foreign_datasets() -> tuple[Mapping[str, DatasetSetting], Mapping[str, str]
 
 
 def _own_loader() -> Any:
-    """The function load_dataset(name) of a load_dataset.py that has no DATASET_SETTINGS, as upstream's; else None."""
+    """Returns the function load_dataset(name) of an upstream file without DATASET_SETTINGS; else None."""
     named = vars(_imported("custom_datasets.load_dataset"))
     return None if "DATASET_SETTINGS" in named else named.get("load_dataset")
 
 
 def _datasets_of_branches() -> tuple[Mapping[str, DatasetSetting], Mapping[str, str]]:
-    """The datasets of a load_dataset.py with ``if name == "x": … elif …``, as :func:`_foreign_datasets`.
+    """Returns, as :func:`_foreign_datasets`, the datasets of an ``if name == "x": … elif …`` in the file.
 
-    The file is read, not run: to build each dataset would take long. Benchmarks of our own win over those of the file.
+    The file is parsed, not run, because creating each dataset takes long. Our own benchmarks take precedence.
     """
     tree = ast.parse((REPO / "infer/custom_datasets/load_dataset.py").read_bytes())
     functions = [
@@ -317,7 +327,7 @@ def _datasets_of_branches() -> tuple[Mapping[str, DatasetSetting], Mapping[str, 
 
 
 def models() -> Any:
-    """The registry of models, ``infer/custom_models/load_model.py``. Raises UserError: it cannot be imported."""
+    """Returns the module ``infer/custom_models/load_model.py``. Raises UserError if it cannot be imported."""
     module = _imported("custom_models.load_model")
     if "api_setting" not in vars(module):
         raise UserError(
@@ -328,14 +338,14 @@ def models() -> Any:
 
 
 def rewriter_names() -> list[str]:
-    """The rewriters of prompts: each is a file."""
+    """Returns the names of the prompt rewriters; each is a file."""
     return sorted(path.stem for path in REWRITERS.glob("[!._]*.py"))
 
 
 def rewriter_class(name: str) -> Any:
-    """The class of the rewriter ``name`` (:class:`imageevalkit.rewriting.rewriter.Rewriter`).
+    """Returns the class of the rewriter ``name`` (:class:`imageevalkit.rewriting.rewriter.Rewriter`).
 
-    Raises UserError: there is none, or its file has a fault.
+    Raises UserError if there is none, or its file has an error.
     """
     if name not in rewriter_names():
         raise unknown("prompt rewriter", name, rewriter_names())
@@ -355,13 +365,13 @@ def rewriter_class(name: str) -> Any:
 
 
 def judges() -> Mapping[str, JudgeSetting]:
-    """The judges that have a name of their own."""
+    """Returns the judges that have short names."""
     known: Mapping[str, JudgeSetting] = importlib.import_module("eval_models.judges").JUDGE_SETTINGS
     return known
 
 
 def choose_judge(judge: str) -> JudgeChoice:
-    """The judge called so: ``qwen3-vl-8b``, ``openai:gpt-4o``, ``vllm:/path``. Raises UserError: there is none."""
+    """Returns the judge ``qwen3-vl-8b``, ``openai:gpt-4o``, ``vllm:/path``. Raises UserError if unknown."""
     known = judges()
     backend, colon, name = judge.partition(":")
     if backend in BACKENDS and not name.strip():
@@ -379,7 +389,7 @@ def choose_judge(judge: str) -> JudgeChoice:
     if setting := known.get(name):
         is_same = setting.backend == backend
         return JudgeChoice(name, setting if is_same else JudgeSetting(backend, setting.model_path))
-    # pathlib raises where there is no such user; so it is a folder that is not there
+    # pathlib raises for an unknown user; here that is just a missing folder
     model_path = name if backend == "openai" else without_cache_layout(os.path.expanduser(name))  # noqa: PTH111
     return JudgeChoice(name, JudgeSetting(backend, model_path))
 
@@ -391,9 +401,9 @@ def judge(
     pixels: PixelRule | None = None,
     options: JudgeOptions = JudgeOptions(),  # noqa: B008 - it cannot change
 ) -> Answerer:
-    """The judge called ``name`` (:class:`imageevalkit.judges.choice.Judge`)."""
+    """Returns the judge called ``name`` (:class:`imageevalkit.judges.choice.Judge`)."""
     choice = choose_judge(name)
-    # a server that a job of the run starts is asked like any other API
+    # a server started by a job of the run is used like any other API
     is_local = choice.setting.backend == "transformers"
     place = ("eval_models.vlm.judge", "TransformersJudge") if is_local else (_API_JUDGES, "ApiJudge")
     answerer: Answerer = _named(*place)(choice, options, prompts, official, pixels)
@@ -401,21 +411,20 @@ def judge(
 
 
 def measurers() -> Mapping[str, Any]:
-    """The settings of the measurers (:class:`eval_models.measurers.MeasurerSetting`) by name."""
+    """Returns the settings of all metric models (:class:`eval_models.measurers.MeasurerSetting`) by name."""
     known: Mapping[str, Any] = importlib.import_module("eval_models.measurers").MEASURERS
     return known
 
 
 def measurer_names(kind: str = "") -> list[str]:
-    """The measurers of a kind (empty: of any), which stand in for a judge where a benchmark takes them."""
+    """Returns the metric models of a ``kind`` (empty: all), which some benchmarks accept as a judge."""
     return [name for name, setting in measurers().items() if kind in (setting.kind, "")]
 
 
 def measurer_setting(name: str, kind: str = "") -> Any:
-    """What is known of the measurer called ``name``, of that kind if one is given; one with a colon is a benchmark's
-    own, whose files are the benchmark's.
+    """Returns the setting of the metric model ``name``; ``module:Class`` is a benchmark's own model.
 
-    Raises UserError: there is none; where one of a kind is wanted, a judge would do too.
+    Raises UserError if there is none of the ``kind``. The message also offers judges if a kind is given.
     """
     module, colon, class_name = name.partition(":")
     if colon:
@@ -430,9 +439,9 @@ def measurer_setting(name: str, kind: str = "") -> Any:
 
 
 def measurer(name: str, options: Mapping[str, Any]) -> Answerer:
-    """The measurer called ``name`` (see :class:`imageevalkit.benchmark.contract.Measurer`), with its ``options``.
+    """Returns the metric model ``name`` (:class:`imageevalkit.benchmark.contract.Measurer`) with ``options``.
 
-    Raises UserError: there is no such one, or a benchmark's own cannot be made.
+    Raises UserError if there is none, or if it cannot be created.
     """
     setting = measurer_setting(name)
     try:
@@ -449,13 +458,13 @@ def measurer(name: str, options: Mapping[str, Any]) -> Answerer:
 
 
 def measurer_assets(name: str, options: Mapping[str, Any]) -> list[Needed]:
-    """What prefetch gets for the measurer ``name``. Raises UserError: there is none, or no weights of such a name."""
+    """Returns the assets that prefetch gets for the metric model ``name``. Raises UserError if unknown."""
     found: list[Needed] = _named(_WEIGHTS, "assets_of")(measurer_setting(name).weights, options)
     return found
 
 
 def measurer_missing(name: str, options: Mapping[str, Any]) -> list[str]:
-    """A line for each of the weights of ``name`` that only prefetch gets and that is not here, or not whole."""
+    """Returns a line for each missing or incomplete weights file of ``name`` that only prefetch gets."""
     lines: list[str] = _named(_WEIGHTS, "missing_files")(measurer_setting(name).weights, options)
     return lines
 

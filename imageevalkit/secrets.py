@@ -1,4 +1,4 @@
-"""Keeping the secrets of the environment out of what is written, and from processes that do not need them."""
+"""Keeps secrets of the environment out of written text, and from processes that do not need them."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ _SECRET_NAME = re.compile(
     r"(^|_)(API_KEY|SECRET_ACCESS_KEY|TOKEN|SECRET|PASSWORD)$|^OPENAI_CUSTOM_HEADERS$", re.IGNORECASE
 )
 _USER_OF_ADDRESS = re.compile(r"""(?<=://)[^\s/?#"'<>]+@""")
-# a value that stands there itself, as opposed to one that a command or another variable gives
+# a literal value, not the output of a command or another variable
 _SET_TO_VALUE = re.compile(r"""\b(\w+)=["']?([^\s"'$`();]+)""")
 SHORTEST = 8  # shorter values are placeholders ("EMPTY"); removing them would garble ordinary text
 
 
 def secret_names() -> list[str]:
-    """The variables of the environment that hold secrets."""
+    """Returns the names of the environment variables that hold secrets."""
     return [name for name in os.environ if _SECRET_NAME.search(name)]
 
 
 def environ_with(names: Collection[str]) -> dict[str, str]:
-    """The environment without its secrets, but for those called ``names``."""
+    """Returns the environment without secrets, except those in ``names``."""
     withheld = set(secret_names()).difference(names)
     return {name: value for name, value in os.environ.items() if name not in withheld}
 
 
 def holds_secret(script: str) -> bool:
-    """Whether the text of a shell script sets a variable to a secret."""
+    """Returns whether the text of a shell script sets a variable to a secret."""
     return any(
         _SECRET_NAME.search(name) and len(value) >= SHORTEST
         for line in script.splitlines()
@@ -38,9 +38,9 @@ def holds_secret(script: str) -> bool:
 
 
 def redact(text: str) -> str:
-    """``text`` with the value of every variable of the environment that holds a secret replaced by its name.
+    """Returns ``text`` with the values of secret environment variables replaced by the variables' names.
 
-    Addresses lose their ``user:password@``.
+    ``user:password@`` is removed from addresses.
     """
     for name in secret_names():
         value = os.environ[name]
@@ -52,9 +52,10 @@ def redact(text: str) -> str:
 
 
 def beginning(text: str, longest: int = 10_000) -> str:
-    """At most ``longest`` characters of ``text``: what is looked at of words that may have any length.
+    """Returns at most ``longest`` characters of ``text``, to bound the work on long texts.
 
-    No word is cut in two (unless it is all there is): half a secret would not be known for one.
+    No word is cut in two (unless it is the only one), because :func:`redact` would not recognise half a
+    secret.
     """
     if len(text) <= longest:
         return text
@@ -65,7 +66,7 @@ def beginning(text: str, longest: int = 10_000) -> str:
 
 
 def one_line(said: BaseException | str, limit: int = 500) -> str:
-    """``said`` on one line, redacted, at most ``limit`` characters; an error without text gives its class."""
+    """Returns ``said`` redacted on one line, at most ``limit`` characters; for an empty error, its class."""
     text = " ".join(redact(beginning(_words(said))).split())
     if not text and isinstance(said, BaseException):
         text = type(said).__name__
@@ -76,5 +77,5 @@ def _words(said: BaseException | str) -> str:
     try:
         with guest_code():
             return str(said)
-    except Exception:  # of an error class whose text is broken, too
+    except Exception:  # the error class itself may be broken
         return ""

@@ -1,7 +1,7 @@
-"""Text on its way out of Python: any string can be written to a file, and none steers a terminal.
+"""Text for output: any string can be written to a file, and no string controls a terminal.
 
-Strings from outside (a server's words, a judge's reply, a name on disk) may hold what UTF-8 has no bytes for: half an
-emoji, which JSON can spell, or a byte of a file name that is no text. They may hold terminal escapes, too.
+External strings (from a server, a judge, a file name) may hold characters that UTF-8 cannot encode: half an
+emoji in JSON, or a byte of a file name that is not text. They may also hold terminal escapes.
 """
 
 from __future__ import annotations
@@ -16,66 +16,66 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 _STEERING = re.compile(
-    # a title, a device's string; one ends where the next begins, or thousands of beginnings would take minutes
+    # a title, a device's string; it ends where the next begins, or thousands of beginnings would take minutes
     r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\n\x90\x98\x9c-\x9f]*(?:\x07|\x1b\\|\x9c)"
     r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, the cursor
     r"|\x1b[ -/]*[0-~]"
     r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
-    r"|[\u202a-\u202e\u2066-\u2069]"  # what turns the order of letters around
+    r"|[\u202a-\u202e\u2066-\u2069]"  # reverses the direction of text
 )
 
 
 def to_bytes(text: str) -> bytes:
-    r"""``text`` as UTF-8; what UTF-8 cannot hold becomes its backslash escape.
+    r"""Returns ``text`` as UTF-8. A character that UTF-8 cannot encode becomes its backslash escape.
 
-    In JSON that is the very escape it came as (``"\ud83d"``), so that every reader gets back what was written.
+    In JSON this is the original escape (``"\ud83d"``), so a reader gets the original string.
     """
     return text.encode("utf-8", "backslashreplace")
 
 
 def csv_text(rows: Iterable[Iterable[Any]], line_end: str = "\n") -> str:
-    """``rows`` as CSV, as pandas writes them: nothing for what is None."""
+    """Returns ``rows`` as CSV in the style of pandas: None becomes an empty field."""
     file = io.StringIO(newline="")
     csv.writer(file, lineterminator=line_end).writerows(rows)
     return file.getvalue()
 
 
 def counted(number: int, noun: str) -> str:
-    """``number`` with its ``noun``, which becomes plural with an s: ``1 cell``, ``2 cells``."""
+    """Returns ``number`` with ``noun``, in the plural with an s if needed: ``1 cell``, ``2 cells``."""
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def some(words: Sequence[str], separator: str = "; ", more: str = "", most: int = 5) -> str:
-    """Returns the first words, ``most`` of them, joined; then how many there are besides, and ``more``."""
+    """Returns the first ``most`` words, joined; then the number of the others, and ``more``."""
     left = len(words) - most
     named = separator.join(words[:most])
     return f"{named}{separator}and {left} more{more}" if left > 0 else named
 
 
 def decimals(value: float, digits: int) -> str:
-    """``value`` with so many decimals; in powers of ten where that has more figures than a line is for."""
+    """Returns ``value`` with ``digits`` decimals, or in powers of ten from 10¹² on."""
     return f"{value:.{digits}f}" if abs(value) < 1e12 else f"{value:.4g}"
 
 
 def printable(text: str) -> str:
-    """``text`` for a terminal or a log: without escape sequences and control characters, lines and tabs kept."""
+    """Returns ``text`` without escape sequences and control characters; line breaks and tabs stay."""
     return to_bytes(_STEERING.sub("", text)).decode()
 
 
 def plain(text: str) -> str:
-    """:func:`printable`, on one line."""
+    """Returns :func:`printable` text on one line."""
     return " ".join(printable(text).split())
 
 
 def let_streams_take_any_text() -> None:
-    """From now on nothing that is printed raises for what the encoding of stdout or stderr cannot hold."""
+    """Make stdout and stderr escape characters that their encoding cannot represent, instead of raising."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def columns_of(text: str) -> int:
-    """Columns of a terminal that ``text`` takes: wide East Asian characters two, combining and unseen ones none."""
+    """Returns the terminal columns of ``text``: 2 for wide East Asian characters, 0 for invisible ones."""
     return sum(map(_columns, text))
 
 
@@ -88,7 +88,7 @@ def _columns(char: str) -> int:
 
 
 def fit(text: str, columns: int) -> str:
-    """``text``, cut to ``columns`` with an ellipsis where it is longer."""
+    """Returns ``text``, cut to ``columns`` with an ellipsis if it is longer."""
     if columns_of(text) <= columns:
         return text
     kept, used = "", 1
@@ -101,7 +101,7 @@ def fit(text: str, columns: int) -> str:
 
 
 def dollars(usd: float) -> str:
-    """``usd`` with two decimals, or as many as two significant digits take: ``$1,234.50``, ``$0.004``."""
+    """Returns ``usd`` with two decimals or, below 0.1, two significant digits: ``$1,234.50``, ``$0.004``."""
     if 0 < usd < 0.0001:
         return "<$0.0001"
     if usd == 0 or usd >= 0.1:
@@ -112,6 +112,6 @@ def dollars(usd: float) -> str:
 
 
 def spreadsheet_text(value: Any) -> Any:
-    """``value`` for a CSV file: a text that a spreadsheet would take for a formula gets an apostrophe before it."""
+    """Returns ``value`` for a CSV file; text that a spreadsheet would read as a formula gets an apostrophe."""
     is_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
     return f"'{value}" if is_formula else value

@@ -1,4 +1,4 @@
-"""A cell (one model × one benchmark): where its files are, and the lock that keeps a second writer out."""
+"""The files of a cell (one model × one benchmark), and the lock that keeps a second run from writing them."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from imageevalkit.locks import open_lock, take_lock
 
 REPO = Path(__file__).resolve().parents[2]
 SITE = "report"
-"""The folder of the site about all results, in the folder of all results."""
+"""The folder of the report's website, inside the output folder."""
 REPORTS = (SITE, "report.html", "leaderboard.md", "leaderboard.csv", "leaderboard.xlsx", "leaderboard.tex")
-"""What there is of all results, in the folder of all results."""
+"""The names of the reports on all results, inside the output folder."""
 REPORT_MB = 40
-"""Of ``report.html`` at most: what a laptop's browser opens in a few seconds, and still goes through a chat."""
+"""The largest ``report.html``: a laptop's browser opens it in a few seconds, and chat programs accept it."""
 COMPARISONS = "comparisons"
-"""The folder there of what benchmarks say of several models."""
+"""The folder of benchmark results that compare several models, inside the output folder."""
 REWRITES = "rewrites"
-"""The folder there of what rewriters of prompts replied, which models share."""
+"""The folder of the replies of prompt rewriters, shared by all models, inside the output folder."""
 JUDGES = "judges"
-"""The folder there of what each judge said to its probes."""
+"""The folder of each judge's answers to its probe questions, inside the output folder."""
 VOTES = "votes"
-"""The folder there of what people prefer, as the report's voting page saves it."""
-_LONGEST_NAME = 200  # bytes; file systems take 255, and names of logs and outcomes have more in them
+"""The folder of human preferences, saved by the report's voting page, inside the output folder."""
+_LONGEST_NAME = 200  # bytes; file systems allow 255, and names of logs and outcomes are longer
 REWRITER_NAME = r"[a-z]\w*"
-"""What a rewriter's name is like: by it the folders of rewritten prompts are told from others."""
+"""The pattern of a rewriter's name: it marks the folders of models with rewritten prompts."""
 _REWRITTEN = re.compile(rf"(.+)\+({REWRITER_NAME}-[0-9a-f]{{8}})")
 _OF_A_STEP = re.compile(r"(.+)@(0|[1-9][0-9]{0,17})", re.ASCII)
 
 
 def split_names(text: str) -> list[str]:
-    """Names between semicolons, stripped, empties dropped, repetitions kept."""
+    """Returns the names between semicolons: stripped, without empty ones, repetitions kept."""
     return [name for part in text.split(";") if (name := part.strip())]
 
 
 def check_name(name: str) -> str:
-    """``name``, if it can name a folder below output/ and travel on command lines (``org/model`` can).
+    """Returns ``name`` if it is a valid folder below the output folder and a valid option (``org/model`` is).
 
-    Raises UserError: it cannot.
+    Raises UserError if it is invalid.
     """
     parts = name.split("/")
     if not name.isprintable() or any(part in ("", ".", "..") or part[0] in "-." for part in parts):
@@ -68,13 +68,13 @@ _elsewhere = ContextVar[Path | None]("the folder of results that are read", defa
 
 
 def output_root() -> Path:
-    """The folder of all results; ``IMAGEEVALKIT_OUTPUT`` moves it (tests, a bigger disk)."""
+    """Returns the output folder: ``IMAGEEVALKIT_OUTPUT`` (tests, a larger disk), else the default."""
     return _elsewhere.get() or Path(os.environ.get("IMAGEEVALKIT_OUTPUT") or REPO / "output")
 
 
 @contextlib.contextmanager
 def results_in(folder: Path) -> Iterator[None]:
-    """Let ``folder`` be that of all results, for who reads old ones or somebody else's."""
+    """Use ``folder`` as the output folder inside the block, to read older results or another user's."""
     token = _elsewhere.set(folder)
     try:
         yield
@@ -83,25 +83,25 @@ def results_in(folder: Path) -> Iterator[None]:
 
 
 def log_root() -> Path:
-    """The folder of all logs; ``IMAGEEVALKIT_LOG`` moves it."""
+    """Returns the folder of all logs. ``IMAGEEVALKIT_LOG`` overrides the default."""
     return Path(os.environ.get("IMAGEEVALKIT_LOG") or REPO / "log")
 
 
 def short_path(path: str | Path) -> str:
-    """``path`` (relative to the repository, where jobs run) as seen from the current folder, if below it."""
+    """Returns ``path`` (relative to the repository) relative to the current folder, or else absolute."""
     whole = REPO / path
     here = Path.cwd()
     return str(whole.relative_to(here)) if whole.is_relative_to(here) else str(whole)
 
 
 def portable_path(path: Path) -> str:
-    """``path`` relative to the repository if below it, so that the folder can be copied to another machine."""
+    """Returns ``path`` relative to the repository if it lies there: so the folder can be copied elsewhere."""
     whole = path.resolve()
     return (whole.relative_to(REPO) if whole.is_relative_to(REPO) else whole).as_posix()
 
 
 class _File:
-    """A file, or folder, of a cell."""
+    """A descriptor that returns the path of a file or folder of the cell."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -116,24 +116,24 @@ class _Names(NamedTuple):
 
 
 class Cell(_Names):
-    """One model × one benchmark and the files of design §4."""
+    """One model × one benchmark, and the paths of its files (design §4)."""
 
     generation = _File("generation.jsonl")
     fingerprints = _File("fingerprints.jsonl")
     judgements = _File("judgements.jsonl")
     repeats = _File("repeats.jsonl")
-    """What a judge said when it was asked again (:mod:`imageevalkit.evaluation.noise`)."""
+    """The judge's answers to repeated questions (:mod:`imageevalkit.evaluation.noise`)."""
     scores = _File("scores.jsonl")
     batches = _File("batches")
     judge_batches = _File("judge_batches")
-    """The folders of the batches of images, and of questions (:mod:`imageevalkit.requests.batches`)."""
+    """The folders of batches of image requests and of questions (:mod:`imageevalkit.requests.batches`)."""
     prompts = _File("prompts.jsonl")
-    """Of rewritten prompts: what the model is shown of each item (:mod:`imageevalkit.cell.items`)."""
+    """The rewritten prompts that the model receives for each item (:mod:`imageevalkit.cell.items`)."""
     result = _File("result.json")
     official = _File("official")
     """The folder of files in the official evaluator's formats."""
     relations = _File("relations")
-    """The folder of what the report finds of metrics that are scored together."""
+    """The folder of the report's findings on metrics that are scored together."""
 
     @property
     def key(self) -> str:
@@ -145,67 +145,71 @@ class Cell(_Names):
 
     @property
     def raw(self) -> Cell:
-        """That of the same model and the benchmark's own prompts."""
+        """The cell of the same model on the benchmark's own, not rewritten prompts."""
         return Cell(_parts_of(self.model)[0], self.benchmark)
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """What its model is a checkpoint of, whoever rewrote its prompts; None: its name has no step."""
+        """The training checkpoint that the model is, rewriter aside; None if the model's name has no step."""
         return checkpoint_of(self.raw.model)
 
     @property
     def rewriter(self) -> str:
-        """Who rewrote its prompts: ``dtm-1a2b3c4d``, a name with a hash of all that decides; empty: nobody did."""
+        """The rewriter's name and a hash of its settings (``dtm-1a2b3c4d``); empty without a rewriter."""
         return _parts_of(self.model)[1]
 
 
 def _parts_of(model: str) -> tuple[str, str]:
-    """What results are called by (``qwen-image+dtm-1a2b3c4d``): the model itself, and the rewriter of its prompts."""
+    """Splits the model part of a cell (``qwen-image+dtm-1a2b3c4d``) into model name and rewriter."""
     found = _REWRITTEN.fullmatch(model)
     return (found[1], found[2]) if found else (model, "")
 
 
 class Checkpoint(NamedTuple):
-    """The state of ``run`` after ``step`` steps of its training."""
+    """The weights of the training run ``run`` after ``step`` steps."""
 
     run: str
     step: int
 
     @property
     def name(self) -> str:
-        """What the model is called: ``run@1000``."""
+        """The model's name: ``run@1000``."""
         return f"{self.run}@{self.step}"
 
 
 def checkpoint_of(model: str) -> Checkpoint | None:
-    """What a model called ``run@1000`` is; None: its name has no step."""
+    """Returns the checkpoint for a model name such as ``run@1000``; None if the name has no step."""
     found = _OF_A_STEP.fullmatch(model)
     return Checkpoint(found[1], int(found[2])) if found else None
 
 
 def by_name(model: str) -> tuple[str, int]:
-    """What models are sorted by: their names, checkpoints of one run by step."""
+    """Returns the sort key of a model: its name; for checkpoints the training run, then the step."""
     checkpoint = Cell(model, "").checkpoint
     return (checkpoint.run, checkpoint.step) if checkpoint else (model, -1)
 
 
 LAUNCHERS_LOCK = ".launcher.lock"
-"""The lock of a cell that a launcher has whose jobs, on other machines, take that of the cell's files."""
+"""The lock of a launcher whose jobs run on other machines. The jobs themselves lock the cell's files."""
 
 
 def lock_cell(cell: Cell, grace: float = 15.0, for_owner: bool = False, name: str = ".lock") -> int:
-    """Take the cell's lock of that ``name`` and return its open, inheritable file descriptor.
+    """Take the cell's lock called ``name`` and return its open, inheritable file descriptor.
 
-    The kernel drops it when the last process holding the descriptor ends. If the recorded owner has it no longer, its
-    guards are just ending its processes: wait up to ``grace`` seconds for them, or for the owner too (``for_owner``).
-    Raises UserError: a live run holds it, or no file can be locked there.
+    The kernel releases the lock when the last process that holds the descriptor ends. If the recorded owner
+    no longer holds the lock, the owner's guards are still ending its processes: this function waits up to
+    ``grace`` seconds. With ``for_owner`` it also waits for a live owner. Raises UserError if another run
+    holds the lock, or if the filesystem has no locks.
     """
     return _lock(cell, name, grace, for_owner)
 
 
 def lock_shard(cell: Cell, shard: str, grace: float) -> list[int]:
-    """As :func:`lock_cell`, waiting for owners too, what the job with that ``shard`` of the cell must have: nobody has
-    the whole cell, or that shard. The first of the descriptors is of the lock of the cell, which shards share."""
+    """Take the locks that a job needs to write ``shard`` of the cell; wait ``grace`` seconds for owners.
+
+    The first descriptor is the cell's lock, which all shards share; the second is the shard's own. Raises
+    UserError as :func:`lock_cell` does.
+    """
     shared = _lock(cell, ".lock", grace, for_owner=True, shared=True)
     try:
         return [shared, _lock(cell, f".lock-{shard}", grace, for_owner=True)]
@@ -215,7 +219,7 @@ def lock_shard(cell: Cell, shard: str, grace: float) -> list[int]:
 
 
 def note_owner(fd: int) -> None:
-    """The lock on the file open as ``fd``, as :func:`lock_cell` returned it, is this process's."""
+    """Record this process as the owner in the lock file open as ``fd`` (see :func:`lock_cell`)."""
     os.ftruncate(fd, 0)
     os.pwrite(fd, str(os.getpid()).encode(), 0)
 
@@ -233,7 +237,7 @@ def _lock(cell: Cell, name: str, grace: float, for_owner: bool, shared: bool = F
             is_late = time.monotonic() > deadline
             text = path.read_bytes()
             owner = int(text) if re.fullmatch(rb"[0-9]{1,9}", text) else None
-            # who has it takes a look at every process of the machine
+            # _holders() inspects every process of the machine: call it only if needed
             holders = _holders(fd) if is_late or not for_owner else []
             if is_late or (owner in holders and not for_owner):
                 os.close(fd)
@@ -247,7 +251,7 @@ def _lock(cell: Cell, name: str, grace: float, for_owner: bool, shared: bool = F
                 raise UserError(f"{cell.key} is being written by {who}") from None
             time.sleep(0.2)
     if shared:
-        os.ftruncate(fd, 0)  # it has several
+        os.ftruncate(fd, 0)  # a shared lock has several owners
     else:
         note_owner(fd)
     os.set_inheritable(fd, True)
@@ -255,12 +259,12 @@ def _lock(cell: Cell, name: str, grace: float, for_owner: bool, shared: bool = F
 
 
 def _holders(fd: int) -> list[int]:
-    """The processes, as far as this one may know them, that hold the lock on the file open as ``fd``."""
+    """Returns the processes that hold the lock on ``fd``, without those that this user may not inspect."""
     lock, holders = os.fstat(fd), set[int]()
     for folder in Path("/proc").glob("[0-9]*/fd"):
-        with contextlib.suppress(OSError):  # ended meanwhile, or of another user
+        with contextlib.suppress(OSError):  # the process has ended, or belongs to another user
             for entry in folder.iterdir():
-                # many may have it open, as this process has; the lock is with those whose descriptor says so
+                # many processes may have the file open; only fdinfo shows which of them holds the lock
                 about = folder.parent / "fdinfo" / entry.name
                 if os.path.samestat(entry.stat(), lock) and "FLOCK" in about.read_text():
                     holders.add(int(folder.parent.name))

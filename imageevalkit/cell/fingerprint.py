@@ -1,4 +1,4 @@
-"""What made an image: the model's settings, hashed, and kept in full so that a change can be explained."""
+"""The settings that produced an image, as a hash (the fingerprint) and in full, to explain a change."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from imageevalkit.cell.shards import parts_of
 from imageevalkit.requests.endpoint import place_of
 from imageevalkit.text import to_bytes
 
-# Settings that cannot change a pixel: changing them keeps images valid.
+# Settings that cannot change a pixel: images stay valid when these change.
 _RUNTIME_KWARGS = frozenset(
     {"device", "device_map", "offload", "timeout", "max_attempts", "max_elapsed", "max_outage", "backoff"}
     | {"api_key_env", "price", "client"}
-    # an API counts by its host
+    # settings_of() records only the host of an API
     | {"base_url", "azure_endpoint"}
 )
 
-# Classes that stand in other files than when images of theirs were first recorded: new module, class, old module. Their
-# records keep the old name, so that no image becomes stale, and entries by that name go on working.
+# Classes that were moved after images were recorded: new module → class → old module. Records keep the old
+# module, or all these images would become stale. Model entries may name either module.
 _MOVED = {
     "diffusers_models": {
         "DiffusersT2I": "diffusers_t2i",
@@ -65,7 +65,7 @@ _FOLDER = ".model_utils."
 
 
 def module_now(module: str, class_name: str) -> str:
-    """Where the class stands that an entry says is in ``module``."""
+    """Returns the present module of a class for which a model entry names ``module``."""
     old = module.removeprefix(_FOLDER)
     moved = (f"{_FOLDER}{new}" for new, names in _MOVED.items() if names.get(class_name) == old)
     return next(moved, module)
@@ -78,15 +78,15 @@ def _class_on_record(module: str, class_name: str) -> str:
 
 
 def settings_of(task: str, setting: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a resolved model setting that decides its images, flat, by name.
+    """Returns the part of a resolved model setting that decides its images, as flat name → value.
 
-    Local weights count by name and content (:func:`weights_of`), authors' code by its commit, an API by its host. The
-    number of images made in one call counts too: a GPU computes batches of other sizes with other kernels.
+    Local weights are recorded by name and content (:func:`weights_of`), authors' code by commit, an API by
+    host. The batch size is recorded too: a GPU computes batches of another size with other kernels.
     """
     given = setting.get("model_kwargs", {})
     kwargs = {k: v for k, v in given.items() if k not in _RUNTIME_KWARGS}
     if kwargs.get("batch_size") == 1:
-        del kwargs["batch_size"]  # said or not, images are made singly
+        del kwargs["batch_size"]  # an explicit 1 is the default
     settings: dict[str, Any] = {"task": task, "class": _class_on_record(setting["module"], setting["class"])}
     settings |= _identity("model_path", setting["model_path"])
     if setting.get("api"):
@@ -94,7 +94,7 @@ def settings_of(task: str, setting: Mapping[str, Any]) -> dict[str, Any]:
     settings |= setting.get("rewriting", {})
     for key, value in sorted(kwargs.items()):
         settings |= _identity(f"kwargs.{key}", value)
-    for asset in setting.get("assets", ()):  # authors' code and further weights
+    for asset in setting.get("assets", ()):  # authors' code and additional weights
         name = asset.get("to") or asset.get("hub") or asset.get("path", "")
         if pin := asset.get("commit") or asset.get("revision") or asset.get("sha256"):
             settings[f"asset {name}"] = str(pin)
@@ -104,19 +104,19 @@ def settings_of(task: str, setting: Mapping[str, Any]) -> dict[str, Any]:
 def _host(url: str) -> str | None:
     try:
         return urlsplit(url).hostname
-    except ValueError:  # the model itself says what is wrong with it
+    except ValueError:  # the model class reports a wrong address
         return None
 
 
 def maker_of(setting: Mapping[str, Any]) -> str:
-    """Who makes the images of a resolved setting, in words: ``my_model.MyModel``, of an API with its host."""
+    """Returns the model class of a resolved setting in words: ``my_model.MyModel``, an API with its host."""
     made_by = f"{setting['module'].rpartition('.')[2]}.{setting['class']}"
     host = _host(place_of(setting.get("model_kwargs", {})).url) if setting.get("api") else None
     return f"{made_by} at {host}" if host else made_by
 
 
 def _identity(name: str, value: Any) -> dict[str, Any]:
-    """A setting; one that is a local file or folder is what lies there, wherever that is."""
+    """Returns a setting; a local file or folder is identified by name and content, not by location."""
     is_place = isinstance(value, str) and (name == "model_path" or Path(value).is_absolute())
     weights = weights_of(value) if is_place else {}
     if not weights:
@@ -129,10 +129,10 @@ _SAMPLE = 1 << 20
 
 
 def weights_of(model_path: str) -> dict[str, str]:
-    """Identity of a local checkpoint: names, sizes, first and last MiB of its files; training changes all of them."""
+    """Returns a hash of a local checkpoint (names, sizes, first and last MiB of files) or an empty dict."""
     path = Path(model_path)
     if not model_path or not path.exists():
-        return {}  # a hub id, an API's model id, or nothing at all
+        return {}  # a hub id, an API's model id, or a missing path
     files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
     digest = hashlib.sha256()
     for file in files:
@@ -147,7 +147,7 @@ def weights_of(model_path: str) -> dict[str, str]:
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:
-    """16 hex digits that stand for ``settings``."""
+    """Returns 16 hex digits, a hash of ``settings``."""
     canonical = json.dumps(settings, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(to_bytes(canonical)).hexdigest()[:16]
 
@@ -158,7 +158,7 @@ KEPT = Shape[dict[str, Any]](
 
 
 def remember(path: Path, settings: Mapping[str, Any], packages: Mapping[str, str]) -> str:
-    """Keep ``settings`` in ``path``, with the versions of ``packages`` that make the images now; their fingerprint."""
+    """Append ``settings`` and the versions of ``packages`` to ``path`` if new. Returns the fingerprint."""
     line = {"fingerprint": fingerprint(settings), "settings": dict(settings), "packages": dict(packages)}
     if line not in read_kept(path, KEPT):
         with contextlib.closing(JsonlWriter(path, KEPT)) as writer:
@@ -167,12 +167,12 @@ def remember(path: Path, settings: Mapping[str, Any], packages: Mapping[str, str
 
 
 def packages_of(path: Path) -> list[dict[str, str]]:
-    """Every set of package versions in ``path``."""
+    """Returns every set of package versions in ``path``."""
     return [record["packages"] for record in _all(path) if "packages" in record]
 
 
 def known(path: Path, tell: Tell = tell_nobody) -> dict[str, dict[str, Any]]:
-    """All settings kept in ``path``, by fingerprint; lines that hold none are told."""
+    """Returns all settings in ``path`` by fingerprint; ``tell`` receives a line for each invalid record."""
     return {record["fingerprint"]: record["settings"] for record in _all(path, tell)}
 
 
@@ -181,7 +181,7 @@ def _all(path: Path, tell: Tell = tell_nobody) -> Iterator[dict[str, Any]]:
 
 
 def explain(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """The differences in words: ``"guidance_scale 4.0 → 5.0, width (unset) → 512"``."""
+    """Returns the differences in words: ``"guidance_scale 4.0 → 5.0, width (unset) → 512"``."""
     both = {key: (old.get(key, "(unset)"), new.get(key, "(unset)")) for key in sorted({*old, *new})}
     changed = {key: pair for key, pair in both.items() if pair[0] != pair[1]}
     return ", ".join(

@@ -1,4 +1,4 @@
-"""The items of a benchmark, from the dicts of a dataset class (README.md, "Add a benchmark")."""
+"""The items of a benchmark, built from the dicts of a dataset class (README.md, "Add a benchmark")."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ BASE_SEED = 42
 
 
 class Rewriting(TypedDict):
-    """What stands behind the prompt of an item that a rewriter (``by``, as in :attr:`Cell.rewriter`) was given.
+    """How the prompt of an item was rewritten by the rewriter ``by`` (:attr:`Cell.rewriter`).
 
-    ``original`` are all texts of the benchmark's own prompt, ``original_sha256`` is its hash as in
-    :attr:`Item.prompt_sha256`. ``kept`` says why the model is shown that one all the same; empty: it was rewritten.
-    ``lost``: another one was asked for in vain.
+    ``original`` is the benchmark's own prompt (all its texts), ``original_sha256`` its
+    :attr:`Item.prompt_sha256`. If the model receives the original prompt after all, ``kept`` gives the
+    reason, else it is empty. ``lost`` is True if the rewriter was asked and gave no usable prompt.
     """
 
     by: str
@@ -41,12 +41,12 @@ class Rewriting(TypedDict):
 
 @dataclass(frozen=True)
 class Item:
-    """One image to make.
+    """One image to generate.
 
-    ``id`` is the image's path below the cell without suffix (``images/text_prompts/0000_1``); ``path`` is
-    where it goes; ``seed`` is the effective seed (``BASE_SEED`` + the dataset's), the same for every worker,
-    shard and order; ``data`` is that of a Sample, or the foreign dataset's own dict. ``rewriting`` is None where what
-    the model is shown is the benchmark's own.
+    ``id`` is the image's path below the cell without suffix (``images/text_prompts/0000_1``), ``path`` the
+    file. ``seed`` is the effective seed (``BASE_SEED`` + the dataset's), the same for every worker, shard and
+    order. ``data`` is the data of a Sample, or the dict of a foreign dataset. ``rewriting`` is None if the
+    model receives the benchmark's own prompt.
     """
 
     id: str
@@ -59,12 +59,12 @@ class Item:
 
     @property
     def texts(self) -> list[str]:
-        """All texts that the model is shown, in their order."""
+        """All texts that the model receives, in order."""
         parts: Sequence[Any] = [self.prompt] if self.input_list is None else self.input_list
         return [part for part in parts if isinstance(part, str)]
 
     def with_texts(self, texts: Sequence[str], rewriting: Rewriting) -> Item:
-        """The same with other ``texts`` in their places; images stay."""
+        """Returns the item with ``texts`` in place of its texts; input images stay."""
         if self.input_list is None:
             return replace(self, prompt=texts[0], rewriting=rewriting)
         left = iter(texts)
@@ -73,28 +73,28 @@ class Item:
 
     @property
     def folder(self) -> Path:
-        """The folder of the item's result: ``output/<model>/<benchmark>``."""
+        """The cell's folder: ``output/<model>/<benchmark>``."""
         return self.path.parents[len(PurePosixPath(self.id).parts) - 1]
 
     @property
     def model(self) -> str:
-        """The name of the model whose image it is."""
+        """The name of the model that generates the image."""
         return self.folder.parent.relative_to(output_root()).as_posix()
 
     @property
     def prompt_sha256(self) -> str:
-        """Hash of everything the model is shown: text, and the input images' files (else their pixels)."""
+        """The hash of the model's whole input: texts and input images (files, or pixels without a file)."""
         return self._hashes[0]
 
     @property
     def inputs(self) -> list[tuple[str, Any]]:
-        """The input images in their order, each with its hash: of its file, else of its mode, size and pixels."""
+        """The input images in order, each with the hash of its file, or of its pixels without a file."""
         images = [part for part in self.input_list or () if not isinstance(part, str)]
         return list(zip(self._hashes[1], images, strict=True))
 
     @cached_property
     def _hashes(self) -> tuple[str, list[str]]:
-        """Of everything, and of each input image."""
+        """The hash of the whole input, and a hash for each input image."""
         digest, images = hashlib.sha256(), list[str]()
         parts: Sequence[Any] = [self.prompt] if self.input_list is None else self.input_list
         for part in parts:
@@ -110,13 +110,13 @@ class Item:
 
 
 def file_bytes(image: Any) -> bytes | None:
-    """The bytes of the file that an input image was opened from, which stays undecoded; None: it was from none."""
+    """Returns the bytes of the file of ``image`` without decoding it; None if it comes from no file."""
     file = getattr(image, "filename", "")
     return Path(file).read_bytes() if file else None
 
 
 class SampleEntry(dict[str, Any]):
-    """An entry of a benchmark of ours: its ``data`` may have any keys, those of an entry too."""
+    """An entry built from a Sample. Its ``data`` is kept apart and may have any keys, also an entry's."""
 
     def __init__(self, entry: Mapping[str, Any], data: Mapping[str, Any]) -> None:
         super().__init__(entry)
@@ -124,13 +124,15 @@ class SampleEntry(dict[str, Any]):
 
 
 def items_of(dataset: Any, cell: Cell, limit: int | None = None) -> list[Item]:
-    """The first ``limit`` items (all when None) of ``dataset`` for ``cell``. Raises like :func:`entries_of`."""
+    """Returns the first ``limit`` items of ``dataset`` for ``cell``. Raises as :func:`entries_of` does."""
     return placed(entries_of(dataset, cell.benchmark)[:limit], cell)
 
 
 def drawn(items: Sequence[Item], benchmark: str, asked: int | None) -> list[Item]:
-    """The first ``asked`` of ``items`` in a random order, the same for every model and in every run; all, in the order
-    of the benchmark, when None. Images of one prompt stay together: they are no independent draws."""
+    """Returns a random sample of ``asked`` items, the same in every run; all, in order, if ``asked`` is None.
+
+    Items with the same prompt stay together, because their images are not independent.
+    """
     if asked is None:
         return list(items)
 
@@ -141,9 +143,9 @@ def drawn(items: Sequence[Item], benchmark: str, asked: int | None) -> list[Item
 
 
 def placed(entries: Sequence[Item], cell: Cell) -> list[Item]:
-    """The items of the model of ``cell`` that stand for ``entries``, which are of none."""
+    """Returns ``entries`` (items of no particular model) as items of the model of ``cell``."""
     folder, ids = cell.folder, [entry.id.replace(MODEL_NAME_MARK, cell.model) for entry in entries]
-    # dataclasses.replace takes twice as long for each of 50,000
+    # dataclasses.replace takes twice as long, for up to 50,000 items
     return [
         Item(id, folder / f"{id}{e.path.suffix}", e.seed, e.prompt, e.input_list, e.data, e.rewriting)
         for id, e in zip(ids, entries, strict=True)
@@ -151,10 +153,10 @@ def placed(entries: Sequence[Item], cell: Cell) -> list[Item]:
 
 
 def entries_of(dataset: Any, benchmark: str) -> list[Item]:
-    """All entries of the ``dataset`` of ``benchmark``, checked, as items of a model called by its mark.
+    """Checks all entries of ``dataset`` and returns them as items with the model name ``MODEL_NAME_MARK``.
 
-    Their paths are below the folder of a cell. Input images stay undecoded. Raises CellFailure: one breaks the
-    contract, or two share a path; the message has its number, counted from 0.
+    Item paths are relative to the cell's folder. Input images stay undecoded. Raises CellFailure if an entry
+    breaks the contract or two entries share a path; the message has the entry's number, counted from 0.
     """
     data, entries, number_of = getattr(dataset, "data", None), list[Item](), dict[str, int]()
     folder = PurePosixPath(MODEL_NAME_MARK, benchmark)
@@ -175,7 +177,7 @@ def entries_of(dataset: Any, benchmark: str) -> list[Item]:
 
 
 def _entry(raw: Any, folder: PurePosixPath, task: str) -> Item:
-    """One entry, whose image goes below ``folder``. Raises ValueError: what is wrong with it, and what it must be."""
+    """Returns the item of one entry, its image below ``folder``. Raises ValueError if it is invalid."""
     _check(isinstance(raw, Mapping), "it", raw, "a dict")
     shown, not_shown = ("prompt", "input_list") if task == "t2i" else ("input_list", "prompt")
     if missing := [key for key in (shown, "seed", "image_save_path") if key not in raw]:
@@ -224,7 +226,7 @@ def _check(is_right: object, name: str, value: Any, must_be: str) -> None:
 
 
 def _check_input_list(parts: Any) -> None:
-    from PIL import Image  # the launcher, which plans without it, imports this module
+    from PIL import Image  # the launcher imports this module and has no Pillow
 
     _check(isinstance(parts, list | tuple), "input_list", parts, "a list of texts and PIL images")
     for n, part in enumerate(parts):
@@ -235,14 +237,14 @@ def _check_input_list(parts: Any) -> None:
         raise ValueError("input_list holds no image")
 
 
-# ---- prompts.jsonl: the texts that a model is shown in place of the benchmark's own
+# ---- prompts.jsonl: the rewritten texts that a model receives instead of the benchmark's own
 
 
 @dataclass(frozen=True)
 class ShownTexts:
-    """What the model is shown of ``item``: ``texts`` for the ``original`` ones, in their order.
+    """The ``texts`` that the model receives for ``item`` in place of the ``original`` ones, in that order.
 
-    ``kept`` says why they are the original ones; ``lost``: others were asked for in vain.
+    ``kept`` is the reason if the original texts are used; ``lost``: the rewriter was asked and gave none.
     """
 
     item: str
@@ -256,15 +258,15 @@ _SHAPE = Shape.of(ShownTexts)
 
 
 def write_shown(cell: Cell, shown: Iterable[ShownTexts]) -> None:
-    """Keep ``shown``, whole or not at all. Raises CellFailure: the disk is full."""
+    """Write ``shown`` to ``prompts.jsonl``, entirely or not at all. Raises CellFailure: the disk is full."""
     lines = (json.dumps(vars(one), ensure_ascii=False, separators=(",", ":")) for one in shown)
     write_atomic(cell.prompts, "".join(f"{line}\n" for line in lines))
 
 
 def as_shown(cell: Cell, items: Sequence[Item]) -> list[Item]:
-    """``items`` with the texts that the model is shown; those of which that is not known yet stay as they are.
+    """Returns ``items`` with their rewritten texts. An item without one yet is returned unchanged.
 
-    Raises CellFailure: the file that tells cannot be read.
+    Raises CellFailure if ``prompts.jsonl`` cannot be read.
     """
     if not cell.rewriter:
         return list(items)
@@ -273,7 +275,7 @@ def as_shown(cell: Cell, items: Sequence[Item]) -> list[Item]:
 
 
 def all_shown(cell: Cell, items: Sequence[Item]) -> list[Item]:
-    """:func:`as_shown`. Raises CellFailure also where it is not known of all ``items``."""
+    """Returns :func:`as_shown`. Raises CellFailure also if one of ``items`` has no rewritten text."""
     found = as_shown(cell, items)
     if cell.rewriter and (lacking := [item.id for item in found if item.rewriting is None]):
         raise CellFailure(
@@ -284,7 +286,7 @@ def all_shown(cell: Cell, items: Sequence[Item]) -> list[Item]:
 
 
 def _shown(cell: Cell, item: Item, known: ShownTexts | None) -> Item:
-    if known is None or known.original != item.texts:  # the benchmark's own may have changed
+    if known is None or known.original != item.texts:  # the benchmark's own prompt may have changed
         return item
     behind = Rewriting(
         by=cell.rewriter,

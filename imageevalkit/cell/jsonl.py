@@ -1,7 +1,7 @@
-"""JSON Lines that survive ``kill -9`` in the middle of a line, and the shapes that readers rely on.
+"""JSON Lines files that survive ``kill -9`` in the middle of a line, and the shapes of their records.
 
-What is paid for is kept twice: what a file loses is taken back from its copy, a hidden file beside it. Each line of the
-copy begins with a checksum, so that it is known which of two different lines is the true one.
+Records that cost money are kept twice: a hidden copy beside the file restores lines that the file has lost.
+Each line of the copy starts with a checksum, which shows which of two different lines is intact.
 """
 
 from __future__ import annotations
@@ -26,42 +26,45 @@ from imageevalkit.machine import when_one_is_free
 from imageevalkit.secrets import one_line
 from imageevalkit.text import to_bytes
 
-_MOST_TOLD = 5  # of the bad lines of one file
-# Numbers of files are below it: sums of squares of such numbers stay finite, and other programs can read the integers.
+_MOST_TOLD = 5  # bad lines reported per file
+# Numbers in files are below 2⁶³: then sums of squares stay finite, and other programs can read the integers.
 _MOST = 2**63
-# far more than any file of ours has, and far less than what Python's own recursion stands
+# far more levels than our files have, and far fewer than Python's recursion limit
 _MOST_LEVELS = 64
 _LONGEST_VALUE = 60
-# what json.loads ends in, without what it does for every call: a third of the time of a record
+# the core of json.loads, without its setup for every call, which takes a third of the time of a record
 _decoder: Any = json.JSONDecoder()
 _scan = _decoder.scan_once
-_CHECKSUM = 9  # characters: 8 hex digits of the CRC-32 and a blank
+_CHECKSUM = 9  # characters: 8 hex digits of the CRC-32 and a space
 
 T = TypeVar("T")
 Tell = Callable[[str], None]
-"""Takes one line about something that cannot be read."""
+"""Receives one line about damaged data."""
 
 
 NOT_IN_FILES = {"in files": False}
-"""Metadata of a dataclass's field that its objects have, but not those that stand for them in a file."""
+"""Metadata of a dataclass field that exists in memory only, not in files."""
 
 
 def tell_nobody(text: str) -> None:
-    """For who reads what somebody else has complained of."""
+    """Ignore the message, because another reader reports it."""
 
 
 def parse(data: bytes) -> Any:
-    """The JSON value in ``data``. Raises ValueError: it is none, no UTF-8, nested too deep, or has a huge number."""
+    """Returns the JSON value in ``data``.
+
+    Raises ValueError if ``data`` is not JSON in UTF-8, is nested too deep, or has a huge number.
+    """
     try:
         text = data.decode()
         value, end = _scan(text, 0)
         is_whole = end == len(text)
     except (ValueError, StopIteration, RecursionError):
         is_whole = False
-    if not is_whole:  # blanks around it, another encoding, or no JSON: what is wrong is told
+    if not is_whole:  # whitespace around the value, another encoding, or no JSON: json.loads explains
         try:
             value = json.loads(data)
-        except json.JSONDecodeError as error:  # its own words have a line number, of a line
+        except json.JSONDecodeError as error:  # its text has a useless line number
             raise ValueError(f"{error.msg} at column {error.colno}") from None
         except RecursionError:
             raise ValueError("it is nested too deep") from None
@@ -76,7 +79,7 @@ def parse(data: bytes) -> Any:
 
 
 class WrongShape(ValueError):
-    """The ``value`` at ``path`` in an object is not of its type; without one it is missing."""
+    """The ``value`` at ``path`` in an object has the wrong type; without ``value`` the field is missing."""
 
     def __init__(self, path: tuple[str, ...], *value: Any) -> None:
         text = json.dumps(value[0], default=repr) if value else "missing"
@@ -86,10 +89,11 @@ class WrongShape(ValueError):
 
 
 class Shape(Generic[T]):
-    """What readers rely on in an object: fields that it ``must`` have, and others that it ``may`` have, by type.
+    """The type of a JSON object: fields that it ``must`` have and fields that it ``may`` have.
 
-    Types are JSON's own, Literal, X | None, tuples of so many parts, lists, mappings, :data:`Time`, shapes and what
-    :meth:`of` takes. Numbers are below 2⁶³, a float may be whole. ``rest``: the type of all other fields.
+    Field types are JSON's own, Literal, X | None, tuples of fixed length, lists, mappings, :data:`Time`,
+    shapes, and the types that :meth:`of` takes. Numbers are below 2⁶³; an integer is a valid float. ``rest``
+    is the type of all other fields.
     """
 
     def __init__(
@@ -98,13 +102,13 @@ class Shape(Generic[T]):
         hints = {**must, **may}
         self._must, self._rest, self._kind = dict.fromkeys(must), rest and _reader_of(rest), kind
         self._readers = {name: _reader_of(hint) for name, hint in hints.items()}
-        # most parts of most records need no reader
+        # most values of most records need no conversion
         self._as_is = {name: _as_is(hint) for name, hint in hints.items()}
         self._rest_as_is = _as_is(rest) if rest else frozenset[type]()
 
     @classmethod
     def of(cls, kind: type[T]) -> Shape[T]:
-        """That of a TypedDict, or of the objects that stand for a dataclass: fields with a default may be missing."""
+        """Returns the shape of a TypedDict or dataclass. A dataclass field with a default may be missing."""
         hints = get_type_hints(kind)
         if not is_dataclass(kind):
             return cls(hints)
@@ -115,7 +119,7 @@ class Shape(Generic[T]):
         return cls(hints, {name: hints.pop(name) for name in may if name in hints}, kind=kind)
 
     def read(self, value: Any) -> T:
-        """What ``value`` stands for: an object of the dataclass, else itself. Raises WrongShape."""
+        """Returns ``value`` as an object of the dataclass if there is one, else itself. Raises WrongShape."""
         if not isinstance(value, dict):
             raise WrongShape((), value)
         if not self._must.keys() <= value.keys():
@@ -133,7 +137,7 @@ class Shape(Generic[T]):
 
 
 def _as_is(hint: Any) -> frozenset[type]:
-    """Types of values that the reader of ``hint`` gives back as they are, whatever they hold."""
+    """Returns the types of values that the reader of ``hint`` returns unchanged, whatever they hold."""
     if hint in (str, bool, type(None)):
         return frozenset({hint})
     if hint is Any:
@@ -172,7 +176,7 @@ def _reader_of(hint: Any) -> Callable[[Any], Any]:
 
 
 def _reader_of_kinds(kinds: Sequence[Any]) -> Callable[[Any], Any]:
-    """Of one of several dataclasses, which the default of their field ``kind`` tells apart, or None."""
+    """Returns the reader of a union of dataclasses (or None), told apart by their field ``kind``."""
     readers = {
         each.default: Shape.of(kind).read for kind in kinds for each in fields(kind) if each.name == "kind"
     }
@@ -195,7 +199,7 @@ def _checked(check: Callable[[Any], bool]) -> Callable[[Any], Any]:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a finite number below 2⁶³."""
+    """Returns whether ``value`` is a finite number between -2⁶³ and 2⁶³."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and -_MOST <= value < _MOST
 
 
@@ -208,7 +212,7 @@ def _is_time(value: Any) -> bool:
 
 
 Time = NewType("Time", str)
-"""ISO 8601."""
+"""A point in time as ISO 8601."""
 _CHECKS = {
     Any: lambda value: True,
     int: lambda value: value.__class__ is int and -_MOST <= value < _MOST,
@@ -218,7 +222,7 @@ _CHECKS = {
 
 
 def read_jsonl(path: Path, shape: Shape[T], tell: Tell = tell_nobody) -> Iterator[T]:
-    """Yield the records of ``path``, if it exists; a line without ``shape`` (a torn tail, damage) is told."""
+    """Yield the records of ``path``, if it exists. ``tell`` receives each invalid line (torn or damaged)."""
     bad = 0
     for number, line in enumerate(_file_bytes(path).split(b"\n"), 1):
         try:
@@ -239,14 +243,14 @@ def _file_bytes(path: Path) -> bytes:
     try:
         return when_one_is_free(path.read_bytes)
     except OSError as error:
-        # a link may lead to a disk that is not mounted
+        # a broken link may lead to a disk that is not mounted: then the file is not just missing
         if isinstance(error, FileNotFoundError) and not path.is_symlink():
             return b""
         raise CellFailure(f"{short_path(path)} cannot be read: {error.strerror}") from None
 
 
 def read_json(path: Path) -> Any:
-    """The JSON value in ``path``. Raises CellFailure: the file cannot be read, or holds none."""
+    """Returns the JSON value in ``path``. Raises CellFailure if the file cannot be read or is not JSON."""
     try:
         return parse(when_one_is_free(path.read_bytes))
     except OSError as error:
@@ -256,23 +260,25 @@ def read_json(path: Path) -> Any:
 
 
 def copy_of(path: Path) -> Path:
-    """Where the copy of ``path`` is."""
+    """Returns the path of the copy of ``path``."""
     return path.with_name(f".{path.name}.copy")
 
 
 def read_kept(path: Path, shape: Shape[T], tell: Tell = tell_nobody) -> Iterator[T]:
-    """:func:`read_jsonl`, with the records that only the copy of ``path`` still has; touches nothing."""
+    """Yield the records of ``path`` and those that only its copy still has. Changes no file."""
     main, copy = _file_bytes(path), _file_bytes(copy_of(path))
     records = read_jsonl(path, shape, tell)
     if not copy or _agree(main, copy):
         return records
-    deque(records, maxlen=0)  # tells of the damage
+    deque(records, maxlen=0)  # only to report the damage
     return (shape.read(parse(line)) for line in _merged(main, copy, shape))
 
 
 def kept_lines(path: Path, shape: Shape[Any]) -> list[bytes]:
-    """The lines behind :func:`read_kept`, for who has a faster reader of many; some may be no records. None where the
-    file was deleted, whatever its copy has."""
+    """Returns the raw lines that :func:`read_kept` would parse, for a caller with a faster parser.
+
+    Some lines may be invalid. Empty if ``path`` was deleted, even if its copy exists.
+    """
     if not os.path.lexists(path):
         return []
     main, copy = _file_bytes(path), _file_bytes(copy_of(path))
@@ -280,12 +286,12 @@ def kept_lines(path: Path, shape: Shape[Any]) -> list[bytes]:
 
 
 def mend(path: Path, shape: Shape[Any], tell: Tell = tell_nobody) -> None:
-    """Give ``path`` the lines that only its copy still has, which is told, and the copy what it lacks."""
+    """Restore lines of ``path`` that only its copy still has, report them, and complete the copy."""
     main, copy = _file_bytes(path), _file_bytes(copy_of(path))
     if _agree(main, copy):
         return
     lines, own = _merged(main, copy, shape), list(_by_record(main.split(b"\n"), shape).values())
-    # whatever else a file holds that nobody lost anything of stays as it is
+    # if no line is lost, a file with other invalid lines stays unchanged
     if lines != own:
         deque(read_jsonl(path, shape, tell), maxlen=0)
         lost = f"{len(set(lines).difference(own))} of its lines, lost or damaged,"
@@ -296,16 +302,16 @@ def mend(path: Path, shape: Shape[Any], tell: Tell = tell_nobody) -> None:
 
 
 def take_in(path: Path, parts: Sequence[Path], shape: Shape[Any], tell: Tell = tell_nobody) -> None:
-    """Append to ``path`` the records that ``parts``, kept as it is, have more, and remove these.
+    """Append the new records of ``parts`` (files kept twice) to ``path``, then delete ``parts``.
 
-    Nobody else may write any of them. What is killed in between is done by the next call. Raises CellFailure: the disk
-    is full.
+    No other process may write any of these files. The next call completes an interrupted one. Raises
+    CellFailure if the disk is full.
     """
     found = dict[tuple[str | bytes, ...], bytes]()
     for part in parts:
         mend(part, shape, tell)
         found |= _by_record(_file_bytes(part).split(b"\n"), shape)
-    # of an item that was another part's before, the later record has the last word
+    # by time: if several parts have records of one item, the latest must come last
     found = dict(sorted(found.items(), key=lambda one: one[0][-1] if len(one[0]) > 1 else b""))
     mend(path, shape, tell)
     writer = JsonlWriter(path, shape)
@@ -330,22 +336,22 @@ def _marked(line: bytes) -> bytes:
 
 
 def _by_record(lines: Iterable[bytes], shape: Shape[Any]) -> dict[tuple[str | bytes, ...], bytes]:
-    """The whole ones of ``lines`` in their order, by what tells records apart."""
+    """Returns the valid ones of ``lines`` in order, by a key that identifies the record."""
     found = dict[tuple[str | bytes, ...], bytes]()
     for line in lines:
         with contextlib.suppress(ValueError):
             record = parse(line)
             shape.read(record)
-            # what it is about and when it was written, or all of it
+            # the item and the time of writing, else the whole line
             found[(record["item"], record["time"]) if {"item", "time"} <= record.keys() else (line,)] = line
     return found
 
 
 def _merged(main: bytes, copy: bytes, shape: Shape[Any]) -> list[bytes]:
-    """The lines of both in the order in which they were written: each may lack some, and the copy's are true."""
+    """Returns the lines of file and copy in the order of writing. Lines of the copy take precedence."""
     true = (line[_CHECKSUM:] for line in copy.split(b"\n") if _marked(line[_CHECKSUM:]) == line)
     own, kept = _by_record(main.split(b"\n"), shape), _by_record(true, shape)
-    # what the copy lacks comes right before the next line that both have
+    # a line missing from the copy goes right before the next line that both files have
     places, after = {key: (n, 1, 0) for n, key in enumerate(kept)}, len(kept)
     for n, key in reversed([*enumerate(own)]):
         after, *_ = places.setdefault(key, (after, 0, n))
@@ -354,10 +360,10 @@ def _merged(main: bytes, copy: bytes, shape: Shape[Any]) -> list[bytes]:
 
 
 class JsonlTail(Generic[T]):
-    """Follows a file that another process writes: each :meth:`read` gives the records that were added since.
+    """Follows a file that another process writes: each :meth:`read` returns the records added since the last.
 
-    A line that is still being written is left for the next time. A file that takes its place is read from its
-    beginning.
+    An incomplete last line is left for the next call. If the file is replaced, the new one is read from its
+    start.
     """
 
     def __init__(self, path: Path, shape: Shape[T]) -> None:
@@ -365,7 +371,7 @@ class JsonlTail(Generic[T]):
         self._file, self._offset = (0, 0), 0
 
     def read(self) -> list[T]:
-        """The records of the whole lines; empty while there is no file."""
+        """Returns the new records, from complete lines only; empty while there is no file."""
         try:
             with self._path.open("rb") as file:
                 about = os.fstat(file.fileno())
@@ -379,16 +385,16 @@ class JsonlTail(Generic[T]):
         self._offset += len(whole) + len(newline)
         records = []
         for line in whole.splitlines():
-            with contextlib.suppress(ValueError):  # the torn line of a killed writer
+            with contextlib.suppress(ValueError):  # a torn line of a killed writer
                 records.append(self._shape.read(parse(line)))
         return records
 
 
 class JsonlWriter:
-    """Appends records to ``path``, from any thread; each is one ``write`` call, so that writers never interleave.
+    """Appends records to ``path``, from any thread, one ``write`` call each: writers never interleave.
 
-    With a ``shape`` they are kept twice, and what was lost before is mended first. All of it raises CellFailure when
-    the disk is full.
+    With a ``shape`` the file is kept twice, and lost records are restored first. All methods raise
+    CellFailure if the disk is full.
     """
 
     def __init__(self, path: Path, shape: Shape[Any] | None = None) -> None:
@@ -396,7 +402,7 @@ class JsonlWriter:
         if shape:
             mend(path, shape)
         self._path, self._unsynced = path, False
-        self._appending = threading.Lock()  # both in the same order
+        self._appending = threading.Lock()  # file and copy get the records in the same order
         self._files = dict[Path, int]()
         for file in [path, copy_of(path)] if shape else [path]:
             fd = self._files[file] = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
@@ -407,7 +413,7 @@ class JsonlWriter:
 
     def _write(self, file: Path, data: bytes) -> None:
         try:
-            while data:  # a full disk takes the first bytes and refuses the rest
+            while data:  # a nearly full disk accepts the first bytes only
                 data = data[os.write(self._files[file], data) :]
         except OSError as error:
             raise disk_error(error, file) from error
@@ -421,7 +427,7 @@ class JsonlWriter:
             self._unsynced = True
 
     def sync(self) -> None:
-        """Return when all that was appended before is on the disk; at once where it is."""
+        """Return when all appended records are on the disk."""
         if self._unsynced:
             self._unsynced = False
             try:
@@ -433,14 +439,14 @@ class JsonlWriter:
 
     @property
     def is_there(self) -> bool:
-        """Whether its path still leads to the file that is written."""
+        """Whether the path still leads to the open file: it may have been deleted or replaced."""
         try:
             return os.path.samestat(os.fstat(self._files[self._path]), self._path.stat())
         except FileNotFoundError:
             return False
 
     def close(self) -> None:
-        """Flush to the disk and close."""
+        """Flush to the disk and close the files."""
         try:
             self.sync()
         finally:
@@ -449,7 +455,7 @@ class JsonlWriter:
 
 
 def writer_of(path: Path, shape: Shape[Any]) -> JsonlWriter:
-    """For more lines of a file that is kept twice, and that its user may delete: then the copy goes, too."""
+    """Returns a writer of a file kept twice. If the user has deleted the file, its copy is deleted too."""
     if not os.path.lexists(path):
         copy_of(path).unlink(missing_ok=True)
     writer = JsonlWriter(path, shape)
@@ -458,5 +464,5 @@ def writer_of(path: Path, shape: Shape[Any]) -> JsonlWriter:
 
 
 def read_if_there(path: Path, shape: Shape[T], tell: Tell = tell_nobody) -> Iterator[T]:
-    """:func:`read_kept` of such a file; nothing once it was deleted."""
+    """Yield the records as :func:`read_kept`; none if the file was deleted, even if its copy exists."""
     return read_kept(path, shape, tell) if os.path.lexists(path) else iter(())

@@ -1,6 +1,6 @@
-"""Small copies that a cell keeps of pictures: thumbnails for the report, and the images that a model was shown.
+"""Small copies of images in a cell: thumbnails for the report, and copies of the model's input images.
 
-So a report waits for no decoding, and needs no data of the benchmark, which may go.
+With them, the report decodes no images and needs no data of the benchmark.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from imageevalkit.images import FORMATS, CorruptImage, decode, reduced, thumbnai
 from imageevalkit.machine import when_one_is_free
 
 FOLDER = ".inputs"
-# Half of a large screen, about 140 KB of a photo: what a whole edited image is compared with side by side.
+# pixels: half of a large screen, about 140 KB for a photo; the report shows edited images side by side
 _SIDE = 1024
 _QUALITY = 80
 THUMBNAILS = ".thumbnails"
 
 
 def read_thumbnail(cell: Cell, sha256: str) -> bytes | None:
-    """The thumbnail (WebP) that ``cell`` has of the image with this hash; None: none that is whole."""
+    """Returns the thumbnail (WebP) in ``cell`` of the image with this hash; None if missing or damaged."""
     with contextlib.suppress(OSError):
         data = thumbnail_path(cell, sha256).read_bytes()
-        # written without waiting for the disk: after a power cut some of it may be missing
+        # thumbnails are written without fsync: after a power cut a file may be truncated
         if data[:4] == b"RIFF" and int.from_bytes(data[4:8], "little") == len(data) - 8:
             return data
     return None
 
 
 def keep_thumbnail(cell: Cell, sha256: str, thumbnail: bytes, modified: int) -> None:
-    """``cell`` has this ``thumbnail`` of the image with this hash from now on.
+    """Save ``thumbnail`` of the image with this hash in ``cell``.
 
-    It gets the time at which the image's file was ``modified`` (``st_mtime_ns``). That it cannot be kept (the disk is
-    full, the folder not ours) costs only time later.
+    The thumbnail gets the modification time of the image's file, ``modified`` (``st_mtime_ns``). A failure
+    (disk full, no write permission) is ignored, because it only costs time later.
     """
     if thumbnail:
         kept = thumbnail_path(cell, sha256)
@@ -51,15 +51,15 @@ def keep_thumbnail(cell: Cell, sha256: str, thumbnail: bytes, modified: int) -> 
 
 
 def thumbnail_path(cell: Cell, sha256: str) -> Path:
-    """Where ``cell`` keeps the thumbnail of the image with this hash, if it does."""
+    """Returns the path in ``cell`` for the thumbnail of the image with this hash."""
     return cell.folder / THUMBNAILS / f"{sha256}.webp"
 
 
 class Input(TypedDict):
-    """An input image as a record names it: the hash of what it was (:attr:`Item.inputs`), and its copy.
+    """An input image in a record: the hash of the original (:attr:`Item.inputs`), and its copy.
 
-    ``path`` of the copy is below the cell, ``copy_sha256`` the hash of that file; both are empty where none could be
-    made.
+    ``path`` of the copy is relative to the cell, ``copy_sha256`` is the copy's hash. Both are empty if there
+    is no copy.
     """
 
     sha256: str
@@ -68,23 +68,23 @@ class Input(TypedDict):
 
 
 class InputCopies:
-    """The copies in one cell, of each distinct image one."""
+    """The copies of input images in one cell, one for each distinct image."""
 
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
         self._inputs = dict[str, Input]()
-        # of many edits of one image one makes the copy, and those of other images do not wait for it
+        # one thread copies an image that several items share; threads with other images do not wait
         self._locks = dict[str, threading.Lock]()
 
     def of(self, item: Item) -> list[Input]:
-        """The input images of ``item`` in their order, each with a copy. In any thread; what is new takes CPU time.
+        """Returns the input images of ``item`` in order. Copies new ones (CPU time). Thread-safe.
 
-        Raises CellFailure: the disk is full.
+        Raises CellFailure if the disk is full.
         """
         return [self._input(sha256, image) for sha256, image in item.inputs]
 
     def _input(self, sha256: str, image: Any) -> Input:
-        with self._locks.setdefault(sha256, threading.Lock()):  # one call: no thread comes in between
+        with self._locks.setdefault(sha256, threading.Lock()):  # setdefault is atomic
             if sha256 not in self._inputs:
                 name = f"{FOLDER}/{sha256}.webp"
                 path = self._cell.folder / name
@@ -97,11 +97,11 @@ class InputCopies:
 
 
 def _kept(path: Path, image: Any) -> bytes | None:
-    """The copy of ``image`` at ``path``, made if it is not there.
+    """Returns the copy of ``image`` at ``path``, made if it is missing.
 
-    None: it cannot be had. Its file has gone, or holds what is no whole image; the place is not ours to write to.
+    Returns None if the image's file is gone or damaged, or if ``path`` is not writable.
     """
-    # once more: another shard of the cell may be making the same copy, under the same temporary name
+    # A second attempt: another shard may be making the same copy under the same temporary name
     return _kept_once(path, image) or _kept_once(path, image)
 
 
@@ -113,7 +113,7 @@ def _kept_once(path: Path, image: Any) -> bytes | None:
         if data is None:
             copy = reduced(image, _SIDE, _QUALITY)
         else:
-            # whatever format the dataset could open: from its file, as models may be decoding the image just now
+            # any format that the dataset opened; from the file, as models may be decoding ``image``
             copy = reduced(data, _SIDE, _QUALITY, [*FORMATS, *filter(None, [image.format])])
         write_atomic(path, copy)
         return copy
@@ -121,7 +121,7 @@ def _kept_once(path: Path, image: Any) -> bytes | None:
 
 
 def _whole(path: Path) -> bytes | None:
-    """The image at ``path``; None: it is damaged."""
+    """Returns the bytes of the image at ``path``; None if it is damaged."""
     data = path.read_bytes()
     with contextlib.suppress(CorruptImage):
         decode(data)

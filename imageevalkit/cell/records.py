@@ -1,4 +1,4 @@
-"""``generation.jsonl``: the last word on every item, saved so that neither ``kill -9`` nor a power cut loses one."""
+"""``generation.jsonl``: the outcome of every item, saved so that ``kill -9`` or a power cut loses none."""
 
 from __future__ import annotations
 
@@ -41,31 +41,32 @@ REFUSED: Final = "refused"
 FAILED: Final = "failed"
 BLANK: Final = "blank"
 CORRUPT: Final = "corrupt"
-_CLOCKS_DIFFER = 2.0  # seconds, of a file server and a node
+_CLOCKS_DIFFER = 2.0  # seconds by which clocks of a file server and a node may differ
 Status = Literal["generated", "refused", "failed", "blank", "corrupt"]
-"""What became of an item, in the words of :class:`imageevalkit.cell.results.Coverage`."""
+"""The outcome of an item, in the words of :class:`imageevalkit.cell.results.Coverage`."""
 
 Failure = TypedDict("Failure", {"class": str, "text": str})
-"""Why there is no image: the class of the error, and one line."""
+"""The reason for a missing image: the class of the error, and its text on one line."""
 
 
-# not frozen: 27 fields would take three times as long to set, for each of 50,000 records
+# not frozen: setting 27 fields would take three times as long, for each of 50,000 records
 @dataclass(slots=True)
 class Record:
-    """One attempt at an item: a line of ``generation.jsonl``, of which the last one counts.
+    """One attempt at an item: a line of ``generation.jsonl``. The last record of an item counts.
 
-    ``path`` is below the cell; ``prompt`` are all texts that the model was shown, ``seed`` is None where nobody knows
-    it. ``seconds`` is wall time. ``fingerprint`` is that of the settings (:mod:`imageevalkit.cell.fingerprint`),
-    ``time`` when it was written (ISO 8601). ``placeholder``: a white image was left. Sizes are (width, height) in
-    pixels, None for the model's default or for no image. ``price`` is in USD, None where it is not known;
-    ``maybe_billed`` counts requests without a reply that are in it.
+    ``path`` is relative to the cell. ``prompt`` joins all texts that the model received; ``seed`` is None if
+    unknown. ``seconds`` is wall time. ``fingerprint`` identifies the settings
+    (:mod:`imageevalkit.cell.fingerprint`); ``time`` is the time of writing (ISO 8601). ``placeholder``: a
+    white image was saved instead. Sizes are (width, height) in pixels, None for the model's default or
+    without an image. ``price`` is in USD, None if unknown; it includes ``maybe_billed`` requests without a
+    reply.
 
-    ``inputs`` are the images that the model was shown, in their order; None: none, or it is of a version that kept no
-    copies. ``rewriting``: what stands behind a ``prompt`` that is not the benchmark's own.
+    ``inputs`` are the model's input images in order; None if there are none, or if an older version kept no
+    copies. ``rewriting`` describes a ``prompt`` that is not the benchmark's own.
 
-    Of images made elsewhere ``source`` is the file, empty where there was none, ``cell`` the index (from 0) in a file
-    that holds several; ``uneven``: their grid did not divide its size. ``source_sha256`` is that of a file whose bytes
-    are not the image's.
+    For images generated elsewhere, ``source`` is the file (empty if there was none), and ``cell`` the index
+    (from 0) in a file with several images. ``uneven``: their grid did not divide the file's size.
+    ``source_sha256`` is the file's hash if its bytes are not the image's.
     """
 
     item: str
@@ -98,7 +99,7 @@ class Record:
 
     @classmethod
     def of(cls, item: Item, status: Literal["ok", "refused", "failed"]) -> Record:
-        """What is known of an attempt at ``item`` before anything is known of its outcome."""
+        """Returns the record of an attempt at ``item`` before its outcome is known."""
         return cls(
             item.id,
             status,
@@ -110,48 +111,48 @@ class Record:
         )
 
     def as_object(self) -> dict[str, Any]:
-        """The JSON object that stands for it."""
+        """Returns the record as a JSON object."""
         parts = {name: getattr(self, name) for name in _FIELDS}
         return {name: part for name, part in parts.items() if part is not None or name not in _OPTIONAL}
 
     @property
     def outcome(self) -> Status:
-        """What became of the item, by this record alone: what is on disk now may be something else."""
+        """The outcome of the item according to this record alone: the file on disk may differ."""
         if self.status == OK:
             return GENERATED
-        if self.status == REFUSED:  # a placeholder beside it does not make the item blank
+        if self.status == REFUSED:  # a refused item stays refused even if a placeholder exists
             return REFUSED
         if self.placeholder:
             return BLANK
-        # a file made elsewhere that is no whole image was not taken
+        # a file from elsewhere that is not a valid image was not imported
         kind = self.error["class"] if self.error else ""
         return CORRUPT if self.source and kind == images.CorruptImage.__name__ else FAILED
 
     @property
     def reason(self) -> str:
-        """Why there is no image; empty where nothing tells."""
+        """The reason for a missing image; empty if unknown."""
         return self.error["text"] if self.error else ""
 
 
 OF_IMAGES = (Cell("", "").generation.name, copy_of(Cell("", "").generation).name, FOLDER)
-"""What there is of a cell of whose images anything is on record: one of these, by name."""
+"""The names of the files of generation records: a cell with any record has at least one of them."""
 RECORD = Shape.of(Record)
 _FIELDS = [each.name for each in fields(Record)]
 _OPTIONAL = {"extra", "inputs", "rewriting", "source", "source_sha256", "cell", "uneven"}
 
 
 class LastRecords(dict[str, Record]):
-    """By item id; ``usd`` is what all requests of the cell have cost, as far as it is known."""
+    """The last record by item id. ``usd`` is the known cost of all requests of the cell."""
 
     usd = 0.0
 
 
 def last_records(cell: Cell, tell: Tell = tell_nobody) -> LastRecords:
-    """The last record of each item id in ``generation.jsonl``, and in those of shards that have not been gathered.
+    """Returns the last record of each item id, from ``generation.jsonl`` and from shards not yet merged.
 
-    Raises CellFailure: a file cannot be read.
+    Raises CellFailure if a file cannot be read.
     """
-    # first: what is gathered in between is then in both
+    # shards first: records that are merged meanwhile are then in both, else in neither
     parts = [[*read_kept(path, RECORD)] for path in parts_of(cell.generation)]  # others may be writing
     found, usd = LastRecords(), 0.0
     for record in read_kept(cell.generation, RECORD, tell):
@@ -159,7 +160,7 @@ def last_records(cell: Cell, tell: Tell = tell_nobody) -> LastRecords:
         usd += record.price or 0.0
     for record in (record for part in parts for record in part):
         before = found.get(record.item)
-        # an item may have been another shard's, when there were fewer of them
+        # with another number of shards, the item may have belonged to another shard
         if before is None or before.time < record.time:
             found[record.item] = record
             usd += record.price or 0.0
@@ -168,9 +169,12 @@ def last_records(cell: Cell, tell: Tell = tell_nobody) -> LastRecords:
 
 
 def mend_records(cell: Cell, shard: Shard | None = None, tell: Tell = tell_nobody) -> None:
-    """Take back what only their copies have of the records of ``shard``, which nobody else may write; of the whole
-    cell, with what shards have left. Raises CellFailure: a file cannot be read, or the disk is full."""
-    # what a record names by its fingerprint comes first
+    """Restore records that only their copies have, of ``shard`` or of the whole cell, and merge all shards.
+
+    Shards are merged only without ``shard``. No other process may write these records. Raises CellFailure if
+    a file cannot be read or the disk is full.
+    """
+    # fingerprints first, because records refer to them
     for path, shape in ((cell.fingerprints, fp.KEPT), (cell.generation, RECORD)):
         parts = parts_of(path) if shard is None else []
         if parts:
@@ -179,12 +183,12 @@ def mend_records(cell: Cell, shard: Shard | None = None, tell: Tell = tell_nobod
             mend(own_file(path, shard), shape, tell)
     if shard is None:
         for folder in [*(cell.folder / FOLDER).glob("*"), cell.folder / FOLDER]:
-            with contextlib.suppress(OSError):  # none is there, or it holds something else
+            with contextlib.suppress(OSError):  # missing, or not empty
                 folder.rmdir()
 
 
 def spent_since(cell: Cell, start: float) -> float:
-    """USD that the requests of ``cell`` have cost since ``start`` (seconds since 1970), as far as it is known."""
+    """Returns the known cost in USD of the requests of ``cell`` since ``start`` (seconds since 1970)."""
     begin = _time(start)
     return sum(one.price or 0.0 for one in read_kept(cell.generation, RECORD) if one.time >= begin)
 
@@ -194,12 +198,12 @@ def _time(seconds: float) -> Time:
 
 
 def whole_image(path: Path, record: Record, mend: bool = False) -> bytes | None:
-    """The bytes of the image of an ``ok`` ``record``, as they were saved; None where they are there no more.
+    """Returns the bytes of the image of an ``ok`` ``record`` as they were saved; None if missing or changed.
 
-    A process killed before the image got its final name ``path`` leaves it under the temporary one, from which it is
-    renamed if ``mend``. Raises OSError: it cannot be read.
+    A process killed before the image got its final name ``path`` leaves it under a temporary name. With
+    ``mend``, such a file is renamed. Raises OSError if the image cannot be read.
     """
-    for place in (lambda: path, lambda: part_path(path)):  # of most images the second is not looked for
+    for place in (lambda: path, lambda: part_path(path)):  # evaluated only if needed
         data = images.bytes_of_file(place())
         if data is not None and hashlib.sha256(data).hexdigest() == record.image_sha256:
             if mend and place() != path:
@@ -209,7 +213,7 @@ def whole_image(path: Path, record: Record, mend: bool = False) -> bytes | None:
 
 
 def is_as_recorded(path: Path, record: Record) -> bool:
-    """True if the image at ``path`` has not been written since its ``ok`` record. Does not read the image."""
+    """Returns whether the image at ``path`` is not newer than its ``ok`` record. Does not read the image."""
     try:
         found, saved = path.stat(), datetime.fromisoformat(record.time).timestamp()
     except (OSError, ValueError):
@@ -218,11 +222,10 @@ def is_as_recorded(path: Path, record: Record) -> bool:
 
 
 class RecordWriter:
-    """Saves the outcome of each item of one cell, or of a ``shard`` of it: image first, then its record, then the
-    image's final name.
+    """Saves each outcome of a cell or ``shard``: image, then record, then the final name of the image.
 
-    The final name waits for :meth:`commit`, which first makes durable what was recorded so far, in one go for all who
-    have saved something meanwhile: after a power cut too, there is no image that no record tells of.
+    The images get their final names in :meth:`commit`, which first makes all records so far durable, in one
+    step for all threads. Even after a power cut, no image is without a record.
     """
 
     def __init__(self, cell: Cell, fingerprint: str, shard: Shard | None = None) -> None:
@@ -238,14 +241,15 @@ class RecordWriter:
         self._bases = bases(cell)
 
     def keep_inputs(self, item: Item) -> None:
-        """Copy the images that the model is shown of ``item`` while they are there. In any thread, as :meth:`save`."""
+        """Copy the model's input images of ``item`` while they are available. Thread-safe."""
         self._inputs.of(item)
 
     def save(self, item: Item, record: Record, image: EncodedImage | None = None) -> None:
-        """Save the outcome of ``item``; ``image`` is what was made, or the placeholder of what was not.
+        """Save the outcome of ``item``, with its image, or with a placeholder for a missing image.
 
-        The fingerprint, the time, the inputs and what is known of the image are added to ``record``. Results that rest
-        on another image of the item are removed. May run in any thread. Raises CellFailure: the disk is full.
+        Adds the fingerprint, the time, the inputs and the image's properties to ``record``. Deletes results
+        that were computed from another image of the item. Thread-safe. Raises CellFailure if the disk is
+        full.
         """
         sha256, modified = None, 0
         if image:
@@ -254,7 +258,7 @@ class RecordWriter:
         now = (sha256, record.source != "")
         with self._saving:
             for folder, basis in list(self._bases.items()):
-                # those that tell nothing of it, as of a run with a smaller limit, stand
+                # a result that does not include the item (a smaller limit) stays
                 if basis is None or basis.get(item.id, now) != now:
                     say(f"{self._cell.key}: the result in {folder} goes: {item.id} is not what it was")
                     forget(self._cell, folder)
@@ -278,10 +282,10 @@ class RecordWriter:
             keep_thumbnail(self._cell, sha256, made.thumbnail, modified)
 
     def commit(self) -> None:
-        """Make durable all that has been saved so far, then give the images their final names.
+        """Make everything saved so far durable, then give the images their final names.
 
-        An image of other settings, or an older placeholder, does not stand for an item without one any longer. Raises
-        CellFailure: the disk is full, or the cell's folder was removed.
+        If an item has no new image, an old image or placeholder of it is deleted. Raises CellFailure if the
+        disk is full or the cell's folder was removed.
         """
         with self._committing:
             if self._failure:
@@ -306,12 +310,12 @@ class RecordWriter:
                 raise self._failure from None
 
     def _make_durable(self, folders: set[Path]) -> None:
-        """All records so far, and the names of the files in ``folders``."""
+        """Make all records so far and the names of the files in ``folders`` durable."""
         if not self._writer.is_there:
             raise FileNotFoundError
         self._writer.sync()
         for folder in {*folders, self._file.parent} - self._known_folders:
-            # it, and those above it, may have been made just now
+            # the folder and its parents may be new
             depth = len(folder.relative_to(output_root()).parts)
             folders = folders.union((folder, *folder.parents[: depth + 1]))
         for folder in folders:
@@ -319,7 +323,7 @@ class RecordWriter:
         self._known_folders |= folders
 
     def close(self) -> None:
-        """:meth:`commit`, for the last time."""
+        """Commit for the last time and close the files."""
         try:
             self.commit()
         finally:

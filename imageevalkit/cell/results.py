@@ -1,7 +1,7 @@
-"""What a cell scored, on how much of the benchmark, measured by whom; and which of several results stands.
+"""The result of a cell: scores, coverage and evaluator. If there are several results, which one is shown.
 
-The latest ``result.json`` lies in the cell's folder with its scores. ``evaluators/<evaluator>/`` holds those of other
-evaluators: that were latest before, and that know less. So comparing two judges costs no result.
+The latest ``result.json`` and its scores lie in the cell's folder. ``evaluators/<evaluator>/`` holds results
+of other evaluators: earlier ones, and ones with less coverage. So a comparison of two judges loses no result.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from imageevalkit.secrets import one_line
 from imageevalkit.text import to_bytes
 
 SCHEMA = "imageevalkit.result/1"
-_ROUNDING = 1e-9  # what a mean of scores at the top of a scale may be off, of the scale
+_ROUNDING = 1e-9  # tolerance for rounding in a mean of top scores, as a share of the scale
 
 SCORE = Shape[dict[str, Any]](must={"item": str})
 """A line of ``scores.jsonl``, of any version."""
 
 
 class ItemPart(NamedTuple):
-    """What an item gives to a metric, whose value is Σ share of a group · (Σ total / Σ weight in it).
+    """The part of an item in a metric: value = Σ over groups of share · (Σ total / Σ weight in the group).
 
-    ``total`` / ``weight`` is on the metric's own scale (× 100 of a percentage). ``group`` is None where the metric is
-    one plain mean. What has one ``cluster``, such as the images of a prompt, is not independent; None: the item is one.
+    ``total`` / ``weight`` is on the metric's own scale (× 100 for a percentage). ``group`` is None if the
+    metric is one plain mean. Items with the same ``cluster`` (such as the images of one prompt) are not
+    independent; None: the item is independent.
     """
 
     item: str
@@ -48,7 +49,7 @@ class ItemPart(NamedTuple):
 
     @property
     def unit(self) -> str:
-        """Its cluster, of whatever size: what a resampling or a permutation moves as one."""
+        """The cluster, or the item without one: resampling and permutation move a unit as a whole."""
         return self.item if self.cluster is None else self.cluster
 
 
@@ -65,10 +66,10 @@ _JUDGED = Shape[dict[str, Any]](
 
 @dataclass(frozen=True)
 class Score:
-    """What an item is worth: ``values`` are numbers by name, ``keys`` group items, ``detail`` is for reading.
+    """The score of an item: ``values`` are numbers by name, ``keys`` group items, ``detail`` is for readers.
 
-    ``points`` are the scores of its parts (questions, test points), each with values and keys of its own. ``item`` is
-    the id, which the engine sets.
+    ``points`` are the scores of its parts (questions, test points), each with its own values and keys. The
+    engine sets ``item``, the item's id.
     """
 
     values: Mapping[str, float]
@@ -78,13 +79,13 @@ class Score:
     item: str = ""
 
     def of_item(self, item: str) -> Score:
-        """The same with its points, told whose they are."""
+        """Returns the score with the item id set on itself and on its points."""
         points = [Score(one.values, one.keys, one.detail, one.points, item) for one in self.points]
         return Score(self.values, self.keys, self.detail, points, item)
 
 
 def read_scores(path: Path) -> list[Score]:
-    """The scores in a file scores.jsonl, those of the items that were judged. Raises CellFailure: it cannot be read."""
+    """Returns the scores of all judged items in a ``scores.jsonl``. Raises CellFailure: it is unreadable."""
 
     def score(raw: Mapping[str, Any]) -> Score:
         points = [score(point) for point in raw.get("points", ())]
@@ -95,14 +96,14 @@ def read_scores(path: Path) -> list[Score]:
 
 @dataclass(frozen=True)
 class Coverage:
-    """What became of every item.
+    """The number of items in each state.
 
     expected = generated + refused + failed + blank + corrupt + unasked;
     generated = judged + unparsed + judge_failed.
 
-    ``unasked`` are those that a run with ``--until`` did not ask for. ``failed`` includes items never attempted.
-    ``blank`` counts the placeholders that ``GENERATE_BLANK_IMAGE_ON_ERROR`` wrote. ``flat`` of the generated images are
-    one flat colour, and scored.
+    ``unasked``: items that a run with ``--until`` did not need. ``failed`` includes items never attempted.
+    ``blank``: placeholders written by ``GENERATE_BLANK_IMAGE_ON_ERROR``. ``flat``: generated images of a
+    single colour, which are scored.
     """
 
     expected: int
@@ -123,26 +124,27 @@ class Coverage:
 
     @property
     def asked(self) -> int:
-        """How many items a run asked for: all, unless it stopped early."""
+        """The number of items that the run covers: all, unless it stopped early."""
         return self.expected - self.unasked
 
     @property
     def lacks_nothing(self) -> bool:
-        """Whether every item that was asked for was judged."""
+        """Whether every item that the run covers was judged."""
         return self.judged == self.asked
 
     def problems(self) -> str:
-        """``"3 refused, 1 corrupt"``; empty when everything that was asked for was judged."""
+        """Returns ``"3 refused, 1 corrupt"``; empty if every item that the run covers was judged."""
         names = ("refused", "failed", "blank", "corrupt", "unparsed", "judge_failed")
         return ", ".join(f"{getattr(self, n)} {n.replace('_', ' ')}" for n in names if getattr(self, n))
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One number over ``n`` items, None when none had it, with a 95 % interval; ``scale``: the top of its range.
+    """One number over ``n`` items (None without any) with a 95 % interval. ``scale`` is the top of its range.
 
-    ``parts`` are what each item gives to it, which ``scores.jsonl`` keeps; none where it is no such sum of means.
-    ``shares`` are those of their groups. A benchmark that rounds a value leaves both as the interval, of the unrounded.
+    ``parts`` are the contributions of the items, kept in ``scores.jsonl``; empty if the metric is not such a
+    sum of means. ``shares`` are the shares of their groups. If a benchmark rounds the value, parts and
+    interval are of the unrounded value.
     """
 
     value: float | None
@@ -155,7 +157,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Who measured. ``id`` is part of the score's name: two evaluators never share a leaderboard column."""
+    """The evaluator of a result. ``id`` is part of the score's name: two evaluators never share a column."""
 
     id: str
     official: bool
@@ -163,14 +165,16 @@ class Evaluator:
 
     @cached_property
     def as_json(self) -> str:
-        """Its fields, written once: tens of thousands of request hashes have them."""
+        """The evaluator as JSON, cached because tens of thousands of request hashes include it."""
         return json.dumps(asdict(self), sort_keys=True, ensure_ascii=False)
 
 
 @dataclass(frozen=True)
 class Until:
-    """What ``--until`` asked for, a verdict on the two models of ``pair``; ``better`` is the model of each headline
-    metric for which it is settled, with how many items it took."""
+    """The result of ``--until`` for the two models of ``pair``.
+
+    ``better``: for each decided headline metric, the better model and the number of items needed.
+    """
 
     pair: list[str]
     better: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -178,12 +182,12 @@ class Until:
 
 @dataclass(frozen=True)
 class Drift:
-    """Whether the judge answers questions otherwise than it did in the run that began at ``since`` (ISO 8601; empty: it
-    is not known when).
+    """Whether the judge answers differently than in the run begun at ``since`` (ISO 8601; empty: unknown).
 
-    Of ``asked`` questions those ``changed`` have one answer then and one other now, in all replies. ``p`` is how likely
-    so many are at most, of a judge that has not changed, however unsure it is; ``found``: it is too unlikely. ``host``
-    is where it was asked then, if that is another endpoint than now.
+    Of ``asked`` questions, those ``changed`` had one answer in all replies then and another one in all
+    replies now. ``p`` is an upper bound on the probability of that many changes if the judge is unchanged,
+    however random it is; ``found``: ``p`` is small enough. ``host`` is the old endpoint if it differs from
+    the new one.
     """
 
     since: str
@@ -196,14 +200,14 @@ class Drift:
 
 @dataclass(frozen=True)
 class Noise:
-    """How far the judge is unsure, and whether it is still the same; told by questions that were asked again.
+    """The randomness of the judge and its drift, measured with repeated questions.
 
-    Of ``of`` questions with an answer so many were asked twice in one run (``repeated``), and ``changed`` of them had
-    another answer; ``interval`` is the 95 % interval of the share (None: of too few items). ``unparsed`` repeats held
-    no value. ``item_errors`` are standard errors of the values of one item, ``standard_errors`` those of the metrics,
-    that come of the judge's randomness alone (:mod:`imageevalkit.evaluation.noise`). ``repeats`` and ``probes`` are
-    what questions of the cell and the judge's probes tell of a drift; None: nothing. ``usd`` is what the cell's repeats
-    cost, over all runs; None: no price is known.
+    Of ``of`` answered questions, ``repeated`` were asked twice in one run, and ``changed`` of them got
+    another answer. ``interval`` is the 95 % interval of that share (None: too few items). ``unparsed``
+    repeats had no value. ``item_errors`` are the standard errors of one item's values, ``standard_errors``
+    those of the metrics, from the judge's randomness alone (:mod:`imageevalkit.evaluation.noise`).
+    ``repeats`` and ``probes`` are the drift in the cell's questions and in the judge's probe questions; None:
+    not measured. ``usd`` is the cost of all repeats of the cell; None: unknown.
     """
 
     of: int
@@ -223,19 +227,20 @@ class Noise:
 
 
 DRIFTED = "the judge has drifted"
-"""How a note begins that says so."""
+"""The first words of the note about a drift."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a cell. ``headline`` names the metrics shown on the leaderboard; empty = withheld.
+    """The result of a cell. ``headline`` names the metrics on the leaderboard; empty if they are withheld.
 
-    ``treatment`` is ``withhold`` (below full coverage the headline is withheld) or ``official`` (the official
-    evaluator's own way with missing items). ``limit`` is N when only the first N items were run: such a
-    result is never compared with full ones. ``provenance["environment"]`` is the evaluating environment's
-    :func:`~imageevalkit.hashes.environment_hash`; those of ``provenance["model_packages"]`` are the model's.
-    ``provenance["run"]`` is when the asking began. ``noise`` is there where the judge was asked again, ``until`` where
-    the run was one that stops early: where items are unasked, it is never compared with one of other items either.
+    ``treatment`` is ``withhold`` (no headline below full coverage) or ``official`` (missing items are treated
+    as the official evaluator does). ``limit`` is N if only the first N items were run: such a result is never
+    compared with full ones. ``provenance["environment"]`` is the evaluator's
+    :func:`~imageevalkit.hashes.environment_hash`, ``provenance["model_packages"]`` holds the model's.
+    ``provenance["run"]`` is the start of the questions. ``noise`` is set if the judge was asked
+    repeatedly, ``until`` in a run that may stop early: with unasked items it is never compared with a result
+    on other items.
     """
 
     model: str
@@ -260,18 +265,20 @@ class Result:
         return "partial" if self.coverage.lacks_nothing else "incomplete"
 
     def score_name(self, metric: str) -> str:
-        """The full name of a score: benchmark, metric and evaluator, e.g. ``longtext/en@ppocr-v4``; and who rewrote the
-        prompts, if somebody did: ``longtext+mine-1a2b3c4d/en@ppocr-v4``."""
+        """Returns the full name of a score: benchmark, metric, evaluator: ``longtext/en@ppocr-v4``.
+
+        With a prompt rewriter, its name is included: ``longtext+mine-1a2b3c4d/en@ppocr-v4``.
+        """
         rewriter = Cell(self.model, self.benchmark).rewriter
         return f"{self.benchmark}{f'+{rewriter}' if rewriter else ''}/{metric}@{self.evaluator.id}"
 
     def noise_of(self, metric: str) -> float | None:
-        """The standard error that the judge's randomness alone gives to ``metric``; None: it was not measured."""
+        """Returns the standard error of ``metric`` from the judge's randomness alone; None if unmeasured."""
         return self.noise.standard_errors.get(metric) if self.noise else None
 
     @property
     def drift(self) -> str:
-        """The note that the judge has drifted, which stands beside every score; empty without one."""
+        """The note that the judge has drifted, shown beside every score; empty without a drift."""
         return next((note for note in self.notes if note.startswith(DRIFTED)), "")
 
 
@@ -289,8 +296,10 @@ _PROVENANCE = Shape[dict[str, Any]](
 
 
 def validate(raw: Any) -> Result:
-    """The result that a JSON object is. Every reader of results gets them from here, so that one bad value in one file
-    cannot stop a report. Raises ValueError: names the first field that is wrong."""
+    """Returns the result in a JSON object. Raises ValueError that names the first invalid field.
+
+    Every reader of results uses this function, so that one bad value in a file cannot stop a report.
+    """
     if isinstance(raw, dict) and raw.get("schema") != SCHEMA:
         raise ValueError(f"schema is {raw.get('schema')!r}, expected {SCHEMA!r}")
     result = _RESULT.read(raw)
@@ -299,7 +308,7 @@ def validate(raw: Any) -> Result:
         _PROVENANCE.read(origin)
     except WrongShape as error:
         raise WrongShape(("provenance", *error.path), *error.value) from None
-    # these lie between 0 and 2⁶³
+    # between 0 and 2⁶³
     counts = {f"coverage.{name}": count for name, count in vars(c).items()}
     counts |= {f"provenance.{name}": origin.get(name) for name in ("generation_usd", "judge_usd")}
     counts["limit"] = result.limit
@@ -323,8 +332,11 @@ def validate(raw: Any) -> Result:
 
 
 def check_metric(metric: Metric, path: str) -> None:
-    """Raises WrongShape, which begins with ``path``: a count or share is negative, the scale is not above 0, or the
-    interval ends before it begins."""
+    """Raises WrongShape, with ``path`` in front, if a value of ``metric`` is invalid.
+
+    Invalid are a negative count or share, a scale that is not positive, and an interval that ends before it
+    begins.
+    """
     low, high = metric.interval or (0, 0)
     wrong = {"n": metric.n < 0, "interval": low > high, "scale": metric.scale <= 0}
     wrong["shares"] = any(share < 0 for share in (metric.shares or {}).values())
@@ -334,7 +346,10 @@ def check_metric(metric: Metric, path: str) -> None:
 
 
 def check_within_scale(metrics: Mapping[str, Metric], unbounded: Sequence[str]) -> None:
-    """Raises ValueError: one not ``unbounded`` (shell patterns) is not from ``-scale`` (a cosine) to ``scale``."""
+    """Raises ValueError if a metric is not from ``-scale`` (a cosine) to ``scale``.
+
+    Metrics whose name matches one of the shell patterns ``unbounded`` are not checked.
+    """
     for name, metric in metrics.items():
         top = metric.scale + _ROUNDING * abs(metric.scale)
         if metric.value is None or -top <= metric.value <= top:
@@ -347,7 +362,7 @@ def check_within_scale(metrics: Mapping[str, Metric], unbounded: Sequence[str]) 
 
 
 def as_object(result: Result) -> dict[str, Any]:
-    """``result`` as the JSON object of its file."""
+    """Returns ``result`` as the JSON object of its file."""
     metrics = {name: _metric_object(metric) for name, metric in result.metrics.items()}
     return {
         "schema": SCHEMA,
@@ -363,7 +378,7 @@ def _metric_object(metric: Metric) -> dict[str, Any]:
 
 
 def read_result(path: Path) -> Result:
-    """Read a result. Raises ValueError when it breaks the schema (or is no JSON), OSError if unreadable."""
+    """Returns the result in ``path``. Raises ValueError if it is invalid, OSError if it cannot be read."""
     return validate(parse(path.read_bytes()))
 
 
@@ -371,10 +386,10 @@ _KEPT = "evaluators"
 
 
 def leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str | bytes] | None) -> None:
-    """Write the result of ``cell``, its ``scores`` (the text of scores.jsonl) and the ``official`` files by name.
+    """Write the result of ``cell``, its ``scores`` (text of scores.jsonl), the ``official`` files by name.
 
-    ``official`` None: what lies in a folder of that name is a script's own, and stays as it is. Raises CellFailure: a
-    file cannot be written.
+    ``official`` None: the ``official`` folder belongs to the benchmark's script and stays unchanged. Raises
+    CellFailure if a file cannot be written.
     """
     of_others, latest = cell.folder / _KEPT, result
     folder, kept = cell.folder, of_others / folder_name(result.evaluator.id)
@@ -383,7 +398,7 @@ def leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str | 
     try:
         if latest.evaluator.id != result.evaluator.id:
             if _covers_more(latest.coverage, result.coverage):
-                folder = kept  # a trial with another judge hides no full result
+                folder = kept  # a trial with another judge must not hide a full result
             else:
                 _move(cell, of_others / folder_name(latest.evaluator.id), official is not None)
         write_atomic(folder / cell.scores.name, scores)
@@ -392,7 +407,7 @@ def leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str | 
         text = json.dumps(as_object(result), indent=1, ensure_ascii=False)
         write_atomic(folder / cell.result.name, f"{text}\n")
         if folder != kept:
-            if (kept / cell.relations.name).is_dir():  # its own, from when it was the latest
+            if (kept / cell.relations.name).is_dir():  # this evaluator's older one
                 shutil.rmtree(cell.relations, ignore_errors=True)
                 (kept / cell.relations.name).replace(cell.relations)
             shutil.rmtree(kept, ignore_errors=True)
@@ -403,13 +418,13 @@ def leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str | 
 
 def _covers_more(one: Coverage, other: Coverage) -> bool:
     if one.asked == other.asked:
-        # both lack the images that could not be had; what counts is who has said something of all others
+        # neither has the missing images: only a result that scores all generated ones covers more
         return one.judged == one.generated and other.judged < other.generated
     return one.asked > other.asked
 
 
 def check_files(files: Mapping[str, Any], where: str) -> None:
-    """Raises CellFailure, which begins with ``where``: one is no file below a folder, with a text or bytes."""
+    """Raises CellFailure, with ``where`` in front: a name is no relative path, or a content no text/bytes."""
     for name, content in files.items():
         path = PurePosixPath(name)
         if not path.name or path.is_absolute() or ".." in path.parts or str(path) != name:
@@ -423,10 +438,10 @@ def check_files(files: Mapping[str, Any], where: str) -> None:
 
 
 def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
-    """Let ``folder`` hold these ``files``, each whole, and no other: those are of a run that covered more, or else."""
+    """Make ``folder`` hold exactly ``files``; other files, as of a run on more items, are deleted."""
     for name, content in files.items():
         write_atomic(folder / name, content)
-    for path in sorted(folder.rglob("*"), reverse=True):  # what is in a folder before the folder
+    for path in sorted(folder.rglob("*"), reverse=True):  # the content of a folder before the folder
         if not path.is_dir() or path.is_symlink():
             if path.relative_to(folder).as_posix() not in files:
                 path.unlink()
@@ -436,10 +451,10 @@ def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
 
 def _move(cell: Cell, target: Path, with_official: bool) -> None:
     target.mkdir(parents=True, exist_ok=True)
-    if cell.relations.is_dir():  # a copy: the next report goes by what was asked for once
+    if cell.relations.is_dir():  # a copy: the next report reads the old request
         theirs = {path.name: path.read_bytes() for path in cell.relations.iterdir() if path.is_file()}
         write_files(target / cell.relations.name, theirs)
-    # the result goes last: until then the next run sees whose files these are, and goes on here
+    # the result last: after an interruption, the next run still knows the owner and completes the move
     for path in (cell.scores, *[cell.official] * with_official, cell.result):
         if path.exists():
             if (target / path.name).is_dir():
@@ -448,18 +463,18 @@ def _move(cell: Cell, target: Path, with_official: bool) -> None:
 
 
 def folder_name(text: str) -> str:
-    """A name for a folder that no other ``text`` has."""
+    """Returns a folder name that is unique for ``text``."""
     readable = re.sub(r"[^\w.-]+", "-", text).strip("-.")[:80]
     return f"{readable}-{hashlib.sha256(to_bytes(text)).hexdigest()[:8]}"
 
 
 def others(cell: Cell) -> list[Path]:
-    """result.json of each evaluator but the latest; its scores.jsonl lies beside it."""
+    """Returns the ``result.json`` of each evaluator but the latest. Its ``scores.jsonl`` is beside it."""
     return sorted((cell.folder / _KEPT).glob(f"*/{cell.result.name}"))
 
 
 def standing(cell: Cell) -> list[Result]:
-    """The results of ``cell`` that can be read, the latest evaluator's first."""
+    """Returns all readable results of ``cell``, the latest evaluator's first."""
     results = []
     for path in (cell.result, *others(cell)):
         with contextlib.suppress(OSError, ValueError):
@@ -468,16 +483,16 @@ def standing(cell: Cell) -> list[Result]:
 
 
 Basis = tuple[str | None, bool]
-"""What a result knew of an item: the SHA-256 of its image (None: there was none), and whether one was attempted."""
+"""The SHA-256 of an item's image (None: no image) behind a result, and whether it was attempted."""
 _BASIS = Shape[dict[str, Any]]({"item": str, "image_sha256": str | None, "attempted": bool})
 
 
 def bases(cell: Cell) -> dict[Path, dict[str, Basis] | None]:
-    """What each result of ``cell`` rests on, by its folder and by item; None where that is not known."""
+    """Returns the basis of each result of ``cell`` by folder and item id; None for a result if unknown."""
     known = dict[Path, dict[str, Basis] | None]()
     for path in (cell.result, *others(cell)):
         basis = dict[str, Basis]()
-        silent = list[str]()  # lines that are damaged, or of a version that did not say
+        silent = list[str]()  # damaged lines, and lines of an older version
         with contextlib.suppress(CellFailure):
             records = read_jsonl(path.with_name(cell.scores.name), _BASIS, silent.append)
             basis = {one["item"]: (one["image_sha256"], one["attempted"]) for one in records}
@@ -487,8 +502,8 @@ def bases(cell: Cell) -> dict[Path, dict[str, Basis] | None]:
 
 
 def forget(cell: Cell, folder: Path) -> None:
-    """Remove the result of ``cell`` in ``folder``."""
-    # the result last: who finds it without scores takes it for one that rests on everything
+    """Delete the result of ``cell`` in ``folder``."""
+    # the result last: a result without scores counts as based on all items
     for path in (folder / one.name for one in (cell.official, cell.relations, cell.scores, cell.result)):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
@@ -499,14 +514,14 @@ def forget(cell: Cell, folder: Path) -> None:
 
 
 def forget_evaluator(cell: Cell, evaluator: str) -> None:
-    """Remove the results of ``cell`` that the ``evaluator`` of that id has given."""
+    """Delete the results of ``cell`` by the evaluator with the id ``evaluator``."""
     for path in (cell.result, *others(cell)):
         with contextlib.suppress(OSError, ValueError):
             if read_result(path).evaluator.id == evaluator:
                 forget(cell, path.parent)
 
 
-# ---- the scores of somebody else's program, by name
+# ---- the metrics of a benchmark's own script, by name
 
 METRICS = "metrics.json"
 SCRIPT = "script/"
@@ -515,7 +530,7 @@ _REMEDY = 'README, "Add a benchmark"'
 
 
 def no_score(cell: Cell) -> str:
-    """Why ``cell`` has no score though its benchmark's own script has not failed, and how it gets one."""
+    """Returns why ``cell`` has no score although its benchmark's script succeeded, and what to do."""
     script, where = f"eval/{cell.benchmark}.sh", f"{short_path(cell.folder)}/"
     return f"no score: let {script} leave {METRICS} in {where} whenever it runs ({_REMEDY})"
 
@@ -524,7 +539,10 @@ _METRIC = Shape.of(Metric)
 
 
 def read_metrics(path: Path, n: int) -> dict[str, Metric]:
-    """The metrics in a file of name → number, or of name → its fields, ``n`` items where they name none."""
+    """Returns the metrics in a JSON file of name → number or name → fields, with ``n`` items by default.
+
+    Raises CellFailure if the file cannot be read or a metric is invalid.
+    """
     where = short_path(path)
     try:
         raw = read_json(path)
@@ -544,7 +562,7 @@ def read_metrics(path: Path, n: int) -> dict[str, Metric]:
 
 
 def _metric(name: str, raw: Any, n: int) -> Metric:
-    """One metric. Raises ValueError: what is wrong with it."""
+    """Returns one metric. Raises ValueError if it is invalid."""
     given = raw if isinstance(raw, dict) else {"value": raw}
     if not name.strip():
         raise ValueError("it has no name")

@@ -1,7 +1,8 @@
-"""Items of one cell that several machines make at once, a shard of them each.
+"""Shards: several machines generate the items of one cell at once, each machine its own shard.
 
-No two machines append to one file: not every network disk keeps such writes apart. A shard has records of its own below
-:data:`FOLDER`, which all who read the cell see, and which the first to have the cell to itself takes into the cell's.
+No two machines append to one file, because not every network disk supports that. Each shard writes its own
+files below :data:`FOLDER`. All readers of the cell read them too, and the next run that locks the whole cell
+merges them.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ FOLDER = ".shards"
 
 
 class Shard(NamedTuple):
-    """The ``number``-th (from 1) of ``total`` shards: the items whose id has a hash that falls to it."""
+    """The ``number``-th (from 1) of ``total`` shards. The hash of an item's id decides its shard."""
 
     number: int
     total: int
 
     @classmethod
     def of(cls, words: str) -> Shard | None:
-        """What :meth:`__str__` wrote; None: ``words`` are empty, of who has all items."""
+        """Returns the shard for the text of :meth:`__str__`; None for an empty text (no shards)."""
         found = re.fullmatch(r"(\d+)of(\d+)", words)
         return cls(int(found[1]), int(found[2])) if found else None
 
@@ -32,20 +33,20 @@ class Shard(NamedTuple):
         return f"{self.number}of{self.total}"
 
     def has(self, item: str) -> bool:
-        """Whether the item with that id is one of its own, whatever other items there are."""
+        """Returns whether the item with this id belongs to the shard, independently of other items."""
         digest = hashlib.sha256(item.encode("utf-8", "surrogatepass")).digest()
         return int.from_bytes(digest[:8], "big") % self.total == self.number - 1
 
 
 def own_file(path: Path, shard: Shard | None) -> Path:
-    """Where ``shard`` has what others keep in ``path``, a file of a cell."""
+    """Returns the shard's own version of ``path``, a file of a cell; ``path`` itself without a shard."""
     return path if shard is None else path.parent / FOLDER / str(shard) / path.name
 
 
 def parts_of(path: Path) -> list[Path]:
-    """What shards keep in the place of ``path``, a file of a cell, and has not been taken into it."""
+    """Returns the shards' versions of ``path``, a file of a cell, that are not merged yet."""
     folders = (folder for folder in (path.parent / FOLDER).glob("*") if Shard.of(folder.name))
-    # only the copy may be left of one
+    # a shard may have lost its file and still have the copy
     return sorted(
         part for folder in folders if (part := folder / path.name).exists() or copy_of(part).exists()
     )

@@ -1,4 +1,4 @@
-"""What became of each item of a cell, and what is left to do: the one survey for generation, evaluation, dry runs."""
+"""The state of each item of a cell: generation, evaluation and dry runs all use this survey."""
 
 from __future__ import annotations
 
@@ -35,21 +35,28 @@ from imageevalkit.cell.shards import Shard
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.machine import available_cores
 
-_AT_ONCE = 64  # images that a thread looks at, before another may have its turn
+_AT_ONCE = 64  # images per task of a thread pool: a thread checks them before it takes the next task
 
 Step = Literal["reuse", "refused", "make", "repair", "stale"]
-"""What generation does with an item: ``reuse`` a whole image of today's settings, ``make`` what is not there or failed,
-``repair`` what is missing, truncated or altered; what was ``refused``, and a ``stale`` image of other settings, wait to
-be asked for."""
+"""The action of generation for an item.
+
+| step | the image |
+|---|---|
+| ``reuse`` | is intact and of the present settings |
+| ``make`` | is missing and has never been generated, or generation failed |
+| ``repair`` | was generated, and is now missing, truncated or altered |
+| ``refused`` | was refused; generated only with ``--retry_refused`` |
+| ``stale`` | is of other settings; generated only with ``--overwrite`` |
+"""
 
 
 @dataclass(frozen=True)
 class ImageState:
-    """What became of one item; ``reason`` says why it is not ``generated``.
+    """The state of one item. ``reason`` explains a status other than ``generated``.
 
-    ``mismatch`` says why the outcome on ``record`` is not one of the settings that were asked about; empty when it is,
-    or none were. ``sha256`` is that of the file; with ``plain`` and ``flat``, as in
-    :class:`imageevalkit.benchmark.question.Picture`, it is known where pixels were asked for.
+    ``mismatch`` says how ``record`` differs from the requested settings; empty if it does not, or without
+    settings. ``sha256`` is the hash of the file; ``sha256``, ``plain`` and ``flat`` (see
+    :class:`imageevalkit.benchmark.question.Picture`) are set if the survey was asked for pixels.
     """
 
     item: Item
@@ -63,22 +70,22 @@ class ImageState:
 
     @property
     def path(self) -> Path:
-        """Where the image belongs."""
+        """The path of the image."""
         return self.item.path
 
     @property
     def made_here(self) -> bool:
-        """Whether it is on record how the image was made."""
+        """Whether this toolkit generated the image."""
         return self.record is not None and not self.record.source
 
     @property
     def attempted(self) -> bool:
-        """False where nobody has tried to make an image here, and there was none elsewhere."""
+        """False if the image was never attempted here and never imported."""
         return self.status != FAILED if self.record is None else self.record.source != ""
 
     @cached_property
     def step(self) -> Step:
-        """What generation does with it."""
+        """The action of generation for the item."""
         if self.status == GENERATED or (self.record is None and self.status != FAILED):
             return "stale" if self.mismatch else "reuse"
         if self.status == REFUSED and not self.mismatch:
@@ -87,16 +94,16 @@ class ImageState:
 
 
 def steps_to_make(overwrite: bool, retry_refused: bool) -> list[Step]:
-    """The steps of items that are made; stale ones only to ``overwrite`` them."""
+    """Returns the steps whose items are generated; ``stale`` only with ``overwrite``."""
     chosen: dict[Step, bool] = {"make": True, "repair": True, "stale": overwrite, "refused": retry_refused}
     return [step for step, is_asked in chosen.items() if is_asked]
 
 
 @dataclass(frozen=True)
 class Survey:
-    """The states of the items of a cell, by id, in the order of the benchmark.
+    """The states of the items of a cell by id, in the benchmark's order.
 
-    ``usd`` is what all requests of the cell have cost, as far as it is known.
+    ``usd`` is the known cost of all requests of the cell.
     """
 
     states: Mapping[str, ImageState]
@@ -104,23 +111,23 @@ class Survey:
 
     @cached_property
     def counts(self) -> Counter[Step]:
-        """How many items there are of each step."""
+        """The number of items of each step."""
         return Counter(state.step for state in self.states.values())
 
     def of(self, *steps: Step) -> list[Item]:
-        """The items with which generation does one of ``steps``."""
+        """Returns the items with one of ``steps``."""
         return [state.item for state in self.states.values() if state.step in steps]
 
     def to_make(self, overwrite: bool, retry_refused: bool) -> list[Item]:
-        """What is left to make; stale images only to ``overwrite`` them."""
+        """Returns the items left to generate; stale ones only with ``overwrite``."""
         return self.of(*steps_to_make(overwrite, retry_refused))
 
     def of_shard(self, shard: Shard) -> Survey:
-        """That of its items alone."""
+        """Returns the survey of the shard's items only."""
         return Survey({item: state for item, state in self.states.items() if shard.has(item)}, self.usd)
 
     def explain_stale(self) -> str:
-        """``"guidance_scale 4.0 → 5.0: 553 images are stale"``, reasons joined by semicolons; empty if none is."""
+        """Returns ``"guidance_scale 4.0 → 5.0: 553 images are stale"``; reasons joined by semicolons."""
         if not self.counts["stale"]:
             return ""
         counts = Counter(state.mismatch for state in self.states.values() if state.step == "stale")
@@ -141,15 +148,20 @@ def survey(
     shard: Shard | None = None,
     tell: Tell = tell_nobody,
 ) -> Survey:
-    """Hold what is on disk of ``items`` against their records; what is no record is told.
+    """Compares the images of ``items`` on disk with their records and returns the state of each item.
 
-    ``settings`` are those that images should be of; None: of any. With ``mend`` an interrupted rename is finished, and
-    records that only their copy still has are taken back; else nothing is touched. For a ``shard`` that is so of its
-    own items and records alone, and of all others their records are believed. ``pixels``: what a judge must know
-    of them; a file that no record vouches for is decoded then. ``quick``: an image that is no younger than its record
-    is not read. Raises CellFailure: a file of the cell cannot be read;
-    an image only if generation reads it (one with a record, or any without ``pixels``) and this is not ``tolerant``,
-    else it is corrupt.
+    Args:
+        settings: the requested settings; None accepts any.
+        mend: finish interrupted renames and restore records from their copies. Else no file is changed.
+        pixels: also find out what a judge must know of the image; an image without a record is decoded.
+        tolerant: an image that cannot be read is corrupt instead of an error.
+        quick: do not read an image that is not newer than its record.
+        shard: check only the shard's items; for other items, believe the records.
+        tell: receives a line for each invalid record.
+
+    Raises:
+        CellFailure: a file of the cell cannot be read. With ``tolerant``, and for an image without a record
+            if ``pixels`` is set, an unreadable image is corrupt instead.
     """
     if not cell.folder.exists():
         return Survey({item.id: ImageState(item, FAILED, reason="never generated") for item in items})
@@ -187,20 +199,20 @@ def survey(
         except images.CorruptImage as error:
             reason = f"the image does not decode ({error})"
         except OSError as error:
-            # generation must not take it for lost, and pay for another
+            # else generation would treat the image as lost and pay for another
             if not tolerant and (record or not pixels):
                 raise CellFailure(f"{item.path} cannot be read: {error.strerror}") from None
             reason = f"the image cannot be read: {error.strerror}"
         return ImageState(item, CORRUPT, record, reason, why)
 
-    # hashing releases the interpreter lock, so threads read and hash side by side
+    # hashing releases the interpreter lock, so threads read and hash in parallel
     parts = [items[n : n + _AT_ONCE] for n in range(0, len(items), _AT_ONCE)]
     found = images.map_threads(lambda part: [*map(state, part)], parts, min(8, available_cores()))
     return Survey({one.item.id: one for part in found for one in part}, records.usd)
 
 
 def _state(item: Item, record: Record | None, mismatch: str, mend: bool, pixels: bool) -> ImageState:
-    """What became of ``item``. Raises CorruptImage: the image does not decode; OSError: it cannot be read."""
+    """Returns the state of ``item``. Raises CorruptImage if the image does not decode, or OSError."""
     known = partial(ImageState, item, record=record, mismatch=mismatch)
     if record is not None and record.status != OK:
         status, reason = record.outcome, record.reason
@@ -221,17 +233,20 @@ def _state(item: Item, record: Record | None, mismatch: str, mend: bool, pixels:
 
 
 def _generated(item: Item, record: Record | None, mismatch: str, data: bytes) -> ImageState:
-    """With what a judge must know of the image that is ``data``. Raises CorruptImage: it does not decode."""
+    """Returns the state of the generated image ``data``. Raises CorruptImage if it does not decode."""
     sha256 = (record and record.image_sha256) or hashlib.sha256(data).hexdigest()
     flat = record.flat if record else None
-    if flat is None:  # else these very bytes were proven when they were saved
+    if flat is None:  # otherwise these bytes were checked when they were saved
         flat = images.facts(data).flat
     return ImageState(item, GENERATED, record, "", mismatch, sha256, images.is_plain(data), flat)
 
 
 class StoredImages:
-    """The images of a cell as they are stored by another process: of ``items`` (as the model is shown them), made with
-    the settings of ``fingerprint``. Nothing is touched."""
+    """The images that another process is storing in a cell. Changes no file.
+
+    Only images of ``items`` (with the prompts that the model receives) and of the settings ``fingerprint``
+    count.
+    """
 
     def __init__(self, cell: Cell, items: Sequence[Item], fingerprint: str) -> None:
         self._items = {item.id: item for item in items}
@@ -240,7 +255,7 @@ class StoredImages:
         self._awaited: dict[str, tuple[Record, Any]] = {}
 
     def new(self, most: int) -> list[ImageState]:
-        """Those that were not there before, ``most`` of them; each stands as :func:`survey_images` finds it."""
+        """Returns the states of at most ``most`` images stored since the last call."""
         for record in self._records.read():
             item = self._items.get(record.item)
             self._awaited.pop(record.item, None)
@@ -250,7 +265,7 @@ class StoredImages:
         found = []
         for name, (record, seen) in list(self._awaited.items()):
             item = self._items[name]
-            # the record comes before the image has its name
+            # the record is written before the image gets its final name
             with contextlib.suppress(OSError, images.CorruptImage):
                 about = item.path.stat()
                 if seen != (mark := (about.st_ino, about.st_size, about.st_mtime_ns)):
@@ -265,7 +280,7 @@ class StoredImages:
 
 
 def survey_images(cell: Cell, items: Sequence[Item], mend: bool = True) -> Survey:
-    """The state of every item for who judges. Raises CellFailure: the images are of different settings."""
+    """Returns the state of every item for evaluation. Raises CellFailure: images have different settings."""
     found = survey(cell, items, mend=mend, pixels=True, tolerant=True, tell=say)
     records = (state.record for state in found.states.values())
     prints = Counter(record.fingerprint for record in records if record and record.status == OK)
@@ -281,13 +296,13 @@ def survey_images(cell: Cell, items: Sequence[Item], mend: bool = True) -> Surve
 
 
 def scorable(states: Mapping[str, ImageState], blank: bool) -> dict[str, ImageState]:
-    """Those of ``states`` with an image to judge; ``blank``: placeholders of images that were not made count too."""
+    """Returns the ``states`` with an image to judge. ``blank``: placeholders of missing images count too."""
     statuses = (GENERATED, BLANK) if blank else (GENERATED,)
     return {item: state for item, state in states.items() if state.status in statuses}
 
 
 def to_come(item: Item) -> ImageState:
-    """Of an image of which nobody knows the bytes yet: its hash is like no other."""
+    """Returns the state of an image that does not exist yet, with a hash unlike any other."""
     return ImageState(item, GENERATED, sha256=f"to come: {item.id}")
 
 
@@ -298,7 +313,7 @@ def images_to_come(
     overwrite: bool = False,
     retry_refused: bool = False,
 ) -> dict[str, ImageState]:
-    """The images that there will be, by id, after generation made what is left; raises what it would, only reads."""
+    """Returns the images by id that will exist after generation. Raises as generation would; only reads."""
     found = survey(cell, items, settings, pixels=True)
     anew = {item.id: to_come(item) for item in found.to_make(overwrite, retry_refused)}
     return scorable({**found.states, **anew}, blank=False)

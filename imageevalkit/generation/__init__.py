@@ -1,1 +1,1 @@
-"""The generate stage: what is left to do in a cell, and doing it."""
+"""The generate stage: finds the images left to generate, and generates them."""

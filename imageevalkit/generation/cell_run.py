@@ -1,4 +1,4 @@
-"""One cell from what is there to its outcome: what is left to make, and each image's way to disk and record."""
+"""One cell of a generate job: finds the items left to generate, saves images, and returns the outcome."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ from imageevalkit.requests.money import Bill
 from imageevalkit.secrets import one_line, redact
 from imageevalkit.text import dollars
 
-# A model that has lost this many items in a row (or three per worker) without one success is broken, not unlucky.
+# A model that fails this many items in a row (or three per worker) without a success counts as broken.
 _GIVE_UP_AFTER = 10
 
 
 @dataclass(frozen=True)
 class GenerateOptions:
-    """``overwrite`` replaces stale images, ``retry_refused`` asks again for refused ones.
+    """Options: ``overwrite`` replaces stale images, ``retry_refused`` sends refused items again.
 
-    ``blank_on_error`` leaves white placeholders; ``workers`` items are in flight.
+    ``blank_on_error`` saves white placeholders for failed items; ``workers`` items are in flight.
     """
 
     overwrite: bool = False
@@ -61,12 +61,13 @@ class GenerateOptions:
 
 
 class CellRun:
-    """One cell from its survey to its outcome; ``todo`` are the items to make, in the benchmark's order.
+    """One cell, from its survey to its outcome. ``todo`` are the items to generate, in the benchmark's order.
 
-    ``outcome`` is there from the start when the cell cannot be made (its images are stale). Nothing is written before
-    :meth:`begin`. ``log_path`` is where a model may print. ``stopped`` is the one-line reason why no further item is
-    started. ``batches``: where its requests go, or went in an earlier run, as batches. ``cost`` is what the requests of
-    this run cost in USD, None while no price is known. Of a ``shard``, only its own ``items`` are made.
+    ``outcome`` is set from the start if the cell cannot be generated (its images are stale). Nothing is
+    written before :meth:`begin`. A model may print to ``log_path``. ``stopped`` is the one-line reason for
+    starting no further item. ``batches`` are the provider's batches for the requests, of this or an earlier
+    run. ``cost`` is the cost in USD of this run's requests; None while unknown. With ``shard``, only the
+    shard's ``items`` are generated.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class CellRun:
         found = whole.of_shard(shard) if shard else whole
         log(_what_is_there(found))
         self.outcome: Outcome | None = None
-        # another shard's, too: a cell is not made half anew
+        # stale images of other shards count too, else half of the cell would be replaced
         if stale := whole.explain_stale():
             log(stale)
             if not options.overwrite:
@@ -105,20 +106,20 @@ class CellRun:
         self._refused, self._failed, self._made = self._refused_before, 0, list[Path]()
         self._maybe_billed = self._lost_in_a_row = self._outages_in_a_row = 0
         self._last_error = self._last_failure = ""
-        self._on_hold = False  # the reason to stop passes: a later run can go on
+        self._on_hold = False  # the reason to stop is temporary: a later run can go on
         self._failure: BaseException | None = None
         self._model = ImageModel()
         self._writer: RecordWriter | None = None
 
     @property
     def fingerprint(self) -> str:
-        """That of the settings with which its images are made."""
+        """The fingerprint of the settings that generate the cell's images."""
         return fp.fingerprint(self._settings)
 
     def begin(self, model: ImageModel) -> None:
-        """``model`` is loaded and outcomes are about to come.
+        """Prepare for the outcomes of the loaded ``model``.
 
-        Raises CellFailure: the disk is full, or images cannot be stored where they belong.
+        Raises CellFailure if the disk is full, or if images cannot be stored in their folders.
         """
         _make_folders({item.path.parent for item in self.todo})
         self._model = model
@@ -128,7 +129,7 @@ class CellRun:
         self._writer = RecordWriter(self.cell, self.remember(model.packages()), self._shard)
 
     def remember(self, packages: Mapping[str, str]) -> str:
-        """Keep what makes the images, of one of several workers perhaps; returns the settings' fingerprint."""
+        """Record the settings and a worker's ``packages``. Returns the fingerprint of the settings."""
         return fp.remember(own_file(self.cell.fingerprints, self._shard), self._settings, packages)
 
     @property
@@ -137,23 +138,23 @@ class CellRun:
         return self._writer
 
     def keep_inputs(self, item: Item) -> None:
-        """See :meth:`RecordWriter.keep_inputs`. May run in any thread."""
+        """Copy the input images of ``item`` (:meth:`RecordWriter.keep_inputs`). Thread-safe."""
         self._records.keep_inputs(item)
 
     def store(self, item: Item, returned: Any, seconds: float) -> Exception | None:
-        """Save what the model returned for ``item``; the error if that is no image. May run in any thread.
+        """Save the image that the model returned for ``item``, or return the error. Thread-safe.
 
-        It counts as saved, like what :meth:`lost` saves, after the next :meth:`commit`. Raises CellFailure: the disk is
-        full.
+        The image is durable after the next :meth:`commit`, as is the record of :meth:`lost`. Raises
+        CellFailure if the disk is full.
         """
         try:
             made = as_generated(returned)
-            with guest_code():  # a picture may be of a class of the model's own; libraries are loaded late
+            with guest_code():  # the image may be of a class of the model's own; Pillow loads plugins late
                 image = made.proven or made.image
                 if isinstance(image, bytes):
                     image = when_one_is_free(functools.partial(facts, image))
                 stored = when_one_is_free(functools.partial(encoded, image, item.path))
-        except Exception as error:  # a picture that does not decode or encode is this item's failure only
+        except Exception as error:  # an image that does not decode or encode fails only its item
             return error
         record = replace(
             _paid(Record.of(item, OK), made.bill),
@@ -163,12 +164,12 @@ class CellRun:
             requested_size=made.requested_size,
             extra=made.extra or None,
         )
-        # only the last steps leave a record, and they open nothing
+        # safe to repeat: the steps that write the record come last and open no file
         when_one_is_free(lambda: self._records.save(item, record, stored))
         return None
 
     def stored(self, item: Item, returned: Any, error: Exception | None, seconds: float) -> None:
-        """Count what :meth:`store` answered to ``returned``. Raises CellFailure when the disk is full."""
+        """Count the result of :meth:`store` for ``returned``. Raises CellFailure if the disk is full."""
         if isinstance(returned, Generated):
             self._pay(returned.bill)
         if error:
@@ -179,7 +180,10 @@ class CellRun:
         self.report()
 
     def lost(self, item: Item, error: Exception, seconds: float) -> None:
-        """Save the failure or refusal of ``item``. Raises CellFailure when the disk is full or ``error`` is one."""
+        """Save the failure or refusal of ``item``. Raises ``error`` if it is a CellFailure.
+
+        Raises CellFailure also if the disk is full.
+        """
         if isinstance(error, CellFailure):
             raise error
         record = Record.of(item, REFUSED if isinstance(error, Refused) else ITEM_FAILED)
@@ -193,7 +197,7 @@ class CellRun:
                 self.log(self._last_error)
                 self.stopped, self._on_hold = one_line(error, 300), isinstance(error, OnHold)
             if not (bill and (bill.cost or bill.maybe_billed)):
-                return  # nothing was learnt about the item
+                return  # the error says nothing about the item
         else:
             self.log(f"{item.id} {record.status}: {self._last_error}")
         if isinstance(error, RemoteError):
@@ -220,10 +224,10 @@ class CellRun:
         self.report()
 
     def _give_up(self, outage: bool) -> None:
-        """Stop when a model has never worked, or when an endpoint has stopped answering in the middle.
+        """Stop if the model has never worked, or if an endpoint has stopped answering.
 
-        Items that fail by themselves (a category of prompts that is too long) do not stop a model that works, now or
-        in an earlier run.
+        A model that works, now or in an earlier run, is not stopped by items that fail for their own reasons,
+        such as a category of prompts that is too long.
         """
         self._lost_in_a_row += 1
         self._outages_in_a_row = self._outages_in_a_row + 1 if outage else 0
@@ -244,7 +248,7 @@ class CellRun:
         return pictures[0].size if pictures else requested_size(self.setting.get("model_kwargs", {}))
 
     def report(self, note: str = "", force: bool = False) -> None:
-        """Tell the launcher how far the cell is."""
+        """Report the cell's progress to the launcher."""
         reused = len(self._reused) + self._refused_before
         progress = Progress(
             cell=self.cell.key,
@@ -260,21 +264,21 @@ class CellRun:
         self._progress.report(progress, force)
 
     def holdup(self) -> str:
-        """What holds the model back, for the progress line."""
+        """Returns why the model is waiting, for the progress line; empty if it is not."""
         return (self.batches.holdup() if self.batches else "") or self._model.holdup()
 
     def commit(self) -> None:
-        """See :meth:`RecordWriter.commit`. May run in any thread."""
+        """Make saved outcomes durable (:meth:`RecordWriter.commit`). Thread-safe."""
         if self._writer:
             self._writer.commit()
 
     def fail(self, error: BaseException) -> None:
-        """The cell cannot go on (full disk)."""
+        """Stop the cell because of ``error`` (such as a full disk)."""
         self._failure = self._failure or error
         self.stopped = self.stopped or one_line(error)
 
     def end(self) -> Outcome:
-        """Flush the records and say how the cell ended. Raises CellFailure: it could not go on."""
+        """Flush the records and return the cell's outcome. Raises CellFailure: an error stopped the cell."""
         if self._writer:
             writer, self._writer = self._writer, None
             writer.close()
@@ -295,7 +299,7 @@ class CellRun:
         if self.cost:
             lost = f", {self._maybe_billed} lost replies by estimate" if self._maybe_billed else ""
             counts += f", {dollars(self.cost)}{lost}"
-        if self.stopped and self._on_hold:  # what only waits for money or for the endpoint is not broken
+        if self.stopped and self._on_hold:  # a cell that waits for money or for the endpoint is not broken
             return Outcome(INCOMPLETE, f"{self.stopped} ({counts}); the same command goes on from here")
         if self.stopped:
             return Outcome(FAILED, f"{self.stopped} ({counts})")
@@ -303,7 +307,7 @@ class CellRun:
             return Outcome(COMPLETE, "none of its items is of this shard", is_empty=True)
         if not self._total:
             return Outcome(FAILED, "the benchmark has no items")
-        # few items may all be lost: whether there is any image is seen where all shards are (the books of the run)
+        # the few items of a shard may all fail: the launcher checks the whole cell once all shards have ended
         if not made and not (self._shard and self._refused + self._failed == self._total):
             before = f"all {self._refused} items were refused before: --retry_refused asks again"
             return Outcome(FAILED, f"{self._last_error or before} ({counts})")
@@ -325,14 +329,14 @@ class CellRun:
 
 
 def _paid(record: Record, bill: Bill | None) -> Record:
-    """``record`` with what the requests of its item cost."""
+    """Returns ``record`` with the cost of the item's requests."""
     if bill is None:
         return record
     return replace(record, tokens=bill.tokens or None, price=bill.cost, maybe_billed=bill.maybe_billed)
 
 
 def _make_folders(folders: set[Path]) -> None:
-    """Make the folders of images now: what is in their way must not be met when images are paid for."""
+    """Make the folders of images before any image is paid for. Raises CellFailure if one is not writable."""
     for folder in sorted(folders):
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -345,7 +349,7 @@ def _make_folders(folders: set[Path]) -> None:
 
 
 def requested_size(model_kwargs: Mapping[str, Any]) -> tuple[int, int]:
-    """(width, height) in pixels that a placeholder takes: what the kwargs ask for, else 1024 × 1024."""
+    """Returns the (width, height) in pixels of a placeholder: from the model's kwargs, else 1024 × 1024."""
     width, height = model_kwargs.get("width"), model_kwargs.get("height")
     if isinstance(width, int) and isinstance(height, int):
         return width, height

@@ -1,4 +1,4 @@
-"""All cells of a generate job at once: items in flight in one event loop, and what each cell's end comes to."""
+"""Generates the images of all cells of a generate job in one event loop."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from imageevalkit.requests.batches import MOST_REQUESTS, Place, here
 from imageevalkit.requests.in_flight import InFlight, under_way
 from imageevalkit.secrets import one_line, redact
 
-# Once a cell is given up, requests already sent may still be answered (and are paid for): wait this long at most.
+# seconds: after a cell is given up, replies to requests already sent (and paid for) are awaited this long
 _LAST_ANSWERS = 300.0
 
 
 class Asker:
-    """A model that is asked for images without blocking the event loop, ``room`` of them at a time.
+    """Calls a model without blocking the event loop, for at most ``room`` items at a time.
 
-    A class with a plain ``generate`` (an API client written to the extension guide) is asked in threads. It need not
-    be safe for that: each thread gets an instance of its own from ``load``.
+    A class with a plain ``generate`` (an API client written after the extension guide) is called in threads.
+    The class need not be thread-safe: each thread gets its own instance from ``load``.
     """
 
     def __init__(self, load: Callable[[], Any], workers: int, in_batches: bool) -> None:
@@ -46,7 +46,7 @@ class Asker:
         self._threads = None if self.model.is_async else ThreadPoolExecutor(workers)
 
     async def ask(self, given: Any, seed: int) -> Any:
-        """What ``generate`` of the model returns or raises."""
+        """Returns or raises the result of the model's ``generate``."""
         if self.model.is_async:
             with guest_code(cancellable=True):
                 return await self.model.generate_async(given, seed=seed)
@@ -61,7 +61,7 @@ class Asker:
 
     async def close(self) -> None:
         """Close the model's connections."""
-        with contextlib.suppress(Exception), guest_code():  # its cells are settled, whatever comes now
+        with contextlib.suppress(Exception), guest_code():  # its cells already have their outcomes
             await self.model.aclose()
         if self._threads:
             self._threads.shutdown(wait=False)
@@ -85,7 +85,7 @@ class _CellInFlight:
             self._run.batches.expected = items
 
     async def _read_sources(self, item: Item) -> None:
-        """Keep what the record of a paid image tells of its source pictures: they may go away meanwhile."""
+        """Copy the input images for the record of a paid image: their files may disappear meanwhile."""
         if item.input_list is not None and not self._run.stopped:
             try:
                 await on_cpu(when_one_is_free, lambda: self._run.keep_inputs(item))
@@ -114,18 +114,18 @@ class _CellInFlight:
                     raise
                 error = CodeExit(f"its code raised {type(error).__name__}")
             state.answered = True
-            await one_is_free()  # its log and its placeholder are files
+            await one_is_free()  # the log and the placeholder are files
             run.lost(item, error, time.perf_counter() - started)
         else:
             state.answered = True
             seconds = time.perf_counter() - started
             if isinstance(returned, Generated) and returned.seconds is not None:
                 seconds = returned.seconds
-            # encoding and fsync leave the loop, so that slow disks do not delay answers; what is paid for is
-            # stored, even if the cell is given up meanwhile
+            # encoding and fsync run outside the loop, so that slow disks do not delay replies; paid images
+            # are stored even if the cell is given up meanwhile
             problem = await asyncio.shield(on_cpu(run.store, item, returned, seconds))
             run.stored(item, returned, problem, seconds)
-        # one thread: those that come while it waits for the disk are made durable together, by the next turn
+        # one thread: outcomes that arrive while it waits for the disk are made durable together
         await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._committing, run.commit))
         if run.batches:
             run.batches.settle(item.id)
@@ -141,16 +141,16 @@ class _CellInFlight:
         try:
             with guest_code():
                 self._run.report(self._run.holdup())
-        except Exception as error:  # a fault in a model's code must not take the other cells along
+        except Exception as error:  # an error in a model's code must not stop the other cells
             self._run.fail(error)
 
 
 Load = Callable[[CellRun], Any]
-"""Gives the loaded model of a cell. Raises CellFailure when it does not load."""
+"""Returns the loaded model of a cell. Raises CellFailure if the model does not load."""
 
 
 class CellPlan(NamedTuple):
-    """A cell to come: ``open`` surveys it, ``log`` takes what is said about it."""
+    """A planned cell: ``open`` surveys it, ``log`` receives its log lines."""
 
     cell: Cell
     open: Callable[[], CellRun]
@@ -163,16 +163,16 @@ async def generate_together(
     workers: int,
     settle: Callable[[Cell, Outcome], None],
 ) -> None:
-    """Make the missing images of many cells at once; ``models`` holds the cells of one model each, in order.
+    """Generate the missing images of many cells at once. ``models`` holds the cells of each model, in order.
 
-    ``workers`` requests are in flight for each model or, where models share a ``Traffic``, for each endpoint.
-    ``settle`` is called with the outcome of each cell as soon as it has one.
+    ``workers`` requests are in flight for each model or, if models share a ``Traffic``, for each endpoint.
+    ``settle`` is called with the outcome of each cell as soon as the cell ends.
     """
     await asyncio.gather(*(_Model(cells, load, workers, settle).generate() for cells in models))
 
 
 class _Model:
-    """The cells of one model in a job that other models share: no fault here may reach them."""
+    """The cells of one model. An error here must not reach the other models of the job."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class _Model:
         cells: list[_CellInFlight] = []
         try:
             async with contextlib.AsyncExitStack() as begun:
-                # the next cell begins as soon as no item of the one before is left to begin
+                # the next cell begins once all items of the previous one have begun
                 for planned in self._cells:
                     if run := await asyncio.to_thread(self._begun, planned):
                         cells.append(_CellInFlight(run, self._askers[run.task], self._end))
@@ -214,7 +214,7 @@ class _Model:
         self._done(run.cell, outcome_of(run.end, self._unsettled[run.cell].log))
 
     def _begun(self, planned: CellPlan) -> CellRun | None:
-        """The cell, ready to be made; None when it is settled without. Runs in a thread."""
+        """Returns the cell, ready to be generated; None if it already has its outcome. Runs in a thread."""
         runs: list[CellRun] = []
 
         def begin() -> Outcome:

@@ -1,6 +1,6 @@
-"""What a generate job would do, without a model: asked by the launcher, with jobs' cells and options on stdin.
+"""Forecasts a generate job without its model. The launcher sends cells and options on stdin.
 
-``--dry_run`` tells it in words; before a run takes GPUs, ``--calls`` counts what there is to make on them.
+``--dry_run`` shows the forecast. Before a run takes GPUs, ``--calls`` counts the calls of local models.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from imageevalkit.text import counted, dollars
 
 
 def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
-    """Returns what a job with this order would do for a cell; only reads."""
+    """Returns a function that forecasts a job with this order for one cell; only reads."""
     order = GenerateOrder(**request["order"])
 
     steps = steps_to_make(order.overwrite, order.retry_refused)
@@ -61,17 +61,18 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
 
 
 def _seconds_of_an_image(found: Survey) -> float | None:
-    """Returns the mean over the images of the cell that this toolkit has made; None if there are none."""
+    """Returns the mean seconds per image that this toolkit has generated for the cell; None without any."""
     records = (state.record for state in found.states.values() if state.made_here)
     seconds = [record.seconds for record in records if record and record.status == OK and record.seconds]
     return sum(seconds) / len(seconds) if seconds else None
 
 
 def calls_of(request: Mapping[str, Any], datasets: Datasets) -> Count:
-    """How many calls of its model a job with this order has to make for a cell, counted until it is ``enough`` in all.
+    """Returns a function that counts the model calls left for a cell, up to ``enough`` for all cells.
 
-    A call makes ``batch_size`` images. An image is read only if it is younger than its record: there may be terabytes,
-    and the job itself reads them all. Changes nothing. Raises whatever a benchmark whose files are missing does.
+    A call generates ``batch_size`` images. An image is read only if it is newer than its record: there may be
+    terabytes, and the job itself reads them all. Changes no file. The function raises if files of the
+    benchmark are missing.
     """
     order, left = GenerateOrder(**request["order"]), request["enough"]
 
@@ -81,7 +82,7 @@ def calls_of(request: Mapping[str, Any], datasets: Datasets) -> Count:
             return 0
         setting, whole, found = _survey(cell, request, datasets, quick=True)
         if whole.of("stale") and not order.overwrite:
-            return 0  # the cell stops
+            return 0  # the job would not generate this cell
         images = len(found.to_make(order.overwrite, order.retry_refused))
         calls = math.ceil(images / setting["model_kwargs"].get("batch_size", 1))
         left -= calls
@@ -93,7 +94,7 @@ def calls_of(request: Mapping[str, Any], datasets: Datasets) -> Count:
 def _survey(
     cell: Cell, request: Mapping[str, Any], datasets: Datasets, quick: bool = False
 ) -> tuple[Mapping[str, Any], Survey, Survey]:
-    """The resolved setting of the model of ``cell``, what is there of its images, and of the job's shard of them."""
+    """Returns the model's resolved setting for ``cell``, the survey of the cell, and of the job's shard."""
     order, task = GenerateOrder(**request["order"]), datasets[cell.benchmark].dataset_task
     setting = order.settings[cell.model][task]
     shard = Shard.of(request["shard"])
@@ -103,11 +104,10 @@ def _survey(
 
 
 def money(setting: Mapping[str, Any], count: int, batch: bool = False) -> tuple[float | None, str]:
-    """Returns the price of ``count`` images in USD, half as much in a ``batch``, and the same in words.
+    """Returns the price of ``count`` images in USD (half in a ``batch``), and the same in words.
 
-    None: the price is not known. The words are empty if nothing is paid for.
-
-    Raises UserError: ``price`` is malformed.
+    The price is None if unknown. The words are empty if nothing costs money. Raises UserError if ``price`` is
+    malformed.
     """
     if not setting.get("api") or not count:
         return 0.0, ""
@@ -126,7 +126,7 @@ def money(setting: Mapping[str, Any], count: int, batch: bool = False) -> tuple[
 
 
 def main() -> ExitStatus:
-    """What the launcher asks."""
+    """Answer the launcher's request."""
     return tell_forecasts(calls_of if sys.argv[1:] == ["--calls"] else forecast_of)
 
 

@@ -1,4 +1,4 @@
-"""The generate job: a local model through all its benchmarks, or all API models at once."""
+"""The generate job: one local model on all its benchmarks, or all API models at once."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ from imageevalkit.secrets import one_line, redact
 
 
 def main(load_model: Callable[[Mapping[str, Any]], Any]) -> ExitStatus:
-    """Run every cell of the job; the exit status is that of the worst.
+    """Generate the images of every cell of the job. Returns the worst exit status of the cells.
 
-    ``load_model`` builds the class of a resolved setting; it raises whatever the class does.
+    ``load_model`` builds the model class of a resolved setting; it raises what the class raises.
     """
     plan, job, order = given_job(GenerateOrder)
     generation = _Generation(load_model, plan, job, order, plan.path.stat().st_mtime)
@@ -72,7 +72,7 @@ def main(load_model: Callable[[Mapping[str, Any]], Any]) -> ExitStatus:
 
 @dataclass(frozen=True)
 class _Generation:
-    """``since`` is when the run began, in seconds since 1970."""
+    """One start of a generate job. ``since`` is the start of the run in seconds since 1970."""
 
     load_model: Callable[[Mapping[str, Any]], Any]
     plan: Plan
@@ -81,7 +81,7 @@ class _Generation:
     since: float
 
     def run(self, keys: Collection[str]) -> ExitStatus:
-        """Make the images of the cells ``keys``. Raises UserError: the machine gives too little for even one."""
+        """Generate the images of the cells ``keys``. Raises UserError if not even one image can be made."""
         return asyncio.run(self._generate(keys))
 
     @property
@@ -95,9 +95,9 @@ class _Generation:
         return read_outcome(self._folder, cell_of(key), step or self.job.step)
 
     def done_before(self) -> dict[str, Outcome]:
-        """The usable outcomes of earlier starts of the job on Slurm, by cell.
+        """Returns the usable outcomes of earlier starts of the job on Slurm, by cell.
 
-        The job has no locks of these cells: their evaluations may have started on other nodes.
+        The job holds no locks on these cells: their evaluation may have started on other nodes.
         """
         if self.plan.cluster is None:
             return {}
@@ -105,7 +105,7 @@ class _Generation:
         return {key: outcome for key, outcome in found.items() if outcome.state in USABLE}
 
     def one_by_one(self) -> ExitStatus:
-        """Each model in a process of its own: the one they shared was ended, perhaps by the code of one of them."""
+        """Generate each model in its own process, as the shared process crashed, maybe by a model's code."""
         by_model: dict[str, list[str]] = {}
         for key in self.job.cells:
             by_model.setdefault(cell_of(key).model, []).append(key)
@@ -127,7 +127,7 @@ class _Generation:
     async def _generate(self, keys: Collection[str]) -> ExitStatus:
         job, order = self.job, self.order
         traffic = self._traffic()
-        # nothing was left to make when the plan was made
+        # when the plan was made, no image was left to generate, so the job has no GPU
         unlent = bool(order.replica_gpus) and not job.gpus
         replicas = None
         if not order.api:
@@ -137,7 +137,7 @@ class _Generation:
         models, by_cell = dict[str, list[CellPlan]](), dict[Cell, CellPlan]()
         for key, path in zip(job.cells, map(Path, job.logs), strict=True):
             cell = cell_of(key)
-            # what the job spent before it crashed and was started again
+            # the cost of the job before it crashed and was restarted
             spent = spent_since(cell, self.since) if order.api else 0.0
             if key not in keys:
                 continue
@@ -154,17 +154,17 @@ class _Generation:
         def settle(cell: Cell, outcome: Outcome) -> None:
             if traffic.lowered:
                 outcome = replace(outcome, message=f"{outcome.message}; {traffic.lowered}")
-            if not stopping:  # what ends because it is stopped has not failed
+            if not stopping:  # a stopped cell has not failed
                 statuses.append(self._settle(by_cell[cell], outcome))
 
         loop = asyncio.get_running_loop()
 
-        def load(run: CellRun) -> Any:  # called in a thread
+        def load(run: CellRun) -> Any:  # runs in a thread
             if replicas is None:
                 return self._load(traffic, run)
-            if unlent:  # never on the CPU instead
+            if unlent:  # without a GPU, the model would run on the CPU
                 for item in run.todo:
-                    # the next plan reads what is younger than its record, and gives the job GPUs
+                    # a newer file makes the next plan read the image and give the job GPUs
                     with contextlib.suppress(OSError):
                         os.utime(item.path)
                 raise CellFailure(
@@ -177,7 +177,7 @@ class _Generation:
             generate_together(list(models.values()), load, traffic.workers, settle)
         )
 
-        # what is under way may be billed all the same: it goes on record before the process ends
+        # requests in flight may be billed: they are recorded before the process ends
         def stop(status: ExitStatus) -> None:
             if not stopping:
                 stopping.append(status)
@@ -198,16 +198,15 @@ class _Generation:
     def _opened(
         self, cell: Cell, log_path: Path, progress: ProgressWriter, in_flight: int, spent: float
     ) -> CellRun:
-        """The cell, on which this run has ``spent`` so many USD, as it is about to be made; an evaluation may follow it
-        from now on.
+        """Returns the cell, ready to be generated; an evaluation that follows it may start from now on.
 
-        Raises CellFailure: its files are not what they should be.
+        This run has already ``spent`` USD on the cell. Raises CellFailure if a file is missing or damaged.
         """
         rewritten, order = self._left(cell.key, "rewrite"), self.order
         if rewritten and rewritten.state not in USABLE:
             raise CellFailure(f"not started: rewrite of {cell.key} is {rewritten.state}")
         settings = self.plan.settings.get(cell.benchmark, {})
-        # the pinned bytes, before an image is made (and paid for) from other ones
+        # check the benchmark's files against their pinned hashes before an image is paid for
         registry.benchmark_files(cell.benchmark, settings).sha256()
         with garbage_collection(False):
             dataset, shard = registry.load_dataset(cell.benchmark, settings), Shard.of(self.job.shard)
@@ -231,14 +230,14 @@ class _Generation:
         if order.api and run.todo:
             batches = Batches(cell.batches, cell.key, order.batch)
             run.batches = batches if batches.are_open else None
-        if run.todo and not run.outcome and shard is None:  # none follows a shard
+        if run.todo and not run.outcome and shard is None:  # no evaluation follows a shard
             note_opened(self._folder, cell, run.fingerprint)
         return run
 
     def _load(self, traffic: Traffic, run: CellRun) -> ImageModel:
-        """Load the model of a cell; its requests, if it makes any, go through ``traffic``.
+        """Returns the loaded model of a cell, whose requests go through ``traffic``.
 
-        Raises CellFailure: it does not load.
+        Raises CellFailure if the model does not load.
         """
         try:
             with guest_code():
@@ -259,9 +258,9 @@ class _Generation:
         return model
 
     def _environs(self) -> list[dict[str, str]]:
-        """What sets the replicas of a local model apart; their number is that of the workers.
+        """Returns the environment of each replica of a local model; their number is the number of workers.
 
-        Raises UserError: the GPUs that the job was given are too few for one.
+        Raises UserError if the job has too few GPUs for one replica.
         """
         found = environs_of(self.order.replica_gpus, self.order.replicas)
         if not found:
@@ -271,12 +270,12 @@ class _Generation:
         return found
 
     def _traffic(self) -> Traffic:
-        """Bounds for all requests of the job. Raises UserError: not even one fits beside the open files."""
+        """Returns the limits for all requests of the job. Raises UserError if not even one request fits."""
         order = self.order
         fit = Fit(order.workers)
         if order.api:
-            # a request and the download of its image; a model's connections stay open for a while when another's turn
-            # comes
+            # each request needs descriptors for itself and for the download of its image; idle connections of
+            # a model stay open for a while after its turn
             clients = sum(map(len, order.settings.values()))
             settings = [one for tasks in order.settings.values() for one in tasks.values()]
             endpoints = {Endpoint.of(one["model_kwargs"]) for one in settings if one.get("api")}
@@ -289,7 +288,7 @@ class _Generation:
         try:
             self.leave(planned.cell, outcome)
         except (CellFailure, OSError) as error:
-            # the launcher tells what a cell without an outcome may mean; the others go on
+            # the launcher explains a cell without an outcome; the other cells go on
             complain(str(error))
             return ExitStatus.FAILED
         return STATUS_OF_STATE[outcome.state]
@@ -299,16 +298,16 @@ _STATUS = {signal.SIGTERM: ExitStatus.TERMINATED, signal.SIGINT: ExitStatus.INTE
 
 
 class ChildExit(NamedTuple):
-    """``how`` a process ended, in words, and the signal to this one that made it end, as a status."""
+    """The end of a child process in words (``how``), and the signal to this process that caused it."""
 
     how: str
     stopped_by: ExitStatus | None
 
 
 def run_apart(work: Callable[[], ExitStatus], log: Path) -> ChildExit:
-    """Do ``work`` in a child of this process, which prints to ``log``; SIGTERM and SIGINT are passed on to it.
+    """Run ``work`` in a child process that prints to ``log``; SIGTERM and SIGINT are forwarded to the child.
 
-    Call it from the main thread of a process that has no other.
+    Call it from the main thread of a process without other threads.
     """
     stopped_by: list[ExitStatus] = []
 
@@ -316,7 +315,7 @@ def run_apart(work: Callable[[], ExitStatus], log: Path) -> ChildExit:
         stopped_by.append(_STATUS[signal.Signals(number)])
         os.kill(child, number)
 
-    # a signal that comes meanwhile waits until both processes know what to do with it
+    # signals are blocked until both processes have their handlers
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STATUS)
     before = {number: signal.signal(number, pass_on) for number in _STATUS}
     child = os.fork()
@@ -325,9 +324,9 @@ def run_apart(work: Callable[[], ExitStatus], log: Path) -> ChildExit:
             signal.signal(number, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         logs.print_to(log)
-        run_main(work)  # exits
+        run_main(work)  # never returns
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    # its number is that of no other process while it may be passed a signal
+    # WNOWAIT keeps the child's id reserved while a signal may still be forwarded to it
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     for number, handler in before.items():
         signal.signal(number, handler)

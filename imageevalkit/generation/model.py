@@ -1,4 +1,4 @@
-"""What the engine may ask of a model, and what a model may return or raise."""
+"""The interface between the engine and a model: methods, return values and errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from imageevalkit.images import EncodedImage
 from imageevalkit.requests.limiter import Traffic
 from imageevalkit.requests.money import Bill
 
-# Distributions whose version can change a pixel; only those a run has imported count.
+# Distributions whose version can change a pixel. Only those imported by the run are recorded.
 _DISTRIBUTIONS = {
     "PIL": "pillow",
     "torch": "torch",
@@ -27,15 +27,14 @@ _DISTRIBUTIONS = {
     "accelerate": "accelerate",
     "httpx2": "httpx2",
     "numpy": "numpy",
-    # where it is absent, torch's own attention stands in for it
+    # without flash-attn, torch's own attention is used
     "flash_attn": "flash-attn",
     "peft": "peft",
 }
 
 
 def installed_packages() -> dict[str, str]:
-    """Versions by distribution name, with ``python``, the ``environment``'s hash and, where torch sees them, the names
-    of the ``gpus``."""
+    """Returns versions by distribution, with ``python``, the ``environment``'s hash, and torch's ``gpus``."""
     versions = {"python": platform.python_version(), "environment": environment_hash()}
     for module, distribution in _DISTRIBUTIONS.items():
         if module in sys.modules:
@@ -52,14 +51,14 @@ def installed_packages() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Generated:
-    """An image with what is known about its making.
+    """An image, and facts about its generation.
 
-    ``image`` is a picture, or the encoded bytes as a server sent them (of ``images.FORMATS``; kept as they are where
-    their format is the one the benchmark asks for); ``proven``: what ``images.facts`` tells of such bytes.
-    ``seed_honoured``: whether the seed had a part in it; None: what its model says of itself. ``requested_size`` is
-    (width, height) in pixels or None for the model's default. ``attempts`` counts requests, retries included; ``bill``
-    is what they cost, None for a model that costs nothing by the image. ``seconds`` is the time that the requests took,
-    where the whole call also waited for others.
+    ``image`` is a Pillow image, or the encoded bytes from a server (one of ``images.FORMATS``). Such bytes
+    are saved unchanged if the benchmark asks for their format; ``proven`` is the result of ``images.facts``
+    for them. ``seed_honoured``: whether the seed influenced the image; None: use the model's own statement.
+    ``requested_size`` is (width, height) in pixels or None for the model's default. ``attempts`` counts
+    requests, retries included. ``bill`` is their cost; None for a model without a price per image.
+    ``seconds`` is the time of the requests, if the whole call also waited for other items.
     """
 
     image: Image.Image | bytes
@@ -73,7 +72,7 @@ class Generated:
 
 
 def as_generated(returned: Any) -> Generated:
-    """What a model ``returned``, with what it says of it. Raises TypeError: it is no image."""
+    """Returns the model's return value as a :class:`Generated`. Raises TypeError if it is no image."""
     if isinstance(returned, Generated):
         return returned
     if isinstance(returned, Image.Image):
@@ -82,13 +81,13 @@ def as_generated(returned: Any) -> Generated:
 
 
 class GenerationError(Exception):
-    """Base of the failures a model tells apart; ``attempts`` counts the requests made for the item.
+    """Base of the errors that a model can raise for an item. ``attempts`` counts the requests for the item.
 
-    Any other exception that ``generate`` raises is an item failure with its own class name.
+    Any other exception of ``generate`` fails the item, and is recorded with its own class name.
     """
 
     bill: Bill | None = None
-    """What the requests cost all the same."""
+    """The cost of the requests, which are billed despite the error."""
 
     def __init__(self, text: str, attempts: int = 1) -> None:
         super().__init__(text)
@@ -96,13 +95,13 @@ class GenerationError(Exception):
 
 
 class Refused(GenerationError):
-    """The provider's content policy refused the item; its words are the text. Never retried, never blank."""
+    """The provider's content policy refused the item; the text is the provider's. Never retried or blank."""
 
 
 class ItemFailed(GenerationError):
-    """The item failed after bounded retries; other items may succeed.
+    """The item failed after all retries; other items may succeed.
 
-    ``transient``: the retries ran out on failures that pass (an outage), the item itself is not to blame.
+    ``transient``: the retries failed because of a temporary problem (an outage), not because of the item.
     """
 
     def __init__(self, text: str, attempts: int = 1, transient: bool = False) -> None:
@@ -111,15 +110,15 @@ class ItemFailed(GenerationError):
 
 
 class OnHold(GenerationError):
-    """Nothing more can be made in this run, whoever asks (endpoint down for long, money used up): a later run can."""
+    """No item of any cell can succeed in this run (endpoint down, budget used up); a later run can go on."""
 
 
 class ModelUnusable(GenerationError):
-    """No item can succeed (wrong key, unknown model, bad parameter): the cell stops at once."""
+    """No item can succeed (wrong key, unknown model, bad parameter). The cell stops at once."""
 
 
 class RemoteError(Exception):
-    """What a model's own code raised in another process: the error's class ``name``, its ``text`` and its ``trace``."""
+    """An error of a model's code in another process: its class ``name``, ``text`` and ``trace``."""
 
     def __init__(self, name: str, text: str, trace: str) -> None:
         super().__init__(name, text, trace)
@@ -130,7 +129,7 @@ class RemoteError(Exception):
 
 
 def name_of(error: Exception) -> str:
-    """The class of ``error``, also where it was raised in another process."""
+    """Returns the class name of ``error``, also if it was raised in another process."""
     return error.name if isinstance(error, RemoteError) else type(error).__name__
 
 
@@ -139,77 +138,77 @@ if TYPE_CHECKING:
 
 
 class ImageModel:
-    """A loaded model. A subclass gives :meth:`generate` or, where it ``is_async``, :meth:`generate_async`.
+    """A loaded model. A subclass implements :meth:`generate` or, with ``is_async``, :meth:`generate_async`.
 
-    All else has a default; a plain class of the extension guide has no more than the methods that generate.
+    All other methods have defaults. A class written after the extension guide has only generating methods.
     """
 
     is_async = False
     batch_size = 1
-    """How many inputs :meth:`generate_batch` takes."""
+    """The number of inputs that :meth:`generate_batch` accepts."""
     seed_honoured: bool | None = None
-    """Whether an item's seed has a part in its image; None: nobody knows."""
+    """Whether the seed influences the image; None if unknown."""
     queues = False
-    """It queues items itself, for its limiter or its workers, so that it wants others ready when some wait."""
+    """Whether the model queues items itself (for its limiter or workers): more items than workers begin."""
     takes_batches = False
-    """Its requests may go as batches of the provider's (:mod:`imageevalkit.requests.batches`)."""
+    """Whether requests can be sent as batches of the provider (:mod:`imageevalkit.requests.batches`)."""
     room: int | None = None
-    """How many items it wants in all; None: as the engine thinks."""
+    """The number of items in flight that the model asks for; None: the engine decides."""
 
     def generate(self, given: Any, seed: int = 42) -> Any:
-        """The image of a prompt (t2i) or an input list (edit), a ``PIL.Image`` or a ``Generated``."""
+        """Returns the image for a prompt (t2i) or input list (edit): a ``PIL.Image`` or a ``Generated``."""
         raise NotImplementedError
 
     async def generate_async(self, given: Any, seed: int = 42) -> Any:
-        """The same without blocking the event loop."""
+        """Returns the image as :meth:`generate` does, without blocking the event loop."""
         raise NotImplementedError
 
     def generate_batch(self, inputs: Sequence[Any], seeds: Sequence[int]) -> Sequence[Any]:
-        """The images of several inputs in their order; an exception in the place of one that failed."""
+        """Returns the images for several inputs in order, with an exception in place of a failed image."""
         return [self.generate(given, seed=seed) for given, seed in zip(inputs, seeds, strict=True)]
 
     def use_traffic(self, traffic: Traffic) -> bool:
-        """Send requests, if it makes any, within the bounds of ``traffic``; whether it does."""
+        """Send all requests within the limits of ``traffic``. Returns whether the model supports that."""
         return False
 
     def has_made_images(self) -> None:
-        """Images of this very model and these settings exist: a bad request is then about its item."""
+        """Learn that images with these settings exist: then a bad request is the item's fault."""
 
     def begin_cell(self, run: CellRun) -> None:
-        """The items that follow are of ``run``."""
+        """Learn that the following items are of ``run``."""
 
     def expect(self, items: int) -> None:
-        """So many items of the cell have not begun: the last ones may differ."""
+        """Learn how many ``items`` of the cell have not begun: the last ones may need special handling."""
 
     def packages(self) -> Mapping[str, str]:
-        """The packages that have a part in its images (see :mod:`imageevalkit.generation.model`)."""
+        """Returns the versions of packages that influence the images (see :func:`installed_packages`)."""
         return installed_packages()
 
     def holdup(self) -> str:
-        """What holds it back, in a few words for the progress line; empty when nothing does."""
+        """Returns why the model is waiting, in a few words for the progress line; empty if it is not."""
         return ""
 
     async def aclose(self) -> None:
-        """Close its connections."""
+        """Close all connections."""
 
 
 @runtime_checkable
 class Generates(Protocol):
-    """A class of the extension guide, whose methods are those of :class:`ImageModel`."""
+    """A class written after the extension guide, with the same methods as :class:`ImageModel`."""
 
     def generate(self, given: Any, seed: int = 42) -> Any: ...
 
 
 @runtime_checkable
 class GeneratesAsync(Protocol):
-    """One that does not block the event loop."""
+    """A class that generates without blocking the event loop."""
 
     async def generate_async(self, given: Any, seed: int = 42) -> Any: ...
 
 
 @runtime_checkable
 class GeneratesBatches(Protocol):
-    """One that takes several inputs at once, ``batch_size`` at most."""
+    """A class that generates up to ``batch_size`` inputs in one call."""
 
     batch_size: int
 
@@ -217,7 +216,7 @@ class GeneratesBatches(Protocol):
 
 
 class GuideModel(ImageModel):
-    """A class of the extension guide, as the engine asks it."""
+    """Adapts a class written after the extension guide to :class:`ImageModel`."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -239,7 +238,7 @@ class GuideModel(ImageModel):
 
 
 def image_model(model: Any) -> ImageModel:
-    """``model`` as the engine asks it. Raises ModelUnusable: its class has no method that generates."""
+    """Returns ``model`` as an :class:`ImageModel`. Raises ModelUnusable if no method generates."""
     asked = model if isinstance(model, ImageModel) else GuideModel(model)
     method = "generate_async" if asked.is_async else "generate"
     if asked is not model:
@@ -255,7 +254,7 @@ def image_model(model: Any) -> ImageModel:
 
 
 def blocking(model: ImageModel) -> Callable[..., Any]:
-    """``generate`` of a model, in a loop of its own where it is async."""
+    """Returns a blocking ``generate`` of the model. An async model runs in an event loop of its own."""
     if not model.is_async:
         return model.generate
     loop = asyncio.new_event_loop()

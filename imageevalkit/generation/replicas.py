@@ -1,7 +1,6 @@
-"""Replicas of a local model, a worker process each: who makes which chunk of items, and what becomes of those of one
-that dies or hangs.
+"""Runs replicas of a local model in worker processes: schedules chunks, handles deaths and hangs.
 
-The parent needs no package of the model's.
+The parent process needs none of the model's packages.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ from imageevalkit.text import counted
 def environs_of(
     per_replica: int, most: int | None, environ: Mapping[str, str] = os.environ
 ) -> list[dict[str, str]]:
-    """What makes each worker see its own ``per_replica`` GPUs of those that the job sees, at most ``most`` workers.
+    """Returns the environment of each worker, at most ``most``: each sees its own ``per_replica`` GPUs.
 
-    Without GPUs there is one worker, or ``most``; workers then share the cores.
+    Without GPUs there is one worker, or ``most`` workers that share the CPU cores.
     """
     if per_replica:
         names = [name for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
@@ -57,12 +56,12 @@ def environs_of(
     count = most or 1
     if count == 1 or "OMP_NUM_THREADS" in environ:
         return [{}] * count
-    # numerical libraries take all cores each, and workers that fight for them are slower than one alone
+    # numerical libraries use all cores each, and workers that compete for cores are slower than one alone
     return [{"OMP_NUM_THREADS": str(max(1, available_cores() // count))}] * count
 
 
 class QueuedItem(NamedTuple):
-    """One item: what the model is shown, as it is sent, and who waits for the image."""
+    """One queued item: the model's input as it is sent, and the future of its image."""
 
     given: Any
     seed: int
@@ -72,10 +71,10 @@ class QueuedItem(NamedTuple):
 
 @dataclass(eq=False)
 class Chunk:
-    """Items of one cell that are made in one call of the model ``key``.
+    """Items of one cell that the model ``key`` generates in one call.
 
-    ``log`` is the file for what the model prints. ``deaths``: workers that died on it. ``together_before``: how many
-    items were made in one call until then.
+    The model prints to the file ``log``. ``deaths`` counts workers that died on the chunk.
+    ``together_before`` is the batch limit before the chunk's first death.
     """
 
     key: str
@@ -89,7 +88,7 @@ class Chunk:
         self.items = [item for item in self.items if not item.answer.done()]
 
     def fail(self, error: Exception) -> None:
-        """Answer every item with ``error``."""
+        """Set ``error`` as the answer of every item."""
         for item in self.items:
             if not item.answer.done():
                 item.answer.set_exception(error)
@@ -97,45 +96,46 @@ class Chunk:
 
 WORKER = (sys.executable, str(REPO / "infer" / "worker.py"))
 _DEPTH = 2
-"""Chunks that a worker has: the one it makes, and the next, so that it never waits for its parent."""
+"""Chunks sent to a worker: the present one and the next, so that the worker never waits for its parent."""
 _MOST_DEATHS = 5
-"""A worker that has died so often without an image in between is not started again."""
+"""A worker that dies this often without an image in between is not restarted."""
 _MOST_DEATHS_LOADING = 2
 _MOST_DEATHS_IN_ALL = 20
 _ITEM_DEATHS = 2
-"""An item on which so many workers have died is to blame, and fails."""
+"""If this many workers die on an item, the item fails."""
 _ANY = 1 << 30
 
 _LOOK_EVERY = 0.5  # seconds
-# A worker is told to stall after so many times the median of what an image took, but not before so many seconds; before
-# the first image, which libraries may compile for, after more.
+# The user is warned of a stalled worker after this many times the median time of an image, and at least this
+# many seconds. The first image has a longer limit, because libraries may compile for it.
 _STALL_FACTOR, _STALL_AFTER, _STALL_AFTER_AT_FIRST = 10, 60.0, 600.0
-_RECENT = 100  # images, of which the median is
-# The first call of a process may compile for minutes (torch.compile does so again for each batch size). Until a model
-# has shown how long that takes, its limit is this many times ITEM_TIMEOUT, and at least so many seconds; then this many
-# times the slowest first call: an item that hangs must not cost ten minutes in each new process.
+_RECENT = 100  # images in the median
+# The first call of a process may compile for minutes (torch.compile does so for each batch size). Its limit
+# is this many times ITEM_TIMEOUT, and at least this many seconds. Once the model has made a first call, the
+# limit is this many times the slowest one: an item that hangs must not cost ten minutes in each new process.
 _FIRST_CALL_FACTOR, _FIRST_CALL_SECONDS, _KNOWN_FIRST_CALL_FACTOR = 10, 600.0, 3
 
 
-# Seconds for a process that has nothing left to do. Fewer than a guard's, which would else kill this process, the
-# parent, at the moment when the parent would kill the worker.
+# Seconds for a worker to exit. A guard waits longer: otherwise it would kill this process, the parent, at the
+# moment when the parent kills the worker.
 _PATIENCE = 2.0
-# For what its model has started: asked first, as there may be shared memory to remove, then killed; with the above
-# still fewer than a guard's.
+# Seconds for processes that the model has started: SIGTERM first, since they may have shared memory to
+# remove, then SIGKILL. The sum with the above is still less than a guard's patience.
 _PATIENCE_WITH_REST = 1.0
 _TICK = 0.05
 
 
 class _Worker:
-    """A worker process with a GPU group of its own (``environ``); when it has died, the next one in its place.
+    """A worker process with its own GPUs (``environ``). After a death, a new process takes its place.
 
-    It leads a process group, and leaves none of it: what its model has started would keep GPU memory from the next one.
+    The process leads a process group, whose other processes are ended with it: they would keep GPU memory
+    from the next worker.
 
-    ``key``: the model it has; ``loading``: the one it loads now; ``cannot``: those that do not load in it.
-    ``chunks``: what it has been sent, in order; it is making the first, ``since`` then (of the event loop's clock).
-    ``stalls``: that takes too long, as has been told. ``deaths``: in a row, without an image. ``timeouts``: how
-    often it was ended because items took longer than they may, which are no deaths of its own.
-    ``warm``: the sizes of the chunks that this process has made with its model.
+    ``key`` is the loaded model, ``loading`` the model being loaded; ``cannot`` are models that do not load
+    here. ``chunks`` are the chunks sent, in order; the first has been in progress ``since`` then (event loop
+    time). ``stalls``: the user was warned that the first takes too long. ``deaths`` counts deaths in a row
+    without an image. ``timeouts`` counts kills because of slow items, which are not deaths. ``warm`` are the
+    chunk sizes that this process has already generated with its model.
     """
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
@@ -153,9 +153,9 @@ class _Worker:
         self.deaths = self.deaths_in_all = self.timeouts = 0
 
     async def run(self, on_message: Callable[[Any], None], on_start: Callable[[], None]) -> Exception:
-        """Start the process and hand on all it says; returns when it is gone, with what it died of.
+        """Start the process and pass on its messages. Returns the cause of death when the process is gone.
 
-        Raises OSError: no process can be started.
+        Raises OSError if no process can be started.
         """
         self.ended_because = ""
         ours, theirs = socket.socketpair()
@@ -178,7 +178,7 @@ class _Worker:
                     status = await self._end()
                     return RemoteError("WorkerDied", self.ended_because or _last_words(status), "")
                 if isinstance(message, Breakdown):
-                    self._kill()  # its threads, or its driver, may keep it for ever
+                    self._kill()  # its threads or the GPU driver may prevent a normal exit
                     return message.error
                 on_message(message)
         finally:
@@ -187,16 +187,16 @@ class _Worker:
             await self._end()
 
     def send(self, message: NamedTuple) -> None:
-        """Queue ``message`` for the process. A process that is gone reads nothing, and says so by its end."""
+        """Send ``message`` to the process. If the process is gone, :meth:`run` reports that."""
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(pack(message))
 
     def kill(self, why: str) -> None:
-        """Have the process gone at once: :meth:`run` returns with ``why``."""
+        """Kill the process at once: :meth:`run` returns with the reason ``why``."""
         self.ended_because = why
         self._kill()
         if self._writer is not None:
-            self._writer.close()  # a process of the model's own may have its end of the socket too
+            self._writer.close()  # a child process of the model may hold the socket open
 
     def _kill(self) -> None:
         if self._process is not None:
@@ -204,7 +204,7 @@ class _Worker:
                 self._process.kill()
 
     async def _end(self) -> int:
-        """Wait for the process, kill it if it does not end, and end the rest of its group; its exit status."""
+        """Wait for the process, or kill it, and end its process group. Returns the exit status."""
         if self._process is None:
             return 0
         try:
@@ -218,7 +218,7 @@ class _Worker:
 
 
 async def _end_group(group: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # none is left; none that may be ended
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # no process is left, or not ours
         for number in (signal.SIGTERM, signal.SIGKILL):
             os.killpg(group, number)
             for _ in range(round(_PATIENCE_WITH_REST / _TICK)):
@@ -230,16 +230,16 @@ def _last_words(status: int) -> str:
     if status >= 0:
         return f"its process ended with status {status}: the log has its last words"
     name = signal.Signals(-status).name
-    # the kernel kills whoever takes the last memory, without a word to the process
+    # if memory runs out, the kernel kills the process without a message
     hint = " (out of main memory?)" if name == "SIGKILL" else ""
     return f"its process was ended by {name}{hint}"
 
 
 class Replicas:
-    """The workers of one model; each of ``environs`` makes one see its own GPUs. Used within one event loop.
+    """The workers of one model, one for each of ``environs``. Used within one event loop.
 
-    A worker that takes more than ``item_timeout`` seconds for each image of a call is ended; its first call has a
-    larger limit. That counts as a death of the items, not of the worker.
+    A worker that takes more than ``item_timeout`` seconds per image of a call is killed; its first call has a
+    longer limit. Such a kill counts as a death on the items, not as a death of the worker.
     """
 
     def __init__(
@@ -262,9 +262,10 @@ class Replicas:
         self._closed = False
 
     async def load(self, model: ReplicatedModel, chunks: int) -> None:
-        """Have ``model`` loaded, by as many workers as ``chunks`` need; returns when one has.
+        """Load ``model`` in as many workers as ``chunks`` need. Returns once one worker has loaded it.
 
-        Workers that have chunks of another model finish them first. Raises CellFailure: it does not load in any worker.
+        Workers with chunks of another model finish them first. Raises CellFailure if no worker can load the
+        model.
         """
         self._models[model.key] = model
         self.start(chunks)
@@ -274,7 +275,7 @@ class Replicas:
             raise CellFailure(model.failure)
 
     def start(self, chunks: int) -> None:
-        """See that there are workers for so many chunks."""
+        """Start workers for ``chunks`` chunks."""
         for worker in self._workers[:chunks]:
             if worker.task is None:
                 worker.task = asyncio.create_task(self._keep_running(worker))
@@ -282,12 +283,12 @@ class Replicas:
             self._watching = asyncio.create_task(self._watch())
 
     def submit(self, chunk: Chunk) -> None:
-        """Queue ``chunk``: each of its items is answered."""
+        """Queue ``chunk``. Each of its items gets an answer."""
         self._queue.append(chunk)
         self._go_on()
 
     def holdup(self) -> str:
-        """What the progress line should tell; empty when all is well."""
+        """Returns the problems of workers for the progress line; empty if there are none."""
         working = [worker for worker in self._workers if worker.task]
         told = []
         if stalled := [worker for worker in working if worker.stalls]:
@@ -306,7 +307,7 @@ class Replicas:
         return f" ({statistics.median(self._seconds):.3g} s is usual)" if self._seconds else ""
 
     async def close(self) -> None:
-        """End all workers; whoever waits for one is told."""
+        """End all workers. Items and models still waiting fail."""
         tasks = [worker.task for worker in self._workers if worker.task]
         if self._watching:
             tasks.append(self._watching)
@@ -317,7 +318,7 @@ class Replicas:
         self._fail_what_nobody_can_make()
 
     async def _watch(self) -> None:
-        """Tell of workers that stall, and end those that take longer than they may."""
+        """Warn of stalled workers, and kill workers that exceed their time limit."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_LOOK_EVERY)
@@ -348,7 +349,7 @@ class Replicas:
             self._tell(f"a worker has made no image for {seconds:.0f} s{self._usual()}{bounds}")
 
     def _limit_of_first_call(self, chunk: Chunk, usual: float, warm: set[int]) -> float:
-        """Seconds for a call that may compile and else takes ``usual`` at most. 0: the call has nothing to compile."""
+        """Returns the seconds for a call that may compile (else at most ``usual``); 0: nothing to compile."""
         if len(chunk.items) in warm:
             return 0.0
         if known := self._slowest_first_call.get(chunk.key):
@@ -363,13 +364,13 @@ class Replicas:
                 death = await worker.run(
                     lambda message: self._on_message(worker, message), lambda: self._on_start(worker)
                 )
-            except Exception as error:  # no process can be started, or what it says cannot be understood
+            except Exception as error:  # no process can be started, or its message is invalid
                 self._tell(redact(traceback.format_exc()))
                 death = portable(error)
             self._on_death(worker, death)
 
     def _tell(self, text: str) -> None:
-        with contextlib.suppress(OSError):  # a log that cannot be written must not stop what can
+        with contextlib.suppress(OSError):  # a log that cannot be written must not stop the images
             self.say(text)
 
     def _on_start(self, worker: _Worker) -> None:
@@ -410,9 +411,7 @@ class Replicas:
                 item.answer.set_result(returned)
 
     def _on_death(self, worker: _Worker, death: Exception) -> None:
-        if (
-            worker.ended_because
-        ):  # the item is to blame: others like it must not take the worker away from the rest
+        if worker.ended_because:  # a timeout is the item's fault: more such items must not remove the worker
             worker.timeouts += 1
         else:
             worker.deaths += 1
@@ -431,7 +430,7 @@ class Replicas:
         self._go_on()
 
     def _given_back(self, chunks: list[Chunk], death: Exception) -> list[Chunk]:
-        """What is left to do of ``chunks``, of which the worker was making the first when it died."""
+        """Returns the chunks to queue again after the worker died while generating the first of them."""
         for chunk in chunks:
             chunk.forget_the_cancelled()
         if not chunks:
@@ -439,14 +438,14 @@ class Replicas:
         first, *left = chunks
         if first.deaths + 1 >= _ITEM_DEATHS:
             first.fail(death)
-            # it was that item, and not that too many were made at once
+            # the item itself was the cause, not the batch size: restore the limit
             self._together = max(self._together, first.together_before)
             return left
         before, batch = self._together, min(len(first.items), self._together)
-        if batch > 1:  # the kernel kills a process that takes too much memory without a word
+        if batch > 1:  # the kernel may have killed it for its use of memory
             self._together = batch // 2
             self._tell(f"a worker died on a batch of {batch}: going on with {self._together}")
-        # singly: the one that kills a worker must not take the others along
+        # one item per chunk, so that an item that kills a worker does not fail the others
         singles = (Chunk(first.key, first.log, [item], first.deaths + 1, before) for item in first.items)
         return [*singles, *left]
 
@@ -458,7 +457,7 @@ class Replicas:
             if not self._closed and any(worker.task for worker in able):
                 continue
             if able and not self._closed:
-                self.start(self.size)  # those that were not needed so far: their GPUs may do
+                self.start(self.size)  # workers not needed so far: the model may load on their GPUs
                 continue
             why = model.unloadable or f"every worker died, the last one so: {self._last_death}"
             if self._closed:
@@ -473,7 +472,7 @@ class Replicas:
     def _go_on(self) -> None:
         for depth in range(1, _DEPTH + 1):
             for worker in self._workers:
-                # the last chunks of the queue are for whoever is free first
+                # the last chunks of the queue go to the worker that is free first
                 if depth == 1 or len(self._queue) >= self.size:
                     self._feed(worker, depth)
         for worker in self._workers:
@@ -491,7 +490,7 @@ class Replicas:
                     self._have_loaded(worker, chunk.key)
                 return
             if worker.chunks and (chunk.deaths or worker.chunks[0].deaths):
-                return  # made alone, so that the next death has one culprit: an answer may die with its worker too
+                return  # generated alone: a death can also lose an answer, and must have one culprit
             self._queue.remove(chunk)
             chunk.forget_the_cancelled()
             if chunk.items:
@@ -513,10 +512,10 @@ class Replicas:
 
 
 async def load_replicated(replicas: Replicas, run: CellRun) -> ReplicatedModel:
-    """The model of a cell, loaded by ``replicas``. Raises CellFailure: it does not load."""
+    """Returns the model of a cell, loaded by ``replicas``. Raises CellFailure if it does not load."""
     replicas.say = run.log
     model = ReplicatedModel(replicas, run.task, run.setting, str(run.log_path))
-    # what the setting says; the model itself may know better, or that it is wrong, once it is loaded
+    # an estimate from the setting: the loaded model may report another batch size, or reject the setting
     size = run.setting.get("model_kwargs", {}).get("batch_size", 1)
     chunks = math.ceil(len(run.todo) / size) if isinstance(size, int) and size > 0 else len(run.todo)
     loading = asyncio.ensure_future(replicas.load(model, chunks))
@@ -527,11 +526,11 @@ async def load_replicated(replicas: Replicas, run: CellRun) -> ReplicatedModel:
 
 
 class ReplicatedModel(ImageModel):
-    """One setting of a model (there is one for each task), made by all its replicas.
+    """One setting of a model (one for each task), generated by all replicas.
 
-    Items are grouped into chunks in the order in which they begin, and the engine begins them in the benchmark's order:
-    which items are made together does not depend on the number of workers. ``failure``: why it does not load;
-    ``unloadable``: why not in a worker.
+    Items are grouped into chunks in the order in which they begin, which is the benchmark's order. So the
+    items of a batch do not depend on the number of workers. ``failure`` says why the model does not load at
+    all, ``unloadable`` why it does not load in a worker.
     """
 
     is_async = queues = True
@@ -546,9 +545,9 @@ class ReplicatedModel(ImageModel):
         self._open: Chunk | None = None
 
     def has_loaded(self, report: LoadReport) -> None:
-        """Packages of workers differ on a machine with two kinds of GPUs."""
+        """Record a worker's packages, which differ between workers on a machine with two kinds of GPUs."""
         self.batch_size = report.batch_size
-        # for every worker: what it makes, its next chunk, one that waits, one that is being stored
+        # for each worker: the present chunk, the next, one that waits, one that is being saved
         self.room = 4 * self._replicas.size * self.batch_size
         if report.packages not in self._packages:
             self._packages.append(report.packages)
@@ -557,7 +556,7 @@ class ReplicatedModel(ImageModel):
         self.settled.set()
 
     def begin_cell(self, run: CellRun) -> None:
-        """The items that follow are of ``run``."""
+        """Record the packages and send logs to ``run``, whose items follow."""
         self._run, self.log, self._replicas.say = run, str(run.log_path), run.log
         for packages in self._packages:
             run.remember(packages)
@@ -566,15 +565,15 @@ class ReplicatedModel(ImageModel):
         return self._packages[0]
 
     def expect(self, items: int) -> None:
-        """So many items of the cell have not begun; with none, what there is must do for a chunk."""
+        """Start workers for the ``items`` not begun. If there are none, submit the last, incomplete chunk."""
         if items:
             self._replicas.start(math.ceil(items / self.batch_size))
         else:
-            # after the first steps of the items that have just begun
+            # after the items that have just begun have joined the chunk
             asyncio.get_running_loop().call_soon(self._submit)
 
     async def generate_async(self, given: Any, seed: int = 42) -> Generated:
-        """The image of ``given``. Raises what the model raised, or :class:`RemoteError` in its place."""
+        """Returns the image of ``given``. Raises the model's error, or :class:`RemoteError` in its place."""
         shown = outgoing(given)
         if self._open is None:
             self._open = Chunk(self.key, self.log)
@@ -590,5 +589,5 @@ class ReplicatedModel(ImageModel):
             self._replicas.submit(chunk)
 
     def holdup(self) -> str:
-        """What holds the model back, for the progress line."""
+        """Returns why the model is waiting, for the progress line."""
         return self._replicas.holdup()

@@ -1,7 +1,7 @@
-"""A worker process: one replica of a model, asked through a socket; run by ``infer/worker.py``.
+"""A worker process: one replica of a model, controlled through a socket; started by ``infer/worker.py``.
 
-The main thread only makes images. One thread receives, so that the next chunk is here when the last one is done;
-one sends, so that a GPU never waits for pixels to be handed over.
+The main thread only generates images. One thread receives, so that the next chunk is ready in time. One
+thread sends, so that the GPU never waits for a transfer of pixels.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ from imageevalkit.machine import breaks_the_process, is_out_of_memory
 from imageevalkit.secrets import one_line, redact
 from imageevalkit.text import let_streams_take_any_text
 
-# ---- what it and its parent say to each other, and how that is framed on their socket
+# ---- the messages between worker and parent, and their framing on the socket
 
 _LENGTH = struct.Struct(">Q")
 
 
 class ImageFile(NamedTuple):
-    """In an input list: an image that the worker opens itself, so that nobody holds its pixels before their turn."""
+    """An image of an input list that the worker opens, so that its pixels are in memory only when needed."""
 
     path: str
 
 
 class LoadOrder(NamedTuple):
-    """To a worker: load the model of ``setting``, known as ``key``, in place of the one it has."""
+    """To a worker: replace the loaded model by the model of ``setting``, which is called ``key``."""
 
     key: str
     setting: Mapping[str, Any]
@@ -73,9 +73,9 @@ class LoadOrder(NamedTuple):
 
 
 class MakeOrder(NamedTuple):
-    """To a worker: make the images of one chunk, at most ``together`` in one call of the model.
+    """To a worker: generate the images of one chunk, at most ``together`` in one call of the model.
 
-    ``log`` is the file for whatever the model prints.
+    The model prints to the file ``log``.
     """
 
     inputs: Sequence[Any]
@@ -85,9 +85,9 @@ class MakeOrder(NamedTuple):
 
 
 class LoadReport(NamedTuple):
-    """From a worker: the model is loaded after ``seconds``, and takes ``batch_size`` items in a call.
+    """From a worker: the model was loaded in ``seconds`` and accepts ``batch_size`` items in a call.
 
-    ``packages`` are those that make its images.
+    ``packages`` are the packages that generate its images.
     """
 
     key: str
@@ -97,39 +97,39 @@ class LoadReport(NamedTuple):
 
 
 class LoadFailure(NamedTuple):
-    """From a worker: why the model ``key`` does not load in it, in one line; it can still be asked for another."""
+    """From a worker: the reason, on one line, why the model ``key`` does not load. Others may load."""
 
     key: str
     text: str
 
 
 class ImagesReport(NamedTuple):
-    """From a worker: an answer for each input of the first chunk it has not answered, in order."""
+    """From a worker: an answer for each input of the oldest unanswered chunk, in order."""
 
     answers: Sequence[Generated | Exception]
 
 
 class Remark(NamedTuple):
-    """From a worker: a line for the log, such as that it goes on with smaller batches."""
+    """From a worker: a line for the log, such as a reduction of the batch size."""
 
     text: str
 
 
 class Breakdown(NamedTuple):
-    """From a worker, its last word: this process can make no more images (a CUDA error stays in it)."""
+    """From a worker, its last message: the process can generate no more images (a CUDA error persists)."""
 
     error: Exception
 
 
 def outgoing(given: Any) -> Any:
-    """What a model is shown, as it is sent. Raises Pillow's errors for an image that does not decode."""
+    """Returns the model's input as it is sent. Raises Pillow's errors for an image that does not decode."""
     return given if isinstance(given, str) else [_sent(part) for part in given]
 
 
 def _sent(part: Any) -> Any:
     if not isinstance(part, Image.Image):
         return part
-    # only opened so far, and nothing changed since: the file says it all
+    # only opened and not modified: the worker can open the file itself
     if isinstance(part, PIL.ImageFile.ImageFile) and part.tile and part.filename and part.format in FORMATS:
         return ImageFile(str(Path(os.fsdecode(part.filename)).absolute()))
     part.load()
@@ -137,14 +137,14 @@ def _sent(part: Any) -> Any:
 
 
 def incoming(given: Any) -> Any:
-    """What a model is shown, from what was sent. Raises OSError or CorruptImage where a file is no image any more."""
+    """Returns the model's input from a message. Raises OSError or CorruptImage if a file has changed."""
     if isinstance(given, str):
         return given
     return [opened(Path(part.path)) if isinstance(part, ImageFile) else part for part in given]
 
 
 def portable(error: Exception) -> Exception:
-    """``error`` as it can cross to a process that has no code of the model's: a class of its own goes as its base."""
+    """Returns ``error`` as an exception that unpickles without the model's code: a class of ours."""
     if isinstance(error, RemoteError):
         return error
     for kind in (Refused, ItemFailed, OnHold, ModelUnusable, GenerationError):
@@ -160,7 +160,7 @@ def portable(error: Exception) -> Exception:
 
 
 def pack(message: NamedTuple) -> bytes:
-    """``message`` with its length before it. An answer that cannot be sent is sent as that failure of its item."""
+    """Returns ``message`` as bytes with its length. An answer that cannot be pickled becomes an error."""
     try:
         data = pickle.dumps(message, protocol=5)
     except Exception:
@@ -173,31 +173,31 @@ def pack(message: NamedTuple) -> bytes:
 def _sendable(answer: Generated | Exception) -> Generated | Exception:
     try:
         pickle.dumps(answer, protocol=5)
-    except Exception as error:  # of whatever the model's class put into it
+    except Exception as error:  # the model's class may put any object into an answer
         return portable(error)
     return answer
 
 
 async def read(reader: asyncio.StreamReader) -> Any:
-    """The next message. Raises EOFError or OSError when the other side is gone."""
+    """Returns the next message. Raises EOFError or OSError if the other side is gone."""
     (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
     return pickle.loads(await reader.readexactly(length))
 
 
 def receive(file: BinaryIO) -> Any:
-    """The next message, for a thread that may wait. Raises EOFError or OSError when the other side is gone."""
+    """Returns the next message, blocking the thread. Raises EOFError or OSError if the other side is gone."""
     if len(file.read(_LENGTH.size)) < _LENGTH.size:
         raise EOFError
     try:
         return pickle.load(file)
-    except pickle.UnpicklingError:  # it ends in the middle
+    except pickle.UnpicklingError:  # the message is truncated
         raise EOFError from None
 
 
 # ---- the process
 
 _PR_SET_PDEATHSIG = 1
-_PARENT_GONE = 70  # an exit status that nobody is left to read
+_PARENT_GONE = 70  # an exit status that no process reads
 _MORE_ROOM = (
     "give a replica more GPUs in INFER_GPU_MAP (with device_map=balanced for a diffusers model), or keep only the part "
     "at work on the GPU (offload=model)"
@@ -205,12 +205,12 @@ _MORE_ROOM = (
 
 
 def serve(connection: socket.socket, load_model: Callable[[Mapping[str, Any]], Any]) -> None:
-    """Answer the parent at the other end of ``connection`` until it closes it."""
+    """Obey the parent at the other end of ``connection`` until it closes the connection."""
     let_streams_take_any_text()
     _die_with_parent()
     print_without_fear()
-    # on Ctrl-C it is the parent who ends its workers, so that nothing becomes a failure of an item; no SIG_IGN, which
-    # the programs that a model starts would inherit
+    # on Ctrl-C the parent ends its workers, or items would fail; not SIG_IGN, which programs started by a
+    # model would inherit
     signal.signal(signal.SIGINT, lambda *_: None)
     orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(connection, orders), daemon=True).start()
@@ -225,7 +225,7 @@ def serve(connection: socket.socket, load_model: Callable[[Mapping[str, Any]], A
 
 
 def _die_with_parent() -> None:
-    """A parent that is killed must not leave a process that holds a GPU. (Elsewhere it ends a little later.)"""
+    """Have Linux kill this process when its parent dies: it would hold the GPU. Elsewhere it ends later."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -238,7 +238,7 @@ def _listen(connection: socket.socket, orders: queue.SimpleQueue[Any]) -> None:
 
 
 def _send_all(connection: socket.socket, messages: queue.SimpleQueue[NamedTuple | None]) -> None:
-    """Send what comes, until a None."""
+    """Send all messages up to a None."""
     while (message := messages.get()) is not None:
         try:
             connection.sendall(pack(message))
@@ -246,7 +246,7 @@ def _send_all(connection: socket.socket, messages: queue.SimpleQueue[NamedTuple 
             os._exit(_PARENT_GONE)
         except BaseException:
             traceback.print_exc()
-            os._exit(_PARENT_GONE)  # without an answer the parent would wait for ever
+            os._exit(_PARENT_GONE)  # the parent would wait for the answer for ever
 
 
 class _Worker:
@@ -260,7 +260,7 @@ class _Worker:
         self._log = ""
 
     def obey(self, order: LoadOrder | MakeOrder) -> bool:
-        """Do as told; whether this process can go on."""
+        """Execute ``order``. Returns whether the process can go on."""
         if order.log != self._log:
             self._log = order.log
             print_to(Path(order.log))
@@ -275,7 +275,7 @@ class _Worker:
         return True
 
     def _load(self, order: LoadOrder) -> None:
-        self._model = ImageModel()  # the other one's memory is needed
+        self._model = ImageModel()  # free the memory of the previous model
         self._generate = self._model.generate
         _free_memory()
         started = time.perf_counter()
@@ -287,7 +287,7 @@ class _Worker:
                 text = one_line(error)
             else:
                 say(redact(traceback.format_exc()))
-                # first: CUDA's own word for no room is an error of the device too
+                # checked first, because an out-of-memory error also counts as an error of the device
                 if is_out_of_memory(error):
                     text = f"{_line(error)}; {_MORE_ROOM}"
                 elif breaks_the_process(error):
@@ -310,7 +310,7 @@ class _Worker:
         return answers
 
     def _part(self, inputs: Sequence[Any], seeds: Sequence[int]) -> Iterable[Generated | Exception]:
-        """Answers to the first ``inputs``: all of them, or fewer where memory does not suffice for all at once."""
+        """Returns answers for the first ``inputs``: for all, or for fewer if memory does not suffice."""
         started = time.perf_counter()
         try:
             with guest_code():
@@ -321,7 +321,7 @@ class _Worker:
             if breaks_the_process(error):
                 raise _BrokenProcess(portable(error)) from error
             if len(inputs) > 1:
-                # whose fault it is shows when each has a turn of its own
+                # one item per call shows which item fails
                 say(redact(traceback.format_exc()))
                 self._send(
                     Remark(f"a batch of {len(inputs)} failed ({_line(error)}): its items are made singly")
@@ -343,7 +343,7 @@ class _Worker:
 
     def _with_less_memory(self, batch: int, error: Exception) -> list[Generated | Exception]:
         failure = portable(error)
-        error.__traceback__ = None  # its frames hold the tensors
+        error.__traceback__ = None  # the frames of the traceback hold tensors
         del error
         _free_memory()
         if batch == 1:
@@ -354,7 +354,7 @@ class _Worker:
 
 
 def _commit_of_weights(setting: Mapping[str, Any]) -> dict[str, str]:
-    """The commit of a hub repository as it is in the cache now: a branch stands for another one tomorrow."""
+    """Returns the cached commit of a hub repository, because a branch may move on later."""
     path = str(setting["model_path"])
     if Path(path).exists() or not may_be_hub_id(path):
         return {}
@@ -369,10 +369,10 @@ def _answer(returned: Any, seconds: float, batch: int | None, honoured: bool | N
         made = as_generated(returned)
         if isinstance(made.image, Image.Image):
             with guest_code():
-                made.image.load()  # a picture that a class has only opened may lie in a file that goes away
+                made.image.load()  # an image that is only opened may come from a file that disappears
     except Exception as error:
         return portable(error)
-    # of the base class: one of the model's own may not be known where this is read
+    # the base class, because the parent may not know a subclass of the model's code
     plain = Generated(**{each.name: getattr(made, each.name) for each in fields(Generated)})
     return replace(
         plain,
@@ -388,7 +388,7 @@ def why_not_loaded(error: Exception) -> str:
 
 
 class _BrokenProcess(Exception):
-    """This process can make no more images; its argument is what a :class:`Breakdown` tells."""
+    """This process can generate no more images; the argument is the error for :class:`Breakdown`."""
 
 
 def _line(error: Exception) -> str:
