@@ -55,7 +55,7 @@ def publish(folder: Path, tell: Tell) -> ExitStatus:
     """Write all results of the output folder into ``folder`` and replace what an earlier call wrote there.
 
     ``tell`` gets one line for each unreadable file and for each thing that is not published. Returns FAILED
-    if a result is left out.
+    if a result cannot be read.
 
     Raises:
         UserError: There is no result, or ``folder`` has files that are not from ``--publish``.
