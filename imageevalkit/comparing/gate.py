@@ -1,5 +1,4 @@
-"""``--gate`` tests whether a score fell below its baseline by more than chance; ``--save_baseline`` writes
-one."""
+"""``--gate`` tests whether scores fell below a baseline, which ``--save_baseline`` writes."""
 
 from __future__ import annotations
 
@@ -71,8 +70,7 @@ class Asked(NamedTuple):
 
 
 def falls(asked: Sequence[Asked]) -> list[Comparison]:
-    """Compare now - before of each metric; ``p`` is that of a fall, ``adjusted`` is p by Holm's method over
-    all.
+    """Compare now - before of each metric. ``p`` is that of a fall, ``adjusted`` is p by Holm's method.
 
     The test is one-sided because a rise does not fail the gate. Its p is half of the p of the symmetric
     two-sided test. :func:`~imageevalkit.statistics.comparison.compare` says how the judge's noise counts.
@@ -196,8 +194,7 @@ def fell(found: Comparison) -> bool:
 
 @dataclass(frozen=True)
 class Gate:
-    """The options ``--gate`` and ``--save_baseline``, with the baseline in memory: a run may overwrite its
-    files."""
+    """The options ``--gate`` and ``--save_baseline``. The baseline is in memory: a run may overwrite it."""
 
     place: Path | None
     baseline: Sequence[Scored]
@@ -205,8 +202,7 @@ class Gate:
 
     @classmethod
     def of(cls, place: Path | None, save: Path | None) -> Gate:
-        """Read the baseline in ``place``. Raises UserError if it cannot be read, or if ``save`` is not
-        usable."""
+        """Read the baseline. Raises UserError if it cannot be read, or if ``save`` is not usable."""
         baseline = list[Scored]()
         if place:
             if not place.exists():
@@ -226,8 +222,7 @@ class Gate:
         return cls(place, baseline, save)
 
     def check_cells(self, keys: Collection[str]) -> None:
-        """Raise UserError if the baseline has none of the cells ``keys`` of a run: nothing would be
-        checked."""
+        """Raise UserError if the baseline has none of the cells of a run: nothing would be checked."""
         known = dict.fromkeys(one.cell.key for one in self.baseline)
         if self.place and not known.keys() & set(keys):
             shown = ", ".join([*known][:5]) + (", …" if len(known) > 5 else "")
@@ -249,7 +244,7 @@ class Gate:
         except UserError as error:
             if run is None:
                 raise UserError(f"nothing to check or save: {error}") from None
-            now = []  # a run that failed everywhere
+            now = []  # all cells of the run failed
         status = ExitStatus.COMPLETE
         if self.place:
             if run is None:
@@ -289,8 +284,9 @@ class Gate:
         return status
 
     def _save(self, scored: Sequence[Scored], status: ExitStatus, run: Mapping[str, str]) -> ExitStatus:
-        """Save the baseline unless a cell or the gate failed. Returns FAILED if it is not saved for another
-        reason than a fall."""
+        """Save the baseline, unless a cell or the gate failed. Returns FAILED if it is not saved.
+
+        If the gate found a fall, the status is COMPLETE: the check itself reports the fall."""
         assert self.save
         why = "" if scored else "there is no result"
         if failed := sum(map(bool, run.values())):
@@ -306,8 +302,9 @@ class Gate:
 
 
 def _case(one: Check) -> Case:
-    """Return the JUnit test case of a check. The class name keeps the slashes of the cell: readers of JUnit
-    XML take a name with dots for a package."""
+    """Return the JUnit test case of a check.
+
+    The class name keeps the slashes of the cell: readers of JUnit XML take names with dots for packages."""
     numbers = "" if one.now is None else f"{_number(one.before, one)} → {_number(one.now, one)}"
     chance = "" if one.adjusted is None else f"p {_chance(one.adjusted)}"
     words = f"{one.verdict}: {', '.join(filter(None, (numbers, chance, one.remark)))}"
@@ -328,8 +325,7 @@ def _tell(line: str) -> None:
 
 
 def told(checks: Sequence[Check]) -> Iterator[str]:
-    """Yield the lines of the table: for each metric the verdict, the baseline, the new value, the change and
-    p."""
+    """Yield the lines of the table of checks."""
     rows: list[tuple[str, ...]] = [("gate", "metric", "baseline", "now", "change", "", "")]
     rows += [
         (

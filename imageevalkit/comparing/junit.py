@@ -16,8 +16,7 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class Case(NamedTuple):
-    """A test case. ``failure`` is empty if the test passed, ``skipped`` if the test ran; both are one
-    line."""
+    """A test case. ``failure`` is empty if it passed, ``skipped`` if it ran; both are one line."""
 
     classname: str
     name: str

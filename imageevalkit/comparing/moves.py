@@ -37,8 +37,7 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class Agreement:
-    """The agreement of two judges on the same ``n`` items; ``same`` is the share of equal values, from 0 to
-    1.
+    """The agreement of two judges on the same ``n`` items. ``same`` is the share of equal values.
 
     ``kappa`` is Cohen's, with quadratic weights if there are more than two grades. It is None if the scale
     has no grades, or if both judges give one grade only. ``correlation`` is Spearman's; None if a judge gives
@@ -54,8 +53,7 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Move:
-    """The change of a ``metric``. ``cell`` is the benchmark, with the model if both results have the same
-    one.
+    """The change of a ``metric``. ``cell`` is model/benchmark, or the benchmark if the models differ.
 
     ``found`` compares after - before. If it is paired, it covers the items that both results have: their
     means may differ a little from the values of all items in ``before`` and ``after``. ``warning`` says that
@@ -78,8 +76,7 @@ class Move:
 
     @property
     def smallest(self) -> float | None:
-        """The smallest difference that this test alone detects with a power of 80 %; None if it is not
-        known."""
+        """The smallest difference that this test alone detects with a power of 80 %; None if unknown."""
         if self.found.spread is None or self.found.n < 2:
             return None
         from statsmodels.stats.power import TTestPower

@@ -119,8 +119,7 @@ def _scored(reports: Iterable[CellReport], tell: Tell) -> Iterator[Scored]:
 
 
 def may_compare(one: Result, other: Result) -> bool:
-    """Whether two results may be compared: same version of the benchmark, same evaluator, and the same number
-    of items that an early stop left out."""
+    """Whether two results are comparable: same benchmark version, evaluator and number of unasked items."""
     if one.coverage.unasked != other.coverage.unasked:
         return False
     return (one.benchmark_version, one.evaluator.id) == (other.benchmark_version, other.evaluator.id)

@@ -62,8 +62,7 @@ class Look(NamedTuple):
 
 
 def look(first: Cell, second: Cell, tell: Tell) -> Look | None:
-    """Return the state of two cells of one benchmark, by their newest results of the same evaluator and
-    version.
+    """Return the state of two cells, by their newest results of the same evaluator and version.
 
     Returns None if the cells have no such pair of results."""
     sides = [read_below(cell.folder, tell) for cell in (first, second)]
@@ -101,8 +100,7 @@ def look(first: Cell, second: Cell, tell: Tell) -> Look | None:
 
 
 class _Drawn(NamedTuple):
-    """The ``differences`` of two models (first - second, on a scale of 1), by prompt in the order of the
-    draw.
+    """The ``differences`` of two models (first - second, on a scale of 1), by prompt in drawn order.
 
     A difference is NaN if a model lacks a score. ``groups`` is the group number of each prompt, ``shares``
     the share of each group. A prompt has ``size`` images. ``both`` counts the items that both models have

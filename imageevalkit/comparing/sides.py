@@ -32,8 +32,7 @@ class Side(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Two results of one benchmark that may be compared. With ``judges``, two evaluators scored the same
-    cell."""
+    """Two comparable results of one benchmark. With ``judges``, two evaluators scored the same cell."""
 
     before: Scored
     after: Scored
@@ -41,8 +40,7 @@ class Pair(NamedTuple):
 
     @property
     def other_prompts(self) -> frozenset[str]:
-        """The items whose prompt differs: the benchmark's data changed, so their scores say nothing of the
-        model."""
+        """The items with different prompts: the data changed, so their scores say nothing of the model."""
         mine, theirs = self.before.hashes, self.after.hashes
         return frozenset(item for item in mine.keys() & theirs.keys() if mine[item] != theirs[item])
 

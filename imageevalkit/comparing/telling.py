@@ -36,8 +36,7 @@ _ITEM_COLUMNS = ("cell", "evaluator", "metric", "item", "before", "after", "diff
 
 
 def compare_words(words: Sequence[str], here: Path) -> ExitStatus:
-    """Run ``--compare A B`` for a user whose current folder is ``here``: print the comparison, write its
-    files.
+    """Run ``--compare A B`` in the current folder ``here``: print the comparison and write its files.
 
     Raises:
         UserError: A or B is unknown, or A and B cannot be compared.

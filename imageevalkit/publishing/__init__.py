@@ -1,5 +1,4 @@
-"""Write results for other people (``--publish DIR``) and for experiment trackers (``--export``), from result
-files.
+"""Write results for other people (``--publish DIR``) and for experiment trackers (``--export``).
 
 ``--publish`` uploads nothing. Published texts contain no secrets and no folders of this machine: see
 :func:`public`. The code runs in the driver's environment.
@@ -31,8 +30,7 @@ _PLACE = re.compile(
 
 
 def public(text: str) -> str:
-    """Return ``text`` (possibly JSON) without secrets from the environment and without folders of this
-    machine.
+    """Return ``text`` (possibly JSON) without secrets and without folders of this machine.
 
     Of a path outside the known folders, only the last name stays. URLs stay."""
     text = redact(text)

@@ -1,5 +1,6 @@
-"""Write results in the format of Every Eval Ever (schema 0.3.0, github.com/evaleval/every_eval_ever), with
-samples.
+"""Write results with their samples in the format of Every Eval Ever.
+
+The schema is version 0.3.0 of github.com/evaleval/every_eval_ever.
 
 Each result has a file ``data/<collection>/<developer>/<model>/<uuid>.json`` and beside it a file of samples,
 one line for each item and headline metric. Fields follow the format's contributors' guide. Unknown facts (the
@@ -66,8 +67,7 @@ def why_not_of_hub(result: Result) -> str:
 
 
 def _defaults(settings: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the default settings of each registry entry with the same model; empty settings if there is no
-    entry."""
+    """Yield the default settings of each registry entry of the model; empty settings without one."""
     entries = registry.models().MODEL_SETTINGS.get(str(settings.get("task")), {}).values()
     same = [one for one in entries if one.get("model_path") == settings.get("model_path")]
     if not same:
@@ -219,15 +219,13 @@ def _result(result: Result, name: str, metric: Metric) -> dict[str, Any]:
 
 
 def _evaluation(result: Result, metric: str) -> str:
-    """Return a name such as ``imageevalkit.wise.overall``. Rewritten prompts or fewer items change the
-    name."""
+    """Return a name such as ``imageevalkit.wise.overall``. Rewritten prompts and subsets have other names."""
     what = result.score_name("").partition("/")[0]
     return f"imageevalkit.{what}.{metric}{_part(result)}"
 
 
 def _part(result: Result) -> str:
-    """Return the suffix of names if not all items were asked for, such as ``.first-8``; else an empty
-    text."""
+    """Return the suffix of names for a subset of items, such as ``.first-8``; else an empty text."""
     coverage = result.coverage
     first = f".first-{result.limit}" if result.limit else ""
     return f"{first}.asked-{coverage.asked}" if coverage.unasked else first

@@ -223,8 +223,7 @@ def _licences(benchmark: str) -> list[str]:
 
 
 def _eval_results(results: Sequence[Result], tell: Tell) -> dict[str, str]:
-    """Return the texts of ``<model id>/.eval_results/<benchmark>.yaml`` by path, of full, official
-    measurements only.
+    """Return ``.eval_results/<benchmark>.yaml`` of each model, by path, for full, official results only.
 
     ``tell`` gets a line for each Hub model whose weights or settings are changed, and for models that would
     share a file: they are left out."""

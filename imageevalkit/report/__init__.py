@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
 
 def load_results(path: str | Path) -> pd.DataFrame:
-    """Return a table with one row for each metric of each result below ``path`` and the columns of
-    ``leaderboard.csv``.
+    """Return a table with a row for each metric of each result below ``path``, as in ``leaderboard.csv``.
 
     ``path`` is a folder of results such as ``output``, the folder of a model or of a cell, or a
     ``result.json``. A withheld result has no values. ``group`` ranks all models below ``path``. Raises
@@ -26,8 +25,8 @@ def load_results(path: str | Path) -> pd.DataFrame:
 
 
 def load_scores(path: str | Path) -> pd.DataFrame:
-    """Return a table with one row for each item and metric of each result below ``path`` (see
-    :func:`load_results`).
+    """Return a table with one row for each item and metric of each result below ``path``, as in
+    :func:`load_results`.
 
     ``score`` is ``total`` / ``weight``, on the scale of the metric. The value of the metric is Σ share of
     ``group`` · (Σ ``total`` / Σ ``weight``). This is the plain mean of ``score`` if there are no groups and

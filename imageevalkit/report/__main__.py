@@ -154,8 +154,7 @@ def _status_of(cells: Iterable[CellReport]) -> ExitStatus:
 
 
 def place_of(folders: Sequence[Path]) -> Path:
-    """Return the folder for the report of several ``folders``; for two, it is the folder of their
-    --compare."""
+    """Return the folder for the report of several ``folders``, which is that of --compare for two."""
     return output_root() / COMPARISONS / folder_name(" vs ".join(map(str, folders)))
 
 
@@ -177,8 +176,7 @@ def write_reports(
     over_steps: Sequence[Curve],
     megabytes: float = REPORT_MB,
 ) -> list[Path]:
-    """Write the leaderboard in all formats, relations, the site and ``report.html``; return the paths to
-    open.
+    """Write leaderboard, relations, site and ``report.html``, and return the paths of the files to open.
 
     ``unreadable`` has the lines about files that could not be read. Raises OSError or CellFailure if a file
     cannot be written.

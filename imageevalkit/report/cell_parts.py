@@ -48,8 +48,7 @@ class Shown(msgspec.Struct):
     prompt_sha256: str
     keys: dict[str, str]
     inputs: list[tuple[str, str, str]]
-    """For each input image: its SHA-256, the path of its copy below the cell (empty: missing), the copy's
-    SHA-256."""
+    """For each input image: its SHA-256, the path of its copy (empty: missing), the copy's SHA-256."""
 
 
 class Summary(msgspec.Struct):
@@ -84,8 +83,7 @@ class Summary(msgspec.Struct):
 
 
 def state_of(report: CellReport) -> str:
-    """Return a hash of the names, sizes and times of a cell's files. If it changes, its part of the site is
-    stale."""
+    """Return a hash of the names, sizes and times of a cell's files: its parts are stale if it changes."""
     with results_in(report.root):
         cell = report.cell
         kept = (cell.generation, cell.judgements)
@@ -169,8 +167,7 @@ def _shown(item: ItemView, previews: _Previews) -> Shown:
 
 
 def preview_path(sha256: str) -> str:
-    """Return the path of an image's preview, relative to the page. The name is a hash, so that it hides the
-    model."""
+    """Return the path of an image's preview from the page. The name is a hash: it hides the model."""
     return f"{PICTURES}/{sha256[:2]}/{sha256}.webp"
 
 
@@ -290,8 +287,7 @@ def _modified(path: str) -> int:
 
 
 def _scales(report: CellReport, items: Sequence[ItemView]) -> dict[str, float]:
-    """Return the top of each score's range by name: the metric's scale, else the largest value (at least
-    1)."""
+    """Return the top of each score's range: the metric's scale, else the largest value, at least 1."""
     top = dict[str, float]()
     for item in items:
         for name, value in item.values.items():
@@ -349,8 +345,7 @@ def _more(item: ItemView, answers: list[parts.Answer], command: str) -> parts.Mo
 
 
 def _failures(items: Sequence[ItemView], statuses: Sequence[str]) -> list[parts.Failure]:
-    """Return the failures by outcome and reason, most frequent first. Reasons that differ only in numbers
-    count as one."""
+    """Return the failures, most frequent first. Reasons that differ only in numbers count as one."""
     found = dict[tuple[str, str], parts.Failure]()
     for item, status in zip(items, statuses, strict=True):
         outcome = status if status != GENERATED else item.judged
@@ -366,8 +361,7 @@ def _failures(items: Sequence[ItemView], statuses: Sequence[str]) -> list[parts.
 
 
 def _cost(report: CellReport, items: Sequence[ItemView]) -> parts.Cost:
-    """Return the costs: of generation and judge from the result file, per image from the generation
-    records."""
+    """Return the costs of a result from its file, and the costs of an image from the records."""
     made = [item for item in items if item.outcome == GENERATED]
     prices = [item.price for item in made if item.price is not None]
     origin = report.result.provenance if report.result else {}

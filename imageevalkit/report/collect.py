@@ -1,5 +1,4 @@
-"""Read every cell below ``output/``. Unreadable files are reported by file and line and never raise an
-error."""
+"""Read every cell below ``output/``. Unreadable files are reported by file and line, never raised."""
 
 from __future__ import annotations
 
@@ -89,8 +88,7 @@ class ItemView(NamedTuple):
 
 
 class CellReport(NamedTuple):
-    """A result on disk, or a cell without one: then ``result`` is None and ``problem`` is the reason, in one
-    line.
+    """A result on disk, or a cell without one: then ``result`` is None and ``problem`` has the reason.
 
     A result older than its images is withheld, with a reason that begins with :data:`STALE`. ``source`` is
     the file of the result, below ``root``, the folder of all results. ``model`` is the name in the report and
@@ -182,8 +180,7 @@ def _with_drift(reports: Sequence[CellReport]) -> list[CellReport]:
 
 
 def _judge_of(result: Result) -> str:
-    """Return a text that identifies the judge of a result; the evaluator's id if the result names no
-    judge."""
+    """Return a text that identifies the judge of a result, or the evaluator's id without a judge."""
     details = result.evaluator.details
     parts = [details, *filter(None, map(_dict, _dict(details.get("answerers")).values()))]
     judges = (part["judge"] for part in parts if "judge" in part)
@@ -191,8 +188,7 @@ def _judge_of(result: Result) -> str:
 
 
 def cells_there(tell: Tell = tell_nobody) -> list[Cell]:
-    """Return all cells below the output root, by model and benchmark. Unreadable folders are reported to
-    ``tell``."""
+    """Return all cells below the output root, by model and benchmark; report unreadable folders."""
     return sorted(_cells(output_root(), tell), key=lambda cell: (by_name(cell.model), cell))
 
 
@@ -296,8 +292,7 @@ def _invalid(path: Path, why: str, tell: Tell) -> str:
 
 
 def _without_stale(result: Result, made: Mapping[str, Record], scored: Scores) -> tuple[Result, Scores]:
-    """Return ``result`` and ``scored`` without scores of images that were generated again after the
-    evaluation.
+    """Return ``result`` and ``scored`` without scores of images generated again after the evaluation.
 
     If there are such images, the result is withheld."""
     measured = _time(result.provenance.get("time"))
@@ -326,8 +321,7 @@ def _is_newer(record: Record | None, score: dict[str, Any], measured: datetime) 
 
 
 def _time(value: Any) -> datetime | None:
-    """Return an ISO 8601 time with a zone, rounded down to seconds as in results; None for any other
-    value."""
+    """Return an ISO 8601 time with a zone, rounded down to seconds; None for any other value."""
     try:
         time = datetime.fromisoformat(value)
     except (TypeError, ValueError):

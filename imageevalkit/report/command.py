@@ -42,8 +42,7 @@ def command_of(report: CellReport) -> Callable[[ItemView], str]:
 
 
 def _run(cell: Cell, limit: int | None, settings: Mapping[str, Any]) -> str:
-    """Return the command of a run, or an empty text if the settings have a hash of weights: their path is
-    unknown."""
+    """Return the command of a run. Empty if the settings contain local weights: their path is unknown."""
     if any(name.startswith("weights") for name in settings):
         return ""
     words = ["bash", "eval.sh", "--model_names", cell.raw.model, "--ds_names", cell.benchmark]

@@ -111,8 +111,7 @@ def curves(results: Iterable[Result]) -> list[Curve]:
 
 
 def _joins(result: Result) -> tuple[str, bool, int, int, str]:
-    """Return the key that the points of one curve share on a board: the run and the coverage of the
-    benchmark."""
+    """Return the key of a curve on a board: the run and the coverage of the benchmark."""
     checkpoint, coverage = Cell(result.model, result.benchmark).checkpoint, result.coverage
     treatment = "" if coverage.complete else result.treatment
     return (
@@ -138,8 +137,9 @@ def _points(name: str, scored: dict[int, tuple[Result, Metric]]) -> list[Point]:
 
 
 def _told(found: Comparison | None, scale: float) -> str:
-    """Return a comparison as text: ``+0.0120 [0.0030, 0.0210] p 0.003``, with a word of :data:`UNTOLD` if it
-    is not significant. Empty for None."""
+    """Return a comparison as text, such as ``+0.0120 [0.0030, 0.0210] p 0.003``; empty for None.
+
+    If it is not significant, the text ends with a word of :data:`UNTOLD`."""
     if found is None:
         return ""
     sign = "" if found.difference < 0 else "+"

@@ -1,5 +1,4 @@
-"""The part "index" of the site: all results with their figures, and everything the page shows except
-items."""
+"""The part "index" of the site: all results with their figures, and all other data except items."""
 
 from __future__ import annotations
 
@@ -52,8 +51,10 @@ class Built(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Everything to show beside the cells: ``relations`` by the key of the cell, curves ``over_steps``, the
-    report of ``votes`` (None without votes), and a line for each ``unreadable`` file."""
+    """Everything to show beside the cells. ``relations`` are by the key of the cell.
+
+    ``votes`` is the report of votes (None without votes). ``unreadable`` has a line for each unreadable
+    file."""
 
     relations: Mapping[str, Relations]
     over_steps: Sequence[Curve]
@@ -62,8 +63,7 @@ class Found(NamedTuple):
 
 
 class Beside(NamedTuple):
-    """Files that the page links: ``scatter`` has paths of pictures relative to the page, by the key of
-    relations.
+    """Files that the page links: ``scatter`` has paths of pictures by the key of relations.
 
     ``comparisons`` has names and paths of pages, relative to the folder above the page."""
 
@@ -79,8 +79,7 @@ def index_of(
     ranks: Ranks,
     place: Path,
 ) -> parts.Index:
-    """Return the index for a page in a folder of ``place``; ``prompts`` has the number of prompts by
-    benchmark."""
+    """Return the index for a page in a folder of ``place``. ``prompts`` counts prompts by benchmark."""
     cells = [one.report for one in built]
     results = [cell.result for cell in cells if cell.result]
     board = grid(results, ranks)
@@ -210,8 +209,7 @@ def _board(board: Board, members: Sequence[Result], every: Mapping[Board, Any]) 
 
 
 def _smallest(members: Sequence[Result], name: str) -> float | None:
-    """Return the smallest difference that the test of the two best models detects; None if there are not
-    two."""
+    """Return the smallest difference that the test of the two best models detects; None without two."""
     measured = [
         Measured(one.model, one.metrics[name], one.noise_of(name))
         for one in members
@@ -281,8 +279,7 @@ def _task(name: str) -> str:
 
 
 def _models(cells: Sequence[CellReport], board: Grid) -> list[parts.Model]:
-    """Return the models in the order of the leaderboard, each followed by its variants with rewritten
-    prompts."""
+    """Return the models in the order of the leaderboard; variants with rewritten prompts follow them."""
     order = {model: n for n, model in enumerate(board.models)}
     names = dict.fromkeys(cell.model for cell in cells)
 

@@ -59,8 +59,7 @@ class Board(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """One ``result`` in one column of the leaderboard: ``text`` is the value of ``metric``, or a word without
-    a value.
+    """One ``result`` in one column of the leaderboard. ``text`` shows the value of ``metric`` or a state.
 
     ``remark`` qualifies a value that does not cover every item; such a value is never the best. ``group`` has
     the letters of :func:`~imageevalkit.statistics.ranks.rank_groups`. ``best`` means that the value does not
@@ -143,8 +142,7 @@ def boards(results: Iterable[Result]) -> dict[Board, list[Result]]:
 
 
 def headline_of(results: Sequence[Result]) -> list[str]:
-    """Return the headline metrics of one board. Withheld results name none; if all are withheld, the name is
-    empty."""
+    """Return the headline metrics of one board; ``[""]`` if all of its results are withheld."""
     return list(dict.fromkeys(name for result in results for name in result.headline)) or [""]
 
 
@@ -158,8 +156,7 @@ def _digits(scale: float) -> int:
 
 
 def format_interval(metric: Metric) -> str:
-    """Return ``±0.0042`` if the interval is symmetric as shown, else ``[0.9600, 0.9810]``; empty without
-    one."""
+    """Return ``±0.0042``, or ``[0.9600, 0.9810]`` if the interval is asymmetric; empty without one."""
     if metric.interval is None or metric.value is None:
         return ""
     low, high = metric.interval
@@ -360,13 +357,12 @@ class Grid(NamedTuple):
 
 
 def grid(results: Sequence[Result], ranks: Ranks) -> Grid:
-    """Return the leaderboard of ``results``. Labels contain the version if a benchmark has several
-    versions."""
+    """Return the leaderboard of ``results``. Labels have versions if a benchmark has several."""
     by_board, labels = boards(results), list[str]()
     table: dict[str, list[Figure | None]] = {model: [] for model in sorted(map(_row_of, results))}
     for board, members in by_board.items():
         versions = {other.version for other in by_board if other.benchmark == board.benchmark}
-        alone = {_row_of(result): result for result in members}  # the last of several results countss
+        alone = {_row_of(result): result for result in members}  # the last of several results counts
         for metric in headline_of(members):
             labels.append(board.label(metric, with_version=len(versions) > 1))
             marked = ranks.mark([shown(alone[model], metric) for model in table if model in alone])
@@ -518,8 +514,7 @@ def _few(noted: Sequence[tuple[str, str]]) -> str:
 
 
 def _row(figure: Figure, beside: str) -> list[str]:
-    """Return the texts of a row. If any figure has a mark ``beside`` it, the others get a space, to align
-    numbers."""
+    """Return the texts of a row. ``beside`` is the mark of any figure: the others get a space instead."""
     result = figure.result
     word = "incomplete" if figure.text.startswith("incomplete") else figure.text  # counts: last column
     word += figure.drift or " " * len(beside)

@@ -33,8 +33,7 @@ def markdown_text(
     ranks: Ranks | None = None,
     over_steps: Sequence[Curve] | None = None,
 ) -> str:
-    """Return ``leaderboard.md``: headline scores, notes and coverage of every cell, curves, and cells without
-    a result.
+    """Return ``leaderboard.md``: headline scores, notes and coverage, curves, cells without a result.
 
     If ``over_steps`` is None, the curves are computed here. ``unreadable`` has a line for each unreadable
     file."""
@@ -57,8 +56,7 @@ def markdown_text(
 
 
 def comparison_page(**found: Any) -> str:
-    """Return ``comparison.html`` for the findings of :mod:`imageevalkit.comparing`, in the style of the
-    report."""
+    """Return ``comparison.html`` from the data of :mod:`imageevalkit.comparing`."""
     style = Markup((_TEMPLATES / "comparison.css").read_text(encoding="utf-8"))
     return template("comparison.html.j2", autoescape=True).render(found, style=style)
 

@@ -1,5 +1,4 @@
-"""The parts of the site as Python types, and their JSON. ``page/src/data.ts`` has the same types for the
-page.
+"""The parts of the site as Python types, and their JSON. ``page/src/data.ts`` has the same types.
 
 A test compares each field with the interface there. A field with a default may be absent from the JSON.
 """
@@ -267,8 +266,7 @@ def to_json(data: Any) -> bytes:
 
 
 def of_json(text: bytes, kind: type[T]) -> T:
-    """Return the object that :func:`to_json` wrote as ``text``. Raises ValueError if it is not of this
-    ``kind``."""
+    """Return the object of type ``kind`` in the JSON ``text``. Raises ValueError if there is none."""
     try:
         return msgspec.json.decode(text, type=kind)
     except msgspec.DecodeError:  # msgspec refuses lone surrogates, json accepts them

@@ -17,8 +17,7 @@ from imageevalkit.report.collect import STALE, CellReport, ItemView
 
 @dataclass
 class Asked:
-    """The user's wishes for the cells of this run (keys): metrics by benchmark, and settings other than the
-    defaults.
+    """The user's wishes for the cells of this run (by key): metrics by benchmark, and changed settings.
 
     ``refused`` collects the reasons why relations of these cells could not be computed.
     """

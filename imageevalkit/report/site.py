@@ -1,5 +1,4 @@
-"""Write the site: ``report/index.html`` with its parts and previews, and ``report.html``, the site in one
-file.
+"""Write the site: ``report/index.html`` with its parts, and ``report.html``, the site in one file.
 
 The page is built from ``page/`` into ``bundle/``. Both files open from ``file://`` and load nothing from the
 network.
@@ -125,8 +124,7 @@ def _index_in(page: Path) -> parts.Index | None:
 
 
 def _scatter(site: Path, cells: Sequence[CellReport], relations: Mapping[str, Relations]) -> dict[str, str]:
-    """Write the scatter pictures of relations as previews, and return their paths by the key of the
-    relations.
+    """Write the scatter pictures of relations, and return their paths by the key of the relations.
 
     Raises OSError if a picture cannot be read or written."""
     found = dict[str, str]()
@@ -145,8 +143,7 @@ def _comparisons(place: Path) -> list[tuple[str, str]]:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file unless it already has this content. An unchanged time lets rsync and the like skip the
-    file."""
+    """Write a file, except if it has this content: its time stays, so that copies of a site skip it."""
     with contextlib.suppress(OSError):
         if path.read_bytes() == data:
             return
@@ -178,8 +175,7 @@ def _build(site: Path, cells: Sequence[CellReport]) -> tuple[list[Built], _State
 
 
 def _made(site: Path, cells: Sequence[CellReport]) -> Iterator[tuple[str, str, Summary]]:
-    """Yield the result of :func:`build` for each cell. With many items, up to four processes work in
-    parallel."""
+    """Yield the result of :func:`build` for each cell, from up to four processes if there are many items."""
     count = sum(cell.recorded for cell in cells)
     cores = min(available_cores(), len(cells), _MOST_PROCESSES)
     # only on a terminal, and only after one second
@@ -212,8 +208,7 @@ def _forget(site: Path, folders: set[str], benchmarks: int, pictures: set[str]) 
 
 
 def _prompts(site: Path, cells: Sequence[tuple[int, Built]]) -> parts.Prompts:
-    """Group the items of a benchmark's ``cells`` (with their numbers) by prompt and input images, one row for
-    each.
+    """Return a row for each prompt with its input images, from the numbered ``cells`` of a benchmark.
 
     An item id stands for the same prompt with every model."""
     items, keys, sources = dict[str, Shown](), dict[str, dict[str, str]](), dict[str, _Sources]()
@@ -255,8 +250,7 @@ _Sources = dict[tuple[str, ...], tuple[str, list[parts.Input]]]
 
 
 def _inputs(known: Sequence[_Sources]) -> list[parts.Input]:
-    """Return the input images of a row. If the benchmark's images changed between runs, each names its
-    model."""
+    """Return the input images of a row. If they changed between runs, each image names its model."""
     found: _Sources = {}
     for sources in known:
         found = {**sources, **found}
@@ -265,8 +259,7 @@ def _inputs(known: Sequence[_Sources]) -> list[parts.Input]:
 
 
 def _input(n: int, report: CellReport, placed: set[str], path: str, copy_sha256: str) -> parts.Input:
-    """Return an input image for the page. ``path`` is empty if the copy is missing; its preview may still
-    exist."""
+    """Return an input image. ``path`` is empty if the copy is missing; a preview may still exist."""
     preview = preview_path(copy_sha256) if copy_sha256 in placed else ""
     if not path:
         return parts.Input(preview)

@@ -86,8 +86,7 @@ def read_folders(folders: Sequence[Path], tell: Tell = tell_nobody) -> list[Cell
 def columns(
     cells: Iterable[CellReport], across_evaluators: bool = False
 ) -> dict[tuple[Board, str], list[Measured]]:
-    """Return the columns of comparable models by board and metric, headline metrics first, without withheld
-    results.
+    """Return the columns of comparable models by board and metric, headline metrics first.
 
     With ``across_evaluators``, a column has the results of all evaluators under names ``model@evaluator``;
     its board names no evaluator.

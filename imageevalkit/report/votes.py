@@ -54,8 +54,7 @@ def read_votes(path: Path) -> list[Vote]:
 
 
 def take_votes(paths: Iterable[Path]) -> list[Path]:
-    """Copy vote files into output/votes, where reports find them, and return the copies. Equal files are
-    copied once.
+    """Copy vote files into output/votes, equal files once, and return the paths of the copies.
 
     Raises:
         UserError: A file cannot be read. Then none is copied.
@@ -76,8 +75,7 @@ def take_votes(paths: Iterable[Path]) -> list[Path]:
 
 
 def vote_report(cells: Sequence[CellReport], tell: Tell) -> dict[str, Any] | None:
-    """Return the ratings from ``output/votes/*.json`` and the agreement of judges, or None if there are no
-    votes.
+    """Return the ratings from ``output/votes/*.json`` and the agreement of judges; None without votes.
 
     The result is a ``VoteReport`` of ``page/src/data.ts``. Invalid files are reported to ``tell`` and left
     out. If a voter voted twice on the same two images, the later vote counts.
@@ -109,8 +107,7 @@ def vote_report(cells: Sequence[CellReport], tell: Tell) -> dict[str, Any] | Non
 
 
 def _last_words(votes: Iterable[Vote]) -> list[Vote]:
-    """Return the last vote of each voter on each pair of images. Voters without a name are identified by the
-    time.
+    """Return the last vote of each voter on each pair of images. The time identifies unnamed voters.
 
     A file that was saved again contains the votes of the earlier file, so votes may occur twice."""
     last = dict[tuple[Any, ...], Vote]()

@@ -180,8 +180,9 @@ def influence(one: Measured) -> np.ndarray:
 
 
 class _Table(NamedTuple):
-    """Totals and weights of a metric, groups × prompts, and the share of each group. Weight 0: no such
-    prompt."""
+    """Totals and weights of a metric, groups × prompts, and the share of each group.
+
+    Weight 0 means that the group has no such prompt."""
 
     total: np.ndarray
     weight: np.ndarray
@@ -214,8 +215,7 @@ class _Table(NamedTuple):
 
 
 class _Tests(NamedTuple):
-    """The tests of all pairs of a column, in the order of ``itertools.combinations``; each field has one
-    array.
+    """The tests of all pairs of a column, in the order of ``itertools.combinations``.
 
     | field | for each pair |
     |---|---|
@@ -248,8 +248,7 @@ class _Tests(NamedTuple):
 
     @classmethod
     def of(cls, column: Sequence[Measured], only_told: bool = False) -> _Tests:
-        """Test all pairs of ``column``. With ``only_told``, p is inexact for pairs that cannot be
-        significant.
+        """Test all pairs of ``column``. With ``only_told``, p may be inexact for pairs that do not differ.
 
         Raises ValueError if a model has no value."""
         import numpy as np
@@ -361,8 +360,7 @@ class _Tests(NamedTuple):
 
 
 def _spread(metric: Metric) -> float:
-    """Return the standard deviation of one item, from the interval of the mean; NaN if there is no
-    interval."""
+    """Return the standard deviation of one item, from the interval of the mean; NaN without one."""
     from scipy.stats import t
 
     if metric.interval is None or metric.n < 2:
@@ -389,8 +387,7 @@ def _noise_of_pairs(column: Sequence[Measured], first: np.ndarray, second: np.nd
 
 
 def _tables(column: Sequence[Measured]) -> list[_Table | None]:
-    """Return the table of each model (None without parts). All tables have the same prompts in their
-    columns."""
+    """Return the table of each model, or None without parts. All tables have the same prompts as columns."""
     import numpy as np
 
     # files of different versions name clusters differently: the first model with an item decides its cluster
@@ -459,8 +456,7 @@ def _is_no_right_or_wrong(total: np.ndarray, weight: np.ndarray, scale: float) -
 
 
 class _Pair(NamedTuple):
-    """The numbers for the interval of a difference. ``given`` has each prompt's contribution to the
-    difference.
+    """The numbers for the interval of a difference; ``given`` has the prompts' contributions to it.
 
     ``concentration`` is Σ of the squares of the prompts' weights: 1 / n if they weigh alike. ``span`` is the
     width of the scale. ``freedom`` is the degrees of freedom of ``variance``, or 0 if a group has too few
@@ -553,8 +549,7 @@ def _words(tests: _Tests, number: int) -> str:
 
 
 def _with_noise(found: Comparison, one: Measured, other: Measured) -> Comparison:
-    """Return ``found`` with p and interval at least as wide as the judge's noise demands; see
-    :func:`compare`."""
+    """Return ``found`` with p and interval not below those of the judge's noise; see :func:`compare`."""
     import numpy as np
 
     noise = float(_noise_of_pairs([one, other], np.array([0]), np.array([1]))[0])
@@ -573,8 +568,7 @@ def _with_noise(found: Comparison, one: Measured, other: Measured) -> Comparison
 
 
 def _chance_of_noise(difference: float, noise: float) -> float:
-    """Return the probability of such a difference by noise alone, 2 · Φ(-difference / noise); 0 without
-    noise."""
+    """Return the probability of the difference by noise alone, 2 · Φ(-difference / noise); 0 without."""
     return math.erfc(abs(difference) / noise / math.sqrt(2)) if noise else 0.0
 
 
@@ -589,8 +583,7 @@ def _interval(pair: _Pair) -> tuple[float, float] | None:
 def score_interval(
     up: float, down: float, variance: float, concentration: float, freedom: int
 ) -> tuple[float, float]:
-    """Return the 95 % interval of ``up`` - ``down``, the sums of upward and downward contributions, on a
-    scale of 1.
+    """Return the 95 % interval of ``up`` - ``down``, the sums of contributions, on a scale of 1.
 
     ``freedom`` is the degrees of freedom of ``variance``, ``concentration`` is Σ of the squares of the
     prompts' weights. The interval contains all δ that a score test does not reject. The variance of the test
@@ -674,8 +667,7 @@ def _exact(given: np.ndarray, surely_not: int | None) -> np.ndarray:
 def _by_flips(
     given: np.ndarray, prompts: np.ndarray, surely_not: int | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return p of each row with its number of ``prompts``, the number of flips, and of flips as extreme as
-    the data.
+    """Return p of each row, the number of flips, and the number of flips as extreme as the data.
 
     All rows share the same random flips. ``surely_not`` is the number of other pairs that Holm's method does
     not find significant. With it, a row gets no more flips once its p is above the limit of that method,

@@ -65,8 +65,7 @@ def value_of(parts: Iterable[ItemPart], shares: Mapping[str, float] | None) -> f
 
 
 def _read(item: str, parts: Any, metric: Metric) -> list[ItemPart]:
-    """Return the parts of an item for one metric. Raises WrongShape if the file is not as this version writes
-    it."""
+    """Return the parts of an item for one metric. Raises WrongShape if their shape is wrong."""
     groups = {*metric.shares} if metric.shares else {None}
     found = []
     for one in parts if isinstance(parts, list) else [parts]:

@@ -80,8 +80,7 @@ _FEWEST = 30
 
 
 def smallest_difference(first: Measured, second: Measured) -> float | None:
-    """Return ``smallest`` of :func:`power_of` to 0.1 %, but at least the difference that the judge's noise
-    hides.
+    """Return ``smallest`` of :func:`power_of` to 0.1 %, at least what the judge's noise hides.
 
     Returns None also for fewer than 30 prompts. The normal distribution, with half the square of its quantile
     as correction for Student's t (Guenther 1981, The American Statistician 35), avoids the slow import of

@@ -33,8 +33,7 @@ def rank_groups(column: Sequence[Measured]) -> list[str]:
 
 
 def compact_groups(count: int, told: Iterable[tuple[int, int]]) -> list[frozenset[int]]:
-    """Return the largest groups of 0 … ``count`` - 1 that contain no pair of ``told``: a compact letter
-    display.
+    """Return the largest groups of 0 … ``count`` - 1 without a pair of ``told``: a compact letter display.
 
     The algorithm is insert and absorb (Piepho 2004, Journal of Computational and Graphical Statistics 13)."""
     # sets are bits of integers, for speed: 300 models have up to 44,850 pairs

@@ -10,11 +10,11 @@ guess of the size of the difference.
 
 A verdict for either model needs two bets, each at α / 2, against these hypotheses:
 
-* The mean over all items of this benchmark is not above 0. Items are drawn without replacement: after a sum S of n
-  of N items, the expectation of the next item is at most m = -S / (N - n) (section 5 there). This bet bounds
-  how often a verdict differs from that of a run of all items.
-* The models are equal on prompts of this kind: m = 0. Of two equal models, one is ahead on the N prompts by chance;
-  this bet avoids a verdict then.
+* The mean over all items of this benchmark is not above 0. Items are drawn without replacement: after a sum S
+  of n of N items, the expectation of the next item is at most m = -S / (N - n) (section 5 there). This bet
+  bounds how often a verdict differs from that of a run of all items.
+* The models are equal on prompts of this kind: m = 0. Of two equal models, one is ahead on the N prompts by
+  chance; this bet avoids a verdict then.
 """
 
 from __future__ import annotations

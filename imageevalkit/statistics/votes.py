@@ -1,5 +1,4 @@
-"""Ratings of models by votes on pairs of their images: Bradley and Terry's model, on the scale of Elo's
-ratings.
+"""Ratings of models by votes on pairs of images: the Bradley-Terry model on the scale of Elo ratings.
 
 A vote for the left image counts 1, for the right image 0, and a tie 0.5, as in arenas. The fit is a logistic
 regression on the difference of two strengths, by quasi-likelihood. A vote names two of possibly thousands of
@@ -22,7 +21,7 @@ MEAN = 1000.0
 ELO = 400 / math.log(10)
 """Elo points for one unit of the logistic scale. A model with 400 points more wins 10 of 11 votes."""
 FEWEST_VOTERS = 5
-"""With at least so many voters, votes of one voter count as dependent. Fewer do not show how voters
+"""From this number of voters on, votes of one voter count as dependent: fewer do not show how voters
 differ."""
 FEWEST_ITEMS = 20
 _SHARE = {LEFT: 1.0, TIE: 0.5, RIGHT: 0.0}
@@ -153,8 +152,7 @@ class _Fit(NamedTuple):
     scores: Any
 
     def variances(self, clusters: Sequence[Sequence[np.ndarray]]) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Return the variance of each strength for independent votes, and half of each interval per
-        ``clusters``.
+        """Return the variance of each strength for independent votes, and half the interval per clusters.
 
         The half intervals use the sandwich estimate with votes of one cluster as dependent. For two kinds of
         clusters the variances add up, minus the variance of their intersection. Each has the usual factor for
