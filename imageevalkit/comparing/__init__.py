@@ -1,2 +1,3 @@
-"""Two results against each other, from their files alone: what moved (``--compare``), and whether a score fell
-(``--gate``). Runs in the driver's environment, and runs nothing itself."""
+"""Compare two results from their files alone: changes (``--compare``) and fallen scores (``--gate``).
+
+The code runs in the driver's environment and starts no model or judge."""

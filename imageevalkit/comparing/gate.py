@@ -1,4 +1,4 @@
-"""``--gate``: whether a score fell below that of a baseline, as far as chance lets one say; and ``--save_baseline``."""
+"""``--gate`` tests whether scores fell below a baseline, which ``--save_baseline`` writes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ from imageevalkit.statistics.comparison import Comparison, Measured, adjust, com
 from imageevalkit.text import columns_of, counted, plain
 
 LEVEL = 0.04
-"""A fall with a smaller p, by Holm's method over all metrics, fails the gate. It bounds the share of reruns without any
-change that fail: at 0.05 itself half of all trials of 1,000 reruns would count more than 50."""
+"""The gate fails if the p of a fall, adjusted by Holm's method over all metrics, is below this level.
+
+The level bounds the share of unchanged reruns that fail at 5 %: with 0.05 itself, half of all trials of
+1,000 reruns would count more than 50 failures."""
 
 HOLDS: Final = "holds"
 FELL: Final = "fell"
@@ -35,8 +37,10 @@ Verdict = Literal["holds", "fell", "lacking", "new", "not tested", "cannot be ju
 
 @dataclass(frozen=True)
 class Check:
-    """What the gate says of one metric of one cell. ``p`` is the chance of such a fall, or a deeper one, without any
-    change; ``adjusted`` by Holm's method over the matrix. ``remark`` says what was tested, or why nothing was."""
+    """The verdict of the gate on one metric of one cell.
+
+    ``p`` is the probability of a fall at least as deep if nothing changed. ``adjusted`` is p by Holm's method
+    over all checks. ``remark`` names the test, or the reason why there was no test."""
 
     cell: str
     metric: str
@@ -59,17 +63,17 @@ class Check:
 
 
 class Asked(NamedTuple):
-    """A metric to test: what it was, and what it is."""
+    """A metric to test: the baseline's value and the new value."""
 
     before: Measured
     now: Measured
 
 
 def falls(asked: Sequence[Asked]) -> list[Comparison]:
-    """Of each now - before, with the p of a fall, and that by Holm's method over all.
+    """Compare now - before of each metric. ``p`` is that of a fall, ``adjusted`` is p by Holm's method.
 
-    A test of one side: a rise is no reason to stop. Half the p of a symmetric test of both sides is that. How the
-    judge's noise counts: :func:`~imageevalkit.statistics.comparison.compare`.
+    The test is one-sided because a rise does not fail the gate. Its p is half of the p of the symmetric
+    two-sided test. :func:`~imageevalkit.statistics.comparison.compare` says how the judge's noise counts.
     """
     found = [compare_all([one.now, one.before], with_intervals=False)[0] for one in asked]
     return adjust([replace(one, p=_of_fall(one)) for one in found])
@@ -87,10 +91,10 @@ def _of_fall(found: Comparison) -> float | None:
 def check(
     baseline: Sequence[Scored], now: Sequence[Scored], run: Mapping[str, str] | None = None
 ) -> list[Check]:
-    """Every headline metric of the cells that either has; after a ``run`` of its cells: by key why one failed, empty
-    of one that did not.
+    """Check each headline metric of each cell in ``baseline`` or ``now``, or of the cells of ``run`` only.
 
-    Of a cell with several results that of the baseline's latest evaluator is checked.
+    ``run`` maps the key of each cell of a run to the reason of its failure; the reason is empty if it did not
+    fail. If the baseline has several results of a cell, its latest evaluator's result is checked.
     """
     known = {one.cell.key: one for one in reversed(baseline)}
     there: dict[str, list[Scored]] = {}
@@ -104,7 +108,7 @@ def check(
                 found.append(Check(key, "", NEW, "the baseline has no such cell"))
         elif key not in there:
             found.append(Check(key, "", LACKING, "there is no result, which the baseline has"))
-        elif run and run[key]:  # what is there is the result of an earlier run
+        elif run and run[key]:  # the result in the folder is from an earlier run
             found.append(Check(key, "", LACKING, f"failed in this run: {run[key]}"))
         else:
             found += _of_cell(known[key], there[key])
@@ -127,7 +131,7 @@ def _of_cell(before: Scored, results: Sequence[Scored]) -> Iterator[Check | tupl
         return
     pair = Pair(before, now)
     left_out = pair.other_prompts
-    # what both have of it is tested all the same: a fall is one
+    # withheld in both: the metrics are tested anyway, because a fall of them is still a fall
     unwhole = not before.result.headline and not now.result.headline
     for metric in headline_of(before.result, now.result):
         was, is_ = pair.measured(metric)
@@ -181,7 +185,7 @@ def _decided(asked: Check, found: Comparison) -> Check:
 
 
 def fell(found: Comparison) -> bool:
-    """Whether one of :func:`falls` is no chance."""
+    """Whether a comparison of :func:`falls` shows a fall that chance does not explain (p below LEVEL)."""
     return found.adjusted is not None and found.adjusted < LEVEL and found.difference < 0
 
 
@@ -190,7 +194,7 @@ def fell(found: Comparison) -> bool:
 
 @dataclass(frozen=True)
 class Gate:
-    """What ``--gate`` and ``--save_baseline`` ask for. The baseline is read before a run: the run may write over it."""
+    """The options ``--gate`` and ``--save_baseline``. The baseline is in memory: a run may overwrite it."""
 
     place: Path | None
     baseline: Sequence[Scored]
@@ -198,7 +202,7 @@ class Gate:
 
     @classmethod
     def of(cls, place: Path | None, save: Path | None) -> Gate:
-        """Raises UserError: the baseline cannot be read, or nothing can be saved there."""
+        """Read the baseline. Raises UserError if it cannot be read, or if ``save`` is not usable."""
         baseline = list[Scored]()
         if place:
             if not place.exists():
@@ -218,16 +222,16 @@ class Gate:
         return cls(place, baseline, save)
 
     def check_cells(self, keys: Collection[str]) -> None:
-        """Raises UserError: the baseline has none of the cells that a run makes, so that nothing would be checked."""
+        """Raise UserError if the baseline has none of the cells of a run: nothing would be checked."""
         known = dict.fromkeys(one.cell.key for one in self.baseline)
         if self.place and not known.keys() & set(keys):
             shown = ", ".join([*known][:5]) + (", …" if len(known) > 5 else "")
             raise UserError(f"--gate: {short_path(self.place)} has no cell of this run; it has {shown}")
 
     def close(self, run: Mapping[str, str] | None = None) -> ExitStatus:
-        """Check what is in output/, after a ``run`` as in :func:`check`, and save it.
+        """Check and save the results in output/; ``run`` is as in :func:`check`.
 
-        Raises UserError: nothing can be checked or saved. CellFailure: a file cannot be written.
+        Raises UserError if there is nothing to check or save, and CellFailure if a file cannot be written.
         """
         root = output_root()
         place = self.place and self.place.resolve()
@@ -240,14 +244,14 @@ class Gate:
         except UserError as error:
             if run is None:
                 raise UserError(f"nothing to check or save: {error}") from None
-            now = []  # a run that failed everywhere
+            now = []  # all cells of the run failed
         status = ExitStatus.COMPLETE
         if self.place:
             if run is None:
                 self.check_cells([one.cell.key for one in now])
             status = self._check(now, run)
         if self.save:
-            # what stopped early is of a part of the items, which is other ones in the next run
+            # a result that stopped early covers other items in the next run: nothing would be comparable
             whole = (one for one in now if one.result.headline and not one.result.coverage.unasked)
             scored = [one for one in whole if run is None or one.cell.key in run]
             status = worst([status, self._save(scored, status, run or {})])
@@ -280,12 +284,14 @@ class Gate:
         return status
 
     def _save(self, scored: Sequence[Scored], status: ExitStatus, run: Mapping[str, str]) -> ExitStatus:
-        """FAILED where it was asked for and is not done."""
+        """Save the baseline, unless a cell or the gate failed. Returns FAILED if it is not saved.
+
+        If the gate found a fall, the status is COMPLETE: the check itself reports the fall."""
         assert self.save
         why = "" if scored else "there is no result"
         if failed := sum(map(bool, run.values())):
             why = f"{counted(failed, 'cell')} failed"
-        elif status == ExitStatus.FELL:  # step by step a baseline would go down with every fall
+        elif status == ExitStatus.FELL:  # else the baseline would go down with every fall
             why = "the gate failed"
         if why:
             show(f"not saved: {why}; {short_path(self.save)} stays as it is")
@@ -296,7 +302,9 @@ class Gate:
 
 
 def _case(one: Check) -> Case:
-    """A class with dots would be a package to readers of JUnit XML: the cell has slashes."""
+    """Return the JUnit test case of a check.
+
+    The class name keeps the slashes of the cell: readers of JUnit XML take names with dots for packages."""
     numbers = "" if one.now is None else f"{_number(one.before, one)} → {_number(one.now, one)}"
     chance = "" if one.adjusted is None else f"p {_chance(one.adjusted)}"
     words = f"{one.verdict}: {', '.join(filter(None, (numbers, chance, one.remark)))}"
@@ -317,7 +325,7 @@ def _tell(line: str) -> None:
 
 
 def told(checks: Sequence[Check]) -> Iterator[str]:
-    """One line for each metric: what it was, what it is, what the gate says."""
+    """Yield the lines of the table of checks."""
     rows: list[tuple[str, ...]] = [("gate", "metric", "baseline", "now", "change", "", "")]
     rows += [
         (

@@ -1,4 +1,4 @@
-"""JUnit XML of the gate: what CI systems show of a test run, here a test case for each metric."""
+"""The result of the gate as JUnit XML, which CI systems show as a test run: one test case for each metric."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from xml.etree import ElementTree
 
 from imageevalkit.text import printable
 
-# what XML 1.0 cannot hold, not even as a reference
+# characters that XML 1.0 does not allow, not even as a reference
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class Case(NamedTuple):
-    """``failure`` is empty of a test that passed, ``skipped`` of one that was made; both are one line."""
+    """A test case. ``failure`` is empty if it passed, ``skipped`` if it ran; both are one line."""
 
     classname: str
     name: str
@@ -25,8 +25,9 @@ class Case(NamedTuple):
 
 
 def junit_xml(suite: str, cases: Sequence[Case], properties: Mapping[str, str], said: str) -> str:
-    """One test suite, as the schemas of Jenkins and of Apache Ant have it: each part in its place, each attribute that
-    they ask for."""
+    """Return one test suite as XML that is valid by the schemas of Jenkins and Apache Ant.
+
+    ``said`` becomes the standard output of the suite."""
     root = ElementTree.Element(
         "testsuite",
         {

@@ -1,4 +1,4 @@
-"""What moved between two results: each metric with its test, the items behind it, and how two judges agree."""
+"""Changes between two results: each metric with its test, its items, and the agreement of two judges."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from imageevalkit.statistics.power import POWER
 from imageevalkit.text import counted
 
 UNTOLD, WITHIN_NOISE = "cannot be told apart", "within the judge's noise"
-_MOST_GRADES = 12  # of a scale with more no two judges can be asked whether they said the same
+_MOST_GRADES = 12  # a scale with more values is not one of grades: judges rarely give the same value
 _SAME = 1e-9  # of the scale
 
 
 class Item(NamedTuple):
-    """What one item has of a metric in both results."""
+    """The values of one item for a metric in both results."""
 
     item: str
     prompt: str
@@ -37,9 +37,11 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far two judges say the same of the same items. ``kappa`` is Cohen's, of more than two grades with quadratic
-    weights; None of a scale that is no scale of grades, or where both say one thing only. ``same`` is a share.
-    ``correlation`` is Spearman's; None where one judge says one thing only."""
+    """The agreement of two judges on the same ``n`` items. ``same`` is the share of equal values.
+
+    ``kappa`` is Cohen's, with quadratic weights if there are more than two grades. It is None if the scale
+    has no grades, or if both judges give one grade only. ``correlation`` is Spearman's; None if a judge gives
+    one value only."""
 
     n: int
     same: float
@@ -51,9 +53,11 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Move:
-    """A ``metric`` of ``cell`` (what the two results have in common, in words). ``found`` is after - before; of the
-    items that both have, where it is paired: their means may differ a little from the values of all, ``before`` and
-    ``after``. ``warning`` says that a judge has drifted."""
+    """The change of a ``metric``. ``cell`` is model/benchmark, or the benchmark if the models differ.
+
+    ``found`` compares after - before. If it is paired, it covers the items that both results have: their
+    means may differ a little from the values of all items in ``before`` and ``after``. ``warning`` says that
+    a judge has drifted."""
 
     cell: str
     evaluator: str
@@ -72,7 +76,7 @@ class Move:
 
     @property
     def smallest(self) -> float | None:
-        """The smallest difference that this test would have told in 80 of 100 such comparisons, by itself."""
+        """The smallest difference that this test alone detects with a power of 80 %; None if unknown."""
         if self.found.spread is None or self.found.n < 2:
             return None
         from statsmodels.stats.power import TTestPower
@@ -83,9 +87,10 @@ class Move:
 
     @property
     def verdict(self) -> str:
-        """``better``, ``worse``, ``cannot be told apart``, ``within the judge's noise`` (which alone may make as much)
-        or ``not tested``. Of judges, and of metrics that are no headline, ``higher`` and ``lower``: no file says
-        whether less of those is better (an edit distance)."""
+        """``better``, ``worse``, ``cannot be told apart``, ``within the judge's noise`` or ``not tested``.
+
+        Two judges, and metrics that are not headline metrics, get ``higher`` and ``lower``: no file says
+        whether a lower value is better (as for an edit distance)."""
         if self.found.p is None:
             return "not tested"
         if not self.found.told:
@@ -96,7 +101,7 @@ class Move:
 
     @property
     def moved(self) -> list[Item]:
-        """The items whose value is another one, what moved most first."""
+        """The items whose value changed, largest change first."""
         found = [one for one in self.items if abs(one.moved) > _SAME * abs(self.scale)]
         return sorted(found, key=lambda one: (-abs(one.moved), one.item))
 
@@ -111,8 +116,10 @@ class Move:
 
 
 def moves_of(pairs: Sequence[Pair], names: tuple[str, str], tell: Tell) -> list[Move]:
-    """Every metric that both results of a pair have, headline metrics first; p by Holm's method over the headline
-    metrics of all ``pairs``, and over the other ones: hundreds of subgroups take nothing from the headline."""
+    """Return the change of every metric that both results of a pair have, headline metrics first.
+
+    Holm's method adjusts p over the headline metrics of all ``pairs``, and separately over all other metrics:
+    else hundreds of subgroups would hide a change of a headline metric."""
     found = [move for pair in pairs for move in _of_pair(pair, names, tell)]
     for is_headline in (True, False):
         places = [n for n, move in enumerate(found) if move.headline == is_headline]
@@ -181,7 +188,7 @@ def _items(before: Metric, after: Metric, prompts: dict[str, str]) -> list[Item]
 
 
 def _values(metric: Metric) -> dict[str, float]:
-    """What each item has, on the scale of the metric."""
+    """Return the value of each item, on the scale of the metric."""
     sums: dict[str, tuple[float, float]] = {}
     for part in metric.parts:
         total, weight = sums.get(part.item, (0.0, 0.0))
@@ -210,7 +217,7 @@ def _kappa(
 
     counts = Counter(pairs)
     table = np.array([[counts[one, other] for other in grades] for one in grades])
-    # what is wrong counts by the square of how far off it is (Cohen 1968), in grades as they are, evenly spaced or not
+    # a disagreement counts by the square of its distance (Cohen 1968); grades need not be evenly spaced
     found = (
         cohens_kappa(table, weights=np.array(grades), wt="quadratic")
         if len(grades) > 2

@@ -1,4 +1,4 @@
-"""Results of any folder, or of a file that ``--save_baseline`` wrote, with what their items give."""
+"""Read results with their items, from any folder or from a file that ``--save_baseline`` wrote."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from imageevalkit.report.tables import read_cells
 from imageevalkit.statistics.comparison import Measured
 from imageevalkit.text import to_bytes
 
-# of a saved file: what else such a file may hold is nothing to a reader
+# the members of a saved file that are read; all others are ignored
 _MEMBERS = ("result.json", "scores.jsonl", "generation.jsonl")
 _HASH = (
     16  # characters: enough to tell prompts of a benchmark apart, and a quarter of the size of a saved file
 )
-_MOST_BYTES = 2**31  # of a saved file, unpacked: more is no file of results
+_MOST_BYTES = 2**31  # the largest saved file, unpacked: a larger one could fill the disk
 
 
 class Scored(NamedTuple):
-    """A result with what a comparison needs of its items: the beginning of a cell's ``key`` is its model.
+    """A result of a cell, with the data of its items that a comparison needs.
 
-    ``prompts`` are texts, ``hashes`` what tells the benchmark's own prompts apart, ``images`` the SHA-256 of those that
-    there are, all by item.
+    By item, ``prompts`` has the prompt's text, ``hashes`` the first characters of the SHA-256 of the
+    benchmark's own prompt, and ``images`` the SHA-256 of the image.
     """
 
     cell: Cell
@@ -51,13 +51,13 @@ class Scored(NamedTuple):
         return self.result.evaluator.id
 
     def metric(self, name: str, left_out: frozenset[str] = frozenset()) -> Metric | None:
-        """None where it has no value; without the parts of the items ``left_out``."""
+        """Return the metric ``name`` without the parts of the items ``left_out``; None if it has no value."""
         metric = self.result.metrics.get(name)
         if metric is None or metric.value is None:
             return None
         if not left_out or not metric.parts:
             return metric
-        # its own interval was of all items
+        # the interval in the file is that of all items
         return replace(metric, parts=[p for p in metric.parts if p.item not in left_out], interval=None)
 
     def measured(self, name: str, metric: str, left_out: frozenset[str] = frozenset()) -> Measured | None:
@@ -66,8 +66,10 @@ class Scored(NamedTuple):
 
 
 def read_all(path: Path, tell: Tell) -> tuple[Path, list[Scored]]:
-    """The results of every cell at or below ``path``, a folder or a file that ``--save_baseline`` wrote; and the folder
-    of all. A stale one is told and left out. Raises UserError: there is none, or it cannot be read."""
+    """Return the root folder of all results, and the results of every cell at or below ``path``.
+
+    ``path`` is a folder, a result.json, or a file that ``--save_baseline`` wrote. Stale results are left out
+    and reported to ``tell``. Raises UserError if there is no result or the file cannot be read."""
     if not path.is_file() or path.name == "result.json":
         return _read(path, tell)
     if not is_zipfile(path):
@@ -81,11 +83,11 @@ def read_all(path: Path, tell: Tell) -> tuple[Path, list[Scored]]:
                     raise UserError(f"{short_path(path)} holds more than results: it is too large")
                 for member in members:
                     file.extract(member, folder)
-            # what cannot be read is in the file, wherever it lies for now
+            # messages name the file, not the temporary folder
             found = _read(folder, lambda line: tell(line.replace(str(folder), short_path(path))))
         except UserError as error:
             raise UserError(str(error).replace(str(folder), short_path(path))) from None
-        except Exception as error:  # each way of compression has its own error for a damaged member
+        except Exception as error:  # each compression method raises its own error for a damaged member
             raise UserError(f"{short_path(path)} cannot be read: {error}") from None
     return found
 
@@ -96,13 +98,13 @@ def _read(path: Path, tell: Tell) -> tuple[Path, list[Scored]]:
 
 
 def read_below(folder: Path, tell: Tell) -> list[Scored]:
-    """Those at or below a ``folder`` of the output root."""
+    """Return the results at or below a ``folder`` of the output root."""
     return list(_scored(collect(tell, folder), tell))
 
 
 def _scored(reports: Iterable[CellReport], tell: Tell) -> Iterator[Scored]:
     for cell, of_cell in grouped(reports, lambda one: one.cell).items():
-        # other evaluators' results come without the items, which are the same
+        # the items of a cell are the same for all its evaluators, so they are read once
         items = of_cell[0].items()
         prompts = {item.id: item.prompt for item in items if item.prompt}
         images = {item.id: item.image_sha256 for item in items if item.image_sha256}
@@ -117,15 +119,14 @@ def _scored(reports: Iterable[CellReport], tell: Tell) -> Iterator[Scored]:
 
 
 def may_compare(one: Result, other: Result) -> bool:
-    """Whether they measured the same: with one benchmark's version, by one evaluator, and one did not stop early on
-    other items than the other."""
+    """Whether two results are comparable: same benchmark version, evaluator and number of unasked items."""
     if one.coverage.unasked != other.coverage.unasked:
         return False
     return (one.benchmark_version, one.evaluator.id) == (other.benchmark_version, other.evaluator.id)
 
 
 def why_not(one: Result, other: Result) -> str:
-    """Why :func:`may_compare` says no."""
+    """Return the reason why :func:`may_compare` returned False, in words."""
     if one.evaluator.id != other.evaluator.id:
         return f"measured by different evaluators ({one.evaluator.id}, {other.evaluator.id})"
     if one.benchmark_version == other.benchmark_version:
@@ -138,12 +139,13 @@ def why_not(one: Result, other: Result) -> str:
 
 
 def headline_of(*results: Result) -> list[str]:
-    """The headline metrics of any of ``results``; where all are withheld those of the benchmark, and where it
-    names none every metric."""
+    """Return the headline metrics of all ``results``, which belong to one benchmark.
+
+    If all are withheld, the benchmark's own headline metrics are returned; if it names none, every metric."""
     named = dict.fromkeys(name for result in results for name in result.headline)
     there = dict.fromkeys(name for result in results for name in result.metrics)
     if not named:
-        with contextlib.suppress(CellFailure):  # whoever evaluates it is told
+        with contextlib.suppress(CellFailure):  # a broken benchmark is reported when it is evaluated
             cls = registry.benchmark_class(results[0].benchmark)
             named = dict.fromkeys(name for name in cls.headline if name in there) if cls else named
     return list(named or there)
@@ -151,14 +153,16 @@ def headline_of(*results: Result) -> list[str]:
 
 # ---- a file of results
 
-_ALWAYS = (1980, 1, 1, 0, 0, 0)  # the first time that a ZIP can state: the same results are the same bytes
+_ALWAYS = (1980, 1, 1, 0, 0, 0)  # the earliest time of a ZIP: equal results give equal bytes
 _OF_SCORE = ("item", "status", "values", "parts")
 _LONGEST_PROMPT = 200
 
 
 def write_saved(path: Path, scored: Iterable[Scored]) -> int:
-    """Write the latest result of each cell of ``scored`` to a file that :func:`read_all` takes, and return how many
-    they are: a ZIP laid out as output/, with what a comparison reads of each item. Raises OSError, CellFailure."""
+    """Write the latest result of each cell of ``scored`` to a file for :func:`read_all`; return their number.
+
+    The file is a ZIP laid out as output/, with the fields of each item that a comparison reads. Raises
+    OSError or CellFailure if a file cannot be written or read."""
     latest = {one.cell: one for one in reversed(list(scored))}
     buffer = io.BytesIO()
     with ZipFile(buffer, "w", ZIP_DEFLATED, compresslevel=9) as file:

@@ -1,4 +1,4 @@
-"""Whether it is settled, by the items that were asked for so far, which of two models is better on a benchmark."""
+"""Decide from the items so far whether one of two models is better on a benchmark, for ``--until``."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
 
 class Unfit(Exception):
-    """Of a metric no verdict can be had early, for the reason that it says."""
+    """A metric allows no early verdict. The message is the reason."""
 
 
 class Look(NamedTuple):
-    """What the results of two models say once ``asked`` of ``total`` items were asked for, of which ``both`` models
-    have so many: a verdict by headline metric. ``unfit`` says why there can be none early (empty: there can)."""
+    """The verdicts on two models, by headline metric, after ``asked`` of ``total`` items.
+
+    ``both`` counts the items that both models have a score for. ``unfit`` is the reason why an early verdict
+    is impossible; it is empty if a verdict is possible."""
 
     asked: int
     total: int
@@ -33,12 +35,12 @@ class Look(NamedTuple):
 
     @property
     def is_settled(self) -> bool:
-        """Whether there is nothing left to find out: of every headline metric it is known which model is better."""
+        """Whether every headline metric has a better model, so that no further item is needed."""
         settled = [one.first_is_better is not None for one in self.verdicts.values()]
         return bool(settled) and all(settled)
 
     def better(self, models: Sequence[str]) -> dict[str, tuple[str, int]]:
-        """By headline metric that is settled, which of two ``models`` is better and how many items it took."""
+        """Return the better of two ``models`` and the number of items it took, by settled headline metric."""
         return {
             name: (models[0 if one.first_is_better else 1], one.items)
             for name, one in self.verdicts.items()
@@ -46,7 +48,7 @@ class Look(NamedTuple):
         }
 
     def told(self, models: Sequence[str]) -> str:
-        """In words."""
+        """Return the state as one line of text."""
         better, parts = self.better(models), list[str]()
         for name, one in self.verdicts.items():
             if name in better:
@@ -60,8 +62,9 @@ class Look(NamedTuple):
 
 
 def look(first: Cell, second: Cell, tell: Tell) -> Look | None:
-    """What the results of two cells of one benchmark say that were written last by one evaluator; None: there is none
-    of both."""
+    """Return the state of two cells, by their newest results of the same evaluator and version.
+
+    Returns None if the cells have no such pair of results."""
     sides = [read_below(cell.folder, tell) for cell in (first, second)]
     pairs = [
         pair
@@ -70,7 +73,7 @@ def look(first: Cell, second: Cell, tell: Tell) -> Look | None:
         and pair[0].result.benchmark_version == pair[1].result.benchmark_version
         and pair[0].result.coverage.expected == pair[1].result.coverage.expected
     ]
-    # what is full stays, and is older
+    # the newest pair: a full result of an earlier run stays on disk
     found = max(
         pairs, key=lambda pair: max(one.result.provenance.get("time", "") for one in pair), default=None
     )
@@ -92,14 +95,16 @@ def look(first: Cell, second: Cell, tell: Tell) -> Look | None:
         except (Unfit, ValueError) as error:
             return Look(asked, total, both, {}, f"{name}: {error}, so that all items are needed")
         verdicts[name] = told._replace(items=told.items * drawn.size)
-    # one that has no value yet is not settled
+    # if a metric has no value yet, no metric counts as settled
     return Look(asked, total, both, verdicts if len(verdicts) == len(names) else {})
 
 
 class _Drawn(NamedTuple):
-    """What the first model got more than the second, of a scale of 1, for each prompt in the order in which they were
-    drawn (NaN: one has no score of it), of ``size`` images each at most; the number of its group, the shares of the
-    groups, and how many items ``both`` have."""
+    """The ``differences`` of two models (first - second, on a scale of 1), by prompt in drawn order.
+
+    A difference is NaN if a model lacks a score. ``groups`` is the group number of each prompt, ``shares``
+    the share of each group. A prompt has ``size`` images. ``both`` counts the items that both models have
+    scores for."""
 
     differences: np.ndarray
     groups: np.ndarray
@@ -109,7 +114,9 @@ class _Drawn(NamedTuple):
 
 
 def _drawn(pair: Sequence[Scored], name: str) -> _Drawn | None:
-    """None: a model has no value yet. Raises Unfit: the metric is no mean over items, or over groups of items."""
+    """Return the differences of the metric ``name``; None if a model has no value yet.
+
+    Raises Unfit if the metric is not a mean over items or over groups of items."""
     import numpy as np
 
     metrics = [one.result.metrics.get(name) for one in pair]
@@ -123,14 +130,14 @@ def _drawn(pair: Sequence[Scored], name: str) -> _Drawn | None:
     mine, theirs = _by_item(one), _by_item(other)
     first = min(pair, key=lambda one: one.result.coverage.asked)
     prompts = dict[str, list[str]]()
-    # of the two files the shorter one is in the order of the draw
+    # the score file with fewer items has them in the order of the draw
     for record in read_jsonl(first.source.with_name(first.cell.scores.name), SCORE):
         prompts.setdefault(first.hashes.get(record["item"], record["item"]), []).append(record["item"])
     sizes = [len(items) for items in prompts.values()]
-    if sizes[-1] < max(sizes):  # the draw ends within a prompt
+    if sizes[-1] < max(sizes):  # the draw ends within a prompt: some of its images are missing
         prompts.popitem()
         sizes.pop()
-    if len(set(sizes)) > 1:  # how many prompts all items are of is then not known
+    if len(set(sizes)) > 1:  # the number of prompts of the whole benchmark would be unknown
         raise Unfit(f"its prompts have {min(sizes)} to {max(sizes)} images each")
     differences, groups, both = list[float](), list[int](), 0
     for items in prompts.values():
@@ -147,7 +154,7 @@ def _drawn(pair: Sequence[Scored], name: str) -> _Drawn | None:
 
 
 def _by_item(metric: Metric) -> dict[str, tuple[float, str | None]]:
-    """What each item gives, of a scale of 1, and its group. Raises Unfit."""
+    """Return each item's value on a scale of 1, and its group. Raises Unfit if a value is unusable."""
     if not metric.parts:
         raise Unfit("the files do not say what each item gives to it")
     found = dict[str, tuple[float, str | None]]()

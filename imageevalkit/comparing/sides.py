@@ -1,4 +1,4 @@
-"""What two words of a command line mean: folders of results, models, cells, or evaluators of one cell."""
+"""Resolve the two words of ``--compare``: folders of results, models, cells, or evaluators of one cell."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ FOLDER, MODEL, CELL = "a folder of results", "a model", "a cell"
 
 
 class Side(NamedTuple):
-    """One of two words: what it means, and the results by what they are matched by, the latest evaluator's first."""
+    """The meaning of one of the two words.
+
+    ``results`` are grouped by the key that matches the two sides (cell, benchmark, or empty), latest
+    evaluator first. ``evaluator`` is the evaluator that the word names, or empty."""
 
     name: str
     kind: str
@@ -29,7 +32,7 @@ class Side(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Two results of one benchmark that may be compared; ``judges``: of one cell, by two evaluators."""
+    """Two comparable results of one benchmark. With ``judges``, two evaluators scored the same cell."""
 
     before: Scored
     after: Scored
@@ -37,19 +40,19 @@ class Pair(NamedTuple):
 
     @property
     def other_prompts(self) -> frozenset[str]:
-        """Items whose prompt is not the same in both: another version of the data, which is no change of a model."""
+        """The items with different prompts: the data changed, so their scores say nothing of the model."""
         mine, theirs = self.before.hashes, self.after.hashes
         return frozenset(item for item in mine.keys() & theirs.keys() if mine[item] != theirs[item])
 
     def measured(
         self, metric: str, names: tuple[str, str] = ("before", "now")
     ) -> tuple[Measured | None, Measured | None]:
-        """``metric`` of both, under their ``names``, without the items of :attr:`other_prompts`; None of one without a
-        value.
+        """Return ``metric`` of both results under ``names``, without the items of :attr:`other_prompts`.
 
-        What has one image and one score in both brings no noise to the difference: its reply is one that was on record,
-        or the same again. So the noise is that of the share of all others, its variance being a sum over the replies.
-        Of a second judge nothing is known by the first.
+        A result without a value gives None. An item with the same image and the same score in both results
+        adds no judge noise to the difference. So the noise is multiplied by the square root of the share of
+        the other items (its variance is a sum over the replies). If two judges are compared, an unknown noise
+        counts as 0: one judge's noise says nothing about the other's.
         """
         sides, left_out = (self.before, self.after), self.other_prompts
         one, other = (side.measured(name, metric, left_out) for side, name in zip(sides, names, strict=True))
@@ -65,12 +68,13 @@ class Pair(NamedTuple):
         return one, other
 
 
-# ---- what a word means
+# ---- the meaning of a word
 
 
 def find_sides(words: Sequence[str], here: Path, tell: Tell) -> tuple[Side, Side]:
-    """What the two ``words`` mean to a user whose folder is ``here``. Raises UserError: one is unknown or ambiguous, or
-    they are not of one kind."""
+    """Return the sides that the two ``words`` mean for a user whose current folder is ``here``.
+
+    Raises UserError if a word is unknown or ambiguous, or if the two sides are of different kinds."""
     known: list[Cell] | None = None
     sides = []
     for word in words:
@@ -100,7 +104,9 @@ def _by_path(word: str, path: Path, tell: Tell) -> Side:
 
 
 def _splits(word: str, path: Path) -> Iterator[tuple[Path, str]]:
-    """``path`` itself, and what it may be with an evaluator behind it, whose name may hold an @."""
+    """Yield ``path`` without an evaluator, then its splits into path and evaluator at each "@".
+
+    Names of folders and of evaluators may contain "@" themselves."""
     yield path, ""
     for at, char in enumerate(str(path)):
         if char == "@":
@@ -116,7 +122,7 @@ def _side_of_path(word: str, path: Path, root: Path, found: Sequence[Scored]) ->
         return Side(word, CELL, grouped(found, lambda one: ""))
     if all(Path(one.cell.model).parts == parts for one in found):
         return Side(word, MODEL, grouped(found, lambda one: one.cell.benchmark))
-    # the models of one maker, whose name is a folder
+    # the folder of an organization holds several models (org/model)
     return Side(word, FOLDER, grouped(found, lambda one: "/".join(Path(one.cell.key).parts[len(parts) :])))
 
 
@@ -129,7 +135,7 @@ def _by_name(word: str, path: Path, known: Sequence[Cell], tell: Tell) -> Side:
             f"write ./{word} for the path, or go to another folder"
         )
     if named:
-        # below a model's folder another one's may lie, org/model beside org
+        # a model's folder may hold other models (org/model below the model org): leave their results out
         problems = list[str]()
         found = [
             one
@@ -153,7 +159,7 @@ def _by_name(word: str, path: Path, known: Sequence[Cell], tell: Tell) -> Side:
 
 
 class _Named(NamedTuple):
-    """What a name stands for in output/."""
+    """A model or a cell in output/, with the evaluator that the word names (or empty)."""
 
     kind: str
     name: str
@@ -175,7 +181,9 @@ def _named(word: str, known: Sequence[Cell]) -> _Named | None:
 
 
 def _chosen(side: Side, evaluator: str) -> Side:
-    """``side`` with the results of one ``evaluator`` only, where it names one; the beginning of its name will do."""
+    """Return ``side`` with the results of ``evaluator`` only, or ``side`` itself if ``evaluator`` is empty.
+
+    A unique beginning of the evaluator's id is enough. Raises UserError if it matches none or several."""
     if not evaluator:
         return side
     ids = dict.fromkeys(one.evaluator for results in side.results.values() for one in results)
@@ -194,8 +202,10 @@ def _chosen(side: Side, evaluator: str) -> Side:
 
 
 def pairs_of(one: Side, other: Side, tell: Tell) -> list[Pair]:
-    """The results of both that may be compared, by benchmark; what may not is told in a line each. Raises UserError:
-    there is nothing to compare."""
+    """Return the pairs of results that may be compared, one for each key that both sides have.
+
+    Each key without a pair is reported to ``tell`` in one line. Raises UserError if there is nothing to
+    compare."""
     keys = [key for key in one.results if key in other.results]
     if not keys:
         raise UserError(
@@ -220,7 +230,7 @@ def pairs_of(one: Side, other: Side, tell: Tell) -> list[Pair]:
 
 
 def _pair(one: Side, other: Side, key: str) -> Pair | str:
-    """Or why there is none."""
+    """Return the pair of results under ``key`` that may be compared, or the reason why there is none."""
     mine, theirs = one.results[key], other.results[key]
     if mine[0].cell.benchmark != theirs[0].cell.benchmark:
         return f"{mine[0].cell.benchmark} and {theirs[0].cell.benchmark} are different benchmarks"
@@ -239,5 +249,5 @@ def _pair(one: Side, other: Side, key: str) -> Pair | str:
 
 
 def _cell_of(source: Path) -> Path:
-    """The folder of a cell whose result lies there, or below it in evaluators/<evaluator>/."""
+    """Return the folder of the cell whose result is ``source``, there or in its evaluators/<evaluator>/."""
     return source.parent.parent.parent if source.parent.parent.name == "evaluators" else source.parent

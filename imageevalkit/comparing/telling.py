@@ -1,4 +1,4 @@
-"""A comparison as a user meets it: tables in the terminal, two CSV files, and a page in the look of the report."""
+"""Show a comparison: tables in the terminal, two CSV files, and an HTML page in the style of the report."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from imageevalkit.report.leaderboard import format_value
 from imageevalkit.report.pages import COMPARISON_PAGE, comparison_page
 from imageevalkit.text import columns_of, csv_text, fit, plain
 
-_WIDTH_OF_A_PIPE, _WIDEST = 120, 200  # a log has room for names
-_GAP, _LEAST = "  ", 12  # columns between columns; of one that gives way
+_WIDTH_OF_A_PIPE, _WIDEST = 120, 200  # columns; a log file gets the wider one, so that names fit
+_GAP, _LEAST = "  ", 12  # the gap between columns, and the smallest width of a column that is cut
 _WORDS = ("verdict", "agreement")
-_ITEMS, _ITEMS_OF_PAGE = 10, 200  # of each metric: those that moved most; items.csv has all
-_OTHERS = 20  # metrics that are no headline, in the terminal
-_LONGEST_PROMPT = 500  # of a line of a table in a page
+_ITEMS, _ITEMS_OF_PAGE = 10, 200  # items with the largest change per metric, in terminal and page
+_OTHERS = 20  # changed metrics that are not headline metrics, in terminal and page
+_LONGEST_PROMPT = 500  # characters, in a table of the page
 
 _COLUMNS = (
     "cell", "evaluator", "metric", "headline", "before", "after", "difference", "ci_low", "ci_high", "p", "p_holm",
@@ -36,14 +36,14 @@ _ITEM_COLUMNS = ("cell", "evaluator", "metric", "item", "before", "after", "diff
 
 
 def compare_words(words: Sequence[str], here: Path) -> ExitStatus:
-    """``--compare A B`` of a user whose folder is ``here``: print it and write its files.
+    """Run ``--compare A B`` in the current folder ``here``: print the comparison and write its files.
 
     Raises:
-        UserError: A or B is unknown, or they cannot be compared.
+        UserError: A or B is unknown, or A and B cannot be compared.
         CellFailure: a file cannot be written.
     """
     notes = list[str]()
-    with garbage_collection(False):  # of what all items give nothing becomes garbage
+    with garbage_collection(False):  # the data of all items stays in use: collections would only cost time
         sides = find_sides(words, here, notes.append)
         names = sides[0].name, sides[1].name
         moves = moves_of(pairs_of(*sides, notes.append), names, notes.append)
@@ -66,7 +66,7 @@ def compare_words(words: Sequence[str], here: Path) -> ExitStatus:
     return ExitStatus.COMPLETE
 
 
-# ---- in words
+# ---- as text
 
 
 def difference(move: Move) -> str:
@@ -83,14 +83,16 @@ def interval(move: Move) -> str:
 
 
 def chance(p: float | None) -> str:
-    """A p as it is told: ``0.034``, ``<0.001``."""
+    """Return ``p`` as shown: ``0.034``, ``<0.001``; empty for None."""
     if p is None:
         return ""
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def verdict(move: Move) -> str:
-    """With what could have been shown, where nothing is; and whether a judge has drifted."""
+    """Return the verdict as shown. Without a difference, it adds the smallest one that the test detects.
+
+    If a judge has drifted, the verdict says so."""
     said = move.verdict
     if said in (UNTOLD, WITHIN_NOISE) and move.smallest:
         said += f" (from ±{format_value(move.smallest, move.scale)} on)"
@@ -111,7 +113,9 @@ def _value(value: float, move: Move) -> str:
 
 
 def shown(moves: Sequence[Move]) -> tuple[list[Move], int]:
-    """The headline metrics, and the others that moved, a few; and how many more there are."""
+    """Return the metrics to show and the number of all others.
+
+    Shown are the headline metrics, and those of the others with the most significant changes."""
     headline = [move for move in moves if move.headline]
     told = [move for move in moves if not move.headline and move.found.told]
     told.sort(key=lambda move: move.found.adjusted or 0.0)
@@ -123,7 +127,7 @@ def shown(moves: Sequence[Move]) -> tuple[list[Move], int]:
 
 
 def terminal(moves: Sequence[Move], names: tuple[str, str]) -> Iterator[str]:
-    """The tables, as text for a terminal of this width."""
+    """Yield the tables of the comparison, as text for the current terminal."""
     kept, more = shown(moves)
     judges = any(move.agreement for move in kept)
     header = ["metric", "A", "B", "B - A", "95 % interval", "p (Holm)", "n", "verdict"]
@@ -166,7 +170,9 @@ def _agreement(move: Move) -> str:
 
 
 def _grid(header: Sequence[str], table: Sequence[Sequence[str]], right: set[int], narrow: int = 0) -> str:
-    """A table as wide as the terminal at most: words go over several lines, the column ``narrow`` is cut, no number."""
+    """Return a table that fits the terminal: verdicts wrap, the column ``narrow`` is cut, numbers never are.
+
+    ``right`` has the numbers of the columns that are aligned to the right."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -187,7 +193,7 @@ def _grid(header: Sequence[str], table: Sequence[Sequence[str]], right: set[int]
         else:
             grid.add_column(name, justify=justify, no_wrap=True, width=widths[n])
     for row in table:
-        # what a model or a prompt says is no markup
+        # Text, because a name or a prompt may look like the markup of rich
         grid.add_row(*(Text(fit(text, widths[n]) if n == narrow else text) for n, text in enumerate(row)))
     console = Console(width=width, no_color=True, emoji=False)
     with console.capture() as captured:
@@ -199,7 +205,7 @@ def _grid(header: Sequence[str], table: Sequence[Sequence[str]], right: set[int]
 
 
 def rows(moves: Sequence[Move]) -> Iterator[Sequence[Any]]:
-    """``comparison.csv``: every metric that both have."""
+    """Yield the rows of ``comparison.csv``: every metric that both results have."""
     yield _COLUMNS
     for move in moves:
         low, high = move.found.interval or (None, None)
@@ -217,7 +223,7 @@ def rows(moves: Sequence[Move]) -> Iterator[Sequence[Any]]:
 
 
 def item_rows(moves: Sequence[Move]) -> Iterator[Sequence[Any]]:
-    """``items.csv``: of the headline metrics every item that both have, what moved most first."""
+    """Yield the rows of ``items.csv``: every common item of each headline metric, largest change first."""
     yield _ITEM_COLUMNS
     for move in moves:
         if move.headline:
@@ -227,7 +233,7 @@ def item_rows(moves: Sequence[Move]) -> Iterator[Sequence[Any]]:
 
 
 def page(moves: Sequence[Move], names: tuple[str, str], notes: Sequence[str]) -> str:
-    """``comparison.html``."""
+    """Return ``comparison.html``."""
     kept, more = shown(moves)
     by_cell = grouped(kept, lambda move: (move.cell, move.evaluator))
 

@@ -1,7 +1,7 @@
-"""Results for others to load (``--publish DIR``), and for experiment trackers (``--export``), from result files alone.
+"""Write results for other people (``--publish DIR``) and for experiment trackers (``--export``).
 
-Nothing is uploaded. What is published says nothing of this machine: see :func:`public`. Runs in the driver's
-environment.
+``--publish`` uploads nothing. Published texts contain no secrets and no folders of this machine: see
+:func:`public`. The code runs in the driver's environment.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from imageevalkit.secrets import redact
 
 _ABSOLUTE = re.compile(r"/|~|file:|[A-Za-z]:[\\/]")
 _IN_PATH = r"""[^\s"'`,;:()<>|\[\]{}\\/]"""
-# Below the first folder a name may have spaces; of "/imagine a cat and/or a dog" the first one would.
+# Only folders below the first one may have spaces: else "/imagine a cat and/or a dog" would be a path.
 _FOLDER = rf"(?:{_IN_PATH}+(?: {_IN_PATH}+){{0,3}}/)"
-# A URL, which stays; or a path of two names or more, as /imagine, and/or, and 1/2 are none. In JSON a line's end is \n.
+# Matches URLs (they stay) and paths with at least two names: /imagine, and/or and 1/2 are no paths.
+# A path may follow the escape \n, which ends a line in JSON.
 _PLACE = re.compile(
     rf"""\b(?!file:)[A-Za-z][\w+.-]+://[^\s"'<>\\]*"""
     rf"""|(?:(?<![\w/.~\\)\]}}%>*…+-])|(?<=\\[nrt]))(?:file://[\w.-]*)?~?/{_IN_PATH}+/{_FOLDER}*(?P<name>{_IN_PATH}*)"""
@@ -29,8 +30,9 @@ _PLACE = re.compile(
 
 
 def public(text: str) -> str:
-    """``text``, which may be JSON, without secrets of the environment, and without the folders of this machine and its
-    user: of the path of what lies elsewhere the name is left. URLs stay."""
+    """Return ``text`` (possibly JSON) without secrets and without folders of this machine.
+
+    Of a path outside the known folders, only the last name stays. URLs stay."""
     text = redact(text)
     ours = {
         output_root().absolute(): "output",
@@ -39,7 +41,7 @@ def public(text: str) -> str:
         Path(tempfile.gettempdir()): "tmp",
     }
     homes = {Path(path).expanduser(): "~" for path in ("~", os.environ.get("HF_HOME") or "~")}
-    # the longest first: one may lie in another
+    # the longest path first, because a folder may lie in another
     for folder, name in sorted((homes | ours).items(), key=lambda one: -len(str(one[0]))):
         if len(folder.parts) > 1:
             text = re.sub(rf"(?:file://)?{re.escape(str(folder))}(?![\w.-])", name, text)
@@ -53,7 +55,7 @@ def _name_of(found: re.Match[str]) -> str:
 
 
 def without_folders(value: Any) -> Any:
-    """A JSON value of settings: of a text that is an absolute path only its name is left."""
+    """Return a JSON value of settings in which each absolute path is replaced by its last name."""
     if isinstance(value, str):
         return PureWindowsPath(value).name if "\n" not in value and _ABSOLUTE.match(value) else value
     if isinstance(value, Mapping):
@@ -62,7 +64,7 @@ def without_folders(value: Any) -> Any:
 
 
 def caveats(result: Result) -> list[str]:
-    """Why its scores are not those of the benchmark: in what they differ from a whole, official measurement."""
+    """Return how a result differs from a full, official measurement; an empty list if it is one."""
     coverage = result.coverage
     return [
         *[f"withheld: {result.withheld}"] * (not result.headline),

@@ -1,8 +1,10 @@
-"""Results in the format of Every Eval Ever (schema 0.3.0, github.com/evaleval/every_eval_ever), with their samples.
+"""Write results with their samples in the format of Every Eval Ever.
 
-A file for each result, ``data/<collection>/<developer>/<model>/<uuid>.json``; beside it a line for each item and
-headline metric. Fields are as its contributors' guide says; what nobody told us (who publishes, how they relate to the
-maker of the model) is "unknown" or "other".
+The schema is version 0.3.0 of github.com/evaleval/every_eval_ever.
+
+Each result has a file ``data/<collection>/<developer>/<model>/<uuid>.json`` and beside it a file of samples,
+one line for each item and headline metric. Fields follow the format's contributors' guide. Unknown facts (the
+publisher, its relation to the model's developer) are "unknown" or "other".
 """
 
 from __future__ import annotations
@@ -34,8 +36,9 @@ _UNITS = {1.0: "proportion", 100.0: "percent"}
 
 
 def model_id(result: Result) -> str:
-    """``developer/model`` of the Hugging Face Hub, where it is that model as its entry has it; else
-    ``unknown/<name>``."""
+    """Return ``developer/model`` if the result is of an unchanged model of the Hugging Face Hub.
+
+    Else the id is ``unknown/<name>``."""
     hub = hub_path(result)
     if hub and not why_not_of_hub(result):
         return hub
@@ -44,15 +47,15 @@ def model_id(result: Result) -> str:
 
 
 def hub_path(result: Result) -> str:
-    """The repository of the Hub that its model begins with; empty: there is none, or several."""
+    """Return the Hub repository of the result's model; empty if there is none, or several."""
     paths = {str(one.get("model_path", "")) for one in _settings(result)}
     return path if len(paths) == 1 and may_be_hub_id(path := paths.pop()) else ""
 
 
 def why_not_of_hub(result: Result) -> str:
-    """Why a result is not that of its :func:`hub_path` as it is there; empty: it is."""
+    """Return why a result is not of the unchanged model at :func:`hub_path`; empty if it is."""
     for one in _settings(result):
-        # of local files the record has the content: "weights", "weights of kwargs.lora"
+        # settings name local files as "weights" or "weights of kwargs.lora"
         if local := [name for name in one if name.startswith("weights")]:
             return f"it has {local[0]} of its own"
         if added := [name for name in _ADDED if one.get(name)]:
@@ -64,7 +67,7 @@ def why_not_of_hub(result: Result) -> str:
 
 
 def _defaults(settings: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Those of each entry with the model of ``settings``; nothing but that model, where there is no entry."""
+    """Yield the default settings of each registry entry of the model; empty settings without one."""
     entries = registry.models().MODEL_SETTINGS.get(str(settings.get("task")), {}).values()
     same = [one for one in entries if one.get("model_path") == settings.get("model_path")]
     if not same:
@@ -78,14 +81,14 @@ def _kwargs(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def files_of(report: CellReport, items: Sequence[ItemView]) -> dict[str, bytes]:
-    """The content of each file, by its path, of a result with scores; ``items`` are those of its cell."""
+    """Return the files of a result with scores, content by path. ``items`` are the items of its cell."""
     assert report.result
     result = report.result
     model = model_id(result)
     what = result.score_name("").replace("/@", "@")
     time, part = result.provenance.get("time", ""), _part(result).removeprefix(".")
     about = f"{_LIBRARY}/{what}/{result.model}/{time}/{part or 'all'}"
-    # a version 4 by its bits, as the format wants it, and the same for the same result
+    # the format wants a UUID of version 4; it is a hash, so that the same result gets the same name
     name = str(uuid.UUID(bytes=hashlib.sha256(to_bytes(about)).digest()[:16], version=4))
     folder = f"data/imageevalkit-{_portable(result.benchmark)}/{'/'.join(map(_portable, model.split('/')))}"
     valued = {metric: found for metric, found in result.metrics.items() if found.value is not None}
@@ -119,7 +122,7 @@ def files_of(report: CellReport, items: Sequence[ItemView]) -> dict[str, bytes]:
         "checksum": hashlib.sha256(samples).hexdigest(),
         "total_rows": len(rows),
     }
-    # the samples first: what names them is there when they are
+    # the samples first, so that the file that names them never exists without them
     return {f"{folder}/{name}_samples.jsonl": samples, f"{folder}/{name}.json": _json(log)}
 
 
@@ -133,7 +136,7 @@ def _settings(result: Result) -> list[Mapping[str, Any]]:
 
 
 def _portable(name: str) -> str:
-    """``name`` as that of a folder, which every system takes."""
+    """Return ``name`` as a folder name that every operating system accepts."""
     safe = re.sub(r'[<>:"/\\|?*\x00-\x1f]+', "_", name).rstrip(". ")
     return f"{safe}_" if safe in ("", "data") else safe
 
@@ -216,13 +219,13 @@ def _result(result: Result, name: str, metric: Metric) -> dict[str, Any]:
 
 
 def _evaluation(result: Result, metric: str) -> str:
-    """``imageevalkit.wise.overall``; other prompts, or fewer, make another evaluation."""
+    """Return a name such as ``imageevalkit.wise.overall``. Rewritten prompts and subsets have other names."""
     what = result.score_name("").partition("/")[0]
     return f"imageevalkit.{what}.{metric}{_part(result)}"
 
 
 def _part(result: Result) -> str:
-    """What its names end in, where not all items were asked for."""
+    """Return the suffix of names for a subset of items, such as ``.first-8``; else an empty text."""
     coverage = result.coverage
     first = f".first-{result.limit}" if result.limit else ""
     return f"{first}.asked-{coverage.asked}" if coverage.unasked else first
@@ -245,7 +248,7 @@ def _source(result: Result) -> dict[str, Any]:
     try:
         cls = registry.benchmark_class(name)
         assets = registry.benchmark_files(name).assets
-    except (CellFailure, UserError):  # a benchmark that is here no more
+    except (CellFailure, UserError):  # the benchmark was removed
         return found
     if cls and cls.hub_dataset:
         return {**found, "source_type": "hf_dataset", "hf_repo": cls.hub_dataset}
@@ -258,7 +261,7 @@ def _source(result: Result) -> dict[str, Any]:
 def _samples(
     result: Result, metrics: Mapping[str, Metric], items: Sequence[ItemView], about: str, model: str
 ) -> Iterator[dict[str, Any]]:
-    """A line for each item with a score, and metric: ``score`` is on the scale of the metric."""
+    """Yield a line for each metric and item with a score. ``score`` is on the scale of the metric."""
     by_id = {item.id: item for item in items}
     for name, metric in metrics.items():
         for id, parts in grouped(metric.parts, lambda part: part.item).items():
@@ -288,7 +291,7 @@ def _samples(
 
 def _sample(item: ItemView, score: float, scale: float, parts: Sequence[ItemPart]) -> dict[str, Any]:
     given = {"raw": item.prompt, "reference": list[str]()}
-    # the hash of what a model was given, as the format's guide has it
+    # the format's guide defines this hash of the model's input
     joined = json.dumps(given, sort_keys=True, separators=(",", ":"))
     facts = {
         "image_sha256": item.image_sha256,
@@ -302,7 +305,7 @@ def _sample(item: ItemView, score: float, scale: float, parts: Sequence[ItemPart
         "sample_hash": hashlib.sha256(to_bytes(joined)).hexdigest(),
         "input": {**given, "formatted": item.rewritten[1] if item.rewritten else None},
         "output": {"raw": [item.path]},
-        # the format wants a word: the whole score
+        # the format requires a boolean: only the full score is correct
         "evaluation": {"score": score, "is_correct": score >= scale},
         "metadata": _texts(facts),
     }

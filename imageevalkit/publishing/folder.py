@@ -1,4 +1,4 @@
-"""``--publish DIR``: a folder that can be a dataset of the Hugging Face Hub, and holds what goes to other places."""
+"""``--publish DIR`` writes a folder that can become a dataset of the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from imageevalkit.text import counted, to_bytes
 
 EVALS, MODELS = "every_eval_ever", "models"
 _MARK = "imageevalkit"
-_MAKING = ".making"  # on the disk that has room for it
+_MAKING = ".making"  # a temporary folder inside the target, because its disk has room for the site
 _SIZES = {1_000: "n<1K", 10_000: "1K<n<10K", 100_000: "10K<n<100K", 1_000_000: "100K<n<1M"}
 
 
 def check_folder(folder: Path) -> None:
-    """Raises UserError: others' files are in it."""
+    """Raise UserError if ``folder`` is a file or contains files that ``--publish`` did not write."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--publish: {folder} is no folder")
     if folder.is_dir() and any(folder.iterdir()) and not _is_ours(folder):
@@ -52,14 +52,14 @@ def _is_ours(folder: Path) -> bool:
 
 
 def publish(folder: Path, tell: Tell) -> ExitStatus:
-    """Write what there is in the output folder into ``folder``, which then holds nothing of an earlier call; each file
-    that cannot be read, and each thing that is not published, gets one line.
+    """Write all results of the output folder into ``folder`` and replace what an earlier call wrote there.
 
-    The status is FAILED if a result is left out.
+    ``tell`` gets one line for each unreadable file and for each thing that is not published. Returns FAILED
+    if a result cannot be read.
 
     Raises:
-        UserError: there is no result, or ``folder`` holds others' files.
-        CellFailure: a file cannot be written.
+        UserError: There is no result, or ``folder`` has files that are not from ``--publish``.
+        CellFailure: A file cannot be written.
     """
     check_folder(folder)
     cells = collect(tell)
@@ -69,7 +69,7 @@ def publish(folder: Path, tell: Tell) -> ExitStatus:
     try:
         for name in (EVALS, MODELS):
             shutil.rmtree(folder / name, ignore_errors=True)
-        # first: it marks the folder as ours
+        # README.md is first: it marks the folder as one of --publish, also if a later file fails
         write_atomic(folder / "README.md", to_bytes(public(_card(cells))))
         write_atomic(folder / "leaderboard.csv", to_bytes(public(csv_text(cells, Ranks()))))
         texts = (_lines(cell.result, items.get(cell.cell, [])) for cell in cells if cell.result)
@@ -89,32 +89,34 @@ def publish(folder: Path, tell: Tell) -> ExitStatus:
 
 
 def _write_site(folder: Path, cells: Sequence[CellReport]) -> None:
-    """The site about ``cells``, with previews of their images. It is made of a copy of the run's own, whose parts it
-    shares: that one stays as it is, as it alone knows what failed in the run."""
+    """Write the site of ``cells`` with previews of their images.
+
+    It is built from a copy of the report in output/, so that existing parts are reused. The report itself
+    stays unchanged, because it also shows the failures of its run."""
     ranks, unreadable = Ranks(), list[str]()
     over_steps = curves([cell.result for cell in cells if cell.result])
     found = Found(recorded_relations(cells), over_steps, vote_report(cells, unreadable.append), unreadable)
     own, making = output_root() / SITE, folder / _MAKING
-    shutil.rmtree(making, ignore_errors=True)  # of a call that was killed
+    shutil.rmtree(making, ignore_errors=True)  # a killed call may have left it
     try:
         if own.is_dir():
             with held(output_root() / ".report.lock"):
                 shutil.copytree(own, making / SITE)
         page, _ = write_site(making, cells, found, ranks, 0)
         copy_site(page.parent, folder / SITE, public, _public_setting)
-    except shutil.Error as error:  # one for all files
+    except shutil.Error as error:  # copytree collects the errors of all files; report the first
         raise OSError(0, str(error.args[0][0][2]), str(making)) from error
     finally:
         shutil.rmtree(making, ignore_errors=True)
 
 
 def _public_setting(text: str) -> str:
-    """A setting as the report shows it, which may be JSON, without this machine's folders."""
+    """Return a setting as the report shows it (possibly JSON), without folders of this machine."""
     if not text.startswith(("{", "[")):
         return str(without_folders(text))
     try:
         return json.dumps(without_folders(json.loads(text)), ensure_ascii=False, sort_keys=True)
-    except ValueError:  # a long one was cut
+    except ValueError:  # the report cut a long setting, so it is not JSON any more
         return "not published: it is too long"
 
 
@@ -141,7 +143,7 @@ def _say(folder: Path, cells: Sequence[CellReport], models: Iterable[str], tell:
 
 
 def _lines(result: Result, items: Sequence[ItemView]) -> bytes:
-    if result.withheld.startswith(STALE):  # of other images
+    if result.withheld.startswith(STALE):  # the scores are of images that do not exist any more
         return b""
     return to_bytes(
         public("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in _scores(result, items)))
@@ -149,7 +151,7 @@ def _lines(result: Result, items: Sequence[ItemView]) -> bytes:
 
 
 def _scores(result: Result, items: Sequence[ItemView]) -> Iterator[dict[str, Any]]:
-    """A row for each item of each metric of its own, all with the same columns."""
+    """Yield a row for each part of each metric. All rows have the same columns."""
     prompts = {item.id: item for item in items}
     for name, metric in result.metrics.items():
         for part in metric.parts:
@@ -212,7 +214,7 @@ def _card(cells: Sequence[CellReport]) -> str:
 def _licences(benchmark: str) -> list[str]:
     try:
         assets = registry.benchmark_files(benchmark).local
-    except (CellFailure, UserError):  # a benchmark that is here no more
+    except (CellFailure, UserError):  # the benchmark was removed
         return []
     return [f"- {benchmark}: {licence}" for licence in dict.fromkeys(one.licence for one in assets)]
 
@@ -221,8 +223,10 @@ def _licences(benchmark: str) -> list[str]:
 
 
 def _eval_results(results: Sequence[Result], tell: Tell) -> dict[str, str]:
-    """``.eval_results/<benchmark>.yaml`` by path below the id of the model: whole, official measurements alone. Models
-    that begin with a repository of the Hub and are not what is there are told, and those that would share a file."""
+    """Return ``.eval_results/<benchmark>.yaml`` of each model, by path, for full, official results only.
+
+    ``tell`` gets a line for each Hub model whose weights or settings are changed, and for models that would
+    share a file: they are left out."""
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
     from huggingface_hub.utils import yaml_dump
 
@@ -251,7 +255,7 @@ def _eval_results(results: Sequence[Result], tell: Tell) -> dict[str, str]:
             for name in result.headline
             if (metric := result.metrics[name]).value is not None
         ]
-        # of several official evaluators the latest
+        # the first result of a model is that of the latest evaluator: it wins
         path = f"{model}/.eval_results/{result.benchmark}.yaml"
         found.setdefault(path, yaml_dump(eval_result_entries_to_yaml(entries)))
         of_model.setdefault(path, {})[result.model] = None

@@ -1,7 +1,7 @@
-"""``--export NAME[:TARGET]``: metrics and a sample table with images, sent to the user's experiment tracker.
+"""``--export NAME[:TARGET]`` sends metrics and a table of sample images to the user's experiment tracker.
 
-Each model is a run; of a checkpoint, ``name@1000``, it is the run ``name`` at that step. A withheld result has no
-metrics.
+Each model is a run of the tracker. A checkpoint ``name@1000`` is step 1000 of the run ``name``. Withheld
+results are not sent.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from imageevalkit.secrets import one_line
 from imageevalkit.text import counted, plain
 
 PACKAGES = {"wandb": "wandb", "trackio": "trackio", "tensorboard": "tensorboardX"}
-"""What each tracker needs, by the name of the import, which is that of the package."""
+"""The package of each tracker, which is also the name of its module."""
 SAMPLES = 16
-"""Of each cell, in equal distances over its items."""
+"""The largest number of sample images of a cell, evenly spaced over its items."""
 _SIDE = 512  # pixels
 _PROJECT = "imageevalkit"
 
 
 def check_tracker(tracker: str) -> None:
-    """Raises UserError: its package is not installed."""
+    """Raise UserError if the package of ``tracker`` is not installed."""
     package = PACKAGES[tracker]
     if importlib.util.find_spec(package) is None:
         raise UserError(f"--export {tracker} needs a package: .venv/bin/pip install {package}")
 
 
 class Sample(NamedTuple):
-    """An item of a cell for the table."""
+    """An item of a cell, for the table of samples."""
 
     item: str
     prompt: str
@@ -51,7 +51,7 @@ class Sample(NamedTuple):
 
 @dataclass
 class Run:
-    """What is sent of one model: by step, the metrics by name, and the samples by board."""
+    """The data of one model. By step, ``metrics`` has values by name and ``samples`` has samples by board."""
 
     name: str
     metrics: dict[int, dict[str, float]] = field(default_factory=dict)
@@ -59,9 +59,10 @@ class Run:
 
 
 def send(tracker: str, place: str, tell: Tell) -> None:
-    """Send all there is in the output folder to the project ``place``; of TensorBoard it is a folder; empty: a default.
+    """Send all results of the output folder to the project ``place`` of ``tracker``.
 
-    Raises UserError: there is no result, or the package is not there; CellFailure: the tracker says no.
+    For TensorBoard, ``place`` is a folder. If it is empty, a default is used. Raises UserError if there is no
+    result or the package is missing, and CellFailure if the tracker raises an error.
     """
     check_tracker(tracker)
     cells = [cell for cell in collect(tell) if cell.result]
@@ -70,7 +71,7 @@ def send(tracker: str, place: str, tell: Tell) -> None:
     runs = _runs(cells)
     try:
         where = _SENDERS[tracker](runs, place)
-    except Exception as error:  # a package of the user's own choice: any network, any disk
+    except Exception as error:  # third-party code: any network or disk error
         raise CellFailure(f"--export {tracker}: {one_line(error)}") from error
     withheld = sum(not cell.result.headline for cell in cells if cell.result)
     without = f"; {counted(withheld, 'withheld result')} not sent" if withheld else ""
@@ -90,7 +91,7 @@ def _runs(cells: Sequence[CellReport]) -> list[Run]:
         if not cell.result.headline:
             continue
         raw = Cell(cell.result.model, cell.result.benchmark).raw
-        # each label says who rewrote the prompts
+        # the label of a board names the rewriter, so results with rewritten prompts can share the run
         name, step = raw.checkpoint or (raw.model, 0)
         run = runs.setdefault(name, Run(name))
         run.metrics.setdefault(step, {}).update(_metrics(cell.result))
@@ -104,7 +105,7 @@ def _label(result: Result) -> str:
 
 
 def _metrics(result: Result) -> Iterator[tuple[str, float]]:
-    """With the ends of its interval, of a headline metric."""
+    """Yield each metric's label and value; for a headline metric also the ends of its interval."""
     board = board_of(result)
     for name, metric in result.metrics.items():
         if metric.value is not None:
@@ -120,14 +121,14 @@ def _samples(cell: CellReport) -> Iterator[Sample]:
     for item in there[:: max(1, -(-len(there) // SAMPLES))]:
         try:
             image = decode((cell.cell.folder / item.path).read_bytes()).convert("RGB")
-        except (OSError, CorruptImage):  # the report tells of it
+        except (OSError, CorruptImage):  # the report shows unreadable images
             continue
         image.thumbnail((_SIDE, _SIDE))
         values = ", ".join(f"{name} {value:g}" for name, value in item.values.items())
         yield Sample(item.id, public(plain(item.prompt)), image, values)
 
 
-# ---- who it is sent to
+# ---- the trackers
 
 
 def _to_wandb(runs: Sequence[Run], place: str) -> str:

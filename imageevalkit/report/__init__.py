@@ -1,4 +1,4 @@
-"""Leaderboard and gallery, from result files alone; and the same numbers as tables, for whoever goes on with them.
+"""Write leaderboard and gallery from result files alone, and load the same numbers as pandas tables.
 
 from imageevalkit.report import load_results, load_scores
 """
@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 
 
 def load_results(path: str | Path) -> pd.DataFrame:
-    """One row for each metric of each result below ``path``: a folder of results such as ``output``, that of a model
-    or of a cell, or a ``result.json``. Columns are those of ``leaderboard.csv``.
+    """Return a table with a row for each metric of each result below ``path``, as in ``leaderboard.csv``.
 
-    A withheld result has no values. ``group`` is of all models below ``path``. Raises UserError: there is no result.
+    ``path`` is a folder of results such as ``output``, the folder of a model or of a cell, or a
+    ``result.json``. A withheld result has no values. ``group`` ranks all models below ``path``. Raises
+    UserError if there is no result.
     """
     from imageevalkit.report.tables import results_table
 
@@ -24,13 +25,14 @@ def load_results(path: str | Path) -> pd.DataFrame:
 
 
 def load_scores(path: str | Path) -> pd.DataFrame:
-    """One row for each item and metric of each result below ``path``, which is as :func:`load_results` takes it.
+    """Return a table with one row for each item and metric of each result below ``path``, as in
+    :func:`load_results`.
 
-    ``score`` is ``total`` / ``weight``, on the scale of the metric, whose value is Σ share of ``group`` ·
-    (Σ ``total`` / Σ ``weight``): a plain mean of ``score`` where there is neither group nor weight other than 1. An
-    item with test points in several groups has a row for each. ``cluster`` is the item, or what it shares with others
-    that are not independent (the images of a prompt). Items without a score, and metrics that are no such means, have
-    no rows. Raises UserError: there is no result.
+    ``score`` is ``total`` / ``weight``, on the scale of the metric. The value of the metric is Σ share of
+    ``group`` · (Σ ``total`` / Σ ``weight``). This is the plain mean of ``score`` if there are no groups and
+    all weights are 1. An item with test points in several groups has a row for each group. Items with the
+    same ``cluster`` are not independent (the images of a prompt); else ``cluster`` is the item. Items without
+    a score, and metrics that are not means over items, have no rows. Raises UserError if there is no result.
     """
     from imageevalkit.report.tables import scores_table
 

@@ -1,5 +1,6 @@
-"""``python -m imageevalkit.report``: write the leaderboard and the site of everything in ``output/``, and what
-benchmarks say of several models at once (``output/comparisons/<benchmark>/<evaluator>/``)."""
+"""``python -m imageevalkit.report`` writes the leaderboard and the site of all results in ``output/``.
+
+It also writes the benchmarks' own comparisons of models (``output/comparisons/<benchmark>/<evaluator>/``)."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ _WIDTH_OF_A_PIPE = 120
 
 
 def main(argv: Sequence[str] | None = None) -> ExitStatus:
-    """The report of the job on the command line; without one, of all there is."""
+    """Write the report of the job on the command line, or of all results if there is no job."""
     words = sys.argv[1:] if argv is None else argv
     with garbage_collection(False):
         if not words:
@@ -58,25 +59,29 @@ def main(argv: Sequence[str] | None = None) -> ExitStatus:
 def make_report(
     asked: Asked, plan: Plan | None = None, megabytes: float = REPORT_MB, sort_by: Sequence[str] = ()
 ) -> ExitStatus:
-    """Write every report file and print the table of the cells asked for, else of all; cells that failed in the run of
-    ``plan`` show no score. The status is FAILED if one of these results cannot be read, or relations that the run asks
-    for cannot be computed; all others are reported.
+    """Write all report files and print the table of the cells of ``asked``, or of all cells if it names none.
 
-    What cannot be read is one line each, here and in the files.
+    Cells that failed in the run of ``plan`` show no score in the printed table. Each unreadable file gets one
+    line, printed and in the report.
+
+    Args:
+        megabytes: The largest size of ``report.html``, the whole report in one file.
+        sort_by: The benchmarks or columns whose mean orders the models. Empty: all that count for the mean.
+
+    Returns:
+        FAILED if one of these results cannot be read, if relations that the run asks for cannot be computed,
+        or if ``sort_by`` has an unknown name.
 
     Raises:
-        CellFailure: a report file cannot be written.
-
-    ``megabytes``: ``report.html``, one file with everything, is made where it takes no more. ``sort_by``: the
-    benchmarks or columns whose mean orders the models; empty: all that count.
+        CellFailure: A report file cannot be written.
     """
     wanted = asked.cells
     try:
-        with held(output_root() / ".report.lock"):  # of two runs that end at once one waits
+        with held(output_root() / ".report.lock"):  # else two runs that end together would mix their files
             unreadable: list[str] = []
             found = collect(unreadable.append)
             failed = _failures(plan, {*wanted, *(cell.key for cell in found)})
-            # only a run knows why there is no score
+            # the run knows the cause of a missing score better than the files
             cells = [
                 cell if cell.result else cell._replace(problem=failed.get(cell.key, cell.problem))
                 for cell in found
@@ -87,15 +92,15 @@ def make_report(
             over_steps = curves([cell.result for cell in cells if cell.result])
             _print(
                 cells, unreadable, wanted, failed, ranks, over_steps
-            )  # first: a full disk must not hide the scores
-            # what failed before it had a file is no less a cell without a result; the table of the run has told it
+            )  # print before writing: a full disk must not hide the scores
+            # cells that failed before they had a file: the report lists them too, the run's table already did
             there = {cell.key for cell in cells}
             cells += [_without_files(key, why) for key, why in failed.items() if key not in there]
             paths = write_reports(cells, unreadable, asked, ranks, over_steps, megabytes)
             paths += write_comparisons(cells, lambda line: show(plain(line)), plan.settings if plan else {})
     except OSError as error:
         raise _not_written(error, output_root()) from error
-    # what failed is the last word
+    # failures come last, so that they are the last lines on the screen
     show("\n".join([*(f"report: {path}" for path in paths), *map(plain, asked.refused)]))
     own = [cell for cell in found if not wanted or cell.key in wanted]
     return ExitStatus.FAILED if asked.refused or unknown else _status_of(own)
@@ -104,14 +109,14 @@ def make_report(
 def report_of(
     folders: Sequence[Path], megabytes: float = REPORT_MB, sort_by: Sequence[str] = ()
 ) -> ExitStatus:
-    """:func:`make_report` of the results in ``folders``, without what only a run finds out.
+    """Write the report of the results in ``folders``. It has no failures, which only a run knows.
 
-    It goes into the folder, of several into one below that of comparisons; there a model that is in more than one of
-    them has its folder behind its name.
+    The report of one folder goes into that folder. The report of several goes below the folder of
+    comparisons; if two folders contain the same model, the report appends the folder to the model's name.
 
     Raises:
-        UserError: one holds no results.
-        CellFailure: a file cannot be written.
+        UserError: A folder has no results.
+        CellFailure: A file cannot be written.
     """
     unreadable = list[str]()
     cells = read_folders(folders, unreadable.append)
@@ -136,7 +141,7 @@ def report_of(
 
 
 def _unknown_columns(cells: Iterable[CellReport], ranks: Ranks) -> list[str]:
-    """A line for each name of --sort_by that no column has."""
+    """Return a line for each name of --sort_by that matches no column."""
     if not ranks.sort_by:
         return []
     board = grid([cell.result for cell in cells if cell.result], ranks)
@@ -149,7 +154,7 @@ def _status_of(cells: Iterable[CellReport]) -> ExitStatus:
 
 
 def place_of(folders: Sequence[Path]) -> Path:
-    """Where the report of several folders goes, of two beside what --compare says of them."""
+    """Return the folder for the report of several ``folders``, which is that of --compare for two."""
     return output_root() / COMPARISONS / folder_name(" vs ".join(map(str, folders)))
 
 
@@ -171,17 +176,14 @@ def write_reports(
     over_steps: Sequence[Curve],
     megabytes: float = REPORT_MB,
 ) -> list[Path]:
-    """Write the leaderboard in all its formats, relations, the site and ``report.html``, and return the paths of what a
-    reader opens.
+    """Write leaderboard, relations, site and ``report.html``, and return the paths of the files to open.
 
-    ``unreadable`` are the lines about what is not among ``cells``.
-
-    Raises:
-        OSError, CellFailure: one cannot be written.
+    ``unreadable`` has the lines about files that could not be read. Raises OSError or CellFailure if a file
+    cannot be written.
     """
     root = output_root()
-    shutil.rmtree(root / THUMBNAILS, ignore_errors=True)  # of versions that kept them all there
-    # the numbers first: they must not wait for thousands of thumbnails, nor be lost with them
+    shutil.rmtree(root / THUMBNAILS, ignore_errors=True)  # older versions kept all thumbnails there
+    # the numbers first: else they would wait for thousands of thumbnails, and be lost if these fail
     tables = write_tables(root, cells, unreadable, ranks, over_steps)
     relations = update_relations(cells, asked, lambda line: show(plain(line)))
     told = list(unreadable)
@@ -199,7 +201,7 @@ def write_tables(
     ranks: Ranks,
     over_steps: Sequence[Curve],
 ) -> list[Path]:
-    """Write the leaderboard of ``cells`` into ``place`` in all its formats; their paths."""
+    """Write the leaderboard of ``cells`` into ``place`` in all formats, and return the paths."""
     texts: dict[str, bytes | str] = {
         "leaderboard.csv": csv_text(cells, ranks),
         "leaderboard.md": markdown_text(cells, unreadable, ranks, over_steps),
@@ -212,7 +214,7 @@ def write_tables(
 
 
 def _failures(plan: Plan | None, keys: Iterable[str]) -> dict[str, str]:
-    """Why cells have no score of the run with that ``plan``, by key; empty when no run is meant."""
+    """Return why cells have no score from the run of ``plan``, by key; empty without a plan."""
     if plan is None:
         return {}
     failed, steps = dict[str, str](), defaultdict[str, list[str]](list)
@@ -220,7 +222,7 @@ def _failures(plan: Plan | None, keys: Iterable[str]) -> dict[str, str]:
         for key in job.owed:
             steps[key].append(job.step)
     for key in keys:
-        # the first of them that failed is the cause
+        # the first failed step is the cause of all later failures
         for step in steps[key]:
             outcome = read_outcome(Path(plan.run_folder), cell_of(key), step)
             if outcome and outcome.state not in USABLE:
@@ -237,7 +239,7 @@ def _print(
     over_steps: Sequence[Curve],
 ) -> None:
     listed = [
-        # an older score of a cell that failed now is still in the files, but it is not this run's answer
+        # a cell that failed in this run may have an older score: it stays in the files but is not printed
         cell._replace(result=None, problem=failed[cell.key]) if cell.key in failed else cell
         for cell in cells
         if not wanted or cell.key in wanted
@@ -247,15 +249,15 @@ def _print(
     if results or not listed:
         show(format_table(results, width, ranks))
     boards_here = {(*by_name(one.model)[:1], board_of(one)) for one in results}
-    # each among all steps of its training that there are
+    # a curve has all steps of a training run, not only those of this run of the command
     if text := curve_tables([curve for curve in over_steps if (curve.run, curve.board) in boards_here]):
         show(text)
-    # a cell with the results of several evaluators is listed once for each
+    # a cell with several evaluators is in the list several times: print its line once
     without = [cell for cell in listed if not cell.result]
     for line in dict.fromkeys(f"{cell.key}: {cell.problem}" for cell in without):
         show(plain(line))
     for key in wanted:
-        # of a cell that failed before it had a file the table of the run tells all
+        # the run's table already shows cells that failed before they had a file
         if key not in failed and all(cell.key != key for cell in cells):
             show(f"{key}: nothing in {output_root()}")
     told = {cell.problem for cell in without}
@@ -267,13 +269,13 @@ def _print(
 def write_comparisons(
     cells: Sequence[CellReport], tell: Tell, settings: BenchmarkSettings | None = None
 ) -> list[Path]:
-    """Write what each benchmark, with its ``settings``, says of its models (:meth:`Benchmark.compare`); the folders.
+    """Write the comparisons of benchmarks that have :meth:`Benchmark.compare`, and return their folders.
 
-    Models are compared where they were measured alike: by one evaluator, on the same items, and none withheld. What a
-    benchmark cannot say is told in one line.
+    A comparison covers models with the same evaluator and items whose result is not withheld. ``settings``
+    configure the benchmarks. ``tell`` gets a line for each comparison that fails.
 
     Raises:
-        OSError, CellFailure: a file cannot be written.
+        OSError, CellFailure: A file cannot be written.
     """
     if any(cell.cell.folder.is_relative_to(output_root() / COMPARISONS) for cell in cells):
         tell(
@@ -294,7 +296,7 @@ def write_comparisons(
             continue
         found = list(_compared(benchmark, by_benchmark.get(name, []), tell))
         for folder in (output_root() / COMPARISONS / name).glob("*"):
-            if folder not in found:  # of models that are not there any more
+            if folder not in found:  # its models were removed
                 shutil.rmtree(folder, ignore_errors=True)
         folders += found
     return folders
@@ -304,7 +306,7 @@ def _compared(
     benchmark: Benchmark, measured: Sequence[tuple[CellReport, Result]], tell: Tell
 ) -> Iterator[Path]:
     for how, alike in grouped(measured, lambda one: _how(one[1])).items():
-        # the latest first, of a model with several
+        # reversed, so that the latest of several results of a model wins
         files_of = {cell.cell.model: cell.source.with_name("scores.jsonl") for cell, _ in reversed(alike)}
         if len(files_of) < 2:
             continue
@@ -323,7 +325,7 @@ def _compared(
 
 
 def _how(result: Result) -> str:
-    """How ``result`` was measured, in words."""
+    """Return how ``result`` was measured: evaluator, version, treatment, limit and rewriter, as one text."""
     limit = f" limit {result.limit}" if result.limit else ""
     limit += f" asked {result.coverage.asked}" if result.coverage.unasked else ""
     rewriter = Cell(result.model, result.benchmark).rewriter

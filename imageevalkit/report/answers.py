@@ -1,4 +1,4 @@
-"""What judges and measurers said about each item of a cell, question by question."""
+"""The replies of judges and metric models about each item of a cell, by question."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REPLY = Shape[dict[str, Any]](must={"item": str, "question": str})
 
 
 class _Reply(Struct):
-    """What is shown of a line of judgements.jsonl."""
+    """The fields of a line of judgements.jsonl that the report shows."""
 
     item: str
     question: str
@@ -35,15 +35,16 @@ _READER = msgspec.json.Decoder(_Reply)
 
 
 class Said(NamedTuple):
-    """The last replies to the questions about an item, by question: all of them, and those that hold a value."""
+    """The last reply to each question about an item (``last``), and the last one with a value (``read``)."""
 
     last: dict[str, _Reply]
     read: dict[str, _Reply]
 
 
 def replies(cell: Cell, result: Result | None) -> dict[str, Said]:
-    """By item, what those said by whom ``result`` was measured; without one, what anybody said. Nothing where it
-    cannot be read."""
+    """Return the replies of the evaluators of ``result`` by item, or of all evaluators if there is no result.
+
+    The mapping is empty if the file cannot be read."""
     who = _evaluators(result)
     found = dict[str, Said]()
     for reply in _read(cell):
@@ -60,20 +61,20 @@ def replies(cell: Cell, result: Result | None) -> dict[str, Said]:
 def _read(cell: Cell) -> Iterator[_Reply]:
     try:
         lines = kept_lines(cell.judgements, _REPLY)
-    except CellFailure:  # whoever evaluates is told
+    except CellFailure:  # the next evaluation of the cell reports the unreadable file
         return
     for line in lines:
         try:
             yield _READER.decode(line)
         except ValueError:
             if line.strip():
-                # half an emoji; or no record
+                # the line has half a surrogate pair, which parse() accepts; or it is not a record
                 with contextlib.suppress(ValueError):
                     yield msgspec.convert(parse(line), _Reply)
 
 
 def _evaluators(result: Result | None) -> set[str]:
-    """The ids of all who answered for ``result``; "" is who is not named."""
+    """Return the ids of all evaluators of ``result``. "" matches replies that name no evaluator."""
     if result is None:
         return set()
     answerers = result.evaluator.details.get("answerers")
@@ -82,11 +83,12 @@ def _evaluators(result: Result | None) -> set[str]:
 
 
 def answers_of(item: ItemView, said: Said | None, scales: Mapping[str, float]) -> list[Answer]:
-    """What was ``said`` of ``item``, wrong answers first, and then those without a value; ``scales`` are the tops of
-    those of values, by name."""
+    """Return the answers about ``item``: wrong ones, failed ones, those without a score, right ones.
+
+    ``scales`` has the largest possible value of each score, by name."""
     if said is None or item.judged not in ("judged", "unparsed", "judge_failed"):
         return []
-    # a question that was asked again in vain has the value that it had
+    # a retry of a question may fail: then the earlier value still counts
     records = {**said.last, **said.read} if item.judged == "judged" else said.last
     in_order = [records[name] for name in sorted(records, key=natural)]
     return sorted(_answers(item, in_order, scales), key=_wrong_first)
@@ -99,8 +101,10 @@ def _wrong_first(answer: Answer) -> int:
 
 
 def _answers(item: ItemView, records: Sequence[_Reply], scales: Mapping[str, float]) -> list[Answer]:
-    """With scores where it is certain whose they are: of as many points as there are questions, or values in the one
-    answer; or of one value of one answer."""
+    """Return the answers, with scores only if it is certain which score belongs to which answer.
+
+    This is the case if there are as many points as answers or as values in the only answer, or if there is
+    one answer and one value."""
     points = [one for one in item.points if one is not None and 0 <= one <= 1]
     is_told = item.judged == "judged" and len(points) == len(item.points)
     answers = [
@@ -128,7 +132,7 @@ def _answers(item: ItemView, records: Sequence[_Reply], scales: Mapping[str, flo
 
 
 def _lines(item: ItemView, answer: Answer, parsed: Any, points: Sequence[float]) -> list[Answer]:
-    """What one reply to several questions says to each of them; empty where that is not known."""
+    """Split one reply to several questions into an answer for each; empty if the numbers do not match."""
     values = parsed if isinstance(parsed, list) else [*parsed.values()] if isinstance(parsed, dict) else []
     if len(values) != len(points):
         return []
@@ -136,7 +140,7 @@ def _lines(item: ItemView, answer: Answer, parsed: Any, points: Sequence[float])
     names = (
         [*parsed] if isinstance(parsed, dict) else [f"{answer.question}/{n + 1}" for n in range(len(said))]
     )
-    # a benchmark that tells what it asked has that first
+    # the detail of an item begins with the questions if the benchmark records them
     told = [*item.detail.items()][: len(said)]
     texts = [text for text, _ in told] if [value for _, value in told] == said else [""] * len(said)
     return [

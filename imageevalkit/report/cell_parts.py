@@ -1,6 +1,6 @@
-"""The files of one cell: its items for the gallery, and more of each for who looks closer.
+"""Write the files of one cell in the site: its items for the gallery, and the details of each item.
 
-They are made anew only where files of the cell are others than before.
+They are written again only if the cell's own files have changed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from imageevalkit.report.command import command_of
 
 PICTURES = "pictures"
 SUMMARY = ".summary.json"
-_MORE = 100  # items in one file of more: what is loaded for one of them
+_MORE = 100  # items in one file of details: the page loads a file to show one item
 _LONGEST_REMARK = 200
 _EXAMPLES = 3
 _MOST_FAILURES = 20
@@ -41,21 +41,21 @@ _NUMBERS = re.compile(r"\d+")
 
 
 class Shown(msgspec.Struct):
-    """An item as its prompt's row needs it."""
+    """The data of an item that the row of its prompt needs."""
 
     id: str
     prompt: str
     prompt_sha256: str
     keys: dict[str, str]
     inputs: list[tuple[str, str, str]]
-    """SHA-256 of what the model was shown, path of the copy below the cell (empty: it is not there), its SHA-256."""
+    """For each input image: its SHA-256, the path of its copy (empty: missing), the copy's SHA-256."""
 
 
 class Summary(msgspec.Struct):
-    """What the rest of the site needs of a cell whose files are made.
+    """The data of a cell with files that the rest of the site needs.
 
-    ``seen`` are the images by path below the cell, with the ``st_mtime_ns`` that they had, 0 where there was none;
-    ``pictures`` the hashes of those that have a preview. ``size`` is that of the files in bytes.
+    ``seen`` has the ``st_mtime_ns`` of each image by path below the cell (0: it was missing). ``pictures``
+    has the hashes of the images with a preview. ``size`` is the size of the cell's files in bytes.
     """
 
     seen: dict[str, int]
@@ -68,22 +68,22 @@ class Summary(msgspec.Struct):
 
     @classmethod
     def read(cls, path: Path) -> Summary | None:
-        """None: there is none, or it is damaged."""
+        """Read the summary in ``path``; None if it is missing or damaged."""
         with contextlib.suppress(OSError, ValueError):
             return parts.of_json(path.read_bytes(), cls)
         return None
 
     def without_shown(self) -> Summary:
-        """The same, small: what all items are is read again where it is needed."""
+        """Return a copy without ``shown``, to save memory: it is read again when it is needed."""
         return msgspec.structs.replace(self, shown=[])
 
     def holds(self, folder: Path) -> bool:
-        """Whether the images of the cell in ``folder`` are those that were seen."""
+        """Whether all images of the cell in ``folder`` still have the modification times in ``seen``."""
         return all(_modified(f"{folder}/{path}") == then for path, then in self.seen.items())
 
 
 def state_of(report: CellReport) -> str:
-    """A hash of what decides about the files of a cell: which files it has, by size and time."""
+    """Return a hash of the names, sizes and times of a cell's files: its parts are stale if it changes."""
     with results_in(report.root):
         cell = report.cell
         kept = (cell.generation, cell.judgements)
@@ -98,13 +98,17 @@ def state_of(report: CellReport) -> str:
 
 
 def build(report: CellReport, site: Path) -> tuple[str, str, Summary]:
-    """Write the files of a cell below ``site``, and the previews of its images; what they were made of, the name of
-    their folder, and what the rest needs.
+    """Write the files of a cell and the previews of its images below ``site``.
 
-    Other files get another folder: what an older page reads stays whole. Raises OSError, CellFailure: one cannot be
-    written.
+    The folder's name depends on the content, so that an older page can still read the older files.
+
+    Returns:
+        The hash of :func:`state_of`, the name of the folder, and the summary.
+
+    Raises:
+        OSError, CellFailure: A file cannot be written.
     """
-    state = state_of(report)  # before they are read: what changes meanwhile is made again next time
+    state = state_of(report)  # before reading: a file that changes meanwhile makes the state stale
     items = report.items()
     previews = _Previews(report, site / PICTURES)
     previews.make(items)
@@ -117,7 +121,7 @@ def build(report: CellReport, site: Path) -> tuple[str, str, Summary]:
     statuses = [previews.status(item) for item in items]
     words = list[parts.Word]()
     files: dict[str, parts.Items | parts.More] = {"items": _items(report, items, statuses, scales, previews)}
-    if report.is_latest:  # another evaluator's is of the same images
+    if report.is_latest:  # older evaluators' results are of the same images, so they have no details
         with results_in(report.root):
             said = replies(report.cell, report.result)
         commands = command_of(report)
@@ -139,8 +143,10 @@ def build(report: CellReport, site: Path) -> tuple[str, str, Summary]:
 
 
 def _words(answers: Iterable[Sequence[parts.Answer]]) -> list[parts.Word]:
-    """The values that were read most often, and how often any other (""); none of replies that are all different."""
-    # a value that is the reply itself is not written twice
+    """Return the most frequent values of answers with their counts, and the count of all others under "".
+
+    The list is empty if all replies are different."""
+    # an empty value means that the reply is the value
     values = [
         answer.value or answer.reply for of_item in answers for answer in of_item if answer.status == "ok"
     ]
@@ -161,14 +167,14 @@ def _shown(item: ItemView, previews: _Previews) -> Shown:
 
 
 def preview_path(sha256: str) -> str:
-    """Where the preview of an image is, from the page: by its content, which tells nobody the model."""
+    """Return the path of an image's preview from the page. The name is a hash: it hides the model."""
     return f"{PICTURES}/{sha256[:2]}/{sha256}.webp"
 
 
 class _Previews:
-    """Previews of the images of a cell below ``folder``: links to the thumbnails that the cell keeps.
+    """Previews of the images of a cell below ``folder``: hard links to the thumbnails that the cell keeps.
 
-    ``placed`` are the hashes of those that are there.
+    ``placed`` has the hashes of the images with a preview.
     """
 
     def __init__(self, report: CellReport, folder: Path) -> None:
@@ -177,7 +183,7 @@ class _Previews:
         self._there = set[tuple[str, str]]()
 
     def make(self, items: Sequence[ItemView]) -> None:
-        """Most thumbnails were kept when the image was stored, others are made now."""
+        """Place the previews of all images. Thumbnails that were not kept with the image are made now."""
         with results_in(self._root):
             folder, kept = str(self._cell.folder), str(thumbnail_path(self._cell, ""))
         ending = kept.rpartition("/")[2]
@@ -187,7 +193,7 @@ class _Previews:
             for sha256, path in places(items)
             if not self._take(sha256, path, f"{kept}{sha256}{ending}", f"{folder}/{path}")
         ]
-        # equal images have one thumbnail, so one thread looks at all of them
+        # equal images share one thumbnail: two threads must not write it at once
         equal = grouped(slow, lambda one: one[0]).values()
         for _ in map_threads(self._look_at, equal, available_cores()):
             pass
@@ -197,14 +203,15 @@ class _Previews:
         return (sha256, path) in self._there
 
     def status(self, item: ItemView) -> str:
-        """What became of ``item``: where its image is gone, does not decode or is another now, it is corrupt."""
+        """Return the outcome of ``item``: corrupt if its image is missing, changed or cannot be decoded."""
         if item.outcome == GENERATED and not self.is_there(item.image_sha256, item.path):
             return CORRUPT
         return item.outcome
 
     def _take(self, sha256: str, path: str, kept: str, image: str) -> bool:
-        """Whether the thumbnail ``kept`` is there, and of this ``image``: then it is linked. Paths are texts here and
-        there are no other objects: each of 100,000 images comes this way."""
+        """Link the thumbnail ``kept`` if it exists and belongs to ``image``; return whether it does.
+
+        Paths are texts instead of Path objects for speed: a site may have 100,000 images."""
         about = _about(kept)
         if about is None or about.st_mtime_ns != _modified(image):
             return False
@@ -220,7 +227,7 @@ class _Previews:
         return True
 
     def _look_at(self, images: Sequence[tuple[str, str]]) -> None:
-        """Make and place the one thumbnail of equal ``images``, each a hash and a path. Runs in any thread."""
+        """Make and place the thumbnail of equal ``images``, each a hash and a path. Thread-safe."""
         sha256, is_kept = images[0][0], False
         with results_in(self._root):
             kept = read_thumbnail(self._cell, sha256)
@@ -244,7 +251,7 @@ class _Previews:
 
     def _place(self, sha256: str, data: bytes) -> None:
         target = Path(self._target(sha256))
-        # Another process may place the same picture now: results can have equal images.
+        # Another process may place the same picture at this moment, so each process has its own part file.
         part = target.with_name(f".{target.name}.{os.getpid()}.part")
         target.parent.mkdir(parents=True, exist_ok=True)
         part.unlink(missing_ok=True)
@@ -257,7 +264,7 @@ class _Previews:
 
 
 def places(items: Iterable[ItemView]) -> list[tuple[str, str]]:
-    """The hash and the path of each image that records tell of, and of each copy of an input."""
+    """Return the hash and path of each recorded image and of each copy of an input image."""
     found = dict[tuple[str, str], None]()
     for item in items:
         if item.outcome == GENERATED:
@@ -280,7 +287,7 @@ def _modified(path: str) -> int:
 
 
 def _scales(report: CellReport, items: Sequence[ItemView]) -> dict[str, float]:
-    """The top of each metric's range; of a count, that is the largest seen."""
+    """Return the top of each score's range: the metric's scale, else the largest value, at least 1."""
     top = dict[str, float]()
     for item in items:
         for name, value in item.values.items():
@@ -338,7 +345,7 @@ def _more(item: ItemView, answers: list[parts.Answer], command: str) -> parts.Mo
 
 
 def _failures(items: Sequence[ItemView], statuses: Sequence[str]) -> list[parts.Failure]:
-    """By what became of the items and why, the most frequent first; texts that differ in numbers are one."""
+    """Return the failures, most frequent first. Reasons that differ only in numbers count as one."""
     found = dict[tuple[str, str], parts.Failure]()
     for item, status in zip(items, statuses, strict=True):
         outcome = status if status != GENERATED else item.judged
@@ -354,7 +361,7 @@ def _failures(items: Sequence[ItemView], statuses: Sequence[str]) -> list[parts.
 
 
 def _cost(report: CellReport, items: Sequence[ItemView]) -> parts.Cost:
-    """Of a result what its file says; of each image by the records."""
+    """Return the costs of a result from its file, and the costs of an image from the records."""
     made = [item for item in items if item.outcome == GENERATED]
     prices = [item.price for item in made if item.price is not None]
     origin = report.result.provenance if report.result else {}

@@ -1,4 +1,4 @@
-"""Reading every cell below ``output/``: what cannot be read is told by file and line, never raised."""
+"""Read every cell below ``output/``. Unreadable files are reported by file and line, never raised."""
 
 from __future__ import annotations
 
@@ -28,30 +28,37 @@ from imageevalkit.text import to_bytes
 
 # One item's free text may be a whole page of OCR; a report of thousands of items must stay small.
 MAX_TEXT = 12_000
-_LONGEST_NAME = 255  # bytes, of every file system
+_LONGEST_NAME = 255  # bytes, the limit of common file systems
 _DIGITS = re.compile("([0-9]+)")
-# what nearly all are: in the cell as they stand
+# nearly all paths match this pattern, which is safe inside the cell without further checks
 _PLAIN_PATH = re.compile(r"\w[\w-]{0,120}(?:/\w[\w-]{0,120})*(?:\.\w{1,9})?", re.ASCII)
-_OF_A_CELL = {*OF_IMAGES, "result.json"}  # any of them makes a folder one
-# Folders of a cell, which outlive its images; files of other programs in them may be named as ours.
+_OF_A_CELL = {*OF_IMAGES, "result.json"}  # a folder with any of these files is a cell
+# Subfolders of a cell. They may outlive its images, and may contain other programs' files of the names above.
 _WITHIN_A_CELL = {Cell("", "").relations.name, Cell("", "").official.name}
 
 Scores = dict[str, dict[str, Any]]
 
-# Of a result or a score: measured on an image that is not there any more.
+# The state of a result or score whose image was generated again after the evaluation.
 STALE = "stale"
 
 
 class ItemView(NamedTuple):
-    """What the report shows of one item of one cell.
+    """The data of one item of one cell that the report shows.
 
-    ``outcome`` is generated, refused, failed, blank or corrupt. ``path`` is relative to the cell's folder.
-    ``size`` is (width, height) in pixels. ``judged`` is the status in ``scores.jsonl`` or stale, empty when it
-    has no record; ``reason`` says why it is not "judged". ``facts`` are labelled remarks on the making of the image,
-    in the order to show them. ``inputs`` are the images that the model was shown. ``prompt`` is the benchmark's own.
-    ``rewritten``: by whom, and the prompt that the model was shown in its place or why it was shown that one.
-    ``points`` are the scores of its parts, the first value of each; ``source``: of an image made elsewhere its file.
-    ``price`` is in USD, ``fingerprint`` that of the model's settings.
+    | field | meaning |
+    |---|---|
+    | ``outcome`` | generated, refused, failed, blank or corrupt |
+    | ``path`` | the image, relative to the cell's folder; ``source`` is the file of an adopted image |
+    | ``size`` | (width, height) in pixels |
+    | ``judged`` | the status in ``scores.jsonl`` or stale; empty without a record |
+    | ``reason`` | why the status is not "judged" |
+    | ``facts`` | remarks on the generation by label, in the order of display |
+    | ``inputs`` | the images that the model got |
+    | ``prompt`` | the benchmark's own prompt |
+    | ``rewritten`` | the rewriter, and the rewritten prompt or the reason why the original was kept |
+    | ``points`` | the first value of the score of each part |
+    | ``price`` | USD |
+    | ``fingerprint`` | the fingerprint of the model's settings |
     """
 
     id: str
@@ -81,12 +88,12 @@ class ItemView(NamedTuple):
 
 
 class CellReport(NamedTuple):
-    """One result as found on disk, or a cell without one: with ``result`` None, ``problem`` says in one line why.
+    """A result on disk, or a cell without one: then ``result`` is None and ``problem`` has the reason.
 
-    A result older than its images is withheld, with a reason that begins with :data:`STALE`. Its metrics have their
-    parts. ``source`` is the file of the result, below ``root``, the folder of all. ``model`` is what it is called, also
-    in ``result``: where several folders are read, not always what its folder is. ``recorded``: how many items there
-    are; ``outcomes`` counts them, of a cell without a result.
+    A result older than its images is withheld, with a reason that begins with :data:`STALE`. ``source`` is
+    the file of the result, below ``root``, the folder of all results. ``model`` is the name in the report and
+    in ``result``. If several folders are read, it may differ from the folder's name. ``recorded`` is the
+    number of items; ``outcomes`` counts them by outcome, only for a cell without a result.
     """
 
     cell: Cell
@@ -104,25 +111,25 @@ class CellReport(NamedTuple):
 
     @property
     def is_invalid(self) -> bool:
-        """Whether there is a file of its result, which cannot be read."""
+        """Whether the result has a file that cannot be read."""
         return self.result is None and os.path.lexists(self.source)
 
     @property
     def folder(self) -> Path:
-        """That of the cell."""
+        """The folder of the cell."""
         return self.root / self.cell.key
 
     @property
     def is_latest(self) -> bool:
-        """Whether it is of the evaluator that was last, whose result lies in the cell's own folder."""
+        """Whether the result is of the latest evaluator: its file is in the cell's own folder."""
         return self.source.parent == self.folder
 
     def named(self, model: str) -> CellReport:
-        """The same of a ``model`` by that name."""
+        """Return a copy with the model's name ``model``."""
         return self._replace(model=model, result=self.result and replace(self.result, model=model))
 
     def without_parts(self) -> CellReport:
-        """The same, small: what is not of its items, or can be read anew."""
+        """Return a smaller copy without parts and outcomes, to send to another process."""
         result = self.result
         metrics = (
             {name: replace(metric, parts=()) for name, metric in result.metrics.items()} if result else {}
@@ -130,8 +137,9 @@ class CellReport(NamedTuple):
         return self._replace(result=result and replace(result, metrics=metrics), outcomes={})
 
     def items(self) -> list[ItemView]:
-        """Its items, by id, read anew: thousands of them take as much memory as all results. Nothing where they
-        cannot be read."""
+        """Read the items of the cell, sorted by id. Returns an empty list if they cannot be read.
+
+        They are not kept, because they take as much memory as all results."""
         if not self.recorded:
             return []
         with results_in(self.root), contextlib.suppress(CellFailure, OSError):
@@ -143,11 +151,11 @@ class CellReport(NamedTuple):
 
 
 def collect(tell: Tell = tell_nobody, below: Path | None = None) -> list[CellReport]:
-    """Every cell below the output root, by model and benchmark; one evaluated by several evaluators comes once with
-    the latest result, and once for each other one.
+    """Read every cell below the output root, sorted by model and benchmark.
 
-    ``below``: only of cells at or below that folder, or around it. Each file, line and folder that cannot be read is
-    told in one line.
+    A cell with several evaluators has one report for each, the latest first. ``below`` limits the cells to
+    those that contain this folder or are inside it. ``tell`` gets one line for each file, line and folder
+    that cannot be read.
     """
     cells = cells_there(tell)
     if below is not None:
@@ -156,7 +164,7 @@ def collect(tell: Tell = tell_nobody, below: Path | None = None) -> list[CellRep
 
 
 def _with_drift(reports: Sequence[CellReport]) -> list[CellReport]:
-    """``reports`` with a note beside each score of a judge that has drifted, also where it was not asked again."""
+    """Return ``reports`` with a note at each result whose judge has drifted on another result."""
     told = dict[str, str]()
     for one in reports:
         if one.result and one.result.noise and one.result.noise.has_drifted:
@@ -172,7 +180,7 @@ def _with_drift(reports: Sequence[CellReport]) -> list[CellReport]:
 
 
 def _judge_of(result: Result) -> str:
-    """What tells its judge from others, whatever it is asked; its evaluator, where nothing is said of a judge."""
+    """Return a text that identifies the judge of a result, or the evaluator's id without a judge."""
     details = result.evaluator.details
     parts = [details, *filter(None, map(_dict, _dict(details.get("answerers")).values()))]
     judges = (part["judge"] for part in parts if "judge" in part)
@@ -180,7 +188,7 @@ def _judge_of(result: Result) -> str:
 
 
 def cells_there(tell: Tell = tell_nobody) -> list[Cell]:
-    """All cells below the output root, by model and benchmark; a folder that cannot be read is told."""
+    """Return all cells below the output root, by model and benchmark; report unreadable folders."""
     return sorted(_cells(output_root(), tell), key=lambda cell: (by_name(cell.model), cell))
 
 
@@ -197,7 +205,7 @@ def _cells(root: Path, tell: Tell) -> Iterator[Cell]:
         if len(relative.parts) >= 2 and names & _OF_A_CELL:
             yield Cell(relative.parent.as_posix(), relative.name)
             continue  # a cell holds images and no further cells
-        # a link may lead back up; the output root itself or a model's folder on another disk is one level
+        # a link may lead back up, so only those on the first two levels count (a model on another disk)
         follow = len(relative.parts) < 2
         within = _WITHIN_A_CELL if len(relative.parts) >= 2 else ()
         shown = [entry for entry in entries if not entry.name.startswith(".") and entry.name not in within]
@@ -205,11 +213,11 @@ def _cells(root: Path, tell: Tell) -> Iterator[Cell]:
 
 
 def _is_folder(entry: os.DirEntry[str], follow: bool, tell: Tell) -> bool:
-    """Whether ``entry`` is a folder to look into, by a link only if ``follow``."""
+    """Whether ``entry`` is a folder to search. Links to folders count only with ``follow``."""
     try:
         found = entry.is_dir(follow_symlinks=follow)
         if follow and not found and entry.is_symlink():
-            entry.stat()  # of a link to nothing, perhaps on a disk that is not mounted, this tells what is wrong
+            entry.stat()  # raises for a dangling link, whose disk may not be mounted
     except OSError as error:
         tell(f"{short_path(entry.path)} cannot be read: {error.strerror}")
         return False
@@ -222,7 +230,7 @@ def _is_folder(entry: os.DirEntry[str], follow: bool, tell: Tell) -> bool:
 def _read_cell(cell: Cell, tell: Tell) -> Iterator[CellReport]:
     yield _read(cell, cell.result, tell, tell)
     for path in others(cell):
-        yield _read(cell, path, tell, tell_nobody)  # records that are unreadable are told with the cell
+        yield _read(cell, path, tell, tell_nobody)  # the line above reported unreadable records already
 
 
 def _read(cell: Cell, path: Path, tell: Tell, tell_of_records: Tell) -> CellReport:
@@ -256,7 +264,7 @@ def _items(cell: Cell, made: Mapping[str, Record], scored: Scores, result: Resul
 
 
 def _prompts(made: Mapping[str, Record]) -> dict[str, str]:
-    """What tells the prompts of items apart."""
+    """Return the hash of each item's prompt."""
     return {item: record.prompt_sha256 for item, record in made.items() if record.prompt_sha256}
 
 
@@ -269,14 +277,14 @@ def _read_result(cell: Cell, path: Path, tell: Tell) -> tuple[Result | None, str
         why = error.strerror or str(error) if isinstance(error, OSError) else one_line(error)
         return None, _invalid(path, why, tell)
     if (result.model, result.benchmark) != cell:
-        # the folder was renamed by hand to keep an older run: the folder's name is what its owner means
+        # the user renamed the folder, perhaps to keep an older run: the folder's name counts
         note = f"measured as {result.model}/{result.benchmark}; named here after its folder"
         result = replace(result, model=cell.model, benchmark=cell.benchmark, notes=[*result.notes, note])
     return result, ""
 
 
 def _invalid(path: Path, why: str, tell: Tell) -> str:
-    """Tells in one line that the result in ``path`` is left out, and returns that line."""
+    """Report in one line that the result in ``path`` is left out, and return that line."""
     remedy = "its result is left out; evaluate the model again, or remove the file"
     problem = f"{short_path(path)} is not readable: {why}: {remedy}"
     tell(problem)
@@ -284,7 +292,9 @@ def _invalid(path: Path, why: str, tell: Tell) -> str:
 
 
 def _without_stale(result: Result, made: Mapping[str, Record], scored: Scores) -> tuple[Result, Scores]:
-    """``result`` and ``scored`` without the numbers of images that were made again after the measurement."""
+    """Return ``result`` and ``scored`` without scores of images generated again after the evaluation.
+
+    If there are such images, the result is withheld."""
     measured = _time(result.provenance.get("time"))
     stale = {
         id: {**score, "status": STALE, "values": {}, "detail": {}, "reason": "made again after it was judged"}
@@ -303,15 +313,15 @@ def _is_newer(record: Record | None, score: dict[str, Any], measured: datetime) 
     if record is None:
         return False
     if record.status != OK and score.get("status") == "not_generated":
-        return False  # it had no image then and has none now: another try that failed changes no score
+        return False  # the item had no image before and has none now, so its score is still right
     if record.status == OK and score.get("image_sha256"):
-        return bool(score["image_sha256"] != record.image_sha256)  # it may be the same again
+        return bool(score["image_sha256"] != record.image_sha256)  # a new image may equal the old one
     time = _time(record.time)
     return bool(time and time > measured)
 
 
 def _time(value: Any) -> datetime | None:
-    """An ISO 8601 time with its zone, in whole seconds as results state theirs; None for anything else."""
+    """Return an ISO 8601 time with a zone, rounded down to seconds; None for any other value."""
     try:
         time = datetime.fromisoformat(value)
     except (TypeError, ValueError):
@@ -324,8 +334,8 @@ def _scores(path: Path, tell: Tell = tell_nobody) -> Scores:
 
 
 def natural(id: str) -> list[tuple[int, str, str]]:
-    """Sort key that puts ``p_2`` before ``p_10``."""
-    # text and digits alternate, so like is compared with like
+    """Return a sort key that puts ``p_2`` before ``p_10``."""
+    # texts and numbers alternate in the key, so a text is never compared with a number
     parts = [(0, "", part) for part in _DIGITS.split(id)]
     for i in range(1, len(parts), 2):
         number = parts[i][2].lstrip("0")
@@ -369,7 +379,7 @@ def _first_number(point: Mapping[str, Any]) -> float | None:
 
 
 def _unrecorded(cell: Cell, id: str, score: dict[str, Any]) -> Record:
-    """What stands for the record of an item that has none: never attempted, or an image made elsewhere."""
+    """Return a record for an item without one: an image from outside, or an item that was never attempted."""
     if score.get("status") in ("judged", "unparsed", "judge_failed") and _inside(id):
         for suffix in sorted(IMAGE_SUFFIXES):
             path = cell.folder / f"{id}{suffix}"
@@ -410,7 +420,7 @@ def _facts(record: Record) -> dict[str, str]:
 
 
 def _input(recorded: Input) -> Input:
-    """``recorded`` where its hashes are hashes and its path is one in the cell, else an image without a copy."""
+    """Return ``recorded`` without invalid hashes, and without its copy if the path is not inside the cell."""
     sha256, copy_sha256 = _sha256(recorded["sha256"]), _sha256(recorded["copy_sha256"])
     path = _inside(recorded["path"]) if sha256 and copy_sha256 else ""
     return Input(sha256=sha256, path=path, copy_sha256=copy_sha256 if path else "")
@@ -425,8 +435,10 @@ def _list(value: Any) -> list[Any]:
 
 
 def text_of(value: Any) -> str:
-    """``value`` as text for a reader; a list of texts is one line each, anything else is JSON."""
-    if isinstance(value, str) and len(value) <= MAX_TEXT:  # nearly all are
+    """Return ``value`` as readable text: a list of texts has one line each, other values are JSON.
+
+    Texts are cut at :data:`MAX_TEXT` characters."""
+    if isinstance(value, str) and len(value) <= MAX_TEXT:  # the fast path for nearly all values
         return value
     if value is None:
         return ""
@@ -437,13 +449,13 @@ def text_of(value: Any) -> str:
 
 
 def _sha256(value: Any) -> str:
-    """``value`` if it is a SHA-256 in hex (it becomes a file name), else an empty string."""
+    """Return ``value`` if it is a SHA-256 in hex, else an empty text: the value becomes a file name."""
     ok = isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")
     return value if ok else ""
 
 
 def _inside(value: Any) -> str:
-    """``value`` if it is the path of a file that may be in the cell's folder, else an empty string."""
+    """Return ``value`` if it is a valid path inside the cell's folder, else an empty text."""
     if not isinstance(value, str) or not value or "\0" in value:
         return ""
     if _PLAIN_PATH.fullmatch(value):

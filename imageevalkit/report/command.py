@@ -1,4 +1,4 @@
-"""The shell command that makes one image of a cell again."""
+"""The shell command that generates one image of a cell again."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _KWARG = "kwargs."
 
 
 def command_of(report: CellReport) -> Callable[[ItemView], str]:
-    """Of an item of that cell; empty where its image was made elsewhere, or it is not known how.
+    """Return a function from an item of ``report`` to the shell command that generates its image again.
 
-    It removes the image, which the run then makes anew with its own seed and settings; the result stands where the
-    image is the same again, and goes where it is another. What else the cell lacks is made, too.
+    The command is empty if the image comes from outside or its settings are unknown. The command removes the
+    image and runs the cell, which generates all missing images with the recorded settings. The result stays
+    valid if the new image equals the old one.
     """
     cell, limit = report.cell, report.result.limit if report.result else report.recorded
     with results_in(report.root):
@@ -41,7 +42,7 @@ def command_of(report: CellReport) -> Callable[[ItemView], str]:
 
 
 def _run(cell: Cell, limit: int | None, settings: Mapping[str, Any]) -> str:
-    """Empty where the settings name weights by their content: nothing says where these lie."""
+    """Return the command of a run. Empty if the settings contain local weights: their path is unknown."""
     if any(name.startswith("weights") for name in settings):
         return ""
     words = ["bash", "eval.sh", "--model_names", cell.raw.model, "--ds_names", cell.benchmark]

@@ -1,4 +1,4 @@
-"""Scores over the steps of a training run: what each checkpoint scored, and whether a step made a difference."""
+"""Curves of scores over the steps of a training run, with a test of each step."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ COLUMNS = ("step", "score", "95 % interval", "n", "to the step before", "to the 
 
 
 class Point(NamedTuple):
-    """What the checkpoint of ``step`` scored.
+    """The score of the checkpoint at ``step``.
 
-    ``to_previous`` is its difference to the step before (None: it is the first), ``to_best`` that to the step with the
-    highest score (None: it is that one); each has ``adjusted`` by Holm's method over the steps of the curve.
+    ``to_previous`` compares it with the step before (None for the first step), ``to_best`` with the step of
+    the highest score (None for that step). In both, ``adjusted`` is p by Holm's method over the steps of the
+    curve.
     """
 
     step: int
@@ -50,8 +51,10 @@ class Point(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A headline ``metric`` of the checkpoints of one ``run`` by step, at least two; all of one board and on all items,
-    or on as many of them, so that they may be compared."""
+    """A headline ``metric`` of at least two checkpoints of one ``run``, by step.
+
+    All points are on one board and cover all items or the same number of items, so that they may be
+    compared."""
 
     run: str
     board: Board
@@ -62,7 +65,7 @@ class Curve(NamedTuple):
 
     @property
     def best(self) -> Point:
-        """The first of the highest."""
+        """The point with the highest value; the earliest of equal ones."""
         return max(self.points, key=lambda point: point.value)
 
     @property
@@ -86,7 +89,7 @@ class Curve(NamedTuple):
 
 
 def curves(results: Iterable[Result]) -> list[Curve]:
-    """The curves in ``results``, by board, run and metric; a score that is withheld or has no number is no point."""
+    """Return the curves in ``results`` by board, metric and run, without withheld or missing scores."""
     found, by_board = list[Curve](), boards(results)
     versions = {(board.benchmark, board.version) for board in by_board}
     for board, members in by_board.items():
@@ -99,7 +102,7 @@ def curves(results: Iterable[Result]) -> list[Curve]:
                 if checkpoint and scored:
                     points.append((checkpoint.step, result, scored))
             for (run, *_), of_run in grouped(points, lambda one: _joins(one[1])).items():
-                # of several results of one model the last counts, as on the board
+                # the last of several results of one model counts, as on the board
                 alone = {step: (result, scored) for step, result, scored in of_run}
                 if len(alone) > 1:
                     label = f"{run} on {board.label(metric, with_version=several)}"
@@ -108,7 +111,7 @@ def curves(results: Iterable[Result]) -> list[Curve]:
 
 
 def _joins(result: Result) -> tuple[str, bool, int, int, str]:
-    """What the points of one curve have in common, on one board: the run, and how much of the benchmark they cover."""
+    """Return the key of a curve on a board: the run and the coverage of the benchmark."""
     checkpoint, coverage = Cell(result.model, result.benchmark).checkpoint, result.coverage
     treatment = "" if coverage.complete else result.treatment
     return (
@@ -134,7 +137,9 @@ def _points(name: str, scored: dict[int, tuple[Result, Metric]]) -> list[Point]:
 
 
 def _told(found: Comparison | None, scale: float) -> str:
-    """``+0.0120 [0.0030, 0.0210] p 0.003``; with "same" where chance would do as much; empty: there is none."""
+    """Return a comparison as text, such as ``+0.0120 [0.0030, 0.0210] p 0.003``; empty for None.
+
+    If it is not significant, the text ends with a word of :data:`UNTOLD`."""
     if found is None:
         return ""
     sign = "" if found.difference < 0 else "+"
@@ -151,7 +156,7 @@ def _told(found: Comparison | None, scale: float) -> str:
 
 
 def curve_tables(found: Sequence[Curve]) -> str:
-    """The curves as tables for a terminal, ``*`` at the highest score; empty: there are none."""
+    """Return the curves as tables for a terminal, with ``*`` at the highest score; empty without curves."""
     lines = list[str]()
     for curve in found:
         rows = [[curve.label, *COLUMNS[1:]], *([f"  step {row[0]}", *row[1:]] for row in curve.rows())]

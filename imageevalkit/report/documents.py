@@ -1,4 +1,4 @@
-"""The leaderboard for spreadsheets and papers: ``leaderboard.xlsx`` and ``leaderboard.tex``."""
+"""Write the leaderboard for spreadsheets and papers: ``leaderboard.xlsx`` and ``leaderboard.tex``."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from imageevalkit.report.leaderboard import (
 from imageevalkit.text import plain
 
 SHEETS = ("leaderboard", "metrics")
-"""The sheets of ``leaderboard.xlsx``: as shown, and the rows of ``leaderboard.csv``."""
+"""The sheets of ``leaderboard.xlsx``: the leaderboard as shown, and the rows of ``leaderboard.csv``."""
 _ALWAYS = datetime(2000, 1, 1)
-_LONGEST = 32_767  # characters of a cell, of Excel
-_WIDEST = 60  # columns of text that a column shows
+_LONGEST = 32_767  # Excel's limit of characters in a cell
+_WIDEST = 60  # the largest width of a column, in characters
 _NOTE = (
     "Bold is the best of a column, and all that cannot be told from it; higher is better; intervals are 95 %. "
     "Scores of different evaluators, versions or item counts are never in one column."
@@ -46,20 +46,21 @@ _TEX = {
     "–": "--",
     **{char: f"\\{char}" for char in "&%$#_{}"},
 }
-# what a font turns into another sign: ?` and !`, -- and ---, quotes
+# LaTeX turns these pairs into other signs: ?` and !`, -- and ---, quotes
 _LIGATURE = re.compile(r"(?<=[?!])`|(?<=-)-|(?<=[`'])[`']")
 
 
 def workbook(cells: Iterable[CellReport], ranks: Ranks) -> bytes:
-    """``leaderboard.xlsx``. Numbers are numbers; a text stays one whatever it begins with, and is cut where Excel takes
-    no more of it. A withheld result has no values."""
-    import xlsxwriter  # a tenth of a second for those who have no report
+    """Return ``leaderboard.xlsx``. Texts never become formulas and are cut at Excel's limit.
+
+    A withheld result has no values."""
+    import xlsxwriter  # here, because the import takes a tenth of a second
 
     cells = list(cells)
     results = [cell.result for cell in cells if cell.result]
     buffer = io.BytesIO()
     with xlsxwriter.Workbook(buffer, {"in_memory": True}) as book:
-        book.set_properties({"created": _ALWAYS})  # the same results, the same bytes
+        book.set_properties({"created": _ALWAYS})  # a fixed time, so that equal results give equal bytes
         formats = {
             (scale, bold): book.add_format({"num_format": "0.0000" if scale else "0.00", "bold": bold})
             for scale in (True, False)
@@ -76,7 +77,7 @@ def workbook(cells: Iterable[CellReport], ranks: Ranks) -> bytes:
 def _as_shown(
     results: Sequence[Result], ranks: Ranks, formats: Mapping[tuple[bool, bool], Any]
 ) -> list[list[Any]]:
-    """Rows of values, each with its format where it has one."""
+    """Return the rows of the leaderboard sheet; a number is a pair of value and format."""
     board = grid(results, ranks)
     of_label = ("95 % low", "95 % high", "group", "remark")
     head = [board.mean_label] * bool(board.mean_label)
@@ -113,7 +114,7 @@ def _fill(sheet: Any, table: Sequence[Sequence[Any]], head: Any) -> None:
             if isinstance(value, int | float):
                 sheet.write_number(y, x, value, shown)
             elif value:
-                # never sheet.write(), which takes "=1+1" for a formula and an address for a link
+                # not sheet.write(): it takes "=1+1" for a formula and an address for a link
                 sheet.write_string(y, x, plain(str(value))[:_LONGEST], head if y == 0 else shown)
                 if len(row) > 1:
                     widths[x] = max(widths.get(x, 0), len(str(value)))
@@ -125,7 +126,7 @@ def _fill(sheet: Any, table: Sequence[Sequence[Any]], head: Any) -> None:
 
 
 def tex_text(cells: Iterable[CellReport], ranks: Ranks) -> str:
-    """``leaderboard.tex``: a table of booktabs as the leaderboard shows it, to be read with ``\\input``."""
+    """Return ``leaderboard.tex``: the leaderboard as a booktabs table, for ``\\input``."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         undefined=StrictUndefined,
@@ -146,6 +147,6 @@ def tex_text(cells: Iterable[CellReport], ranks: Ranks) -> str:
 
 
 def tex(text: str) -> str:
-    """``text`` as LaTeX that shows exactly it, on one line."""
+    """Return LaTeX that shows ``text`` exactly, on one line."""
     broken = _LIGATURE.sub(lambda found: f"\0{found[0]}", plain(text))
     return "".join(_TEX.get(char, char) for char in broken).replace("\0", "{}")

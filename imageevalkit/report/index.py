@@ -1,4 +1,4 @@
-"""The part "index" of the site: all results with their figures, and what else the page shows but items."""
+"""The part "index" of the site: all results with their figures, and all other data except items."""
 
 from __future__ import annotations
 
@@ -37,12 +37,13 @@ from imageevalkit.statistics.comparison import Measured
 from imageevalkit.statistics.power import smallest_difference
 
 _MISSING = ("unparsed", "judge_failed", "refused", "failed", "blank", "corrupt", "unasked")
-"""In the order of a bar: from the judge's faults to the model's."""
+"""The kinds of missing items in the order of the page's bar: first the judge's failures, then the model's."""
 
 
 class Built(NamedTuple):
-    """A cell as the site has it: the name of the ``folder`` of its parts, and their summary; neither, where it has no
-    items."""
+    """A cell in the site: the name of the ``folder`` of its parts, and their summary.
+
+    A cell without items has neither."""
 
     report: CellReport
     folder: str = ""
@@ -50,8 +51,10 @@ class Built(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What else there is to show: ``relations`` by the key of the cell, curves ``over_steps``, what ``votes`` say
-    (None: there are none), and what is ``unreadable``, a line each."""
+    """Everything to show beside the cells. ``relations`` are by the key of the cell.
+
+    ``votes`` is the report of votes (None without votes). ``unreadable`` has a line for each unreadable
+    file."""
 
     relations: Mapping[str, Relations]
     over_steps: Sequence[Curve]
@@ -60,8 +63,9 @@ class Found(NamedTuple):
 
 
 class Beside(NamedTuple):
-    """Files that the page leads to: ``scatter`` are paths of pictures from the page, by the key of relations;
-    ``comparisons`` names of pages with paths from the folder above."""
+    """Files that the page links: ``scatter`` has paths of pictures by the key of relations.
+
+    ``comparisons`` has names and paths of pages, relative to the folder above the page."""
 
     scatter: Mapping[str, str]
     comparisons: Sequence[tuple[str, str]]
@@ -75,7 +79,7 @@ def index_of(
     ranks: Ranks,
     place: Path,
 ) -> parts.Index:
-    """The part of a page in a folder of ``place``; ``prompts``: how many there are, by benchmark."""
+    """Return the index for a page in a folder of ``place``. ``prompts`` counts prompts by benchmark."""
     cells = [one.report for one in built]
     results = [cell.result for cell in cells if cell.result]
     board = grid(results, ranks)
@@ -131,7 +135,7 @@ def _curve(curve: Curve, numbers: Mapping[Board, int], built: Sequence[Built]) -
 
 
 def one_up(index: parts.Index) -> parts.Index:
-    """The same for a page in the folder above."""
+    """Return ``index`` for a page in the folder above: all paths lose one level."""
 
     def href(path: str) -> str:
         return path.removeprefix("../") if path != ".." else "."
@@ -148,8 +152,10 @@ def one_up(index: parts.Index) -> parts.Index:
 
 
 def _figures(members: Sequence[Result], ranks: Ranks) -> list[tuple[Result, dict[str, parts.Figure]]]:
-    """Those of a board. Only headline metrics have a best: of dozens of others some would differ by chance."""
-    alone = {result.model: result for result in members}  # the last of several
+    """Return the figures of each result of a board, by metric.
+
+    Only headline metrics have a best and groups: among dozens of others, some would differ by chance."""
+    alone = {result.model: result for result in members}  # the last of several results of a model counts
     headline = [name for name in headline_of(members) if name]
     marked = dict[tuple[int, str], Figure]()
     for name in headline:
@@ -203,7 +209,7 @@ def _board(board: Board, members: Sequence[Result], every: Mapping[Board, Any]) 
 
 
 def _smallest(members: Sequence[Result], name: str) -> float | None:
-    """What the two best can show."""
+    """Return the smallest difference that the test of the two best models detects; None without two."""
     measured = [
         Measured(one.model, one.metrics[name], one.noise_of(name))
         for one in members
@@ -268,12 +274,12 @@ def _texts(values: Mapping[str, Any]) -> dict[str, str]:
 def _task(name: str) -> str:
     try:
         return registry.benchmark_tasks().get(name, "t2i")
-    except (UserError, CellFailure):  # who runs something is told
+    except (UserError, CellFailure):  # a run reports a broken registry
         return "t2i"
 
 
 def _models(cells: Sequence[CellReport], board: Grid) -> list[parts.Model]:
-    """In the order of the leaderboard, each with those of rewritten prompts behind it."""
+    """Return the models in the order of the leaderboard; variants with rewritten prompts follow them."""
     order = {model: n for n, model in enumerate(board.models)}
     names = dict.fromkeys(cell.model for cell in cells)
 

@@ -1,4 +1,4 @@
-"""The leaderboard: which results may stand in one column. As ``leaderboard.csv``, and in a terminal."""
+"""The leaderboard: columns of comparable results, as ``leaderboard.csv`` and as a table for the terminal."""
 
 from __future__ import annotations
 
@@ -22,20 +22,22 @@ CSV_COLUMNS = (
 )  # fmt: skip
 
 FEWEST_ITEMS = 30
-"""A benchmark with fewer items does not count for the mean unless the user chooses it."""
+"""A benchmark with fewer items counts for the mean only if ``--sort_by`` names it."""
 GROUP_NOTE = (
     "Models of a column with a letter in common cannot be told apart: no test of two of them, prompt by prompt where "
     "the files say what each item gives, has p < 0.05 by Holm's method over all pairs of the column. Nor can those "
     "that differ by no more than the judge's noise explains, where it was asked again (--judge_repeats)."
 )
 DRIFT = "!"
-"""Beside a score of a judge that has drifted."""
+"""The mark at a score whose judge has drifted."""
 DRIFT_NOTE = f"{DRIFT}: {DRIFTED}; its scores of before and after do not compare (see the notes)."
 
 
 class Board(NamedTuple):
-    """Results that may be compared: same benchmark, version, evaluator, items (``limit`` 0 = all, of which a run that
-    stopped early ``asked`` for so many, 0 = all) and ``rewriter`` of their prompts (empty: the benchmark's own)."""
+    """The properties that comparable results share: benchmark, version, evaluator, items and rewriter.
+
+    ``limit`` is the number of items of a trial, ``asked`` that of a run that stopped early; 0 means all
+    items. ``rewriter`` is empty for the benchmark's own prompts."""
 
     benchmark: str
     version: str
@@ -45,8 +47,9 @@ class Board(NamedTuple):
     asked: int = 0
 
     def label(self, metric: str, with_version: bool) -> str:
-        """``longtext/en@ppocr-v4 x-omni-2b8237b (first 8 items)``, without a limit where there is none; ``metric`` is
-        one of the headline, or empty."""
+        """Return a label such as ``longtext/en@ppocr-v4 x-omni-2b8237b (first 8 items)``.
+
+        ``metric`` is a headline metric or empty."""
         rewriter = f"+{self.rewriter}" if self.rewriter else ""
         named = f"/{metric}" if metric else ""
         version = f" {self.version}" if with_version else ""
@@ -56,13 +59,12 @@ class Board(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """What a leaderboard shows of one ``result`` in one column: the ``text`` of the value of ``metric``, or a word
-    where there is none.
+    """One ``result`` in one column of the leaderboard. ``text`` shows the value of ``metric`` or a state.
 
-    ``remark`` qualifies a number that was not measured on every item; such a number never competes for the best.
-    ``group`` are the letters of :func:`~imageevalkit.statistics.ranks.rank_groups`; ``best``: it cannot be told from
-    the highest. ``noise`` is the standard error that the judge's randomness alone gives to the value, None where it is
-    not known; ``drift`` is a mark where the judge has drifted.
+    ``remark`` qualifies a value that does not cover every item; such a value is never the best. ``group`` has
+    the letters of :func:`~imageevalkit.statistics.ranks.rank_groups`. ``best`` means that the value does not
+    differ significantly from the highest. ``noise`` is the standard error of the value due to the judge's
+    randomness alone, or None if unknown. ``drift`` is a mark if the judge has drifted.
     """
 
     result: Result
@@ -87,12 +89,12 @@ class Figure(NamedTuple):
 
     @property
     def no_interval(self) -> str:
-        """Why the value has no interval; empty if it has one, or if there is no value."""
+        """The reason why the value has no interval; empty if it has one, or if there is no value."""
         return why_no_interval(self.result, self.metric) if self.metric else ""
 
 
 def why_no_interval(result: Result, metric: Metric) -> str:
-    """Why a value has no interval; empty if it has one, or if there is no value."""
+    """Return the reason why a value has no interval; empty if it has one, or if there is no value."""
     if metric.value is None or metric.interval is not None:
         return ""
     if result.evaluator.id.startswith(SCRIPT):
@@ -105,7 +107,7 @@ def why_no_interval(result: Result, metric: Metric) -> str:
 
 
 def no_interval_notes(results: Iterable[Result]) -> list[str]:
-    """A line for each reason why headline scores have no interval."""
+    """Return a line for each reason why headline scores have no interval."""
     found = [
         (why, f"{result.model} / {result.score_name(name)}")
         for result in results
@@ -118,7 +120,7 @@ def no_interval_notes(results: Iterable[Result]) -> list[str]:
 
 
 def board_of(result: Result) -> Board:
-    """The board that ``result`` belongs to."""
+    """Return the board of ``result``."""
     rewriter = Cell(result.model, result.benchmark).rewriter
     coverage, version = result.coverage, result.benchmark_version
     asked = coverage.asked if coverage.unasked else 0
@@ -126,9 +128,9 @@ def board_of(result: Result) -> Board:
 
 
 def boards(results: Iterable[Result]) -> dict[Board, list[Result]]:
-    """Results by board; full boards by benchmark, then the limited ones and those of runs that stopped early."""
+    """Return the results by board: full boards by benchmark, then trials and runs that stopped early."""
     by_board = grouped(results, board_of)
-    # a trial on a few items comes last: it must not decide the order of the models
+    # the first column may order the models, and a trial on a few items must not
     order = sorted(
         by_board,
         key=lambda b: (
@@ -140,13 +142,12 @@ def boards(results: Iterable[Result]) -> dict[Board, list[Result]]:
 
 
 def headline_of(results: Sequence[Result]) -> list[str]:
-    """The headline metrics of one board, an empty name while all are withheld: a withheld result does not name its own,
-    its neighbours do."""
+    """Return the headline metrics of one board; ``[""]`` if all of its results are withheld."""
     return list(dict.fromkeys(name for result in results for name in result.headline)) or [""]
 
 
 def format_value(value: float, scale: float) -> str:
-    """``value`` as shown everywhere: 4 decimals on a 0-1 scale, else 2."""
+    """Return ``value`` as text: 4 decimals on a scale from 0 to 1, else 2."""
     return decimals(value, _digits(scale))
 
 
@@ -155,7 +156,7 @@ def _digits(scale: float) -> int:
 
 
 def format_interval(metric: Metric) -> str:
-    """``±0.0042`` for an interval that is symmetric as shown, ``[0.9600, 0.9810]`` else, empty for none."""
+    """Return ``±0.0042``, or ``[0.9600, 0.9810]`` if the interval is asymmetric; empty without one."""
     if metric.interval is None or metric.value is None:
         return ""
     low, high = metric.interval
@@ -166,7 +167,7 @@ def format_interval(metric: Metric) -> str:
 
 
 def shown(result: Result, metric: str) -> Figure:
-    """What may be shown of one metric of ``result``: a number only when its headline is not withheld."""
+    """Return the figure of one metric of ``result``: a number only if the result is not withheld."""
     coverage, found = result.coverage, result.metrics.get(metric)
     if not result.headline:
         if result.withheld.startswith(STALE):
@@ -182,22 +183,23 @@ def shown(result: Result, metric: str) -> Figure:
 
 
 class Ranks:
-    """Marks columns with their rank groups, each column once however many files show it.
+    """Marks columns with their rank groups. Each column is tested once, even if several files show it.
 
-    ``sort_by``: the names of the columns or benchmarks that order the models; empty: all that count for the mean.
+    ``sort_by`` names the columns or benchmarks that order the models. If it is empty, all that count for the
+    mean do.
     """
 
     def __init__(self, sort_by: Sequence[str] = ()) -> None:
         self.sort_by = tuple(sort_by)
         self._known = dict[tuple[tuple[str, int], ...], dict[str, str]]()
-        self._kept = list[Metric]()  # as long as an id stands for one
+        self._kept = list[Metric]()  # keeps the metrics alive, so that their id() in the keys stays unique
 
     def mark(self, column: Sequence[Figure]) -> list[Figure]:
-        """``column`` with the groups, and the best: all that cannot be told from the highest, and what shows the same
-        digits; never an incomplete measurement. Where nothing can be tested, the highest as shown, ties too. None is
-        the best if all would be.
+        """Return ``column`` with its groups and best figures. Incomplete results are never the best.
 
-        A reader must not see two equal numbers and one of them bold.
+        The best are the highest figure and all that do not differ significantly from it. Figures with the
+        same digits are also the best, because one of two equal numbers must not be bold alone. If no test is
+        possible, the best are the figures with the highest digits. If all would be the best, none is marked.
         """
         ranked = [one for one in column if one.value is not None and not one.remark]
         if len(ranked) < 2:
@@ -220,7 +222,7 @@ class Ranks:
         return [one if one.value is None or one.remark else marked(one) for one in column]
 
     def _letters(self, ranked: Sequence[Figure]) -> dict[str, str]:
-        """By model."""
+        """Return the letters of the rank groups by model."""
         by_model = {one.result.model: one for one in ranked}
         key = tuple(sorted((model, id(one.metric)) for model, one in by_model.items()))
         if key not in self._known:
@@ -238,10 +240,11 @@ class Ranks:
 
 
 class Mean(NamedTuple):
-    """The mean over the benchmarks that count, by which the models are ordered.
+    """The mean score over the benchmarks that count. It orders the models.
 
-    ``values`` are by model, from 0 to 1 of the scales. ``of`` names what counts; ``left_out`` has the reason of each
-    benchmark that does not. ``unknown`` are names of --sort_by that no column has.
+    ``values`` has the mean by model, as a share of the scales from 0 to 1. ``of`` names the benchmarks that
+    count, ``left_out`` has the reason for each of the others. ``unknown`` has names of --sort_by that match
+    no column.
     """
 
     values: dict[str, float]
@@ -251,7 +254,7 @@ class Mean(NamedTuple):
 
     @property
     def label(self) -> str:
-        """``mean of 3 benchmarks``; empty if none counts."""
+        """The heading, such as ``mean of 3 benchmarks``; empty if none counts."""
         return f"mean of {counted(len(self.of), 'benchmark')}" if self.of else ""
 
     @property
@@ -270,16 +273,17 @@ class Mean(NamedTuple):
         )
 
     def text(self, model: str) -> str:
-        """The mean of ``model`` in percent, as shown."""
+        """Return the mean of ``model`` in percent, as shown."""
         return decimals(100 * self.values[model], 2) if model in self.values else "–"
 
 
 def mean_of(results: Sequence[Result], sort_by: Sequence[str] = ()) -> Mean:
-    """The mean of each model over benchmarks: what whole headline scores are of their scales.
+    """Return the mean of each model over benchmarks, from complete headline scores as shares of their scales.
 
-    ``sort_by`` names benchmarks or columns. Without it those count that have an official evaluator, all of their items,
-    :data:`FEWEST_ITEMS` of them at least, and the benchmark's own prompts. Of several boards of a benchmark that with
-    the most models counts. A model that lacks one of them has no mean: a mean of fewer benchmarks would stand above.
+    ``sort_by`` names benchmarks or columns. Without it, boards count that have an official evaluator, all
+    items, at least :data:`FEWEST_ITEMS` items, and the benchmark's own prompts. If a benchmark has several
+    boards, the board with the most models counts. A model without a score on one of the boards has no mean: a
+    mean over fewer benchmarks is not comparable.
     """
     chosen = dict[str, tuple[str, dict[str, float]]]()
     left_out, known_words = dict[str, str](), set[str]()
@@ -316,13 +320,13 @@ def mean_of(results: Sequence[Result], sort_by: Sequence[str] = ()) -> Mean:
 
 
 def _words_of(board: Board, metric: str) -> tuple[str, ...]:
-    """Returns the names by which a user may call a column."""
+    """Return the names that --sort_by accepts for a column."""
     labels = (board.label(name, version) for name in ("", metric) for version in (False, True))
     return board.benchmark, f"{board.benchmark}/{metric}", *labels
 
 
 def _why_not_in_mean(board: Board, members: Sequence[Result]) -> str:
-    """Why a board does not count for the mean unless the user chooses it; empty: it counts."""
+    """Return why a board counts for the mean only if --sort_by names it; empty if it always counts."""
     if board.evaluator.startswith(SCRIPT):
         return "a script's own result"
     if board.limit or board.asked:
@@ -335,10 +339,10 @@ def _why_not_in_mean(board: Board, members: Sequence[Result]) -> str:
 
 
 class Grid(NamedTuple):
-    """The leaderboard as shown: ``rows[i][j]`` is model i in the column of label j; None where it was not run.
+    """The leaderboard as shown: ``rows[i][j]`` is model i in the column of label j, or None without a result.
 
-    A model has one row, whoever rewrote its prompts: results of raw and of rewritten ones stand side by side. The
-    models are in the order of ``mean.note``.
+    A model has one row: its results with raw and with rewritten prompts are in different columns. The models
+    are in the order of ``mean.note``.
     """
 
     labels: list[str]
@@ -348,17 +352,17 @@ class Grid(NamedTuple):
 
     @property
     def mean_label(self) -> str:
-        """The heading of the mean; empty if it would only repeat the one column there is."""
+        """The heading of the mean; empty if there is only one column, which it would repeat."""
         return self.mean.label if len(self.labels) > 1 else ""
 
 
 def grid(results: Sequence[Result], ranks: Ranks) -> Grid:
-    """Arrange ``results`` in the order of :attr:`Mean.note`; labels have versions where there are several."""
+    """Return the leaderboard of ``results``. Labels have versions if a benchmark has several."""
     by_board, labels = boards(results), list[str]()
     table: dict[str, list[Figure | None]] = {model: [] for model in sorted(map(_row_of, results))}
     for board, members in by_board.items():
         versions = {other.version for other in by_board if other.benchmark == board.benchmark}
-        alone = {_row_of(result): result for result in members}  # the last of several
+        alone = {_row_of(result): result for result in members}  # the last of several results counts
         for metric in headline_of(members):
             labels.append(board.label(metric, with_version=len(versions) > 1))
             marked = ranks.mark([shown(alone[model], metric) for model in table if model in alone])
@@ -375,7 +379,9 @@ def _row_of(result: Result) -> str:
 
 
 def _in_order(column: Mapping[str, Figure | None], means: Mapping[str, float]) -> list[str]:
-    """The models of the first ``column`` in the order of :attr:`Mean.note`."""
+    """Return the models in the order of :attr:`Mean.note`: by mean, then by the first ``column``.
+
+    Checkpoints of a run stay together, by step."""
     best = dict[str, tuple[tuple[bool, float], ...]]()
     for model, figure in column.items():
         run, _ = by_name(model)
@@ -389,12 +395,12 @@ def _best_first(value: float | None) -> tuple[bool, float]:
 
 
 def csv_text(cells: Iterable[CellReport], ranks: Ranks) -> str:
-    """``leaderboard.csv``: one row per model × benchmark × metric. A withheld result has no values.
+    """Return ``leaderboard.csv``: one row per model × benchmark × metric. A withheld result has no values.
 
-    ``group`` are the letters of a headline score as the leaderboard shows them, ``noise`` is the standard error that
-    the judge alone gives to it, ``warning`` says that the judge has drifted. ``result`` is the file that also says
-    where the numbers come from, below the folder of all results where there is one. Models are in the order of the
-    leaderboard; ``mean`` is that of the model over ``mean_of``, from 0 to 1. ``no_interval`` is why there is none.
+    ``group`` has the letters of a headline score, ``noise`` its standard error due to the judge's randomness
+    alone. ``warning`` says that the judge has drifted. ``result`` is the path of the result file, relative to
+    the folder of all results if there is only one. Models are in the order of the leaderboard. ``mean`` is
+    the mean of the model over ``mean_of``, from 0 to 1. ``no_interval`` is the reason for a missing interval.
     """
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, CSV_COLUMNS, lineterminator="\n")
@@ -406,7 +412,7 @@ def csv_text(cells: Iterable[CellReport], ranks: Ranks) -> str:
 
 
 def table_rows(cells: Iterable[CellReport], ranks: Ranks) -> Iterator[dict[str, Any]]:
-    """The rows of ``leaderboard.csv``: a value that is missing or not known is left out, or None."""
+    """Yield the rows of ``leaderboard.csv``. A missing value is None or has no key."""
     cells = list(cells)
     is_one = len({cell.root for cell in cells}) == 1
     found = [
@@ -417,7 +423,7 @@ def table_rows(cells: Iterable[CellReport], ranks: Ranks) -> Iterator[dict[str, 
     groups = dict[tuple[int, str], str]()
     for members in boards([result for result, _ in found]).values():
         for metric in headline_of(members):
-            # of several results of one model the last counts, as on the board
+            # the last of several results of one model counts, as on the board
             alone = {_row_of(result): result for result in members}
             figures = ranks.mark([shown(alone[model], metric) for model in sorted(alone)])
             groups |= {(id(figure.result), metric): figure.group for figure in figures}
@@ -455,7 +461,7 @@ def _csv_row(result: Result, name: str) -> dict[str, Any]:
 
 
 def coverage_text(coverage: Coverage) -> str:
-    """``1276/1280 judged: 3 refused, 1 failed, 2 flat images``."""
+    """Return the coverage as text, such as ``1276/1280 (3 refused, 1 failed, 2 flat)``."""
     flat = f"{coverage.flat} flat" if coverage.flat else ""
     unasked = f"{coverage.unasked} unasked" if coverage.unasked else ""
     remarks = ", ".join(filter(None, (unasked, coverage.problems(), flat)))
@@ -468,14 +474,14 @@ _HEADER = ["", "score", "95 % interval", "group", "n", "judged"]
 _RIGHT = (1, 4)  # columns of numbers
 _GAP = "  "
 _MIN_NAME = 12
-_MOST_NAMED = 3  # cells with the same note
+_MOST_NAMED = 3  # the names that a note lists
 
 
 def format_table(results: Sequence[Result], width: int, ranks: Ranks | None = None) -> str:
-    """One block per score, models in the order of the leaderboard; ``width`` is the terminal's, in columns.
+    """Return the leaderboard for a terminal of ``width`` columns: one block per score, models in order.
 
-    ``*`` marks the best of a score, and all that cannot be told from it. A withheld score shows its state instead of a
-    number and its reason below the table, where the notes of all results are, too.
+    ``*`` marks the best models of a score. A withheld score shows its state instead of a number. The reason
+    is below the table, with the notes of all results.
     """
     if not results:
         return "No results."
@@ -488,7 +494,7 @@ def format_table(results: Sequence[Result], width: int, ranks: Ranks | None = No
         figures = [figure for figure in column if figure]
         beside = max((figure.drift for figure in figures), default="")
         blocks.append((label, [_row(figure, beside) for figure in figures]))
-    # never cut: the end of a reason says what to do
+    # reasons are never cut, because their end says what to do
     reasons = [f"withheld: {_named(r)}: {' '.join(r.withheld.split())}" for r in results if not r.headline]
     noted = [(" ".join(note.split()), _named(result)) for result in results for note in result.notes]
     notes = [f"note: {_few(of)}: {note}" for note, of in grouped(noted, lambda one: one[0]).items()]
@@ -503,12 +509,12 @@ def format_table(results: Sequence[Result], width: int, ranks: Ranks | None = No
 
 
 def _few(noted: Sequence[tuple[str, str]]) -> str:
-    """Whose note it is, which is shown once."""
+    """Return the first names of results that share a note, which is shown once."""
     return some([name for _, name in noted], ", ", most=_MOST_NAMED)
 
 
 def _row(figure: Figure, beside: str) -> list[str]:
-    """Numbers stay below each other where one of them has a mark ``beside`` it."""
+    """Return the texts of a row. ``beside`` is the mark of any figure: the others get a space instead."""
     result = figure.result
     word = "incomplete" if figure.text.startswith("incomplete") else figure.text  # counts: last column
     word += figure.drift or " " * len(beside)
@@ -525,7 +531,7 @@ def _layout(blocks: list[tuple[str, list[list[str]]]], width: int) -> list[str]:
     widths[0] = max(widths[0], *(columns_of(label) for label, _ in blocks))
     spare = width - sum(widths) - len(_GAP) * (len(_HEADER) - 1)
     if spare < 0:
-        # the reasons of a gap in coverage are repeated below the table, so that column gives way first
+        # the last column shrinks first: the reasons below the table repeat its text
         give = max(0, min(-spare, widths[-1] - columns_of("9999/9999")))
         widths[-1] -= give
         widths[0] = max(_MIN_NAME, widths[0] + spare + give)

@@ -1,4 +1,4 @@
-"""``leaderboard.md`` and the page of a comparison, of their templates."""
+"""Render ``leaderboard.md`` and the page of a comparison from their templates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from imageevalkit.report.leaderboard import (
 from imageevalkit.text import plain
 
 COMPARISON_PAGE = "comparison.html"
-"""The page of ``--compare``, in a folder of its own below that of comparisons."""
+"""The page of ``--compare``. Each comparison has its own folder below the folder of comparisons."""
 _TEMPLATES = Path(__file__).parent / "templates"
 _MD_SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_|<>[]#~"})
 
@@ -33,8 +33,10 @@ def markdown_text(
     ranks: Ranks | None = None,
     over_steps: Sequence[Curve] | None = None,
 ) -> str:
-    """``leaderboard.md``: headline scores, notes and coverage of every cell, their curves ``over_steps`` (None: found
-    here), cells without a result, and what is ``unreadable``."""
+    """Return ``leaderboard.md``: headline scores, notes and coverage, curves, cells without a result.
+
+    If ``over_steps`` is None, the curves are computed here. ``unreadable`` has a line for each unreadable
+    file."""
     results = [cell.result for cell in cells if cell.result]
     page = template("leaderboard.md.j2", finalize=_markdown, keep_trailing_newline=True)
     return page.render(
@@ -54,13 +56,13 @@ def markdown_text(
 
 
 def comparison_page(**found: Any) -> str:
-    """``comparison.html`` of what :mod:`imageevalkit.comparing` found, in the look of the report."""
+    """Return ``comparison.html`` from the data of :mod:`imageevalkit.comparing`."""
     style = Markup((_TEMPLATES / "comparison.css").read_text(encoding="utf-8"))
     return template("comparison.html.j2", autoescape=True).render(found, style=style)
 
 
 def template(name: str, **options: Any) -> Template:
-    """The file ``name`` of the templates, of which all words must be given."""
+    """Return the template ``name``. Rendering it fails if a variable is missing."""
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         undefined=StrictUndefined,
@@ -73,5 +75,5 @@ def template(name: str, **options: Any) -> Template:
 
 
 def _markdown(value: Any) -> str:
-    """``value`` as Markdown that shows exactly it, on one line."""
+    """Return Markdown that shows ``value`` exactly, on one line."""
     return plain(str(value)).translate(_MD_SPECIAL)

@@ -1,6 +1,6 @@
-"""The parts of the site: what ``page/src/data.ts`` says that the page reads, in the same words; and their text.
+"""The parts of the site as Python types, and their JSON. ``page/src/data.ts`` has the same types.
 
-A test holds each field to its interface there. What has a default may be absent, and is where it is the default.
+A test compares each field with the interface there. A field with a default may be absent from the JSON.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import UNSET, Struct, UnsetType, field
 from imageevalkit.text import to_bytes
 
 CONTRACT = 2
-"""To be raised when parts of the same files of a cell become other ones: no cell is taken from before."""
+"""Raise this number when the parts of an unchanged cell change: then all cells are written again."""
 
 
 class Model(Struct, omit_defaults=True):
@@ -239,7 +239,7 @@ class Answer(Struct, omit_defaults=True):
 
 
 class MoreItem(Struct, omit_defaults=True):
-    # the page relies on these
+    # the page relies on these four: they have no default, so they are never absent
     facts: dict[str, str]
     detail: dict[str, str]
     answers: list[Answer]
@@ -258,7 +258,7 @@ _JSON = msgspec.json.Encoder()
 
 
 def to_json(data: Any) -> bytes:
-    """``data`` as JSON in UTF-8; half an emoji becomes the escape that it came as."""
+    """Return ``data`` as JSON in UTF-8. A lone surrogate (half an emoji) becomes its escape."""
     try:
         return _JSON.encode(data)
     except UnicodeEncodeError:
@@ -266,15 +266,15 @@ def to_json(data: Any) -> bytes:
 
 
 def of_json(text: bytes, kind: type[T]) -> T:
-    """What :func:`to_json` made ``text`` of. Raises ValueError: it is none."""
+    """Return the object of type ``kind`` in the JSON ``text``. Raises ValueError if there is none."""
     try:
         return msgspec.json.decode(text, type=kind)
-    except msgspec.DecodeError:  # perhaps for half an emoji
+    except msgspec.DecodeError:  # msgspec refuses lone surrogates, json accepts them
         return msgspec.convert(json.loads(text), kind)
 
 
 def script_json(data: Any) -> bytes:
-    """:func:`to_json` without any character that HTML could take for the end of a script or a tag."""
+    """Return :func:`to_json` with escapes for all characters that could end a script or tag in HTML."""
     text = to_json(data)
     for char in ("<", ">", "&", "\u2028", "\u2029"):
         text = text.replace(char.encode(), b"\\u%04x" % ord(char))
@@ -282,5 +282,5 @@ def script_json(data: Any) -> bytes:
 
 
 def script_of(name: str, data: Any) -> bytes:
-    """The file of a part: one call, which gives it to the page."""
+    """Return the JavaScript file of a part: one call that passes the part to the page."""
     return b"reportPart(%s,%s)\n" % (script_json(name), script_json(data))

@@ -1,4 +1,4 @@
-"""Relations of the metrics of each cell: found where its scores are new, else as on record."""
+"""Relations between the metrics of each cell: computed if its scores are new, else read from its files."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from imageevalkit.report.collect import STALE, CellReport, ItemView
 
 @dataclass
 class Asked:
-    """What the user asks of the cells of this run, by key: metrics by benchmark, and settings that are not the default.
+    """The user's wishes for the cells of this run (by key): metrics by benchmark, and changed settings.
 
-    ``refused`` says of cells why that could not be done.
+    ``refused`` collects the reasons why relations of these cells could not be computed.
     """
 
     cells: Sequence[str] = ()
@@ -29,13 +29,13 @@ class Asked:
 
 
 def update_relations(cells: Sequence[CellReport], asked: Asked, tell: Tell) -> dict[str, Relations]:
-    """The relations by the key of the cell, with their files written where scores or wishes are new.
+    """Return the relations by the key of the cell, and write their files if scores or wishes are new.
 
-    A cell has relations where the user asks, where files of an earlier run are, and where its benchmark has
-    :attr:`~imageevalkit.benchmark.contract.Benchmark.relations`. What cannot be told is one line each.
+    A cell has relations if the user asks for them, if it has files of an earlier run, or if its benchmark has
+    :attr:`~imageevalkit.benchmark.contract.Benchmark.relations`. Each failure gets one line.
 
     Raises:
-        OSError, CellFailure: a file cannot be written.
+        OSError, CellFailure: A file cannot be written.
     """
     found = {}
     for report in cells:
@@ -45,22 +45,22 @@ def update_relations(cells: Sequence[CellReport], asked: Asked, tell: Tell) -> d
                 found[cell.key] = relations
         except UserError as error:
             reason = f"{cell.key}: no relations: {error}"
-            if cell.key in asked.cells:  # a slip of the pen costs no relations that are there
+            if cell.key in asked.cells:  # a typing error must not delete existing relations
                 asked.refused.append(reason)
             else:
                 tell(reason)
-                shutil.rmtree(cell.relations, ignore_errors=True)  # of other scores
+                shutil.rmtree(cell.relations, ignore_errors=True)  # they belong to older scores
     return found
 
 
 def recorded_relations(cells: Sequence[CellReport]) -> dict[str, Relations]:
-    """Those on record, by the key of the cell."""
+    """Read the relations from the files of all cells, by the key of the cell."""
     found = ((cell, files.read(cell.folder / cell.cell.relations.name)) for cell in cells if cell.is_latest)
     return {cell.key: relations for cell, relations in found if relations}
 
 
 def _relations(report: CellReport, asked: Asked) -> Relations | None:
-    """Those of a cell; None where it has none. Raises UserError: they cannot be told."""
+    """Return the relations of a cell, or None if it has none. Raises UserError if they cannot be computed."""
     cell, result = report.cell, report.result
     if not result or not (report.is_latest and report.recorded) or result.withheld.startswith(STALE):
         return None
@@ -84,14 +84,14 @@ def _relations(report: CellReport, asked: Asked) -> Relations | None:
     made_of = key_of(metrics, settings, evaluator, scored), bool(wish), len(scored), result.limit
     if before and (before.key, before.asked, before.items, before.limit) == made_of:
         return before
-    # a second for those who have no relations
+    # imported here, because the imports take a second
     from imageevalkit.relations.files import draw
     from imageevalkit.relations.recognition import find_relations
 
     relations, points = find_relations(scored, metrics, settings, evaluator, bool(wish))
     relations = replace(relations, limit=result.limit)
     pictures = draw(relations, points, f"{cell.model} on {cell.benchmark}")
-    # the last of the texts says that all are there
+    # the last text is written last: its existence shows that all other files exist
     contents: dict[str, bytes | str] = {**pictures, **files.texts(relations)}
     for name, content in contents.items():
         write_atomic(cell.relations / name, content)
@@ -99,15 +99,15 @@ def _relations(report: CellReport, asked: Asked) -> Relations | None:
 
 
 def _declared(report: CellReport) -> Sequence[str]:
-    """The metrics that its benchmark relates."""
+    """Return the metrics that the benchmark of the cell declares in ``relations``."""
     try:
         cls = registry.benchmark_class(report.cell.benchmark)
-    except CellFailure:  # whoever evaluates it is told
+    except CellFailure:  # a broken benchmark is reported when it is evaluated
         cls = None
     return cls.relations if cls else ()
 
 
 def _own(declared: Sequence[str], items: Sequence[ItemView]) -> Sequence[str]:
-    """Those that items have, which next time may be more."""
+    """Return the declared metrics that items have values of."""
     there = {name for item in items for name in item.values}
     return [name for name in declared if name in there]

@@ -1,7 +1,7 @@
-"""The site: ``report/index.html`` with its parts and previews beside it; and ``report.html``, all of it in one file.
+"""Write the site: ``report/index.html`` with its parts, and ``report.html``, the site in one file.
 
-The page itself is made of ``page/`` and lies in ``bundle/``. Both open from ``file://``, and load nothing from
-elsewhere.
+The page is built from ``page/`` into ``bundle/``. Both files open from ``file://`` and load nothing from the
+network.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _BUNDLE = Path(__file__).parent / "bundle"
 _STATE = ".state.json"
 # A select with more choices than this is a list, not a filter.
 _MAX_CHOICES = 60
-# items that are worth the start of processes, each of which takes 100 MB
+# from so many items on, the start of processes pays off; each of them takes 100 MB
 _MANY, _MOST_PROCESSES = 5_000, 4
-# of a picture in base64, and its path
+# bytes per picture in report.html beside its base64 text: its path and markup
 _EACH_PICTURE = 100
 
 
 class _State(msgspec.Struct):
-    """The folder of the parts of each result, by its file, and what these were made of."""
+    """For each result, by its file: the hash of :func:`state_of` and the folder of its parts."""
 
     made: dict[str, tuple[str, str]]
 
@@ -60,11 +60,11 @@ def write_site(
     ranks: Ranks,
     megabytes: float,
 ) -> list[Path]:
-    """Write the site of ``cells`` and what else is ``found`` into ``place``/report, and ``report.html`` beside it where
-    that takes no more than so many ``megabytes``; else it says where the site is. The paths of both.
+    """Write the site of ``cells`` and ``found`` into ``place``/report, and ``report.html`` beside it.
 
-    Parts of cells whose files are as they were stay. The index goes last, and only then what it does not need any more:
-    until then there is the old site. Raises OSError, CellFailure: a file cannot be written.
+    If ``report.html`` would be larger than ``megabytes``, it only links the site. Parts of unchanged cells
+    stay. The index is written last, and only then old parts are removed: until then the old site works.
+    Returns the paths of both pages. Raises OSError or CellFailure if a file cannot be written.
     """
     site = place / SITE
     if inside := [cell.key for cell in cells if cell.folder.is_relative_to(site)]:
@@ -73,7 +73,7 @@ def write_site(
         )
     built, state = _build(site, cells)
     beside = Beside(_scatter(site, cells, found.relations), _comparisons(place))
-    # one after another: what all items are takes more memory than anything else
+    # one benchmark at a time, because the items take more memory than anything else
     of_benchmark = grouped(
         ((n, one) for n, one in enumerate(built) if one.folder), lambda one: one[1].report.cell.benchmark
     )
@@ -84,7 +84,7 @@ def write_site(
         counts[name], prompts[name] = len(part.rows), parts.to_json(part)
     index = index_of(built, counts, found, beside, ranks, place)
     if (last := _index_in(site / PAGE)) and replace(index, made=last.made) == last:
-        index = last  # of the time since when it has been so
+        index = last  # unchanged: it keeps the time of the last change
     for name in ("page.js", "page.css"):
         _write(site / name, (_BUNDLE / name).read_bytes())
     for n, benchmark in enumerate(index.benchmarks):
@@ -108,21 +108,25 @@ def write_site(
 
 
 def _split(page: Path) -> tuple[str, str, str]:
-    """The JSON of the index in ``page``, and what stands before and behind it. Raises OSError: it cannot be read."""
+    """Return the text of ``page`` before its index, the JSON of the index, and the text after it.
+
+    Raises OSError if the page cannot be read."""
     before, opening, rest = page.read_text(encoding="utf-8").partition(_OPENING)
     text, closing, after = rest.partition("</script>")
     return before + opening, text, closing + after
 
 
 def _index_in(page: Path) -> parts.Index | None:
-    """None: there is none, or it is of another version."""
+    """Return the index in ``page``, or None if there is none or it is of another version."""
     with contextlib.suppress(OSError, ValueError):
         return parts.of_json(_split(page)[1].encode(), parts.Index)
     return None
 
 
 def _scatter(site: Path, cells: Sequence[CellReport], relations: Mapping[str, Relations]) -> dict[str, str]:
-    """The previews of the pictures of all pairs, by the key of the relations. Raises OSError: one cannot be read."""
+    """Write the scatter pictures of relations, and return their paths by the key of the relations.
+
+    Raises OSError if a picture cannot be read or written."""
     found = dict[str, str]()
     for cell in cells:
         if cell.is_latest and (one := relations.get(cell.key)):
@@ -133,13 +137,13 @@ def _scatter(site: Path, cells: Sequence[CellReport], relations: Mapping[str, Re
 
 
 def _comparisons(place: Path) -> list[tuple[str, str]]:
-    """Names and paths of the pages of --compare that are there."""
+    """Return the names and paths of all pages that --compare wrote."""
     pages = [*place.glob(COMPARISON_PAGE), *sorted((place / COMPARISONS).glob(f"*/{COMPARISON_PAGE}"))]
     return [(page.parent.name, page.relative_to(place).as_posix()) for page in pages]
 
 
 def _write(path: Path, data: bytes) -> None:
-    """A file that is the same already keeps its time: who copies a site copies less."""
+    """Write a file, except if it has this content: its time stays, so that copies of a site skip it."""
     with contextlib.suppress(OSError):
         if path.read_bytes() == data:
             return
@@ -147,7 +151,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _build(site: Path, cells: Sequence[CellReport]) -> tuple[list[Built], _State]:
-    """Each cell with its parts, those made anew that are not there."""
+    """Return all cells with their parts, and the new state. Missing and stale parts are written."""
     before, now = _State({}), _State({})
     with contextlib.suppress(OSError, ValueError):
         before = parts.of_json((site / _STATE).read_bytes(), _State)
@@ -171,15 +175,15 @@ def _build(site: Path, cells: Sequence[CellReport]) -> tuple[list[Built], _State
 
 
 def _made(site: Path, cells: Sequence[CellReport]) -> Iterator[tuple[str, str, Summary]]:
-    """What :func:`build` gives of each, by one process for each core where there is much to do."""
+    """Yield the result of :func:`build` for each cell, from up to four processes if there are many items."""
     count = sum(cell.recorded for cell in cells)
     cores = min(available_cores(), len(cells), _MOST_PROCESSES)
-    # on a terminal alone, and where it takes its time
+    # only on a terminal, and only after one second
     bar = tqdm(total=count, desc="report", unit="item", disable=None, delay=1.0)
     with bar, contextlib.ExitStack() as stack:
         mapped: Callable[..., Iterator[tuple[str, str, Summary]]] = map
         if count >= _MANY and cores > 1:
-            context = multiprocessing.get_context("spawn")  # not a copy of all results
+            context = multiprocessing.get_context("spawn")  # a fork would copy all results
             mapped = stack.enter_context(ProcessPoolExecutor(cores, context)).map
         small = [cell.without_parts() for cell in cells]
         for cell, made in zip(cells, mapped(build, small, [site] * len(small)), strict=True):
@@ -188,7 +192,7 @@ def _made(site: Path, cells: Sequence[CellReport]) -> Iterator[tuple[str, str, S
 
 
 def _forget(site: Path, folders: set[str], benchmarks: int, pictures: set[str]) -> None:
-    """Remove what no part names any more."""
+    """Remove the parts and pictures that the new index does not use."""
     for folder in (site / "data/cells").glob("*"):
         if folder.name not in folders:
             shutil.rmtree(folder, ignore_errors=True)
@@ -204,8 +208,9 @@ def _forget(site: Path, folders: set[str], benchmarks: int, pictures: set[str]) 
 
 
 def _prompts(site: Path, cells: Sequence[tuple[int, Built]]) -> parts.Prompts:
-    """Items of a benchmark's ``cells`` (with their numbers) grouped by what the model was shown; an id means the same
-    prompt for every model."""
+    """Return a row for each prompt with its input images, from the numbered ``cells`` of a benchmark.
+
+    An item id stands for the same prompt with every model."""
     items, keys, sources = dict[str, Shown](), dict[str, dict[str, str]](), dict[str, _Sources]()
     for n, one in cells:
         summary = Summary.read(site / "data/cells" / one.folder / SUMMARY)
@@ -216,7 +221,7 @@ def _prompts(site: Path, cells: Sequence[tuple[int, Built]]) -> parts.Prompts:
             keys.setdefault(item.id, {}).update(item.keys)
             if item.inputs:
                 found = [_input(n, one.report, placed, path, copy) for _, path, copy in item.inputs]
-                # records of earlier versions name no inputs, but those of another model that was shown the same do
+                # old records name no inputs: take them from another model's record of the same item or prompt
                 for known in (item.id, item.prompt_sha256):
                     of_model = sources.setdefault(known, {})
                     what = tuple(sha256 for sha256, _, _ in item.inputs)
@@ -225,7 +230,7 @@ def _prompts(site: Path, cells: Sequence[tuple[int, Built]]) -> parts.Prompts:
 
     def shown(id: str) -> str:
         item = items[id]
-        # the hash also tells apart edits that share one instruction but start from other images
+        # the hash also differs for edits with the same instruction but other input images
         return item.prompt_sha256 or item.prompt or id
 
     rows = [
@@ -241,11 +246,11 @@ def _prompts(site: Path, cells: Sequence[tuple[int, Built]]) -> parts.Prompts:
 
 
 _Sources = dict[tuple[str, ...], tuple[str, list[parts.Input]]]
-"""By the hashes of images that a model was shown together: its name, and what there is of them."""
+"""By the hashes of the input images of an item: the name of a model, and the images."""
 
 
 def _inputs(known: Sequence[_Sources]) -> list[parts.Input]:
-    """Those of a row: the same for all models, unless the benchmark's images have changed between their runs."""
+    """Return the input images of a row. If they changed between runs, each image names its model."""
     found: _Sources = {}
     for sources in known:
         found = {**sources, **found}
@@ -254,7 +259,7 @@ def _inputs(known: Sequence[_Sources]) -> list[parts.Input]:
 
 
 def _input(n: int, report: CellReport, placed: set[str], path: str, copy_sha256: str) -> parts.Input:
-    """``path`` is empty where the copy is not there; its preview may be."""
+    """Return an input image. ``path`` is empty if the copy is missing; a preview may still exist."""
     preview = preview_path(copy_sha256) if copy_sha256 in placed else ""
     if not path:
         return parts.Input(preview)
@@ -274,7 +279,7 @@ def _filters(rows: Iterable[parts.PromptRow]) -> dict[str, list[str]]:
 
 
 def _single(site: Path, index: parts.Index, pictures: Iterable[str], megabytes: float) -> bytes:
-    """``report.html``; where it would be larger, a page that says where the site is."""
+    """Return ``report.html``, or a page that links the site if it would be larger than ``megabytes``."""
     names = [f"prompts/{n}" for n, one in enumerate(index.benchmarks) if one.prompts]
     for cell in index.cells:
         if cell.folder:
@@ -282,7 +287,7 @@ def _single(site: Path, index: parts.Index, pictures: Iterable[str], megabytes: 
             names += [f"cells/{cell.folder}/{file.stem}" for file in files]
     paths = [preview_path(sha256) for sha256 in sorted(pictures)]
     size = sum((site / f"data/{name}.js").stat().st_size for name in names)
-    # the limit is mostly met early: of a large report not all pictures are looked at
+    # a large report exceeds the limit early, so this loop does not look at all its pictures
     room = megabytes * 1e6 - size
     for path in paths:
         room -= (site / path).stat().st_size * 4 / 3 + _EACH_PICTURE
@@ -291,7 +296,7 @@ def _single(site: Path, index: parts.Index, pictures: Iterable[str], megabytes: 
     if room < 0:
         return template("moved.html.j2", autoescape=True).render(megabytes=f"{megabytes:g}").encode()
     script = (_BUNDLE / "page.js").read_text(encoding="utf-8")
-    # in a text or a pattern of JavaScript that is the same, and no end of the element that holds it
+    # in JavaScript texts and patterns the escapes mean the same, but they do not end the script element
     script = script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
     images = {
         path: f"data:image/webp;base64,{base64.b64encode((site / path).read_bytes()).decode()}"
@@ -317,7 +322,7 @@ def _single(site: Path, index: parts.Index, pictures: Iterable[str], megabytes: 
 
 
 def _json_of(path: Path, name: str) -> bytes:
-    """The JSON of a part's file."""
+    """Return the JSON inside the file of a part."""
     return path.read_bytes()[len(b"reportPart(%s," % parts.script_json(name)) : -len(b")\n")]
 
 
@@ -327,11 +332,10 @@ def _json_of(path: Path, name: str) -> bytes:
 def copy_site(
     site: Path, target: Path, public: Callable[[str], str], of_settings: Callable[[str], str]
 ) -> None:
-    """Copy a site that :func:`write_site` wrote, without what lies beside it: whole images are not there. All texts are
-    as ``public`` makes them, those of evaluators and provenance first as ``of_settings`` does. Files that are the same
-    stay as they are.
+    """Copy a site that :func:`write_site` wrote, without links to files outside it, such as full-size images.
 
-    Raises OSError: a file cannot be read, or written.
+    ``public`` converts all texts; before that, ``of_settings`` converts the settings of evaluators and the
+    provenance. Unchanged files are not written. Raises OSError if a file cannot be read or written.
     """
     before, text, after = _split(site / PAGE)
     index = parts.of_json(text.encode(), parts.Index)
@@ -357,7 +361,7 @@ def copy_site(
             continue
         kept.add(to)
         if path.suffix == ".webp":
-            # named by its content; one of another size was cut short
+            # the name is a hash of the content; a file of another size was cut short
             if not to.is_file() or to.stat().st_size != path.stat().st_size:
                 write_atomic(to, path.read_bytes(), durably=False)
         else:
@@ -367,7 +371,7 @@ def copy_site(
     if last := _index_in(target / PAGE):
         as_then = public(parts.script_json(replace(alone, made=last.made)).decode())
         if as_then == _split(target / PAGE)[1]:
-            shown = as_then  # of the time since when it has been so
+            shown = as_then  # unchanged: it keeps the time of the last change
     _write(target / PAGE, (before + shown + after).encode())
     for path in target.rglob("*"):
         if path.is_file() and path not in kept and path.name != PAGE:

@@ -1,4 +1,4 @@
-"""Results of any folder: as tables, and as columns of models that may be compared."""
+"""Read the results of any folder, as pandas tables or as columns of comparable models."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 _RESULT = "result.json"
 _KEPT = "evaluators"
-_DEPTHS = ("", "*/", "*/*/", "*/*/*/")  # of a cell, a model, all, and all with names such as org/model
+_DEPTHS = ("", "*/", "*/*/", "*/*/*/")  # below a cell, a model, all results, and results of org/model
 
 
 def read_cells(path: Path, tell: Tell = tell_nobody) -> tuple[Path, list[CellReport]]:
-    """The folder of all results, and those of its cells that lie at or below ``path``, with or without a result.
+    """Return the folder of all results, and the cells at or below ``path``, with or without a result.
 
-    ``path`` is that folder, one of a model or cell, or a result.json. What cannot be read is told in one line each.
-    Raises UserError: there is no result.
+    ``path`` is the folder of all results, of a model or of a cell, or a result.json. ``tell`` gets one line
+    for each unreadable file. Raises UserError if there is no result.
     """
     meant = path.absolute()
     if meant.name == _RESULT and meant.is_file():
         meant = meant.parent
-    # a folder of all results has any number of models without one; the first result tells where it begins
+    # the model and benchmark in the first result show which of its parents is the folder of all results
     found = next((one for depth in _DEPTHS for one in sorted(meant.glob(f"{depth}{_RESULT}"))), None)
     if found is None:
         raise UserError(f"{short_path(path)} holds no results: give a folder such as output, or a {_RESULT}")
@@ -45,7 +45,7 @@ def read_cells(path: Path, tell: Tell = tell_nobody) -> tuple[Path, list[CellRep
         if [*cell.parts[-len(names) :]] == names:
             root = cell.parents[len(names) - 1]
     except (OSError, ValueError):
-        pass  # which is told below
+        pass  # collect() reports the unreadable file
     with results_in(root):
         cells = collect(tell, meant)
     return root, [
@@ -56,10 +56,11 @@ def read_cells(path: Path, tell: Tell = tell_nobody) -> tuple[Path, list[CellRep
 
 
 def read_folders(folders: Sequence[Path], tell: Tell = tell_nobody) -> list[CellReport]:
-    """The cells of all ``folders``, by model and benchmark. Of models that are in several, the names end in that of the
-    folder (``run (before)@1000`` of a checkpoint), and in its whole path where folders have one name.
+    """Return the cells of all ``folders``, by model and benchmark.
 
-    Raises UserError: there is no result in one.
+    If several folders contain a model, the folder's name is appended to the model's name (``run
+    (before)@1000`` for a checkpoint), or its whole path if folders have the same name. Raises UserError if a
+    folder has no result.
     """
     found = [(folder, cell) for folder in folders for cell in read_cells(folder, tell)[1]]
     places = grouped(found, lambda one: one[1].cell.raw.model)
@@ -71,7 +72,7 @@ def read_folders(folders: Sequence[Path], tell: Tell = tell_nobody) -> list[Cell
         if raw in several:
             place = folder.name if names[folder.name] == 1 else str(folder)
             checkpoint = cell.cell.checkpoint
-            # a checkpoint stays one, with its step at the end
+            # the step stays at the end of the name, else the model would not count as a checkpoint
             name = (
                 checkpoint._replace(run=f"{checkpoint.run} ({place})").name
                 if checkpoint
@@ -85,10 +86,10 @@ def read_folders(folders: Sequence[Path], tell: Tell = tell_nobody) -> list[Cell
 def columns(
     cells: Iterable[CellReport], across_evaluators: bool = False
 ) -> dict[tuple[Board, str], list[Measured]]:
-    """What may be compared, by board and metric (headline metrics first): one benchmark, version, number of items and
-    evaluator. Withheld results are in none.
+    """Return the columns of comparable models by board and metric, headline metrics first.
 
-    ``across_evaluators``: of all evaluators at once, each under the name ``model@evaluator``; the board names none.
+    With ``across_evaluators``, a column has the results of all evaluators under names ``model@evaluator``;
+    its board names no evaluator.
     """
     results = [cell.result for cell in cells if cell.result and cell.result.headline]
     found: dict[tuple[Board, str], list[Measured]] = {}
@@ -106,7 +107,7 @@ def columns(
 
 
 def results_table(path: Path) -> pd.DataFrame:
-    """:func:`imageevalkit.report.load_results`."""
+    """Return the table of :func:`imageevalkit.report.load_results`."""
     import pandas as pd
 
     _, cells = read_cells(path)
@@ -120,7 +121,7 @@ def results_table(path: Path) -> pd.DataFrame:
 
 
 def scores_table(path: Path) -> pd.DataFrame:
-    """:func:`imageevalkit.report.load_scores`."""
+    """Return the table of :func:`imageevalkit.report.load_scores`."""
     import pandas as pd
 
     _, cells = read_cells(path)

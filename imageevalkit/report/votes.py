@@ -1,4 +1,4 @@
-"""Files of votes that the report's voting page saves: ratings of models by them, and how far judges agree."""
+"""Read the vote files that the report's voting page saves: ratings of models, and agreement with judges."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FILE = Shape[dict[str, Any]](must={"format": str, "votes": list[Any]}, may={"vo
 
 
 def read_votes(path: Path) -> list[Vote]:
-    """The votes in a file. Raises CellFailure: it cannot be read, or one of them is none; nothing of it counts."""
+    """Read the votes in a file. Raises CellFailure if the file cannot be read or any vote is invalid."""
     where = short_path(path)
     value = read_json(path)
     try:
@@ -54,11 +54,11 @@ def read_votes(path: Path) -> list[Vote]:
 
 
 def take_votes(paths: Iterable[Path]) -> list[Path]:
-    """Copy files of votes to where every report finds them, each once; the copies.
+    """Copy vote files into output/votes, equal files once, and return the paths of the copies.
 
     Raises:
-        UserError: one cannot be read; none was copied.
-        OSError: one cannot be written.
+        UserError: A file cannot be read. Then none is copied.
+        OSError: A copy cannot be written.
     """
     copies = {}
     for path in paths:
@@ -75,10 +75,10 @@ def take_votes(paths: Iterable[Path]) -> list[Path]:
 
 
 def vote_report(cells: Sequence[CellReport], tell: Tell) -> dict[str, Any] | None:
-    """What ``output/votes/*.json`` say of models, and how often judges of ``cells`` agree: a ``VoteReport`` of
-    ``page/src/data.ts``. None where there is no vote.
+    """Return the ratings from ``output/votes/*.json`` and the agreement of judges; None without votes.
 
-    A file that is none is told and left out. Of two votes of one voter on the same two images the later counts.
+    The result is a ``VoteReport`` of ``page/src/data.ts``. Invalid files are reported to ``tell`` and left
+    out. If a voter voted twice on the same two images, the later vote counts.
     """
     files, votes = list[str](), list[Vote]()
     for path in sorted((output_root() / VOTES).glob("*.json")):
@@ -107,7 +107,9 @@ def vote_report(cells: Sequence[CellReport], tell: Tell) -> dict[str, Any] | Non
 
 
 def _last_words(votes: Iterable[Vote]) -> list[Vote]:
-    """A file that was saved again has the votes of the first; who did not say a name is known by the time."""
+    """Return the last vote of each voter on each pair of images. The time identifies unnamed voters.
+
+    A file that was saved again contains the votes of the earlier file, so votes may occur twice."""
     last = dict[tuple[Any, ...], Vote]()
     for number, vote in enumerate(votes):
         who = (vote.voter,) if vote.voter else (vote.time or number, vote.winner)
@@ -141,11 +143,12 @@ def _notes(where: str, tables: Sequence[Table]) -> Iterator[str]:
 
 
 def _judges(cells: Iterable[CellReport], votes: Mapping[str, Sequence[Vote]]) -> Iterator[dict[str, Any]]:
-    """How often the scores of each board's headline metrics prefer whom a voter prefers. A tie of a voter says nothing;
-    scores that are equal agree by half."""
+    """Yield how often the scores of each headline metric prefer the same model as the voter.
+
+    Ties of voters are ignored. Equal scores count as half an agreement."""
     results = [one.result for one in cells if one.result and not one.result.withheld.startswith(STALE)]
     for board, members in boards(results).items():
-        # of rewritten prompts the images are others
+        # rewritten prompts have boards of their own, so a pair never has images of different prompts
         for name in filter(None, headline_of(members)):
             scores = {one.model: _scores(one.metrics[name].parts) for one in members if name in one.metrics}
             agreed = dict[str, list[float]]()
@@ -165,7 +168,7 @@ def _judges(cells: Iterable[CellReport], votes: Mapping[str, Sequence[Vote]]) ->
 
 
 def _scores(parts: Iterable[ItemPart]) -> dict[str, tuple[float, str]]:
-    """By item: its score, and what it shares with others of the same prompt."""
+    """Return the score and the cluster (its prompt) of each item."""
     by_item = grouped(parts, lambda part: part.item)
     weights = {item: sum(part.weight for part in own) for item, own in by_item.items()}
     return {
@@ -176,7 +179,9 @@ def _scores(parts: Iterable[ItemPart]) -> dict[str, tuple[float, str]]:
 
 
 def _agreement(agreed: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """By prompt, whose votes are not independent; of fewer than ten prompts everything is possible."""
+    """Return the agreement with its interval. Votes on one prompt are dependent, so prompts are the units.
+
+    With fewer than ten prompts the interval is from 0 to 1."""
     parts = [(sum(own), float(len(own))) for own in agreed.values()]
     n = sum(len(own) for own in agreed.values())
     low, high = interval_of_sum([Stratum(1.0, parts, [*agreed])]) or (0.0, 1.0)

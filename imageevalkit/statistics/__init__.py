@@ -1,4 +1,5 @@
-"""What result files can decide: comparing models on the same prompts, groups that cannot be told apart, power.
+"""Statistics on result files: comparisons on the same prompts, groups of equal models, and power.
 
-Runs in the driver's environment. numpy, scipy and statsmodels take seconds to import: where they are used, not here.
+The code runs in the driver's environment. numpy, scipy and statsmodels take seconds to import, so each
+function imports them where it uses them.
 """

@@ -1,7 +1,8 @@
-"""Two models on the same prompts: the difference, its interval, and whether chance alone would do as much.
+"""Compare two models on the same prompts: the difference, its interval, and its p.
 
-What one prompt (a cluster: all its images) gives to the difference of two metrics is known, so what the prompts have in
-common cancels out. Where the files do not say it, two means with their intervals are compared as of different prompts.
+The tests are paired by prompt (a cluster: all images of the prompt), so the difficulty of the prompts cancels
+out. If the files lack the contribution of each prompt, two means with their intervals are compared as on
+different prompts.
 """
 
 from __future__ import annotations
@@ -20,25 +21,25 @@ if TYPE_CHECKING:
     import numpy as np
 
 LEVEL = 0.05
-"""A difference with a smaller p is told; intervals are of 1 - LEVEL."""
+"""A difference with a smaller p is significant. Intervals have the confidence 1 - LEVEL."""
 _FLIPS = 9_999
 _AT_ONCE = 500  # flips: 500 × 5,000 prompts are 20 MB
 _PAIRS_AT_ONCE = 5_000
 _NUMBERS_AT_ONCE = 4_000_000  # pairs × prompts: 32 MB
-_LAST_BITS = 1e-9  # of a sum's size: what sums are off
-_CLEAR = 0.1  # a p that is above it beyond doubt needs no more flips (Besag and Clifford 1991)
-_FEWEST_REACHED = 10  # flips that come as far, before a p counts as above a limit far below 1 / flips
+_LAST_BITS = 1e-9  # share of a sum's size: its rounding error
+_CLEAR = 0.1  # flips stop when p is clearly above this value (Besag and Clifford 1991)
+_FEWEST_REACHED = 10  # flips as extreme as the data before p counts as above a limit far below 1 / flips
 _SEED = 20_260_101
 _NORMAL = NormalDist().inv_cdf(1 - LEVEL / 2)
-_EXACT = 13  # prompts that differ: 2¹³ sign flips are all counted
-_NOTHING = 1e-12  # of the scale: what sums are off in their last bits
+_EXACT = 13  # up to so many differing prompts, all 2¹³ sign flips are counted
+_NOTHING = 1e-12  # share of the scale: smaller differences are rounding errors
 
 
 class Measured(NamedTuple):
-    """A ``metric`` of one result, with its parts where they are known, under the ``name`` that a comparison shows.
+    """A ``metric`` of one result, with its parts if known, under the ``name`` that a comparison shows.
 
-    ``noise`` is the standard error that the judge's randomness alone gives to it, on its scale. None: nobody has
-    measured it, and it is taken to be that of the other one, of as many items.
+    ``noise`` is the standard error of the value due to the judge's randomness alone, on the metric's scale.
+    If it is None (not measured), a comparison uses the other result's noise, scaled to this number of items.
     """
 
     name: str
@@ -48,13 +49,13 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """The ``difference`` ``first`` - ``second`` on the metric's scale, over the ``n`` prompts that both have, with its
-    95 % ``interval`` and ``p``, the chance of as much between models that are alike; None where that cannot be told.
+    """The ``difference`` ``first`` - ``second`` on the metric's scale, over the ``n`` prompts that both have.
 
-    ``adjusted`` is p by Holm's method over all pairs that were compared at once. ``test`` says in words what was done.
-    ``spread`` is the standard deviation of what one prompt gives to the difference, × ``n``: its square / n is the
-    variance of the difference. ``noise`` is the standard error that the judge's randomness alone gives to it; 0: none,
-    or it is not known.
+    ``interval`` is its 95 % interval. ``p`` is the probability of a difference at least as large between
+    equal models. Both are None if they are unknown. ``adjusted`` is p by Holm's method over all pairs of the
+    comparison. ``test`` describes the test in words. ``spread`` is the standard deviation of one prompt's
+    contribution, × ``n``: its square / n is the variance of the difference. ``noise`` is the standard error
+    of the difference due to the judge's randomness alone; 0 if there is none or it is not known.
     """
 
     first: str
@@ -71,41 +72,44 @@ class Comparison:
 
     @property
     def told(self) -> bool:
-        """Whether the two can be told apart: what every table, page, file and the gate go by."""
+        """Whether the two models differ significantly. All tables, pages and files use this property."""
         p = self.p if self.adjusted is None else self.adjusted
         return p is not None and p < LEVEL
 
     @property
     def within_noise(self) -> bool:
-        """Whether the judge alone may make as much of a difference, with two sets of equal images."""
+        """Whether the judge's noise alone explains the difference, even if the images were equal."""
         return _chance_of_noise(self.difference, self.noise) >= LEVEL
 
 
 def compare(first: Measured, second: Measured) -> Comparison:
-    """Compare two models by one metric. Raises ValueError: one has no value.
+    """Compare two models by one metric. Raises ValueError if a model has no value.
 
-    ``p`` is of a test that swaps the two models, prompt by prompt (sign flips of what each gives to the difference,
-    Fisher 1935; all of them where few differ, else up to 9,999 at random, counted as in Phipson and Smyth 2010), beyond
-    that resolution of a paired t-test. Of means of right or wrong it is McNemar's exact test, which is the same. A
-    ratio of sums is linear in its prompts about the mean of both (Cochran, "Sampling Techniques", section 6.4).
+    ``p`` is that of a permutation test that swaps the two models prompt by prompt: sign flips of each
+    prompt's contribution to the difference (Fisher 1935). If few prompts differ, all flips are counted, else
+    up to 9,999 random ones (counted as in Phipson and Smyth 2010). If no random flip is as extreme, p is that
+    of a paired t-test. For means of right or wrong, McNemar's exact test gives the same p. A ratio of sums is
+    linearized in its prompts about the mean of both models (Cochran, "Sampling Techniques", section 6.4).
 
-    What the prompts vary by holds the judge's noise, as each has replies of its own: to add its variance would count it
-    twice, and what two results have of the same replies cancels out. But the error of a difference is never less than
-    what the noise alone makes of it, N = √(noise² + noise²): the prompts may show too little of it where few differ, or
-    where they share replies. So p is at least 2 · Φ(-d / N) of a difference d, and the interval at least as wide.
+    The variation between prompts already contains the judge's noise, because each prompt has its own replies.
+    Adding the noise would count it twice, and replies that two results share cancel out. But the prompts may
+    show too little noise if few differ or if they share replies. So the standard error of a difference d is
+    at least that of the noise alone, N = √(noise² + noise²): p is at least 2 · Φ(-d / N), and the interval is
+    at least as wide.
 
-    The interval is Tango's score interval (1998, Statistics in Medicine 17, 891-908) of ups and downs, with the
-    variance of what prompts give in the place of that of all or nothing, as in
-    :func:`~imageevalkit.metrics.interval_of_sum`. Of two means without prompts it is made of their two intervals
-    (Newcombe 1998, Statistics in Medicine 17, 873-890, method 10).
+    The interval is Tango's score interval (1998, Statistics in Medicine 17, 891-908) of ups and downs. It
+    uses the variance of the prompts' contributions instead of that of right or wrong, as in
+    :func:`~imageevalkit.metrics.interval_of_sum`. For two means without prompts it combines their two
+    intervals (Newcombe 1998, Statistics in Medicine 17, 873-890, method 10).
     """
     [found] = compare_all([first, second])
     return replace(found, adjusted=None)
 
 
 def compare_all(column: Sequence[Measured], with_intervals: bool = True) -> list[Comparison]:
-    """:func:`compare` each pair of ``column``, in its order, with ``adjusted`` by Holm's method. Raises ValueError: one
-    has no value."""
+    """:func:`compare` each pair of ``column`` in order, with ``adjusted`` by Holm's method over all pairs.
+
+    Raises ValueError if a model has no value."""
     tests = _Tests.of(column)
     found = []
     for n, (one, other) in enumerate(combinations(range(len(column)), 2)):
@@ -115,14 +119,14 @@ def compare_all(column: Sequence[Measured], with_intervals: bool = True) -> list
 
 
 def told_apart(column: Sequence[Measured]) -> list[tuple[int, int]] | None:
-    """The pairs of ``column`` that :attr:`Comparison.told` tells apart, by their numbers; None if no pair can be
-    tested. Raises ValueError: one has no value.
+    """Return the pairs of ``column``, as indices, that differ significantly; None if no pair can be tested.
 
-    The same as :func:`compare_all` finds, in less time: 300 models are 44,850 pairs, and most of them are far from any
-    limit of Holm's method.
+    The pairs are those with :attr:`Comparison.told` in :func:`compare_all`, but found in less time: 300
+    models have 44,850 pairs, and most of them are far from any limit of Holm's method. Raises ValueError if a
+    model has no value.
     """
     if len(column) < 2 and all(one.metric.value is not None for one in column):
-        return None  # without numpy and scipy, whose import takes a third of a report on a single model
+        return None  # importing numpy and scipy would take a third of the time of a report on a single model
     import numpy as np
     from scipy.special import erfc
 
@@ -137,7 +141,7 @@ def told_apart(column: Sequence[Measured]) -> list[tuple[int, int]] | None:
 
 
 def adjust(found: Sequence[Comparison]) -> list[Comparison]:
-    """``found`` with p by Holm's method over all of them (Holm 1979)."""
+    """Return ``found`` with ``adjusted``: p by Holm's method over all of them (Holm 1979)."""
     import numpy as np
 
     adjusted = _holm(np.array([math.nan if one.p is None else one.p for one in found]))
@@ -148,10 +152,10 @@ def adjust(found: Sequence[Comparison]) -> list[Comparison]:
 
 
 def _holm(p: np.ndarray) -> np.ndarray:
-    """``p`` by Holm's method; NaN, of a pair without a test, does not count and stays NaN."""
+    """Return ``p`` adjusted by Holm's method. NaN (a pair without a test) does not count and stays NaN."""
     import numpy as np
 
-    # not by statsmodels' multipletests: it collects all garbage of the process, half a second each time in a report
+    # not statsmodels' multipletests: it runs a garbage collection, half a second per call in a report
     adjusted, known = p.copy(), np.flatnonzero(~np.isnan(p))
     order = known[np.argsort(p[known], kind="stable")]
     adjusted[order] = np.maximum.accumulate(np.minimum(1.0, np.arange(len(order), 0, -1) * p[order]))
@@ -159,7 +163,9 @@ def _holm(p: np.ndarray) -> np.ndarray:
 
 
 def influence(one: Measured) -> np.ndarray:
-    """What each prompt gives to the distance of the metric from its value; empty where the files do not say it."""
+    """Return each prompt's contribution to the deviation of the metric from its value.
+
+    The array is empty if the files have no parts."""
     import numpy as np
 
     [table] = _tables([one])
@@ -170,51 +176,59 @@ def influence(one: Measured) -> np.ndarray:
     return found
 
 
-# ---- what prompts give
+# ---- contributions of prompts
 
 
 class _Table(NamedTuple):
-    """Totals and weights of a metric, groups × prompts, and the share of each group; weight 0: it has no such
-    prompt."""
+    """Totals and weights of a metric, groups × prompts, and the share of each group.
+
+    Weight 0 means that the group has no such prompt."""
 
     total: np.ndarray
     weight: np.ndarray
     shares: np.ndarray
 
     def only(self, kept: np.ndarray) -> _Table:
-        """Of the prompts ``kept`` in each group, and of the groups that have one."""
+        """Return the table of the prompts ``kept`` in each group, without groups that are then empty."""
         rows = kept.any(1)
         return _Table((self.total * kept)[rows], (self.weight * kept)[rows], self.shares[rows])
 
     def means(self) -> np.ndarray:
-        """Of each group."""
+        """Return the mean of each group."""
         found: np.ndarray = self.total.sum(1) / self.weight.sum(1)
         return found
 
     def away(self, means: np.ndarray) -> np.ndarray:
-        """What each prompt gives to Σ share · (mean - ``means``)."""
+        """Return each prompt's contribution to Σ share · (mean - ``means``)."""
         found: np.ndarray = self.shares @ self.away_in_groups(means)
         return found
 
     def away_in_groups(self, means: np.ndarray) -> np.ndarray:
-        """The same of each group's mean, groups × prompts."""
+        """Return each prompt's contribution to (mean - ``means``) of each group, groups × prompts."""
         found: np.ndarray = (self.total - means[:, None] * self.weight) / self.weight.sum(1)[:, None]
         return found
 
     def portions(self) -> np.ndarray:
-        """How much each prompt weighs in the metric; they add up to the sum of the shares."""
+        """Return the weight of each prompt in the metric; the weights add up to the sum of the shares."""
         found: np.ndarray = self.shares @ (self.weight / self.weight.sum(1)[:, None])
         return found
 
 
 class _Tests(NamedTuple):
-    """The test of each pair of a column, in the order of ``itertools.combinations``; one array for each field.
+    """The tests of all pairs of a column, in the order of ``itertools.combinations``.
 
-    ``first`` and ``second`` are the numbers of the models. ``p`` is NaN if there is no test. ``paired``: the files say
-    what each prompt gives, and the two have prompts in common; ``n`` is their number. ``whole``: both have the same
-    prompts. ``up`` and ``down`` count the prompts for either model; ``binary``: all of them are right or wrong.
-    ``flips``: so many random sign flips were made, of which ``reached`` come as far. ``why`` has the reason of each
-    pair that is not paired. ``tables`` are those of the models.
+    | field | for each pair |
+    |---|---|
+    | ``first``, ``second`` | the indices of the models |
+    | ``p`` | NaN if there is no test |
+    | ``paired``, ``n`` | whether both models have parts with common prompts; the number of common prompts |
+    | ``whole`` | both models have the same prompts |
+    | ``binary`` | all scores are right or wrong |
+    | ``up``, ``down`` | the numbers of prompts on which the first and the second model is better |
+    | ``flips``, ``reached`` | the number of random sign flips, and of flips as extreme as the data |
+    | ``why`` | by number of the pair, why it is not paired |
+
+    ``tables`` has the table of each model.
     """
 
     first: np.ndarray
@@ -234,8 +248,9 @@ class _Tests(NamedTuple):
 
     @classmethod
     def of(cls, column: Sequence[Measured], only_told: bool = False) -> _Tests:
-        """``only_told``: p need not be exact of a pair that Holm's method cannot tell apart. Raises ValueError: one of
-        ``column`` has no value."""
+        """Test all pairs of ``column``. With ``only_told``, p may be inexact for pairs that do not differ.
+
+        Raises ValueError if a model has no value."""
         import numpy as np
 
         for one in column:
@@ -262,12 +277,12 @@ class _Tests(NamedTuple):
         return found
 
     def _test_prompts(self, column: Sequence[Measured], only_told: bool) -> None:
-        """Test the pairs that have prompts in common; a few thousand at once, to bound the memory."""
+        """Test the pairs with common prompts, a few thousand at once to bound the memory."""
         import numpy as np
 
         waiting, size = list[tuple[np.ndarray, np.ndarray]](), 0
         for one, mine in enumerate(self.tables):
-            start = one * len(column) - one * (one + 1) // 2 - one - 1  # of the pair with model number 0
+            start = one * len(column) - one * (one + 1) // 2 - one - 1  # pair (one, other): start + other
             others = []
             for other in range(one + 1, len(column)):
                 theirs = self.tables[other]
@@ -303,7 +318,7 @@ class _Tests(NamedTuple):
         self._test(waiting, only_told)
 
     def _test(self, given: Sequence[tuple[np.ndarray, np.ndarray]], only_told: bool) -> None:
-        """Test pairs by what each prompt ``given`` gives to their difference, a row each."""
+        """Test pairs: ``given`` has numbers of pairs, and for each a row of the prompts' contributions."""
         import numpy as np
 
         if not given:
@@ -316,7 +331,7 @@ class _Tests(NamedTuple):
         chosen = places[binary]
         self.p[chosen] = _mcnemar(self.up[chosen], self.down[chosen])
         chosen = places[~binary & ~few]
-        # that many pairs are not told apart, whatever the others are
+        # so many pairs are not significant, whatever p the others get
         surely_not = int((self.p >= LEVEL).sum()) if only_told else None
         self.p[chosen], self.flips[chosen], self.reached[chosen] = _by_flips(
             rows[~binary & ~few], self.n[chosen], surely_not
@@ -325,7 +340,7 @@ class _Tests(NamedTuple):
         self.p[places[~binary & few]] = _exact(rows[~binary & few], surely_not)
 
     def _test_means(self, column: Sequence[Measured]) -> None:
-        """Test the other pairs by two means with their intervals, as of different prompts (Welch 1947)."""
+        """Test all other pairs as two means of different prompts, from their intervals (Welch 1947)."""
         import numpy as np
 
         places = np.flatnonzero(~self.paired)
@@ -345,7 +360,7 @@ class _Tests(NamedTuple):
 
 
 def _spread(metric: Metric) -> float:
-    """The standard deviation of an item, by the interval of the mean; NaN if there is none."""
+    """Return the standard deviation of one item, from the interval of the mean; NaN without one."""
     from scipy.stats import t
 
     if metric.interval is None or metric.n < 2:
@@ -355,7 +370,7 @@ def _spread(metric: Metric) -> float:
 
 
 def _noise_of_pairs(column: Sequence[Measured], first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """The standard error that the judge's noise alone gives to the difference of each pair; 0: it is not known."""
+    """Return the standard error of each pair's difference due to the judge's noise alone; 0 if unknown."""
     import numpy as np
 
     own = np.array([math.nan if one.noise is None else one.noise for one in column])
@@ -372,10 +387,10 @@ def _noise_of_pairs(column: Sequence[Measured], first: np.ndarray, second: np.nd
 
 
 def _tables(column: Sequence[Measured]) -> list[_Table | None]:
-    """Of all models with the same prompts in the same columns."""
+    """Return the table of each model, or None without parts. All tables have the same prompts as columns."""
     import numpy as np
 
-    # clusters of files of several versions have different names: an item is in that of the first who has it
+    # files of different versions name clusters differently: the first model with an item decides its cluster
     unit_of: dict[str, str] = {}
     units: dict[str, int] = {}
     groups: dict[str | None, int] = {}
@@ -409,9 +424,10 @@ def _given(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Compare one model with each of ``others``, prompt by prompt.
 
-    Returns the share of each prompt in the difference, shape (others, prompts); then for each of the others whether the
-    two have prompts in common in each group, whether they have the same prompts, whether all are right or wrong, and
-    the number of common prompts.
+    Returns:
+        The contribution of each prompt to the difference, shape (others, prompts). Then, for each other
+        model: whether each group has common prompts, whether both have the same prompts, whether all scores
+        are right or wrong, and the number of common prompts.
     """
     import numpy as np
 
@@ -421,7 +437,7 @@ def _given(
     in_common = np.isclose((mine.shares * there).sum(1), 1.0, rtol=1e-9)
     my_sum, their_sum = ((one * both).sum(2) for one in (mine.total, total))
     my_weight, their_weight = ((one * both).sum(2) for one in (mine.weight, weight))
-    with np.errstate(divide="ignore", invalid="ignore"):  # of groups without common prompts
+    with np.errstate(divide="ignore", invalid="ignore"):  # groups without common prompts divide by 0
         pooled = ((my_sum + their_sum) / (my_weight + their_weight))[:, :, None]
         away = (mine.total - pooled * mine.weight) / my_weight[:, :, None]
         away -= (total - pooled * weight) / their_weight[:, :, None]
@@ -440,10 +456,11 @@ def _is_no_right_or_wrong(total: np.ndarray, weight: np.ndarray, scale: float) -
 
 
 class _Pair(NamedTuple):
-    """The numbers that the interval of a difference needs beside ``given``, the share of each prompt in it.
+    """The numbers for the interval of a difference; ``given`` has the prompts' contributions to it.
 
-    ``concentration`` is Σ of the squares of the prompts' portions, 1 / n if they weigh alike; ``span`` is that of the
-    scale, and ``freedom`` that of the ``variance``, 0 if a group has too few prompts for an interval.
+    ``concentration`` is Σ of the squares of the prompts' weights: 1 / n if they weigh alike. ``span`` is the
+    width of the scale. ``freedom`` is the degrees of freedom of ``variance``, or 0 if a group has too few
+    prompts for an interval.
     """
 
     given: np.ndarray
@@ -460,10 +477,10 @@ class _Pair(NamedTuple):
         both = (mine.weight > 0) & (theirs.weight > 0)
         mine, theirs = mine.only(both), theirs.only(both)
         sizes, n = both.sum(1)[both.any(1)], int(both.any(0).sum())
-        # each from its own mean: what varies; of a group of one prompt nothing is known
+        # deviations from each model's own mean; a group of one prompt shows no variance
         apart = mine.away_in_groups(mine.means()) - theirs.away_in_groups(theirs.means())
         unbiased = np.sqrt(sizes / np.maximum(sizes - 1, 1))[:, None] * apart
-        # a similarity below 0 widens the scale
+        # scores may be below 0 (a similarity): they widen the scale
         scores = np.concatenate([_scores(mine), _scores(theirs)])
         portions = (mine.portions() + theirs.portions()) / 2
         return cls(
@@ -512,7 +529,7 @@ def _comparison(
 
 
 def _words(tests: _Tests, number: int) -> str:
-    """Returns the test of a pair, in words."""
+    """Return the test of a pair, in words."""
     if not tests.paired[number]:
         why = tests.why[number]
         if math.isnan(tests.p[number]):
@@ -532,7 +549,7 @@ def _words(tests: _Tests, number: int) -> str:
 
 
 def _with_noise(found: Comparison, one: Measured, other: Measured) -> Comparison:
-    """``found`` with an error that is not below that of the judge; see :func:`compare`."""
+    """Return ``found`` with p and interval not below those of the judge's noise; see :func:`compare`."""
     import numpy as np
 
     noise = float(_noise_of_pairs([one, other], np.array([0]), np.array([1]))[0])
@@ -551,7 +568,7 @@ def _with_noise(found: Comparison, one: Measured, other: Measured) -> Comparison
 
 
 def _chance_of_noise(difference: float, noise: float) -> float:
-    """The chance of as much by the noise alone, 2 · Φ(-difference / noise); 0 where there is none."""
+    """Return the probability of the difference by noise alone, 2 · Φ(-difference / noise); 0 without."""
     return math.erfc(abs(difference) / noise / math.sqrt(2)) if noise else 0.0
 
 
@@ -566,11 +583,12 @@ def _interval(pair: _Pair) -> tuple[float, float] | None:
 def score_interval(
     up: float, down: float, variance: float, concentration: float, freedom: int
 ) -> tuple[float, float]:
-    """The 95 % interval of ``up`` - ``down``, what prompts give to a difference upwards and downwards on a scale of 1,
-    whose ``variance`` has so many degrees of ``freedom``; ``concentration`` is Σ of the squares of their portions.
+    """Return the 95 % interval of ``up`` - ``down``, the sums of contributions, on a scale of 1.
 
-    It holds all δ that a score test does not refuse, whose variance is φ · (that of all or nothing, where δ is true);
-    of right or wrong φ is 1, and this is Tango's interval.
+    ``freedom`` is the degrees of freedom of ``variance``, ``concentration`` is Σ of the squares of the
+    prompts' weights. The interval contains all δ that a score test does not reject. The variance of the test
+    is φ times that of right-or-wrong scores with the true difference δ. For right-or-wrong scores φ is 1:
+    Tango's interval.
     """
     difference = up - down
     share, freedom_left = drawn_to_all_or_nothing(up + down - difference**2, variance, concentration, freedom)
@@ -583,8 +601,9 @@ def score_interval(
 
 
 def _variance(up: float, down: float, delta: float) -> float:
-    """That of one prompt of all or nothing, where ``delta`` is the truth: with the share of downs that is then the most
-    likely one, of as many ``up`` and ``down`` (Tango 1998, equation 16)."""
+    """Return the variance of one right-or-wrong prompt if ``delta`` is the true difference.
+
+    The share of downs is the most likely one for ``up``, ``down`` and ``delta`` (Tango 1998, equation 16)."""
     if delta < 0:
         up, down, delta = down, up, -delta
     half = -up - down + (2 - up + down) * delta
@@ -593,7 +612,7 @@ def _variance(up: float, down: float, delta: float) -> float:
 
 
 def _last(inside: float, end: float, refuses: Callable[[float], bool]) -> float:
-    """The last value from ``inside`` to ``end`` that is not refused."""
+    """Return the last value on the way from ``inside`` to ``end`` that is not rejected, by bisection."""
     if not refuses(end):
         return end
     for _ in range(30):
@@ -603,7 +622,7 @@ def _last(inside: float, end: float, refuses: Callable[[float], bool]) -> float:
 
 
 def _of_two(one: Metric, other: Metric) -> tuple[float, float] | None:
-    """Newcombe's method 10, of two means of different prompts."""
+    """Return Newcombe's interval (method 10) of the difference of two means of different prompts."""
     if one.interval is None or other.interval is None or one.value is None or other.value is None:
         return None
     (low, high), (other_low, other_high) = one.interval, other.interval
@@ -615,7 +634,7 @@ def _of_two(one: Metric, other: Metric) -> tuple[float, float] | None:
 
 
 def _mcnemar(up: np.ndarray, down: np.ndarray) -> np.ndarray:
-    """p of McNemar's exact test, which is a binomial test."""
+    """Return p of McNemar's exact test, which is a binomial test."""
     import numpy as np
     from scipy.special import bdtr
 
@@ -624,11 +643,12 @@ def _mcnemar(up: np.ndarray, down: np.ndarray) -> np.ndarray:
 
 
 def _exact(given: np.ndarray, surely_not: int | None) -> np.ndarray:
-    """p of each row by all sign flips, if few of its prompts differ; with ``surely_not`` as in :func:`_by_flips` it is
-    1 of a row whose p cannot be so low that the pair is told apart."""
+    """Return p of each row by all sign flips; at most :data:`_EXACT` prompts of a row differ.
+
+    With ``surely_not`` (see :func:`_by_flips`), p is 1 for a row that cannot be significant."""
     import numpy as np
 
-    # those that differ come first; a flip and its opposite come as far, so the first sign is never flipped
+    # differing prompts come first; a flip and its opposite are equally extreme, so the first sign stays
     order = np.argsort(given == 0, axis=1, kind="stable")[:, :_EXACT]
     differing = np.take_along_axis(given, order, 1)
     numbers = np.arange(2 ** max(0, differing.shape[1] - 1))[:, None]
@@ -647,11 +667,11 @@ def _exact(given: np.ndarray, surely_not: int | None) -> np.ndarray:
 def _by_flips(
     given: np.ndarray, prompts: np.ndarray, surely_not: int | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """p of each row with so many ``prompts``, how many flips were made, and how many of them come as far. All rows have
-    the same flips.
+    """Return p of each row, the number of flips, and the number of flips as extreme as the data.
 
-    ``surely_not``: so many other pairs are not told apart by Holm's method. Then a row needs no more flips if its p is
-    above the limit of that method, which is 0.05 / (that many + 1) at most.
+    All rows share the same random flips. ``surely_not`` is the number of other pairs that Holm's method does
+    not find significant. With it, a row gets no more flips once its p is above the limit of that method,
+    which is at most 0.05 / (``surely_not`` + 1).
     """
     import numpy as np
     from scipy.special import stdtr
@@ -673,14 +693,14 @@ def _by_flips(
             flipped = signs @ matrix[:, some]
             reached[some] += (np.abs(flipped, out=flipped) >= least[some]).sum(0)
         made[open_] += rows
-        # what chance does one time in ten is no difference: more flips would only tell a digit more
+        # a p above 0.1 is no difference: more flips would only make it more precise
         limit = _CLEAR
         if surely_not is not None:
             limit = LEVEL / (surely_not + len(given) - len(open_) + 1)
         beyond = limit * made[open_] + 4 * np.sqrt(limit * (1 - limit) * made[open_])
         open_ = open_[reached[open_] < np.maximum(beyond, _FEWEST_REACHED)]
     p = (reached + 1) / (made + 1)
-    # if no flip comes as far: a paired t-test's p, and never less than the rarest of all sign flips
+    # no flip is as extreme as the data: p of a paired t-test, but at least 2^(1 - n), the rarest of all flips
     far = reached == 0
     n, mean = prompts[far], sums[far] / prompts[far]
     with np.errstate(divide="ignore", invalid="ignore"):

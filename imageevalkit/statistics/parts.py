@@ -1,4 +1,4 @@
-"""What each item gives to each metric of a result, of files of any version. Standard library only."""
+"""Read the contribution of each item to each metric, from files of any version. Standard library only."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from typing import Any
 from imageevalkit.cell.jsonl import WrongShape, is_number
 from imageevalkit.cell.results import ItemPart, Metric, Result
 
-_CLOSE = 1e-9  # of the scale: what a value read from a file may be off
+_CLOSE = 1e-9  # share of the scale: the rounding error of a value in a file
 
 
 def with_parts(result: Result, records: Iterable[Mapping[str, Any]], prompts: Mapping[str, str]) -> Result:
-    """``result`` whose metrics have the parts that the ``records`` of its scores.jsonl tell of.
+    """Return ``result`` with the parts of its metrics, read from the ``records`` of its scores.jsonl.
 
-    Raises WrongShape: a part is not [total, weight, group, cluster] with numbers and texts.
+    Older files have no parts. If a metric is the plain mean (× 100 for a percentage) of one of the items'
+    values, its parts are these values. Items with the same entry in ``prompts`` (by item, such as a hash)
+    then share a cluster.
 
-    A file of a version that wrote none says all the same of a metric that is the plain mean (× 100 of a percentage) of
-    one of the items' values. Its clusters are then items with the same of ``prompts``, by item, such as a hash.
+    Raises:
+        WrongShape: A part is not [total, weight, group, cluster] with numbers and texts.
     """
     records = list(records)
     judged = [record for record in records if record.get("status", "judged") == "judged"]
@@ -34,7 +36,7 @@ def with_parts(result: Result, records: Iterable[Mapping[str, Any]], prompts: Ma
                     found.setdefault(name, []).extend(_read(record["item"], parts, valued[name]))
                 except WrongShape as error:
                     raise WrongShape((record["item"], "parts", name), *error.value) from None
-    # a file may have lost lines
+    # a file may have lost lines: then the parts would not add up to the value
     found = {
         name: parts for name, parts in found.items() if len({one.item for one in parts}) == valued[name].n
     }
@@ -49,7 +51,7 @@ def with_parts(result: Result, records: Iterable[Mapping[str, Any]], prompts: Ma
 
 
 def value_of(parts: Iterable[ItemPart], shares: Mapping[str, float] | None) -> float | None:
-    """Σ share · (Σ total / Σ weight) over groups; None where a group has no weight."""
+    """Return Σ share · (Σ total / Σ weight) over groups, or None if a group has no weight."""
     sums: dict[str | None, list[tuple[float, float]]] = {group: [] for group in shares or [None]}
     for part in parts:
         sums[part.group].append((part.total, part.weight))
@@ -63,7 +65,7 @@ def value_of(parts: Iterable[ItemPart], shares: Mapping[str, float] | None) -> f
 
 
 def _read(item: str, parts: Any, metric: Metric) -> list[ItemPart]:
-    """Those of an item, of a file that anybody may have written."""
+    """Return the parts of an item for one metric. Raises WrongShape if their shape is wrong."""
     groups = {*metric.shares} if metric.shares else {None}
     found = []
     for one in parts if isinstance(parts, list) else [parts]:
@@ -87,7 +89,7 @@ def _of_plain_mean(
         for key, value in values.items() if isinstance(values, dict) else ():
             if is_number(value):
                 by_value.setdefault(key, {})[record["item"]] = value
-    # of two values with one mean that of the metric's own name is meant
+    # two values may have the same mean: prefer the value with the metric's own name
     for key in sorted(by_value, key=lambda key: key != name):
         values = by_value[key]
         mean = math.fsum(values.values()) / len(values)

@@ -1,4 +1,4 @@
-"""What a benchmark can show: the smallest difference, and how many images a given one needs."""
+"""Power of a benchmark: the smallest difference that it detects, and the images that a difference needs."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import NamedTuple
 from imageevalkit.statistics.comparison import LEVEL, Measured, compare, influence
 
 POWER = 0.8
-"""The chance that a difference of that size is told."""
+"""The probability that a difference of the given size is detected."""
 
 
 class Power(NamedTuple):
-    """What so many prompts can show, on the scale of the metric.
+    """The power of a test on ``prompts`` prompts with ``images`` images, on the scale of the metric.
 
-    ``smallest`` is the difference that a test with p < 0.05 tells in 80 of 100 such benchmarks; of two models on the
-    same prompts where ``paired``, else of one model from a fixed value. ``prompts`` are the independent units that were
-    there, ``images`` all of them; ``spread`` is the standard deviation of what one prompt gives.
+    ``smallest`` is the difference that a test with p < 0.05 detects with a probability of 80 %. It is between
+    two models on the same prompts if ``paired``, else between one model and a fixed value. Prompts are
+    independent units; ``spread`` is the standard deviation of one prompt's contribution.
     """
 
     smallest: float
@@ -26,8 +26,9 @@ class Power(NamedTuple):
     paired: bool
 
     def images_for(self, difference: float) -> int:
-        """How many images, with as many of a prompt as there are, would show ``difference``. Raises ValueError: it
-        is 0."""
+        """Return the number of images that detects ``difference``, with as many images per prompt as now.
+
+        Raises ValueError if ``difference`` is 0."""
         if not difference:
             raise ValueError("no number of images shows a difference of 0")
         if not self.spread:
@@ -35,7 +36,7 @@ class Power(NamedTuple):
         from statsmodels.stats.power import TTestPower
 
         effect = abs(difference) / self.spread
-        # Student's t needs 2 or 3 more than the normal distribution; statsmodels finds no root far from its start
+        # statsmodels finds no root far from its start. Student's t needs 2 or 3 more than the normal one.
         normal = (2.8016 / effect) ** 2
         needed = normal if normal > 1e5 else 2.0
         if normal <= 1e5:
@@ -47,11 +48,11 @@ class Power(NamedTuple):
 
 
 def power_of(first: Measured, second: Measured | None = None) -> Power | None:
-    """By the scores of one model, or what two have in common; None where the files say neither what items
-    give nor an interval, or of fewer than two.
+    """Return the power by the scores of one model, or by the differences of two models.
 
-    As of a t-test (statsmodels' ``TTestPower``), which the permutation test of :func:`compare` equals in power
-    (Lehmann and Romano, "Testing Statistical Hypotheses", section 15.2).
+    Returns None if there are fewer than two prompts, or if the files have neither item values nor an
+    interval. The power is that of a t-test (statsmodels' ``TTestPower``), which equals that of the
+    permutation test of :func:`compare` (Lehmann and Romano, "Testing Statistical Hypotheses", section 15.2).
     """
     if second is not None:
         found = compare(first, second)
@@ -79,11 +80,11 @@ _FEWEST = 30
 
 
 def smallest_difference(first: Measured, second: Measured) -> float | None:
-    """``smallest`` of :func:`power_of` to 0.1 %, and not below what the judge's noise hides, in a thousandth of the
-    time that it takes to load statsmodels; None too of fewer than 30 prompts.
+    """Return ``smallest`` of :func:`power_of` to 0.1 %, at least what the judge's noise hides.
 
-    By the normal distribution, with half the square of its quantile for Student's t (Guenther 1981, The American
-    Statistician 35).
+    Returns None also for fewer than 30 prompts. The normal distribution, with half the square of its quantile
+    as correction for Student's t (Guenther 1981, The American Statistician 35), avoids the slow import of
+    statsmodels.
     """
     found = compare(first, second)
     if found.spread is None or found.n < _FEWEST:

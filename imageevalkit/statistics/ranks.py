@@ -1,4 +1,4 @@
-"""Models of one column in groups: those with a letter in common cannot be told apart."""
+"""Rank groups of the models of one column. Models that share a letter do not differ significantly."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from imageevalkit.statistics.comparison import Measured, told_apart
 
 
 def rank_groups(column: Sequence[Measured]) -> list[str]:
-    """The letters of each model, "a" for all that cannot be told from the best (the highest value), "b" for the next,
-    "ab" where it is of both; all empty where no two can be tested.
+    """Return the letters of each model's groups, or only empty texts if no two models can be tested.
 
-    Two models without a letter in common differ, by :func:`told_apart`. Raises ValueError: one has
-    no value.
+    The best model (highest value) and all models that do not differ from it have "a", the next group has "b".
+    A model in both groups has "ab". Two models without a common letter differ by :func:`told_apart`. Raises
+    ValueError if a model has no value.
     """
     told = told_apart(column)
     if told is None:
@@ -33,15 +33,16 @@ def rank_groups(column: Sequence[Measured]) -> list[str]:
 
 
 def compact_groups(count: int, told: Iterable[tuple[int, int]]) -> list[frozenset[int]]:
-    """The largest groups of 0 … ``count`` - 1 in which no two are ``told`` apart: a compact letter display (insert and
-    absorb, Piepho 2004, Journal of Computational and Graphical Statistics 13)."""
-    # numbers as sets of bits: 300 models have up to 44,850 pairs that are told apart
+    """Return the largest groups of 0 … ``count`` - 1 without a pair of ``told``: a compact letter display.
+
+    The algorithm is insert and absorb (Piepho 2004, Journal of Computational and Graphical Statistics 13)."""
+    # sets are bits of integers, for speed: 300 models have up to 44,850 pairs
     apart = [0] * count
     for a, b in told:
         apart[min(a, b)] |= 1 << max(a, b)
     groups = [(1 << count) - 1]
     for one, others in enumerate(apart):
-        # the same as to split a group for each pair in turn, since what is left of most parts is in another
+        # this equals one split per pair in turn, because other groups absorb most of the resulting parts
         split = dict.fromkeys(
             part
             for group in groups
@@ -54,6 +55,6 @@ def compact_groups(count: int, told: Iterable[tuple[int, int]]) -> list[frozense
 
 
 def _names() -> Iterator[str]:
-    """a, b, … z, and then a1, b1, …"""
+    """Yield a, b, … z, then a1, b1, …"""
     yield from ascii_lowercase
     yield from (f"{letter}{number}" for number, letter in product(range(1, 1000), ascii_lowercase))

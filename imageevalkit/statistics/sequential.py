@@ -1,19 +1,20 @@
-"""Which of two models is better, told as soon as the items so far settle it, however often one looks.
+"""A sequential test of which of two models is better. The verdict stays valid however often it is computed.
 
-Items come in a random order that is the same for both models. Of each it is known how much more the first model got
-for it than the second, from -1 to 1 of the scale. A bet on "the first is not better" gains with each item where it is;
-under that hypothesis nobody's capital is ever expected to grow, so that it reaches 1 / α at any time with a probability
-of at most α (Ville 1939). Bets are those of Waudby-Smith and Ramdas, "Estimating means of bounded random variables by
-betting" (Journal of the Royal Statistical Society B 86, 2024): capital Π (1 + λ · (x - m)), here the mean over a grid
-of λ, which needs no guess of how far the models differ.
+Items come in a random order that is the same for both models. Each item has a difference x of the two models'
+scores, from -1 to 1 of the scale. A bet against the hypothesis "the first model is not better" gains capital
+with each item on which the first model is better. Under the hypothesis the expected capital never grows, so
+it reaches 1 / α at any time with a probability of at most α (Ville 1939). The bets are those of Waudby-Smith
+and Ramdas, "Estimating means of bounded random variables by betting" (Journal of the Royal Statistical
+Society B 86, 2024): the capital is Π (1 + λ · (x - m)). Here it is the mean over a grid of λ, which needs no
+guess of the size of the difference.
 
-A verdict needs two such bets, each at α / 2 for either model:
+A verdict for either model needs two bets, each at α / 2, against these hypotheses:
 
-* that the mean over all items of this benchmark is not above 0: items are drawn without replacement, so that after a
-  sum S of n of N items the next one is expected at m = -S / (N - n) at most (section 5 there). It bounds how often
-  a verdict is another than that of a run of all items.
-* that the models are equal on prompts of this kind: m = 0. Of equal models one is ahead on the N prompts there are, by
-  chance; that is no verdict.
+* The mean over all items of this benchmark is not above 0. Items are drawn without replacement: after a sum S
+  of n of N items, the expectation of the next item is at most m = -S / (N - n) (section 5 there). This bet
+  bounds how often a verdict differs from that of a run of all items.
+* The models are equal on prompts of this kind: m = 0. Of two equal models, one is ahead on the N prompts by
+  chance; this bet avoids a verdict then.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ from imageevalkit.statistics.comparison import LEVEL
 if TYPE_CHECKING:
     import numpy as np
 
-_BETS = (0.01, 6.0, 20)  # λ, from and to, and how many; the best is near mean / variance of the differences
-_AT_RISK = 0.95  # of the capital, at most
-_PRIOR = 20.0  # items' worth of belief that groups are as large as their shares
+_BETS = (0.01, 6.0, 20)  # first, last and number of λ; the best λ is near mean / variance of the differences
+_AT_RISK = 0.95  # the largest share of the capital in a bet
+_PRIOR = 20.0  # the weight, in items, of the assumption that groups are as large as their shares
 
 
 class Verdict(NamedTuple):
-    """Whether it is settled which of two is better: ``first_is_better`` after so many ``items`` of the order; None: it
-    is not. ``evidence`` is how far it has come, where ``needed`` settles it: the smaller capital of both bets."""
+    """The verdict on two models after ``items`` items; ``first_is_better`` is None if it is not settled.
+
+    ``evidence`` is the smaller capital of the two bets. A capital of ``needed`` settles the verdict."""
 
     first_is_better: bool | None
     items: int
@@ -49,15 +51,15 @@ def verdict(
     shares: Sequence[float] = (1.0,),
     tests: int = 1,
 ) -> Verdict:
-    """What the ``differences`` (first - second, of a scale of 1) of the first items of the order say of all ``total``.
+    """Return the verdict on ``total`` items from the ``differences`` of the first items in random order.
 
-    The mean that is tested is Σ share · mean of a group; ``groups`` (the number of each item's) are all 0 by default,
-    which is the plain mean. How large groups are is taken from the items before: exact bounds are those of the plain
-    mean, with groups they hold as far as the first items show how large each is (``perf/sequential.py`` has figures).
-    NaN is an item that one of the models has no score of: it counts as the worst that it may be, for either verdict.
-    ``tests``: so many verdicts are asked for at once, and α = 0.05 is of all together.
+    The tested mean is Σ share · mean of a group. By default all items are in group 0, which gives the plain
+    mean. The sizes of groups are estimated from the items before. So the bounds are exact for the plain mean;
+    with groups they depend on that estimate (measured by ``perf/sequential.py``).
 
-    Raises ValueError: a difference is beyond the scale.
+    ``differences`` are first - second on a scale of 1; NaN (a model has no score) counts as the worst case
+    for either verdict. ``groups`` has the number of each item's group. ``tests`` verdicts share α = 0.05.
+    Raises ValueError if a difference is beyond the scale.
     """
     import numpy as np
 
@@ -69,7 +71,7 @@ def verdict(
         sign: log_capital(sign * differences, total, kinds, np.asarray(shares, float)) for sign in (1, -1)
     }
     reached = {sign: np.flatnonzero(capital >= needed) for sign, capital in capitals.items()}
-    # the first one stands, whatever comes after it
+    # the first verdict stands: later items do not change it
     if settled := {int(places[0]): sign for sign, places in reached.items() if len(places)}:
         place = min(settled)
         sign = settled[place]
@@ -80,13 +82,14 @@ def verdict(
 
 
 def log_capital(given: np.ndarray, total: float, groups: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """The logarithm of the capital of who bets that the mean of what is ``given`` is above 0, after each item: of the
-    smaller of both bets, and of each the most so far."""
+    """Return the log capital after each item of a bet that the mean of ``given`` is above 0.
+
+    It is the smaller of the two bets' capitals, each taken at its maximum so far."""
     import numpy as np
 
     known = ~np.isnan(given)
     of_group = (groups[:, None] == np.arange(len(shares))) & known[:, None]
-    # of an item only what is known before it
+    # a bet on an item may use only the items before it, else the bound does not hold
     counts, sums = (
         _before(each) for each in (of_group.astype(float), of_group * np.where(known, given, 0)[:, None])
     )
@@ -103,7 +106,7 @@ def log_capital(given: np.ndarray, total: float, groups: np.ndarray, shares: np.
 
 
 def _before(rows: np.ndarray) -> np.ndarray:
-    """The sums of all rows before each."""
+    """Return for each row the sum of all rows before it."""
     import numpy as np
 
     found: np.ndarray = np.cumsum(rows, axis=0) - rows
@@ -111,11 +114,13 @@ def _before(rows: np.ndarray) -> np.ndarray:
 
 
 def _log_mean_capital(x: np.ndarray, mean: np.ndarray, bound: np.ndarray) -> np.ndarray:
-    """Of bets against a ``mean``, of each item given those before; items are from -``bound`` to ``bound``."""
+    """Return the log of the mean capital of all bets against ``mean``, the expectation of each item ``x``.
+
+    Items are between -``bound`` and ``bound``."""
     import numpy as np
 
-    risk = bound + mean  # of a bet of 1
-    # below 0 all that is left cannot be as bad as the hypothesis has it
+    risk = bound + mean  # the largest loss of a bet of λ = 1
+    # at 0 or below, the items left cannot be as low as the hypothesis demands: it is refuted
     refuted = np.maximum.accumulate(risk <= 1e-12)
     most = _AT_RISK / np.where(refuted, 1.0, risk)
     low, high, count = _BETS

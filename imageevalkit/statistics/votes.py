@@ -1,8 +1,8 @@
-"""Strengths of models by votes on pairs of their images: Bradley and Terry's model, on the scale of Elo's ratings.
+"""Ratings of models by votes on pairs of images: the Bradley-Terry model on the scale of Elo ratings.
 
-A vote for the left image is 1, for the right one 0, a tie half of both, as arenas count it: a logistic regression on
-the difference of two strengths, by quasi-likelihood. A vote names two models of maybe thousands, so its matrices are
-sparse.
+A vote for the left image counts 1, for the right image 0, and a tie 0.5, as in arenas. The fit is a logistic
+regression on the difference of two strengths, by quasi-likelihood. A vote names two of possibly thousands of
+models, so the matrices are sparse.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ LEFT, RIGHT, TIE = "left", "right", "tie"
 MEAN = 1000.0
 """The mean rating of the models of a table."""
 ELO = 400 / math.log(10)
-"""Of Elo's scale to that of the logistic function: 400 more win 10 of 11 times."""
+"""Elo points for one unit of the logistic scale. A model with 400 points more wins 10 of 11 votes."""
 FEWEST_VOTERS = 5
-"""So many let votes of one voter count as dependent: fewer do not show how voters differ."""
+"""From this number of voters on, votes of one voter count as dependent: fewer do not show how voters
+differ."""
 FEWEST_ITEMS = 20
 _SHARE = {LEFT: 1.0, TIE: 0.5, RIGHT: 0.0}
-_STEPS, _CLOSE = 100, 1e-10  # of Newton's method: how many at most, and when a step changes nothing
-_NUMBERS_AT_ONCE = 4_000_000  # of columns of the inverse: 32 MB
+_STEPS, _CLOSE = 100, 1e-10  # Newton's method: the most steps, and the size of a step that ends it
+_NUMBERS_AT_ONCE = 4_000_000  # numbers in a block of columns of the inverse: 32 MB
 _NORMAL = 1.959963984540054  # quantile for intervals of 95 %
 
 
 class Vote(NamedTuple):
-    """Of two models' images of one ``item``, a ``voter`` prefers the ``winner``: left, right, or neither (tie)."""
+    """A vote of one ``voter`` on two models' images of one ``item``. ``winner`` is left, right or tie."""
 
     voter: str
     benchmark: str
@@ -42,7 +43,7 @@ class Vote(NamedTuple):
 
 
 class Rating(NamedTuple):
-    """Where a model stands, with its 95 % interval; and how its votes went."""
+    """The rating of a model with its 95 % interval, and the counts of its votes."""
 
     model: str
     rating: float
@@ -54,9 +55,10 @@ class Rating(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Models that votes compare, directly or through others, best first. ``held``: those among them that won or lost
-    all against the others, which only a prior keeps from an endless rating. ``voters`` are so many: of fewer than
-    :data:`FEWEST_VOTERS` the intervals hold for these voters only."""
+    """The ratings of models that votes connect, directly or through other models, best first.
+
+    ``held`` names models that won or lost all votes against the others: only a prior keeps their ratings
+    finite. With fewer than :data:`FEWEST_VOTERS` ``voters``, the intervals hold for these voters only."""
 
     rows: list[Rating]
     held: list[str]
@@ -64,18 +66,21 @@ class Table(NamedTuple):
 
 
 def rate(votes: Sequence[Vote]) -> list[Table]:
-    """A table for each group of models that the ``votes`` connect, the largest first.
+    """Return a table for each group of models that the ``votes`` connect, largest group first.
 
-    The intervals are of the ratings about the mean of the table, by the sandwich estimate of variance, with votes on
-    one item as dependent, and Student's t with one degree of freedom less than there are items. Of
-    :data:`FEWEST_VOTERS` or more, votes of one voter are dependent too (Cameron, Gelbach and Miller 2011), with the t
-    of voters where they are fewer than the items; the wider of both intervals counts, since few voters may happen to be
-    of one mind.
+    The intervals are of the ratings relative to the mean of the table. They use the sandwich estimate of
+    variance with votes on one item as dependent, and Student's t with (number of items - 1) degrees of
+    freedom. With :data:`FEWEST_VOTERS` or more voters, votes of one voter are dependent too (Cameron, Gelbach
+    and Miller 2011); t then uses the smaller of the numbers of items and voters. The wider of the two
+    intervals counts, because few voters may agree by chance.
 
-    The estimate exists where no set of models won all its votes against the rest (Ford 1957). Else each model has one
-    more vote, a tie with the mean of all: the prior log-F(1, 1) (Greenland and Mansournia 2015, Statistics in Medicine
-    34). Then, and where a model has ties only, an interval is no shorter than that of independent votes without ties,
-    and of fewer than :data:`FEWEST_ITEMS` items it is that one: such votes do not show how they vary.
+    The estimate exists if no set of models won all its votes against the rest (Ford 1957). Else each model
+    gets one more vote, a tie with the mean of all: the prior log-F(1, 1) (Greenland and Mansournia 2015,
+    Statistics in Medicine 34).
+
+    With this prior, with a model that has ties only, or with fewer than :data:`FEWEST_ITEMS` items, an
+    interval is at least as wide as that of independent votes without ties. So few items do not show how votes
+    on one item depend, so the intervals then ignore that.
     """
     import numpy as np
     from scipy.sparse import coo_array
@@ -136,8 +141,10 @@ def _ratings(models: Sequence[str], votes: Sequence[Vote], with_prior: bool) -> 
 
 
 class _Fit(NamedTuple):
-    """A fitted model: ``strengths`` that add up to 0. ``inverse`` solves with the matrix of second derivatives, whose
-    last row and column keep the sum. ``scores`` has the derivative of each vote, votes × models."""
+    """A fitted model. Its ``strengths`` add up to 0.
+
+    ``inverse`` solves with the matrix of second derivatives, whose last row and column fix the sum of
+    strengths. ``scores`` has the derivative of each vote, votes × models."""
 
     strengths: np.ndarray
     shares: np.ndarray
@@ -145,11 +152,11 @@ class _Fit(NamedTuple):
     scores: Any
 
     def variances(self, clusters: Sequence[Sequence[np.ndarray]]) -> tuple[np.ndarray, list[np.ndarray]]:
-        """The variance of each strength if all votes are independent; and for each of ``clusters`` half the length of
-        the interval, by the sandwich estimate.
+        """Return the variance of each strength for independent votes, and half the interval per clusters.
 
-        Votes of one cluster are dependent; of two kinds of clusters the variances add up, less that of both at once.
-        Each has the usual factor for few clusters. NaN: two kinds may give a negative variance.
+        The half intervals use the sandwich estimate with votes of one cluster as dependent. For two kinds of
+        clusters the variances add up, minus the variance of their intersection. Each has the usual factor for
+        few clusters. A half is NaN if the variance is negative, which two kinds allow.
         """
         import numpy as np
         from scipy.special import stdtrit
@@ -174,14 +181,16 @@ class _Fit(NamedTuple):
             for n, of_kinds in enumerate(parts):
                 for sums, sign in of_kinds:
                     sandwich[n, some] += sign * ((sums @ columns) ** 2).sum(0)
-        # of the fewest clusters; each prior vote is one
+        # the kind with the fewest clusters counts; each prior vote is a cluster of its own
         freedom = [min(int(kind.max()) + votes - len(kind) for kind in kinds) for kinds in clusters]
         with np.errstate(invalid="ignore"):
             half = [stdtrit(f, 0.975) * np.sqrt(own) for f, own in zip(freedom, sandwich, strict=True)]
         return plain, half
 
     def _sums(self, cluster: np.ndarray, votes: int, count: int) -> Any:
-        """The derivative of each cluster, with the factor of so many clusters; a prior vote is one of its own."""
+        """Return the sum of derivatives of each cluster, with the factor for few clusters.
+
+        Each prior vote is a cluster of its own."""
         import numpy as np
         from scipy.sparse import coo_array
 
@@ -194,7 +203,7 @@ class _Fit(NamedTuple):
 
 
 def _fit(count: int, left: np.ndarray, right: np.ndarray, shares: np.ndarray, with_prior: bool) -> _Fit:
-    """The most likely strengths of so many models, by Newton's method."""
+    """Fit the most likely strengths of ``count`` models by Newton's method."""
     import numpy as np
     from scipy.sparse import block_array, coo_array, diags_array, eye_array, vstack
     from scipy.sparse.linalg import splu
@@ -218,7 +227,7 @@ def _fit(count: int, left: np.ndarray, right: np.ndarray, shares: np.ndarray, wi
     for _ in range(_STEPS):
         likely = 1 / (1 + np.exp(-(design @ strengths)))
         curved = design.T @ diags_array(likely * (1 - likely)) @ design
-        # with the condition that strengths add up to 0, as no vote tells their sum
+        # votes determine only differences, so the system also needs the condition that strengths add up to 0
         inverse = splu(block_array([[curved, ones], [ones.T, None]], format="csc")).solve
         step = inverse(np.append(design.T @ (shares - likely), 0.0))[:count]
         while loss(strengths + step) > loss(strengths) + _CLOSE * votes:
@@ -231,7 +240,7 @@ def _fit(count: int, left: np.ndarray, right: np.ndarray, shares: np.ndarray, wi
 
 
 def _numbers(names: Sequence[Hashable]) -> np.ndarray:
-    """A number for each different one of ``names``, in order of first appearance."""
+    """Return the number of each name: equal names share one, in order of first appearance."""
     import numpy as np
 
     known: dict[Hashable, int] = {}
