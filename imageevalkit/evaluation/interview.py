@@ -139,7 +139,7 @@ class Place:
 
 
 class Interview:
-    """The questions about some ``images`` of a cell, with their states. A recorded answer is never asked again.
+    """The questions about some ``images`` of a cell, with their states. A recorded answer is reused.
 
     If items share a request, it is asked once. ``tell`` gets a message for each invalid line in the records.
 
