@@ -164,7 +164,7 @@ def _listed(repository: Path, tree: str, commit: str) -> Record:
 def _git(repository: Path, *words: str, work_tree: Path | None = None) -> str:
     """Runs git in ``repository`` and returns its output.
 
-    Raises CellFailure if git is missing or fails, PassingFailure if a retry may help, OSError for a full disk.
+    Raises CellFailure if git is missing or fails, PassingFailure if a retry may help, OSError on full disks.
     """
     # without --git-dir git would find our own repository in a parent folder, and refuse others' folders
     options = [f"--git-dir={repository}", *([f"--work-tree={work_tree}"] if work_tree else [])]
