@@ -59,7 +59,7 @@ def check_url(asset: UrlAsset, hashes: bool) -> Finding:
     files = (record and record.files) or dict.fromkeys(asset.unpack or [file.name], published)
     problems = compared(asset.path, folder, files, hashes)
     if problems and not asset.unpack and not is_there(file):
-        problems = [f"{asset.path} is missing"]  # one file names itself
+        problems = [f"{asset.path} is missing"]  # compared() would name the only file twice
     is_known = any(files.values())
     unknown = f"{asset.path}: nobody has published its hash, and it was not fetched by prefetch: not verified"
     return Finding(problems, [] if problems or is_known else [unknown], is_known)
@@ -141,7 +141,7 @@ def _unpack(asset: UrlAsset, archive: Path, folder: Path) -> dict[str, FileFacts
             (new / name).replace(folder / name)
     except CellFailure:
         raise
-    except Exception as error:  # each way to compress has errors of its own: bz2 an OSError without a number
+    except Exception as error:  # each compression has its own errors: bz2 an OSError without a number
         if isinstance(error, OSError) and error.errno:
             raise disk_error(error, folder) from error
         forget(archive)
@@ -260,7 +260,7 @@ def locked(path: Path) -> Iterator[BinaryIO]:
 def alone(work: Path) -> Iterator[Path]:
     """A ``with`` block that has the empty folder ``work`` alone, and removes it at the end.
 
-    It first removes the files of a killed process. While children of that process live, it waits."""
+    It first waits for the children of a killed process to end, and removes that process's files."""
     with locked(work / "lock") as lock:
         os.set_inheritable(lock.fileno(), True)
         for left in work.iterdir():
@@ -352,7 +352,7 @@ def _endpoint() -> str:
 
 
 def _token(url: str) -> dict[str, str]:
-    """Returns the hub's token for a URL of the hub. httpx2 does not send it to another host on a redirect."""
+    """Returns a header with the hub's token for a URL of the hub. httpx2 drops it on redirects elsewhere."""
     token = os.environ.get("HF_TOKEN", "")
     of_hub = url.startswith((f"{_HUB}/", f"{_endpoint()}/"))
     return {"Authorization": f"Bearer {token}"} if token and of_hub else {}

@@ -39,7 +39,7 @@ class Answerer(ABC):
 
     @property
     def is_official(self) -> bool:
-        """Whether the answerer is an official one, which the name of the evaluator then says."""
+        """Whether it answers as the official evaluator does. The result records this."""
         return self.evaluator.official
 
     @abstractmethod
@@ -68,7 +68,7 @@ class Answerer(ABC):
             if left:
                 raise JudgeUnusable(f"{left} of {len(batch)} questions got neither an answer nor an error")
 
-    def has_answered(self) -> None:  # noqa: B027  # most have no use for it
+    def has_answered(self) -> None:  # noqa: B027  # optional to override
         """Tells the answerer that an earlier run got answers: a bad request is then its question's fault."""
 
     def holdup(self) -> str:

@@ -133,7 +133,7 @@ class Answers(Mapping[str, Answer]):
 class ScoredItem(NamedTuple):
     """An item after evaluation.
 
-    ``image`` is None if there is no image to score. ``attempted`` is False if no model tried to generate the
+    ``image`` is None if there is no image to score. ``attempted`` is False if no job tried to generate the
     image; an official evaluator would then find no trace of the item. ``answers`` holds the answers with a
     value, ``replies`` the last text reply of each question; both by the name of the question. ``score`` is
     None unless every question has a value. ``status`` is judged, unparsed, judge_failed or not_generated;
@@ -190,9 +190,8 @@ class Benchmark(ABC):
       ``--until`` then generates all images, and the plan shows the reason. Empty: ``--until`` may stop early.
     * ``unbounded`` are the metrics, by name or shell pattern, whose values may lie beyond their scale. For
       all other metrics such a value is an error.
-    * ``hub_dataset`` is the benchmark's dataset on the Hugging Face Hub; ``--publish`` links scores to it.
-    * ``settings_class`` is the class of its :class:`Settings`; ``has_corrected_rules``: "corrected" rules
-      exist.
+    * ``hub_dataset`` is the benchmark's dataset on the Hugging Face Hub; published scores name it.
+    * ``settings_class`` is the class of its :class:`Settings`; ``has_corrected_rules``: see ``Rules``.
 
     An instance has the user's ``settings``, the chosen ``judge`` (a full name, the name of an OCR model, or
     empty) and the full names of the ``official`` judges. ``readers`` are the names of all OCR models. The
@@ -361,7 +360,7 @@ class Benchmark(ABC):
         return self._sources[item.id]
 
     def _source(self, image: Any, where: str) -> Picture:
-        from imageevalkit.images import CorruptImage, is_plain  # a plan does without Pillow
+        from imageevalkit.images import CorruptImage, is_plain  # here, so that a plan needs no Pillow
 
         file = Path(getattr(image, "filename", ""))
         try:
@@ -374,13 +373,12 @@ class Benchmark(ABC):
         return Picture(file, sha256, pixels=self.shown_pixels, plain=plain, data=None if file.name else data)
 
     def source_image(self, path: Path, remedy: str = "") -> Image.Image:
-        """Returns the image file ``path`` for an ``input_list``, not decoded. Repeated calls share the
-        object.
+        """Returns the image file ``path`` for an ``input_list``, not decoded. All calls share it.
 
         Raises CellFailure if the file is missing or no image. The message ends with ``remedy``, by default
         the prefetch command.
         """
-        from imageevalkit.images import CorruptImage, opened_anew  # a plan does without Pillow
+        from imageevalkit.images import CorruptImage, opened_anew  # here, so that a plan needs no Pillow
 
         try:
             if path not in self._images:
@@ -392,7 +390,7 @@ class Benchmark(ABC):
             remedy = remedy or f"run: bash utils/prefetch.sh --ds_names {self.name}"
             raise CellFailure(f"benchmark {self.name}: {short_path(path)} {said}; {remedy}") from None
 
-    def check(self) -> None:  # noqa: B027 - most have nothing to say
+    def check(self) -> None:  # noqa: B027 - optional to override
         """Checks settings and judge while the run is planned. Raises UserError if they do not go together."""
 
     @abstractmethod
@@ -457,7 +455,7 @@ class Benchmark(ABC):
 
 
 def json_value(answer: Answer, shape: Shape[Any] | None = None) -> Any:
-    """Returns the JSON value of a metric model's answer. Raises Unparsed if it is not of that ``shape``."""
+    """Returns a metric model's answer as JSON. Raises Unparsed if it is no JSON or not of that ``shape``."""
     try:
         value = json.loads(answer.text or "")
         return shape.read(value) if shape else value
@@ -528,8 +526,7 @@ def is_json(value: Any) -> bool:
 
 
 def check_score(score: Any, where: str) -> None:
-    """Raises CellFailure unless ``score`` is a Score of finite numbers and JSON values, as :func:`require`
-    does."""
+    """Raises CellFailure unless ``score`` is a Score of finite numbers and JSON values."""
     require(isinstance(score, Score), where, score, "a Score")
     for name, value in score.values.items():
         is_value = is_number(value) or isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""Where the thoughts of a reasoning judge end and its answer begins."""
+"""Separates the thoughts of a reasoning judge from its answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REMEDY = (
 """The remedies for a judge whose thoughts take the place of its answer."""
 NO_ANSWER = f"the reply holds thoughts and no answer: {REMEDY}"
 
-# Qwen, GLM, DeepSeek and most others; Seed; Kimi; Magistral
+# the tags of Qwen, GLM, DeepSeek and most others; Seed; Kimi; Magistral
 _TAG = re.compile(r"(?i:</?(?:seed:)?think(?:ing)?>)|◁/?think▷|\[/?THINK\]")
 _OPENING = ("<think>", "<thinking>", "<seed:think>", "◁think▷", "[THINK]")
 LONGEST_TAG = 8

@@ -34,7 +34,7 @@ class Answerers:
     def __init__(
         self,
         benchmark: Benchmark,
-        options: JudgeOptions = JudgeOptions(),  # noqa: B008 - it cannot change
+        options: JudgeOptions = JudgeOptions(),  # noqa: B008 - immutable
     ) -> None:
         self._benchmark, self._options = benchmark, options
         self.cores = int(os.environ.get(CORES_ENV) or available_cores())

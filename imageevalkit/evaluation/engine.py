@@ -46,7 +46,7 @@ def evaluate_cell(
     benchmark: Benchmark,
     items: Sequence[Item],
     progress: ProgressWriter,
-    options: jobs.EvaluateOrder = jobs.EvaluateOrder(),  # noqa: B008 - it cannot change
+    options: jobs.EvaluateOrder = jobs.EvaluateOrder(),  # noqa: B008 - immutable
     interview: Interview | None = None,
     unasked: int = 0,
 ) -> jobs.Outcome:

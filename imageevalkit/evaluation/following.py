@@ -72,7 +72,7 @@ def follow(
     """Asks about the images of ``items`` until ``generation`` has ended, and returns the interview.
 
     If asking fails, it prints the reason and returns None at once: a job that cannot ask must not hold its
-    GPU until  the generation ends. The answers are on record. None also if the generation did not begin.
+    GPU until the generation ends. The answers are on record. None also if the generation did not begin.
     """
     interview = None
     try:

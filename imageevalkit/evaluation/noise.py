@@ -409,7 +409,7 @@ def notes_of(noise: Noise | None, probes_file: str = "") -> list[str]:
         than = f"on {of.since[:10]}"
         if of.host:
             than = f"at {of.host} {than}: two endpoints serve other things under one name"
-            probes_file = str(PurePath(probes_file).parent.parent)  # of all hosts
+            probes_file = str(PurePath(probes_file).parent.parent)  # the folder of all hosts
         notes.append(
             f"{DRIFTED}: {len(of.changed)} of {of.asked} probes ({shown}) have another answer than {than}; {end}. "
             f"Delete {probes_file} to accept the judge as it is now"

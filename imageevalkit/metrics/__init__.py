@@ -120,7 +120,7 @@ def total(scores: Iterable[Score], value: Value, *, top: float = 1.0) -> Metric:
 
 
 def only_if(whole: bool, metric: Metric) -> Metric:
-    """Returns ``metric``, without a value unless ``whole``. Some official programs do so if an item is missing."""
+    """Returns ``metric``, without a value unless ``whole``: some official programs then print none."""
     return metric if whole else replace(metric, value=None, interval=None)
 
 

@@ -83,7 +83,7 @@ class Thresholds:
         for each in fields(self):
             low = -1 if each.name == "tradeoff_corr" else 0
             value = getattr(self, each.name)
-            if not low <= value <= 1:  # false of NaN, too
+            if not low <= value <= 1:  # also rejects NaN
                 raise ValueError(f"{each.name} must be from {low} to 1, not {value:g}")
         for name in ("synergy_density", "bottleneck_density", "dominance_ratio"):
             if getattr(self, name) == 0:
@@ -117,7 +117,7 @@ class Settings:
     def __post_init__(self) -> None:
         if not 100 <= self.resamples <= 100_000:
             raise ValueError(f"resamples must be from 100 to 100000, not {self.resamples}")
-        self.thresholds  # noqa: B018 - it raises
+        self.thresholds  # noqa: B018 - raises ValueError
 
     @property
     def thresholds(self) -> Thresholds:

@@ -199,7 +199,7 @@ def decide(found: Statistics, thresholds: Thresholds) -> ndarray:
             found.bottleneck >= thresholds.bottleneck_density,
             is_tilt & (found.above > found.below),
             is_tilt,
-            found.correlation < thresholds.tradeoff_corr,  # false of NaN
+            found.correlation < thresholds.tradeoff_corr,  # NaN compares false
         ],
         [SYNERGY, BOTTLENECK, TILT_BACK, TILT, DISPERSION],
         NONE,
