@@ -1,6 +1,6 @@
-"""The stage in place of generation: take the images of a folder that were made elsewhere (``--images``).
+"""The adopt stage (``--images``), which replaces generation: uses images that were made elsewhere.
 
-Here is which file of the folder is the image of which item.
+This module finds the file for each item.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from imageevalkit.registry import ImageFinder
 
 @dataclass(frozen=True)
 class Place:
-    """Where an image is: a file, or its cell ``index`` (from 0, by row) of a ``grid``; or a ``reason`` why nowhere."""
+    """The place of an image: a file, or part ``index`` (from 0, row by row) of a file with a ``grid``.
+
+    Without an image, ``path`` is None and ``reason`` says why."""
 
     path: Path | None = None
     grid: Grid | None = None
@@ -34,11 +36,11 @@ class Place:
 
 
 Places = Mapping[str, Place]
-"""By item id; an item without a place has no image either."""
+"""The places by item id. An item without a place has no image."""
 
 
 def only_one(files: Sequence[Path], grid: Grid | None = None, index: int | None = None) -> Place:
-    """The place of an item in the one of ``files``; several may each be its image, so that none is taken."""
+    """Returns the place of an item if it has exactly one file. With several files, none is chosen."""
     if len(files) == 1:
         return Place(files[0], grid, index)
     names = ", ".join(path.name for path in files[:3]) + (", …" if len(files) > 3 else "")
@@ -48,7 +50,7 @@ def only_one(files: Sequence[Path], grid: Grid | None = None, index: int | None 
 def places_of_job(
     cell: Cell, order: AdoptOrder, datasets: Datasets
 ) -> tuple[list[Item], Path, dict[str, Place]]:
-    """The items of ``cell``, where a job with ``order`` looks for their images, and what it finds there."""
+    """Returns the items of ``cell``, the folder or file of their images, and the places found in it."""
     items, dataset = datasets.items(cell, order.limit), datasets[cell.benchmark]
     source = Path(order.sources[cell.benchmark])
     among = Path(order.among) if order.among else None
@@ -63,13 +65,17 @@ def find_images(
     find: Callable[[Path, Sequence[Item]], Mapping[str, Any] | None] | None = None,
     among: Path | None = None,
 ) -> dict[str, Place]:
-    """The places of the images of ``items`` in ``source``, by item id; items without one are left out.
+    """Returns the places of the images of ``items`` in ``source``, by item id, without items that have none.
 
-    ``find`` knows the benchmark's own layouts. Else a file is a JSON of paths by prompt, and of a folder the official
-    layout counts: the item's path below ``images/``, with any suffix of an image, in ``source`` or in
-    ``source/images``, whichever holds more of them. ``entries`` are all of the benchmark, whatever the limit. ``among``
-    holds the images of several models, each in a folder of its own. Raises CellFailure: ``source`` cannot be read as
-    what it seems to be; or the images may be another model's.
+    A ``source`` file is JSON with paths by prompt. A ``source`` folder has the official layout: the item's
+    path below ``images/``, with any image suffix, in ``source`` or ``source/images``, whichever has more.
+
+    Args:
+        entries: All entries of the benchmark, without a limit.
+        find: A function that knows the benchmark's special layouts; its result has priority.
+        among: A folder with the images of several models, each in a subfolder.
+
+    Raises CellFailure if ``source`` cannot be read, or if an image is in no folder of its model.
     """
     own = find(source, items) if find else None
     images, others = _files_below(source)
@@ -91,11 +97,11 @@ def find_images(
 
 
 def find_named(source: Path, items: Sequence[Item], layouts: Sequence[str]) -> dict[str, Place] | None:
-    """The places of the images of ``items``, by item id, in that of ``layouts`` of which most is in ``source`` or in
-    ``source/images``; None: there is nothing.
+    """Returns the places of the images of ``items``, by item id, or None if there are none.
 
-    A layout is the path of an image without its suffix, with the ``data`` of its item as fields ("{style}/{number}"),
-    and "{item.id}", "{item.model}", "{item.path.stem}".
+    A layout is the path of an image without suffix, below ``source`` or ``source/images``. Its fields are the
+    ``data`` of the item ("{style}/{number}"), "{item.id}", "{item.model}" and "{item.path.stem}". Of all
+    ``layouts`` the one with the most images counts.
     """
 
     def named(layout: str) -> Callable[[Item], str]:
@@ -105,10 +111,10 @@ def find_named(source: Path, items: Sequence[Item], layouts: Sequence[str]) -> d
 
 
 def _files_below(source: Path) -> tuple[dict[str, list[Path]], dict[str, Path]]:
-    """The images by their path without its suffix, and one of the other files of each such path."""
+    """Returns the images by path without suffix, and one of the other files for each such path."""
     images, others = dict[str, list[Path]](), dict[str, Path]()
     inner = source / "images"
-    # below where it starts, rglob follows no link
+    # rglob follows no links below its start, so a link "images" needs a start of its own
     roots = [source, inner] if inner.is_symlink() else [source]
     for path in sorted(path for root in roots for path in root.rglob("*") if path.is_file()):
         stem = PurePosixPath(path.relative_to(source)).with_suffix("").as_posix()
@@ -131,10 +137,10 @@ def _best(
 
 
 def read_filepaths(path: Path) -> dict[str, Path]:
-    """The image of each prompt, there or not, from a JSON file ``{prompt: path}`` as GenEval 2's official script reads.
+    """Returns the image path of each prompt from the JSON ``{prompt: path}`` of GenEval 2's script.
 
-    A relative path is relative to the folder of the file; if nothing is there, to the working directory, as the
-    official script takes it. Raises CellFailure: the file cannot be read, or is no JSON object of texts.
+    A relative path starts in the folder of the file. If there is no image, it starts in the working
+    directory, as in the official script. Images may be missing. Raises CellFailure if the file is invalid.
     """
     raw = read_json(path)
     if not isinstance(raw, dict) or not raw or not all(isinstance(p, str) and p for p in raw.values()):
@@ -146,7 +152,7 @@ def read_filepaths(path: Path) -> dict[str, Path]:
 
 
 def _listed(source: Path, items: Sequence[Item], sharing: Mapping[str | None, int]) -> dict[str, Place]:
-    """The images that the JSON file ``source`` names; ``sharing`` counts the entries that have a prompt."""
+    """Returns the places in the JSON file ``source``. ``sharing`` counts entries per prompt."""
     path_of, places = read_filepaths(source), dict[str, Place]()
     for item in items:
         path = path_of.get(item.prompt or "")
@@ -165,7 +171,7 @@ def _listed(source: Path, items: Sequence[Item], sharing: Mapping[str | None, in
 def _instead(
     items: Sequence[Item], places: Places, images: Mapping[str, Sequence[Path]], others: Mapping[str, Path]
 ) -> dict[str, Place]:
-    """Why ``items`` have no place: a file has the suffix of another format, or nearly the name."""
+    """Returns places with a reason for ``items`` with a file of another format or with a similar name."""
     used, alike, instead = {place.path for place in places.values()}, dict[str, Path](), dict[str, Place]()
     for stem, path in ((stem, path) for stem, paths in images.items() for path in paths if items):
         if path not in used:
@@ -180,5 +186,5 @@ def _instead(
 
 
 def _loosely(stem: str) -> str:
-    """``stem`` without what is easily mistaken: zeros before a number, upper case, kinds of separators."""
+    """Returns ``stem`` in lower case, without leading zeros and with one separator, to find similar names."""
     return re.sub(r"(?<!\d)0+(?=\d)", "", re.sub(r"[\s_-]+", "_", stem.casefold()))

@@ -1,6 +1,6 @@
-"""The job of ``--images``: every benchmark's images of one model (run by a launcher in the driver's environment).
+"""The adopt job of ``--images``: copies one model's images for all benchmarks.
 
-With ``--forecast`` what such jobs would take.
+With ``--forecast`` it counts the images that such jobs would copy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from imageevalkit.progress import ProgressWriter
 
 
 def main() -> ExitStatus:
-    """Adopt every cell of the job; the exit status is that of the worst."""
+    """Adopts the images of every cell of the job. Returns the worst exit status of the cells."""
     plan, job, order = given_job(AdoptOrder)
     progress, datasets = ProgressWriter(plan.progress_path(job)), Datasets(plan.settings)
     statuses = []
@@ -46,7 +46,9 @@ def _adopt(cell: Cell, order: AdoptOrder, datasets: Datasets, progress: Progress
 
 
 def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
-    """Returns what a job with this order would take for a cell; only reads, and raises what the job would."""
+    """Returns a function that counts the images of an adopt job for a cell.
+
+    It only reads files, and raises the errors that the job would raise."""
 
     order = AdoptOrder(**request["order"])
 

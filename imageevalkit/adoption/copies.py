@@ -1,4 +1,4 @@
-"""Copy the images of one cell that were made elsewhere: on record where they came from, with notice of what changed."""
+"""Copies the images of one cell that were made elsewhere, and records the source of each image."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ from imageevalkit.progress import Progress, ProgressWriter
 from imageevalkit.secrets import one_line
 
 STAGE = "adopt"
-# Of Pillow's compressed settings the fastest for pictures: a third less time than its defaults at the same size.
-# (Flat graphics are three times as large, but small all the same.)
+# The fastest compressed setting of Pillow for pictures: a third less time than the defaults, at the same
+# size. (Flat graphics become three times as large, but stay small.)
 FAST_PNG = {"compress_level": 1, "compress_type": zlib.Z_RLE}
 _MOST_THREADS = 8
-_COMMIT_EVERY = 64  # images, so that a power cut costs few of many
+_COMMIT_EVERY = 64  # images; a power cut loses only about this many
 
 
 def adopt_cell(
@@ -65,13 +65,14 @@ def adopt_cell(
     overwrite: bool = False,
     log: Callable[[str], None] = say,
 ) -> Outcome:
-    """Make the images of ``cell`` those at ``places`` (below ``source``); what is the same as before is left alone.
+    """Copies the images at ``places`` (below ``source``) to ``cell``. Skips images that are already there.
 
-    Files are copied byte for byte, cells of a file as PNG. An item without an image, with a cell of padding, or with a
-    file that is no whole image is recorded as failed. Raises CellFailure: as :func:`check_cell`, or the disk is full.
+    Files are copied byte for byte, parts of a grid as PNG. An item is recorded as failed if it has no image,
+    if its part of a grid is black padding, or if its file is not a complete image. Raises CellFailure as
+    :func:`check_cell`, or if the disk is full.
     """
     key = fp.remember(cell.fingerprints, check_cell(cell, items, source, places, overwrite), {})
-    # earlier versions took what is no image too, and said nothing of its colours
+    # records of older versions have no "flat" and may be about files that are no images: these are read again
     known = [one for one in last_records(cell, log).values() if one.status != OK or one.flat is not None]
     before = {record.item: record for record in known if record.fingerprint == key}
     copied, uneven, lost = 0, 0, dict[str, Record]()
@@ -108,10 +109,12 @@ def adopt_cell(
 def check_cell(
     cell: Cell, items: Sequence[Item], source: Path, places: Places, overwrite: bool
 ) -> dict[str, Any]:
-    """The settings that ``cell`` gets with the images at ``places``. Raises CellFailure: it may not have them."""
+    """Returns the settings of ``cell`` with the images at ``places``.
+
+    Raises CellFailure if there is no image, or if the cell has other images that may not be replaced."""
     if not any(place.path for place in places.values()):
         raise CellFailure(_why_nothing(cell, items, source, places))
-    # in the place of a model's settings: images of two places, or cut in two ways, are never one score
+    # Takes the place of a model's settings: images from two sources, or cut in two ways, never share a score.
     settings = {"images": "made elsewhere", "source": str(source.absolute())}
     if grids := sorted({str(place.grid) for place in places.values() if place.grid}):
         settings["grid"] = "; ".join(grids)
@@ -148,7 +151,7 @@ def _why_nothing(cell: Cell, items: Sequence[Item], source: Path, places: Places
 
 
 _Copy = tuple[Item, Record, EncodedImage | None]
-"""What stands for an item: its record, that of before where nothing is new, and its image."""
+"""An item, its record (the old record if nothing is new), and its image if it must be saved."""
 
 
 def _taken(
@@ -158,15 +161,16 @@ def _taken(
     before: Mapping[str, Record],
     writer: RecordWriter,
 ) -> Generator[Record, None, None]:
-    """The record of each item, in the order of the files, with what is new saved by ``writer``: each file is read once
-    for all of its cells."""
+    """Yields the record of each item, in the order of the files. ``writer`` saves new images and records.
+
+    A file with a grid is read once for all its items."""
     nothing, files = list[_Copy](), defaultdict[tuple[Path, Grid | None], list[Item]](list)
     for item in items:
         place = places.get(item.id) or Place(reason=f"there is no image of it in {source.absolute()}")
         if place.path:
             files[place.path, place.grid].append(item)
             continue
-        # an empty source: the survey tells what is not there from what failed
+        # the empty source marks a missing image, which a survey distinguishes from a failed one
         record = _lost(replace(Record.of(item, OK), source=""), "ItemFailed", place.reason)
         old = before.get(item.id)
         is_known = old and (old.status, old.reason, old.source) == (FAILED, record.reason, "")
@@ -178,7 +182,7 @@ def _taken(
                 writer.save(item, record, image)
         return [record for _, record, _ in copies]
 
-    # reading, proving, saving and making thumbnails, of several files at once
+    # threads, because reading, decoding, saving and thumbnails of several files can run in parallel
     threads = min(_MOST_THREADS, available_cores())
     saved = map_threads(lambda file: save(_read(*file[0], file[1], places, before)), files.items(), threads)
     yield from save(nothing)
@@ -189,7 +193,9 @@ def _taken(
 def _read(
     path: Path, grid: Grid | None, items: Sequence[Item], places: Places, before: Mapping[str, Record]
 ) -> list[_Copy]:
-    """The images of ``items`` in ``path``: its bytes, or its cells as RGB PNG; what is as it was is not decoded."""
+    """Returns the images of ``items`` from the file ``path``: its bytes, or the grid's parts as RGB PNG.
+
+    Items whose image is already copied get their old record, without decoding."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -207,7 +213,7 @@ def _read(
     try:
         if fresh and not grid:
             image = facts(data)
-            # nobody knows how, and with which seed, it was made
+            # the seed of an image made elsewhere is unknown
             copies += [
                 (item, replace(record, seed=None, source_sha256=None), image) for item, record in fresh
             ]
@@ -226,18 +232,20 @@ def _read(
 
 
 def is_of(record: Record, path: Path, n: int | None, sha256: str) -> bool:
-    """Whether ``record`` tells of the cell ``n`` of the file ``path`` (None: of all of it) with these bytes."""
+    """Whether ``record`` is about part ``n`` (None: all) of the file ``path`` with the hash ``sha256``."""
     original = record.source_sha256 or record.image_sha256
     return (record.source, record.cell, original) == (str(path.absolute()), n, sha256)
 
 
 def _is_cut_anew(record: Record, grid: Grid | None) -> bool:
-    """Whether ``record`` is of a cell that earlier versions took for padding, or cut without all of its pixels."""
+    """Whether an older version took this part of a grid for padding, or cut it without all its pixels."""
     return bool(grid and grid.whole and (record.outcome == FAILED or record.uneven))
 
 
 def images_to_come(cell: Cell, items: Sequence[Item], places: Places) -> dict[str, ImageState]:
-    """The images that there will be, by item id; new ones of files that end early, and black cells, count too."""
+    """Returns the states of the images after the job, by item id.
+
+    For new images only the file header is checked, so truncated files and black parts count too."""
     sha256_of = functools.cache(sha256_file)
     states = {}
     for state in survey(cell, items, pixels=True, tolerant=True).states.values():

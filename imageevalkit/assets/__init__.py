@@ -1,9 +1,9 @@
-"""Assets: what benchmarks, models and measurers need from outside the tree.
+"""Assets: files from outside the tree that benchmarks, models and metric models need.
 
-This file says what they are, where they lie, and how a file is compared with what it must be. ``check`` looks whether
-those of models and measurers are here; ``hub``, ``git``, ``http`` and ``data`` get them. A benchmark's class lists its
-assets as objects (:func:`github` and :func:`asset_list` make those of a repository's data and prompts). The
-``assets`` of a model's entry are a list of dicts::
+This module defines the kinds of assets, their places, and the comparison of a file with its expected size and
+hash. ``check`` checks the assets of models and metric models; ``hub``, ``git``, ``http`` and ``data``
+download assets. A benchmark's class lists its assets as objects (:func:`github` and :func:`asset_list` make
+them for the data and prompts of a repository). A model's entry lists its ``assets`` as dicts::
 
     {"hub": "org/name",                                     in HF_HOME
      "revision": "<40 hex>", "type": "model", "patterns": ["*.safetensors"]}
@@ -14,12 +14,12 @@ assets as objects (:func:`github` and :func:`asset_list` make those of a reposit
      "to": "bagel", "licence": "Apache-2.0"}                infer/custom_models/code/bagel/; or "path" as below
 
     {"url": "https://…", "path": "eval_models/weights/x.pt",  relative to the tree's root
-     "sha256": "<64 hex>", "size": 203974,                  left out where nobody has published them
-     "unpack": ["a.pth", "b/c.json"],                       a ZIP file, its content below "path"; some of its files
+     "sha256": "<64 hex>", "size": 203974,                  left out if nobody has published them
+     "unpack": ["a.pth", "b/c.json"],                       a ZIP file, unpacked below "path"; some files
      "by_hand": true,                                       a program cannot download it
      "licence": "MIT"}
 
-Model and benchmark environments import this: it needs the standard library only.
+Model and benchmark environments import this module, so it uses only the standard library.
 """
 
 from __future__ import annotations
@@ -40,26 +40,28 @@ from imageevalkit.hashes import git_blob_of, sha256_file
 from imageevalkit.text import some
 
 CODE = "infer/custom_models/code"
-"""Where the authors' repositories are; git ignores it, as it does the other places."""
+"""The folder of the authors' repositories; git ignores it, like the other folders of assets."""
 PROMPTS = "prompts/judge_prompts.json"
-"""The file of a benchmark's prompts below its data folder: ``{key: text}``. It has a folder of its own, because dataset
-classes of other toolkits read every JSON file in the data folder itself."""
+"""The file of a benchmark's judge prompts below its data folder: ``{key: text}``. It is in a subfolder
+because dataset classes of other toolkits read every JSON file directly in the data folder."""
 _PLACES = (CODE, "infer/custom_models/checkpoints", "eval_models/weights")
 
 
 class FileFacts(NamedTuple):
-    """``size`` in bytes, or None; ``digest``: SHA-256, or git's name for the content (40 hex digits)."""
+    """The ``size`` of a file in bytes, or None; ``digest``: its SHA-256 or git blob hash (40 hex digits)."""
 
     size: int | None
     digest: str
 
     @classmethod
     def of(cls, path: Path) -> FileFacts:
-        """Those of the file at ``path``. Raises OSError."""
+        """Returns the facts of the file at ``path``. Raises OSError."""
         return cls(path.stat().st_size, sha256_file(path))
 
     def problem(self, path: Path, name: str, hashes: bool) -> str:
-        """``"<name> is missing"`` or what else is wrong with the file at ``path``; its content if ``hashes``."""
+        """Returns "" if the file at ``path`` has these facts, or else a text like ``"<name> is missing"``.
+
+        The content is compared only if ``hashes``."""
         try:
             status = path.stat()
             if not stat.S_ISREG(status.st_mode):
@@ -76,14 +78,14 @@ class FileFacts(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What was fetched, in a JSON file near it: ``files`` by path, and what else is ``known``."""
+    """The list of downloaded ``files`` by path, and other ``known`` facts, in a JSON file near the files."""
 
     known: Mapping[str, Any]
     files: Mapping[str, FileFacts]
 
     @classmethod
     def read(cls, path: Path) -> Record | None:
-        """None where there is none, or a damaged one."""
+        """Returns the record at ``path``, or None if it is missing or damaged."""
         value, files = read_json(path), {}
         try:
             for name, facts in value["files"].items():
@@ -93,7 +95,7 @@ class Record(NamedTuple):
         return cls(value, files)
 
     def write(self, path: Path) -> None:
-        """Keep it. Raises as :func:`write_atomic`."""
+        """Writes the record to ``path``. Raises the errors of :func:`write_atomic`."""
         files = {
             name: {"size": facts.size, "sha256" if len(facts.digest) == 64 else "blob": facts.digest}
             for name, facts in self.files.items()
@@ -103,9 +105,9 @@ class Record(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """``problems``: a line for each thing missing or wrong. ``notes``: what a reader should know besides.
+    """The result of a check. ``problems`` has a line for each missing or wrong file.
 
-    ``is_known``: files were compared with what they must be; else only looked for.
+    ``is_known``: the files were compared with expected facts. Otherwise only their existence was checked.
     """
 
     problems: Sequence[str] = ()
@@ -114,7 +116,7 @@ class Finding(NamedTuple):
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is a file; a link counts by what it stands for."""
+    """Whether ``path`` is a file or a link to a file."""
     try:
         return path.is_file()
     except OSError:  # no permission, or a link that points to itself
@@ -122,7 +124,7 @@ def is_there(path: Path) -> bool:
 
 
 def read_json(path: Path) -> Any:
-    """What ``path`` holds, or None where it is not there or is no JSON."""
+    """Returns the JSON value in ``path``, or None if the file is missing or is no JSON."""
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -130,7 +132,7 @@ def read_json(path: Path) -> Any:
 
 
 def compared(name: str, folder: Path, files: Mapping[str, FileFacts | None], hashes: bool) -> list[str]:
-    """One line, or none, about those of ``files`` (below ``folder``; None: any will do) that are missing or wrong."""
+    """Returns at most one line, about missing and wrong ``files`` below ``folder``. None matches any file."""
     gone = {path: None for path in files if not is_there(folder / path)}
     rest = ((path, facts) for path, facts in files.items() if facts and path not in gone)
     wrong = [problem for path, facts in rest if (problem := facts.problem(folder / path, path, hashes))]
@@ -140,7 +142,7 @@ def compared(name: str, folder: Path, files: Mapping[str, FileFacts | None], has
 
 
 def how_to_get(problems: Sequence[str], options: str, folders: str) -> str:
-    """Returns one line: the first ``problems``, the command that mends them, and what to copy without internet."""
+    """Returns one line: the first ``problems``, the command to fix them, the folders to copy if offline."""
     named = some(problems, more=" (--check names them all)")
     command = f"bash utils/prefetch.sh {options}"
     return f"{named}. Run: {command} (without internet: run it elsewhere and copy {folders})"
@@ -149,7 +151,7 @@ def how_to_get(problems: Sequence[str], options: str, folders: str) -> str:
 class FileAsset(NamedTuple):
     """One file of a GitHub repository at a commit. ``path`` is relative to the benchmark's data folder.
 
-    ``digest`` and ``size`` as in :class:`FileFacts`: where no SHA-256 is published, it is git's name for the file.
+    If no SHA-256 is published, ``digest`` is the git blob hash, as in :class:`FileFacts`.
     """
 
     path: str
@@ -162,25 +164,23 @@ class FileAsset(NamedTuple):
 
     @property
     def source(self) -> str:
-        """``owner/name/commit/path``: the same below GitHub's raw address and below a mirror folder."""
+        """``owner/name/commit/path``: the path below GitHub's raw address and below a mirror folder."""
         return f"{self.repo}/{self.commit}/{self.source_path}"
 
     def problem(self, folder: Path, hashes: bool) -> str:
-        """What is wrong with the copy in the data folder ``folder`` (``"prompts.jsonl is missing"``), or nothing."""
+        """Returns the problem of the copy in ``folder`` (``"prompts.jsonl is missing"``), or ""."""
         return FileFacts(self.size, self.digest).problem(folder / self.path, self.path, hashes)
 
     def sha256(self, folder: Path) -> dict[str, str]:
-        """That of the right copy in ``folder``, by path."""
+        """Returns the SHA-256 by path. The copy in ``folder`` must be verified already."""
         return {self.path: self.digest if len(self.digest) == 64 else sha256_file(folder / self.path)}
 
 
 class PromptsAsset(NamedTuple):
-    """Texts of a GitHub repository's program at a commit, kept in one JSON object ``path`` of the data folder.
+    """Texts from a repository's program at a commit, stored in the JSON file ``path`` of the data folder.
 
-    Earlier versions kept the file in the data folder itself; it counts there too (:meth:`place`).
-
-    ``texts`` is the SHA-256 of each text (as UTF-8) by its key ``file::where``: ``file`` is the path in the
-    repository, ``where`` tells a reader the function and role.
+    ``texts`` has the SHA-256 of each text (as UTF-8) by its key ``file::where``: ``file`` is the path in the
+    repository, ``where`` names the function and role for human readers.
     """
 
     path: str
@@ -191,16 +191,16 @@ class PromptsAsset(NamedTuple):
 
     @property
     def source(self) -> str:
-        """``owner/name/commit``: the same below GitHub's raw address and below a mirror folder."""
+        """``owner/name/commit``: the path below GitHub's raw address and below a mirror folder."""
         return f"{self.repo}/{self.commit}"
 
     def place(self, folder: Path) -> Path:
-        """The file of the texts in the data folder ``folder``."""
+        """Returns the file with the texts. Older versions stored it directly in ``folder``."""
         new, old = folder / self.path, folder / PurePosixPath(self.path).name
         return old if is_there(old) and not is_there(new) else new
 
     def problem(self, folder: Path, hashes: bool = True) -> str:
-        """As that of a file; the texts are few and short, and always compared."""
+        """Returns the problem of the texts in ``folder``, or "". The short texts are always compared."""
         place = self.place(folder)
         if not is_there(place):
             return f"{self.path} is missing"
@@ -209,26 +209,26 @@ class PromptsAsset(NamedTuple):
             return f"{self.path} is no JSON"
         if not isinstance(texts, Mapping) or not all(isinstance(text, str) for text in texts.values()):
             return f"{self.path} is no JSON object of texts"
-        # a text too many would change the evaluator's name, which holds the hash of all of them
+        # an extra text is wrong too: the evaluator's name has a hash of all texts
         wrong = [k for k in {**self.texts, **texts} if text_sha256(texts.get(k)) != self.texts.get(k)]
         return f"{self.path} has other content ({', '.join(wrong)})" if wrong else ""
 
     def sha256(self, folder: Path) -> dict[str, str]:
-        """That of each text, by key."""
+        """Returns the SHA-256 of each text by key."""
         return dict(self.texts)
 
 
 def text_sha256(text: str | None) -> str:
-    """Hex SHA-256 of ``text`` as UTF-8; empty for None."""
+    """Returns the SHA-256 of ``text`` as UTF-8 in hex digits, or "" for None."""
     return "" if text is None else hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class TableAsset(NamedTuple):
-    """Rows of a dataset on Hugging Face, kept as JSON Lines in ``path`` of the data folder.
+    """Rows of a Hugging Face dataset, stored as JSON Lines in ``path`` of the data folder.
 
-    ``patterns`` choose its Parquet files, whose names decide the order of the rows. A cell that holds an image becomes
-    the path of a file below ``images/`` beside ``path``, named by its SHA-256. Nobody has pinned the rows: those that
-    come first are trusted and recorded.
+    ``patterns`` select the Parquet files; the rows are in the order of the file names. An image in a row
+    becomes a file below ``images/`` beside ``path``, named by its SHA-256; the row has its path. The rows
+    have no published hash: the first download is trusted and recorded.
     """
 
     path: str
@@ -238,15 +238,15 @@ class TableAsset(NamedTuple):
 
     @property
     def hub(self) -> HubAsset:
-        """The Parquet files, which only prefetch needs."""
+        """The Parquet files. Only prefetch needs them."""
         return HubAsset(self.repo, type="dataset", patterns=self.patterns)
 
     def record(self, folder: Path) -> Path:
-        """The file of the record of the rows and images in ``folder``."""
+        """Returns the path of the record of the rows and images in ``folder``."""
         return folder / f".{self.path}.fetched.json"
 
     def problem(self, folder: Path, hashes: bool) -> str:
-        """As that of a file, of the rows and their images."""
+        """Returns the first problem of the rows and their images in ``folder``, or ""."""
         record = Record.read(self.record(folder))
         if record is None or self.path not in record.files:
             return f"{self.path} {'lacks the record of its files' if (folder / self.path).exists() else 'is missing'}"
@@ -255,14 +255,14 @@ class TableAsset(NamedTuple):
         return f"{wrong[0]}{more} of {self.path}: missing, or not as first fetched" if wrong else ""
 
     def sha256(self, folder: Path) -> dict[str, str]:
-        """That of the rows, which name their images by theirs."""
+        """Returns the SHA-256 of the rows, which contain the hashes of their images."""
         return {self.path: sha256_file(folder / self.path)}
 
 
 class HubAsset(NamedTuple):
-    """Files of a Hugging Face repository; without ``patterns`` all of them.
+    """Files of a Hugging Face repository that match ``patterns``; all files if there are none.
 
-    ``revision`` is a commit, in a manifest; a user's may be a branch or a tag too. None: main.
+    In a manifest ``revision`` is a commit; a user may also give a branch or tag. None: main.
     """
 
     hub: str
@@ -282,15 +282,15 @@ class CodeAsset(NamedTuple):
 
     @property
     def source(self) -> str:
-        """``owner/name/commit``: the place below a mirror folder."""
+        """``owner/name/commit``: the path below a mirror folder."""
         return f"{self.code}/{self.commit}"
 
 
 class UrlAsset(NamedTuple):
-    """A file from any address, at ``path`` (relative to the tree's root).
+    """A file from any URL, stored at ``path`` (relative to the tree's root).
 
-    ``sha256`` and ``size`` are None where nobody has published them: what comes first is trusted and recorded.
-    ``unpack`` are files that its ZIP archive holds, which is unpacked into the folder ``path``; empty: it is none.
+    ``sha256`` and ``size`` are None if nobody has published them: the first download is trusted and recorded.
+    ``unpack`` names some files of a ZIP archive that is unpacked into the folder ``path``; empty: no archive.
     """
 
     url: str
@@ -303,22 +303,22 @@ class UrlAsset(NamedTuple):
 
 
 class LocalFolder(NamedTuple):
-    """A file or folder of the user's own, which nobody fetches."""
+    """A local file or folder of the user; prefetch does not download it."""
 
     path: str
 
 
 LocalAsset = FileAsset | PromptsAsset | TableAsset
-"""In the data folder of its benchmark."""
+"""An asset in the data folder of its benchmark."""
 PlacedAsset = HubAsset | CodeAsset | UrlAsset
-"""In a place of its own."""
+"""An asset outside of data folders, which several models and benchmarks may share."""
 Asset = LocalAsset | PlacedAsset
 Needed = PlacedAsset | LocalFolder
-"""What a model or an evaluator needs."""
+"""An asset of a model or an evaluator."""
 
 
 class Needs(NamedTuple):
-    """``remark`` tells a user why ``assets`` are none where that may surprise."""
+    """The ``assets`` of a model. If there are none and this may surprise a user, ``remark`` explains it."""
 
     assets: tuple[Needed, ...] = ()
     remark: str = ""
@@ -332,12 +332,14 @@ def github(
     *,
     licence: str,
 ) -> tuple[FileAsset | PromptsAsset, ...]:
-    """Data files and judge prompts of the GitHub repository ``repo`` (``owner/name``) at ``commit``.
+    """Returns the assets for data files and judge prompts of the GitHub repository ``repo`` (``owner/name``).
 
-    ``files``: by the path below the benchmark's data folder, the :data:`SourceFacts`. ``prompts``: the SHA-256 of texts
-    of the repository's program, by ``file::where`` (see :class:`PromptsAsset`).
+    Args:
+        commit: The commit of the repository, 40 hex digits.
+        files: The :data:`SourceFacts` of each file, by its path below the benchmark's data folder.
+        prompts: The SHA-256 of each text by its key ``file::where`` (see :class:`PromptsAsset`).
 
-    Raises ValueError: one of them is not of its kind; the message names it.
+    Raises ValueError if a value is malformed; the message names the value.
     """
     pins: list[tuple[str, Any, str]] = [("repo", repo, "repo"), ("commit", commit, "commit")]
     for path, (source, digest, size) in files.items():
@@ -354,15 +356,15 @@ def github(
 
 
 SourceFacts = tuple[str, str, int | None]
-"""Of a file: its path in the repository, its digest and its size in bytes, as in :class:`FileAsset`."""
+"""The path of a file in the repository, its digest and its size in bytes, as in :class:`FileAsset`."""
 
 
 def asset_list(path: Path) -> tuple[FileAsset | PromptsAsset, ...]:
-    """What :func:`github` makes of the text file at ``path``.
+    """Returns the assets that the text file at ``path`` lists, as :func:`github` makes them.
 
-    Of the lines ``repository OWNER/NAME COMMIT`` and ``licence …`` are all that follow, up to the next repository, and
-    in ``folder PATH/`` there are the files that follow. A file is digest, size ("-": not known) and path, which may
-    hold blanks; a text of a program is SHA-256 and key.
+    The lines ``repository OWNER/NAME COMMIT`` and ``licence …`` apply to all lines up to the next repository.
+    The line ``folder PATH/`` applies to the files that follow. The line of a file has digest, size ("-":
+    unknown) and path, which may contain spaces. The line of a text has SHA-256 and key.
     """
     repositories: list[dict[str, Any]] = []
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -386,9 +388,9 @@ def asset_list(path: Path) -> tuple[FileAsset | PromptsAsset, ...]:
 
 
 def parse_entries(entries: Any, where: str) -> list[PlacedAsset]:
-    """The assets in a list of dicts, the content of the entry called ``where``.
+    """Returns the assets in ``entries``, a list of dicts. ``where`` names the list in error messages.
 
-    Raises CellFailure: one is malformed; the message names it and the field.
+    Raises CellFailure if an entry is malformed; the message names the entry and the field.
     """
     if not isinstance(entries, list):
         raise CellFailure(f"{where} is no list of assets")
@@ -401,7 +403,7 @@ def _parse(entry: Any, where: str) -> PlacedAsset:
     if "to" in given:
         given["path"] = f"{CODE}/{given['to']}" if _matches(r"[\w-][\w.-]*")(given["to"]) else None
     values = {}
-    for field in reversed(kind._fields):  # the licence before what it is of
+    for field in reversed(kind._fields):  # a missing licence is reported first
         if field in given and not _IS[field](given[field]):
             named = "to" if field == "path" and "to" in given else field
             raise CellFailure(f"{where}: '{named}' is {entry[named]!r}")
@@ -430,7 +432,7 @@ def _is_strings(value: Any) -> bool:
 
 
 _KINDS: dict[str, Any] = {"hub": HubAsset, "code": CodeAsset, "url": UrlAsset}
-"""By the key that tells them, the types of entries."""
+"""The types of entries by the key that only entries of this type have."""
 _IS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("repo", "hub", "code"), _matches(r"[\w.-]+/[\w.-]+")),
     **dict.fromkeys(("commit", "revision", "tree"), _matches("[0-9a-f]{40}")),
@@ -447,7 +449,7 @@ _IS: dict[str, Callable[[Any], Any]] = {
     "unpack": lambda value: _is_strings(value) and all(map(_stays_below, value)),
     "by_hand": lambda value: isinstance(value, bool),
 }
-"""What a field must be."""
+"""The check of each field's value."""
 
 
 BENCHMARKS = REPO / "benchmarks"
@@ -455,54 +457,54 @@ REWRITERS = REPO / "infer" / "custom_rewriters"
 
 
 def data_folder(benchmark: str) -> Path:
-    """Where the downloaded files of ``benchmark`` are: below its name, with ``_`` for ``-`` as in packages."""
+    """Returns the folder of a benchmark's downloaded files: ``_`` replaces ``-``, as in packages."""
     return BENCHMARKS / benchmark.replace("-", "_") / "data"
 
 
 class BenchmarkFiles(NamedTuple):
-    """The ``assets`` of ``benchmark``; a foreign one has none that we know of."""
+    """The ``assets`` of ``benchmark``; empty for a foreign benchmark."""
 
     benchmark: str
     assets: Sequence[Asset] = ()
 
     @property
     def folder(self) -> Path:
-        """Where the :attr:`local` ones are."""
+        """The folder of the :attr:`local` assets."""
         return data_folder(self.benchmark)
 
     @property
     def local(self) -> list[LocalAsset]:
-        """Those in its data folder."""
+        """The assets in the data folder."""
         return [asset for asset in self.assets if isinstance(asset, LocalAsset)]
 
     @property
     def placed(self) -> list[PlacedAsset]:
-        """The other ones, which benchmarks and models may share."""
+        """The other assets, which benchmarks and models may share."""
         return [asset for asset in self.assets if not isinstance(asset, LocalAsset)]
 
     def problems(self, hashes: bool = False) -> list[str]:
-        """What is missing or wrong among the :attr:`local` ones: sizes always, SHA-256 if ``hashes``."""
+        """Returns a line for each missing or wrong :attr:`local` asset. ``hashes``: also of other content."""
         return [problem for asset in self.local if (problem := asset.problem(self.folder, hashes))]
 
     def explain(self, problems: Sequence[str]) -> str:
-        """One line that names the missing or wrong files and the command that mends them."""
+        """Returns one line with the missing or wrong files and the command to download them."""
         folder = f"benchmarks/{self.folder.relative_to(BENCHMARKS)}"
         how = how_to_get(problems, f"--ds_names {self.benchmark}", folder)
         return f"benchmark {self.benchmark}: {how}"
 
     def sha256(self) -> dict[str, str]:
-        """The SHA-256 of the data files by path, and of the prompts by key, after verifying every byte.
+        """Verifies all files and returns the SHA-256 of the data files by path and of the prompts by key.
 
-        Raises CellFailure: a file is missing or is not the pinned one; one message names the first five.
+        Raises CellFailure if files are missing or wrong; the message names the first five.
         """
         if problems := self.problems(hashes=True):
             raise CellFailure(self.explain(problems))
         return {name: sha256 for asset in self.local for name, sha256 in asset.sha256(self.folder).items()}
 
     def prompts(self) -> dict[str, str]:
-        """The official judge prompts by ``file::where`` of the official code, every byte verified.
+        """Verifies and returns the official judge prompts by their key ``file::where``.
 
-        Raises CellFailure: they are not there or not the pinned ones; the message says how to get them.
+        Raises CellFailure if prompts are missing or wrong; the message has the download command.
         """
         found = [asset for asset in self.local if isinstance(asset, PromptsAsset)]
         if problems := [problem for asset in found if (problem := asset.problem(self.folder))]:
@@ -511,7 +513,7 @@ class BenchmarkFiles(NamedTuple):
 
 
 class RewriterFiles(BenchmarkFiles):
-    """The official texts of the prompt rewriter called ``benchmark``."""
+    """The official texts of a prompt rewriter. The field ``benchmark`` is the name of the rewriter."""
 
     @property
     def folder(self) -> Path:

@@ -1,10 +1,9 @@
-"""Whether the files that models, judges and encoders take are whole on this machine: from files alone, offline.
+"""Checks offline whether the files of models, judges and encoders on this machine are complete.
 
-Sizes only, unless hashes are asked for: what is told before anything starts must be told quickly. The hub's cache is
-looked at without its libraries. A record, which prefetch leaves beside a repository's files, lists all that it has,
-with sizes and hashes. It is written before they are fetched, so that a look after a killed download knows what is
-short. It lies in the repository's own folder, and so travels with a copy of it, links made files or not.
-huggingface_hub neither reads nor minds it.
+The check before a run compares only sizes, because hashes would take long. It reads the hub's cache without
+huggingface_hub. Prefetch writes a record of all files of a repository, with sizes and hashes, before it
+downloads them: after a killed download the check knows the missing files. The record is in the repository's
+folder, so it stays with any copy of the folder. huggingface_hub ignores it.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ from imageevalkit.assets.weights import may_be_hub_id
 
 
 def weights_at(path: str, revision: Any, patterns: tuple[str, ...] = ()) -> Needed:
-    """What the hub id or folder ``path`` is; ``patterns``: which of its files (empty: all)."""
+    """Returns the asset for the hub id or folder ``path``. ``patterns`` select its files; empty: all."""
     if not may_be_hub_id(path) or Path(path).is_dir():
         return LocalFolder(path)
     return HubAsset(path, str(revision) if revision else None, "model", patterns)
 
 
 def check_asset(asset: Needed, hashes: bool) -> Finding:
-    """Sizes always, content if ``hashes``. Reads the disk only."""
+    """Checks the sizes of an asset's files, and their content if ``hashes``. Reads only the disk."""
     if isinstance(asset, LocalFolder):
         return Finding(_local_problems(asset.path), is_known=False)
     if isinstance(asset, HubAsset):
@@ -53,7 +52,7 @@ def check_asset(asset: Needed, hashes: bool) -> Finding:
 
 
 def name_of(asset: Needed) -> str:
-    """A short name for progress and reports."""
+    """Returns a short name for progress and reports."""
     if isinstance(asset, HubAsset):
         revision = asset.revision or ""
         shown = revision[:7] if _is_commit(revision) else revision
@@ -62,14 +61,14 @@ def name_of(asset: Needed) -> str:
 
 
 def why_missing(assets: Iterable[Needed], options: str) -> str:
-    """What of ``assets`` is missing, with the ``options`` of prefetch that get it; empty: nothing is known to be.
+    """Returns a line about missing ``assets`` with the prefetch command (``options``), or "".
 
-    Files that the libraries would download themselves count only where they must not.
+    Hub files count only offline: otherwise the libraries download them.
     """
     assets = list(assets)
     if problem := disagreement(assets):
         return problem
-    # a folder of the user's own is for the class to find, and says itself what is wrong with it
+    # the model's class checks a local folder of the user, with better messages
     looked_for = (CodeAsset, UrlAsset, HubAsset) if is_offline() else (CodeAsset, UrlAsset)
     found = [check_asset(asset, hashes=False).problems for asset in assets if isinstance(asset, looked_for)]
     problems = [problem for of_one in found for problem in of_one]
@@ -78,9 +77,9 @@ def why_missing(assets: Iterable[Needed], options: str) -> str:
 
 
 def missing_path(assets: Iterable[Needed]) -> str:
-    """Returns one line on the first local path among ``assets`` that does not exist; empty if all do.
+    """Returns a line about the first local path among ``assets`` that does not exist, or "".
 
-    What is no path on a disk (``s3://…``) is for the model's class to find.
+    Addresses such as ``s3://…`` are skipped: only the model's class can check them.
     """
     for asset in assets:
         if isinstance(asset, LocalFolder) and "://" not in asset.path:
@@ -105,7 +104,7 @@ def _local_problems(place: str) -> list[str]:
         return [problem]
     path = Path(place).expanduser()
     try:
-        # of other folders nothing is known
+        # without one of these files the layout of the folder is unknown
         if not any((path / name).is_file() for name in ("model_index.json", "config.json")):
             return []
         return [f"{place}: {problem}" for problem in checkpoint_problems(path)]
@@ -116,20 +115,20 @@ def _local_problems(place: str) -> list[str]:
 # --- the hub's cache ---
 
 _TRUE = frozenset({"1", "ON", "YES", "TRUE"})
-# huggingface_hub reads both
+# huggingface_hub reads both variables
 _HUB_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
 
 def is_offline() -> bool:
-    """Whether the libraries may ask no hub, as they read it from the environment."""
+    """Whether the environment forbids the libraries to contact the hub."""
     setting = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
     return setting.upper() in _TRUE
 
 
 def hub_secrets(assets: Collection[Needed]) -> list[str]:
-    """The variables with the hub's token, for a process whose libraries may fetch some of ``assets`` by themselves.
+    """Returns the variables with the hub's token for a process whose libraries may download ``assets``.
 
-    None where there is code of other people among them: it runs with what prefetch has fetched.
+    Empty if ``assets`` contain authors' code: such code must not see the token.
     """
     if is_offline() or any(isinstance(asset, CodeAsset) for asset in assets):
         return []
@@ -137,7 +136,7 @@ def hub_secrets(assets: Collection[Needed]) -> list[str]:
 
 
 def cache_folder() -> Path:
-    """Where all repositories are, by the variables and defaults of huggingface_hub."""
+    """Returns the hub's cache folder, by the variables and defaults of huggingface_hub."""
     environ = os.environ.get
     home = environ("HF_HOME", f"{environ('XDG_CACHE_HOME', '~/.cache')}/huggingface")
     cache = environ("HF_HUB_CACHE", environ("HUGGINGFACE_HUB_CACHE", f"{home}/hub"))
@@ -145,8 +144,8 @@ def cache_folder() -> Path:
 
 
 def disagreement(assets: Iterable[Needed]) -> str:
-    """One line where transformers before version 5 would look for those of the hub in another cache than all others,
-    prefetch too."""
+    """Returns a line if transformers before version 5 would use another hub cache than prefetch and the other
+    libraries; otherwise ""."""
     other = os.environ.get("TRANSFORMERS_CACHE", "")
     is_same = not other or Path(other).resolve() == cache_folder().resolve()
     if is_same or not any(isinstance(asset, HubAsset) for asset in assets):
@@ -158,17 +157,17 @@ def disagreement(assets: Iterable[Needed]) -> str:
 
 
 def _is_commit(revision: str) -> bool:
-    # as opposed to a branch or tag, which may stand for another commit tomorrow
+    # a branch or tag is no commit: it may point to another commit tomorrow
     return re.fullmatch("[0-9a-f]{40}", revision) is not None
 
 
 def repo_folder(asset: HubAsset) -> Path:
-    """Where the repository of ``asset`` is."""
+    """Returns the folder of the repository of ``asset`` in the cache."""
     return cache_folder() / f"{asset.type}s--{asset.hub.replace('/', '--')}"
 
 
 def commit_of(asset: HubAsset) -> str | None:
-    """The commit that the revision of ``asset`` stood for when it was fetched; None: it never was."""
+    """Returns the commit of the revision of ``asset`` at its last download; None without a download."""
     revision = asset.revision or "main"
     if _is_commit(revision):
         return revision
@@ -179,17 +178,17 @@ def commit_of(asset: HubAsset) -> str | None:
 
 
 def snapshot_folder(asset: HubAsset, commit: str) -> Path:
-    """Where the files of ``commit`` are, as files or as links to them."""
+    """Returns the folder with the files of ``commit``, or links to them."""
     return repo_folder(asset) / "snapshots" / commit
 
 
 def record_of(asset: HubAsset, commit: str) -> Path:
-    """Where the list of all files of ``commit`` is."""
+    """Returns the path of the record of all files of ``commit``."""
     return repo_folder(asset) / "imageevalkit" / f"{commit}.json"
 
 
 def _library_listing(asset: HubAsset, commit: str) -> dict[str, FileFacts]:
-    """The repository's files as huggingface_hub 2 keeps them; none where another one has filled the cache."""
+    """Returns the repository's files as listed by huggingface_hub 2; empty for caches of older versions."""
     value = read_json(repo_folder(asset) / "trees" / f"{commit}.json")
     try:
         files = value["files"].items() if value["format_version"] == 1 else ()
@@ -202,10 +201,10 @@ def _library_listing(asset: HubAsset, commit: str) -> dict[str, FileFacts]:
 
 
 def check_hub(asset: HubAsset, hashes: bool) -> Finding:
-    """Sizes always, content if ``hashes``.
+    """Checks the sizes of the files of ``asset`` in the cache, and their content if ``hashes``.
 
-    Where prefetch has filled the cache, or was killed at it, every file of ``asset`` is known. Elsewhere only those
-    are looked at that are there or that a checkpoint cannot do without; a note says so.
+    If prefetch has downloaded the repository, even only in part, all its files are checked. Otherwise only
+    existing files and files that a checkpoint needs are checked; a note says so.
     """
     name, commit = name_of(asset), commit_of(asset)
     absent = Finding([f"{name} is not in the cache {cache_folder()}"])
@@ -213,14 +212,14 @@ def check_hub(asset: HubAsset, hashes: bool) -> Finding:
         return absent
     notes = [] if asset.revision == commit else [f"{name}: {asset.revision or 'main'} is commit {commit}"]
     folder, record = snapshot_folder(asset, commit), Record.read(record_of(asset, commit))
-    # an older record has only those of the patterns that were "wanted"
+    # a record of an older version lists only the files that match its patterns "wanted"
     is_whole = record and "wanted" not in record.known
     if record and is_whole and (paths := chosen(record.files, asset.patterns)):
         return Finding(compared(name, folder, {path: record.files[path] for path in paths}, hashes), notes)
     if not folder.is_dir():
         return absent
     listed = _library_listing(asset, commit)
-    # a link to nothing is a file too
+    # includes broken links: compared() must report them
     here = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if not path.is_dir()]
     problems = compared(name, folder, {path: listed.get(path) for path in here}, hashes)
     if asset.type == "model":
@@ -231,19 +230,19 @@ def check_hub(asset: HubAsset, hashes: bool) -> Finding:
     return Finding(problems, [*notes, note], bool(known))
 
 
-# --- what a checkpoint tells of itself ---
+# --- checks of a checkpoint by its own files ---
 
-_LONGEST_HEADER = 100_000_000  # bytes, as the format's own library has it
+_LONGEST_HEADER = 100_000_000  # bytes, the limit of the safetensors library
 WEIGHTS_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".onnx", ".msgpack", ".h5")
-"""What files of weights end with."""
-# a pattern of any files, those of weights too
+"""The suffixes of weight files."""
+# a pattern with one of these ends matches weight files too
 _ANY = ("*", "/")
-# parts of a pipeline that may have a config.json and have no weights
+# parts of a pipeline that need no weights, even if they have a config.json
 _WITHOUT = ("tokenizer", "scheduler", "feature_extractor", "processor", "image_processor")
 
 
 def chosen(paths: Iterable[str], patterns: Sequence[str]) -> list[str]:
-    """Those of ``paths`` that match one of ``patterns`` as huggingface_hub matches them; all without patterns."""
+    """Returns the ``paths`` that match any of ``patterns``, as in huggingface_hub; all without patterns."""
     wanted = list(map(_in_full, patterns))
     return [path for path in paths if not wanted or any(fnmatch(path, pattern) for pattern in wanted)]
 
@@ -262,20 +261,20 @@ def _may_choose_below(pattern: str, folder: str) -> bool:
 def checkpoint_problems(
     folder: Path, patterns: Sequence[str] = (), listed: Collection[str] = ()
 ) -> Iterator[str]:
-    """A sentence for what the checkpoint in ``folder`` says to be there and is not, or is cut short; for each file that
-    ``patterns`` name; and for each part without weights: a part is a folder with a config.json.
+    """Yields a sentence for each problem of the checkpoint in ``folder``.
 
-    What ``patterns`` leave out (empty: nothing) is not missed, nor what is not among the repository's files ``listed``
-    (empty: not known).
+    Problems are files that its index files or ``patterns`` name and that are missing, truncated safetensors
+    files, and parts (folders with a config.json) without weights. Files outside of ``patterns`` (empty: all
+    files) and outside of the repository's files ``listed`` (empty: unknown) are no problems.
     """
     pipeline = read_json(folder / "model_index.json")
     for part, made_by in pipeline.items() if isinstance(pipeline, dict) else ():
-        # [null, null] is a part that the pipeline does without
+        # [null, null] marks an optional part that the pipeline does not have
         is_part = not part.startswith("_") and isinstance(made_by, list) and any(made_by)
         is_wanted = is_part and any(_may_choose_below(pattern, part) for pattern in patterns or ["*"])
         if is_wanted and not any(map(is_there, (folder / part).glob("*"))):
             yield f"model_index.json names the part {part}, which is missing"
-    # a half-precision copy has an index.fp16.json
+    # the pattern also matches the index.fp16.json of a half-precision copy
     for index in sorted(folder.rglob("*.index*.json")):
         value = read_json(index)
         shards = value.get("weight_map") if isinstance(value, dict) else None
@@ -300,7 +299,7 @@ def checkpoint_problems(
 
 
 def cut_short(path: Path) -> str:
-    """What is wrong with the length of the safetensors file ``path``, as its header has it; empty: nothing."""
+    """Returns a text if the length of the safetensors file ``path`` contradicts its header; otherwise ""."""
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
@@ -313,7 +312,7 @@ def cut_short(path: Path) -> str:
 
 
 def _is_bare(folder: Path, part: str, patterns: Sequence[str], listed: Collection[str]) -> bool:
-    """Whether ``part`` needs weights and has none."""
+    """Whether ``part`` needs weights but has no weight file."""
     if listed:
         start = f"{part}/" if part else ""
         needs = any(p.endswith(WEIGHTS_SUFFIXES) and p.startswith(start) for p in chosen(listed, patterns))

@@ -1,4 +1,4 @@
-"""The checkpoints of a training run: where those of its steps are, and whether one is written to the end."""
+"""Finds the checkpoints of a training run by step, and checks whether a checkpoint is completely written."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from imageevalkit.errors import UserError
 # checkpoint-1000, step_0001000, epoch=3-step=4000, 1000
 _STEP = re.compile(r"(?:.*[^0-9])?([0-9]{1,18})", re.ASCII)
 _SHARD = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})(\.\w+)", re.ASCII)
-# what writers call a thing that is not finished
+# names that trainers and downloaders give to unfinished files and folders
 _UNFINISHED = re.compile(r"\.|tmp\b|tmp[-_]|.*\.(?:tmp|temp|part|partial|incomplete|lock)$", re.IGNORECASE)
-# torch.save has written a zip archive since 1.6, whose list of contents is at its end
+# torch.save writes ZIP archives since 1.6. Their directory is at the end, so a truncated file has none.
 _ZIPPED = (".bin", ".pt", ".pth", ".ckpt")
 _ZIP_MAGIC = b"PK\x03\x04"
 _DESCRIBED = ("model_index.json", "config.json", "adapter_config.json")
 _USUAL = re.compile(r"checkpoint|ckpt|(global_?)?step|iter|epoch|#$", re.IGNORECASE)
-_LOOKED_AT = 3  # folders of one kind of name
-_LORA = "pytorch_lora_weights.safetensors"  # as diffusers' trainers save it
+_LOOKED_AT = 3  # folders per kind of name
+_LORA = "pytorch_lora_weights.safetensors"  # the file name of diffusers' trainers
 
 
 def step_of(path: Path) -> int | None:
-    """The step that the name of the folder or file ``path`` ends in; None: in none."""
+    """Returns the number at the end of the name of ``path`` as a step, or None if there is no number."""
     number = _STEP.fullmatch(path.stem if path.suffix in WEIGHTS_SUFFIXES else path.name)
     return int(number[1]) if number else None
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Whether ``folder`` itself holds weights, or says which belong to it."""
+    """Whether ``folder`` directly contains weights or a file that describes weights."""
     files = [path for path in folder.iterdir() if not path.is_dir()]
     return any(path.name in _DESCRIBED or path.suffix in WEIGHTS_SUFFIXES for path in files)
 
 
 def steps_in(folder: Path, files: bool = False) -> dict[int, Path]:
-    """The checkpoints in ``folder`` by step, in their order, finished or not: folders whose name ends in a number
-    (``checkpoint-1000``, ``step_2000``, ``3000``); or, where there is none, ``files`` of weights
-    (``lora-4000.safetensors``).
+    """Returns the checkpoints in ``folder`` by step, sorted, finished or not.
 
-    Names of unfinished things (``tmp-checkpoint-1000``, ``….tmp``), hidden ones, and shards of one file are left out.
-    So are folders named otherwise than those with weights: trainers write ``samples-1000`` beside ``checkpoint-1000``.
-    Raises UserError: two are of one step; OSError: it cannot be read.
+    Checkpoints are folders with a number at the end (``checkpoint-1000``, ``step_2000``, ``3000``). If there
+    are none and ``files`` is set, weight files count (``lora-4000.safetensors``). Names of unfinished things
+    (``tmp-checkpoint-1000``, ``….tmp``), hidden names and shards are skipped. If only some kinds of names
+    have weights, the others are skipped: trainers write ``samples-1000`` beside ``checkpoint-1000``. Raises
+    UserError if two checkpoints have the same step, OSError if ``folder`` cannot be read.
     """
     found = dict[int, Path]()
     listed = [path for path in sorted(folder.iterdir()) if not _UNFINISHED.match(path.name)]
@@ -64,16 +64,16 @@ _Numbered = tuple[re.Match[str], Path]
 
 
 def _with_weights(numbered: list[_Numbered]) -> list[_Numbered]:
-    """Returns the folders of ``numbered`` named like one with weights, numbers aside.
+    """Returns the folders of ``numbered`` with the same kind of name (digits aside) as a folder with weights.
 
-    If none has weights yet, those that are named as trainers name checkpoints, else all.
+    If no folder has weights yet, returns those with usual names of checkpoints, or else all.
     """
     kinds = dict[str, list[_Numbered]]()
     for number, path in numbered:
         kinds.setdefault(re.sub("[0-9]+", "#", path.name), []).append((number, path))
     if len(kinds) < 2:
         return numbered
-    # the first are finished; to look at all would take long, once a second
+    # the first folders are finished; a look at all folders would be slow, since this runs once a second
     chosen = [
         name for name, kind in kinds.items() if any(_has_weights(path) for _, path in kind[:_LOOKED_AT])
     ]
@@ -86,13 +86,12 @@ def _has_weights(path: Path) -> bool:
 
 
 def holds_checkpoints(folder: Path, files: bool = False) -> bool:
-    """Whether ``folder`` is one of checkpoints: none itself, and all of it that has weights is of some step.
-
-    Raises UserError, OSError as :func:`steps_in`.
+    """Whether ``folder`` contains checkpoints by step: it is no checkpoint itself, and everything in it with
+    weights belongs to a step. Raises UserError and OSError as :func:`steps_in`.
     """
     steps = [*steps_in(folder, files).values()]
     if not steps or not steps[0].is_dir():
-        # one file is what the folder is for
+        # a single weight file may be a model whose name happens to end with a number
         of_weights = [path for path in folder.iterdir() if path.suffix in WEIGHTS_SUFFIXES]
         return 1 < len(steps) == len(of_weights)
     others = (path for path in folder.iterdir() if path.is_dir() and path not in steps)
@@ -101,7 +100,7 @@ def holds_checkpoints(folder: Path, files: bool = False) -> bool:
 
 
 def files_of(path: Path) -> dict[str, tuple[int, int]]:
-    """Size and time of change (ns) of each file of the checkpoint at ``path``. Raises OSError: it is gone, or goes."""
+    """Returns size and modification time (ns) of each file of a checkpoint. Raises OSError if it vanishes."""
     return {
         _name(each, path): (about.st_size, about.st_mtime_ns)
         for each, about in ((each, each.stat()) for each in _files(path))
@@ -109,14 +108,14 @@ def files_of(path: Path) -> dict[str, tuple[int, int]]:
 
 
 def tells_all(path: Path) -> bool:
-    """Whether the files of the checkpoint at ``path`` say what belongs to it, so that nothing can be missing unseen."""
+    """Whether the checkpoint ``path`` lists its files, so that :func:`what_lacks` finds all missing ones."""
     if not path.is_dir():
         return path.suffix == ".safetensors"
     return any((path / name).is_file() for name in (*_DESCRIBED, _LORA))
 
 
 def what_lacks(path: Path) -> str:
-    """One line on what of the checkpoint at ``path`` is missing or cut short; empty: nothing is seen to be.
+    """Returns a line about the first missing or truncated file of the checkpoint ``path``, or "".
 
     Raises OSError as :func:`files_of`.
     """
@@ -128,7 +127,7 @@ def _files(path: Path) -> list[Path]:
         return [path]
     if files := sorted(each for each in path.rglob("*") if not each.is_dir()):
         return files
-    path.stat()  # it may be gone
+    path.stat()  # raises OSError if the folder has vanished: rglob would only find nothing
     return []
 
 
@@ -156,7 +155,7 @@ def _lacks(path: Path, files: list[Path]) -> Iterator[str]:
 
 
 def _count(files: list[Path], shard: re.Match[str]) -> int:
-    """How many shards of the same file there are."""
+    """Returns how many shards of the same file exist."""
     alike = (_SHARD.fullmatch(file.name) for file in files)
     return sum(1 for found in alike if found and found.group(1, 2, 3) == shard.group(1, 2, 3))
 

@@ -1,8 +1,8 @@
-"""Gets what is not whole; and the data of benchmarks from GitHub, the hub or a mirror folder: files, rows, prompts.
+"""Downloads incomplete assets and benchmark data (files, rows, prompts), or copies them from a mirror.
 
-Nothing is ever half there: a file gets its name only after its hash matched, so a wrong file is replaced by a right one
-or not at all. Prompts are found in a mirror's list of texts, or in the official program, which is read, never run. Rows
-become JSON Lines and image files: what reads them needs no Parquet.
+A file gets its final name only after its hash matches, so a failed download never replaces a file. Judge
+prompts come from a mirror's list of texts, or from the source of the official program, which is parsed but
+never run. Rows of datasets are stored as JSON Lines and image files, so benchmarks need no Parquet library.
 """
 
 from __future__ import annotations
@@ -48,14 +48,15 @@ from imageevalkit.secrets import one_line
 from imageevalkit.text import some
 
 GITHUB = "https://raw.githubusercontent.com"
-# benchmarks have hundreds of small files: waiting for the server is most of the time
+# benchmarks have hundreds of small files: most of the time is waiting for the server
 _DOWNLOAD_THREADS = 8
 
 
 def fetch_asset(asset: Needed, name: str, hashes: bool, mirror: Path | None) -> Finding:
-    """What is still missing or wrong after getting ``asset`` from the internet, or from the folder ``mirror``.
+    """Downloads ``asset``, or copies it from the folder ``mirror``, and returns the remaining problems.
 
-    A mirror is for machines without internet: there, HF_HOME comes as a copy. Raises CellFailure or OSError.
+    With a mirror, hub files are only checked: on a machine without internet the user copies HF_HOME. Raises
+    CellFailure or OSError.
     """
     if isinstance(asset, CodeAsset):
         return fetch_code(asset, name, mirror)
@@ -68,12 +69,12 @@ def fetch_asset(asset: Needed, name: str, hashes: bool, mirror: Path | None) -> 
 
 
 def fetch(files: BenchmarkFiles, mirror: Path | None) -> list[str]:
-    """Get what a benchmark lacks from ``mirror`` or the internet; return what could not be got."""
+    """Gets a benchmark's missing files from ``mirror`` or the internet. Returns a line for each failure."""
     name, local = files.benchmark, files.local
     for asset in local:
         if isinstance(asset, PromptsAsset):
             new, now = files.folder / asset.path, asset.place(files.folder)
-            if now != new:  # an earlier version put it there
+            if now != new:  # an older version stored the file at another place
                 new.parent.mkdir(exist_ok=True)
                 now.replace(new)
     wrong = [asset for asset in local if asset.problem(files.folder, hashes=True)]
@@ -127,7 +128,7 @@ def _fetch_file(asset: FileAsset, folder: Path, mirror: Path | None) -> None:
 
 @contextmanager
 def _stored(source: str, part: Path, mirror: Path | None) -> Iterator[None]:
-    """A block that has the file ``source`` of GitHub, or of ``mirror``, at ``part``."""
+    """A ``with`` block in which the file ``source`` from GitHub, or from ``mirror``, is at ``part``."""
     if not mirror:
         with download(f"{GITHUB}/{quote(source)}", part, source, shown=False):
             yield
@@ -147,7 +148,7 @@ def _fetch_prompts(asset: PromptsAsset, data: Path, mirror: Path | None) -> None
     with tempfile.TemporaryDirectory(prefix="imageevalkit-") as folder:
 
         def program(path: str) -> bytes:
-            # nothing but its texts is used, and each of them has a hash of its own
+            # the program needs no hash: only its texts are used, and each text is compared with its own hash
             with _stored(f"{asset.source}/{path}", Path(folder) / path, mirror):
                 return (Path(folder) / path).read_bytes()
 
@@ -156,9 +157,9 @@ def _fetch_prompts(asset: PromptsAsset, data: Path, mirror: Path | None) -> None
 
 
 def _listed_texts(folder: Path) -> dict[str, str]:
-    """The texts by key in the lists of a mirror's ``folder``: ``{key: {"text": …, "sha256": …}}``; none without lists.
+    """Returns the texts by key from the lists in a mirror's ``folder``: ``{key: {"text": …, "sha256": …}}``.
 
-    Raises CellFailure: a list is no such object.
+    Raises CellFailure if a list has another form.
     """
     texts: dict[str, str] = {}
     for path in sorted(folder.glob("judge_prompts*.json")):
@@ -172,10 +173,9 @@ def _listed_texts(folder: Path) -> dict[str, str]:
 def pinned_texts(
     asset: PromptsAsset, listed: Mapping[str, str], program: Callable[[str], bytes]
 ) -> dict[str, str]:
-    """The texts of ``asset`` by key: those ``listed``, the others out of ``program(path in the repository)``.
+    """Returns the texts of ``asset`` by key, from ``listed`` or else from ``program(path in repository)``.
 
-    What a text is, its pinned hash alone decides. Raises CellFailure: a text is not there, or is another; the message
-    names it.
+    A text is recognised only by its pinned hash. Raises CellFailure if no text has the hash.
     """
     texts_of = functools.cache(
         lambda file: {text_sha256(text): text for text in texts_in_program(program(file))}
@@ -191,11 +191,12 @@ def pinned_texts(
 
 
 def texts_in_program(program: bytes) -> Iterator[str]:
-    """Every string constant of a Python ``program``, and every f-string or sum as the template it stands for.
+    """Yields every string constant of a Python ``program``, and every f-string or string sum as a template.
 
-    A template is one for ``str.format``, its fields named by the last name in them: ``{data['Prompt']}``,
-    ``{data.Prompt}`` and ``{Prompt}`` are all ``{Prompt}``. A constant with braces is there as it is and, since a list
-    of templates may hold it so, with its braces doubled. Raises CellFailure: it is no Python.
+    A template is for ``str.format``. Its fields have the last name of the expression: ``{data['Prompt']}``,
+    ``{data.Prompt}`` and ``{Prompt}`` all become ``{Prompt}``. A constant is also yielded with doubled
+    braces, because pinned templates may contain it in that form. Raises CellFailure if ``program`` is no
+    Python.
     """
     try:
         tree = ast.parse(program)
@@ -212,7 +213,7 @@ def texts_in_program(program: bytes) -> Iterator[str]:
 
 
 def _template(part: ast.expr) -> str:
-    """``"a " + data.Prompt`` and ``f"a {data['Prompt']}"`` are ``a {Prompt}``."""
+    """Returns the template: ``"a " + data.Prompt`` and ``f"a {data['Prompt']}"`` become ``a {Prompt}``."""
     if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Add):
         return _template(part.left) + _template(part.right)
     if isinstance(part, ast.JoinedStr):
@@ -228,15 +229,16 @@ def _template(part: ast.expr) -> str:
 # --- rows of datasets ---
 
 _LIST = "requirements/parquet.txt"
-_BATCH = 64  # rows that are in memory at once, with their images
+_BATCH = 64  # rows in memory at once, with their images
 IMAGES = "images"
 
 
 def fetch_table(asset: TableAsset, data: Path, download_allowed: bool) -> None:
-    """Put the rows of ``asset``, their images and the record of both into the folder ``data``.
+    """Writes the rows of ``asset``, their images and a record of both to the folder ``data``.
 
-    Its Parquet files are downloaded into HF_HOME, or must be there. Nothing in ``data`` is replaced before all is
-    right. Raises CellFailure: they are not to be had, are no such files, or give other rows than were first fetched.
+    The Parquet files are downloaded to HF_HOME, or must already be there. Files in ``data`` are replaced only
+    after all rows are read. Raises CellFailure if the Parquet files are missing or damaged, or if their rows
+    differ from the first download.
     """
     try:
         import pyarrow.parquet  # noqa: F401
@@ -249,7 +251,7 @@ def fetch_table(asset: TableAsset, data: Path, download_allowed: bool) -> None:
     if download_allowed and not is_offline():
         snapshot(hub)
     elif problems := check_asset(hub, hashes=False).problems:
-        # as with all repositories of the hub: without internet HF_HOME comes as a copy
+        # on a machine without internet the user copies HF_HOME
         raise CellFailure(some(problems))
     source = snapshot_folder(hub, commit_of(hub) or "")
     there = sorted(path.relative_to(source).as_posix() for path in source.rglob("*.parquet"))
@@ -265,7 +267,7 @@ def fetch_table(asset: TableAsset, data: Path, download_allowed: bool) -> None:
 
 
 def _rows(file: Path, folder: Path) -> Iterator[dict[str, Any]]:
-    """The rows of ``file``, their images written to ``folder``."""
+    """Yields the rows of ``file`` and writes their images to ``folder``."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -281,9 +283,9 @@ def _rows(file: Path, folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _plain(column: str, value: Any, folder: Path) -> Any:
-    """A JSON value; of an image, as bytes or in the form that the library datasets gives it, the path of its file.
+    """Returns ``value`` as a JSON value. An image (bytes, or the dict of datasets) becomes a file path.
 
-    Raises ValueError, which names the ``column``: it is a damaged image, or JSON has no word for it.
+    Raises ValueError with the name of the ``column`` if an image is damaged or the type has no JSON form.
     """
     if isinstance(value, Mapping) and "bytes" in value:
         value = value["bytes"]
@@ -317,7 +319,7 @@ def _put_in_place(asset: TableAsset, new: Path, data: Path) -> None:
             f"{asset.repo} gives other rows than when it was first fetched; delete {record} to trust what there is now"
         )
     (data / IMAGES).mkdir(exist_ok=True)
-    for name in reversed(names):  # the rows last: what they name is there
+    for name in reversed(names):  # the rows last, so that their images always exist
         (new / name).replace(data / name)
     commit = commit_of(asset.hub) or ""
     Record({"repo": asset.repo, "commit": commit}, facts).write(record)

@@ -1,7 +1,7 @@
-"""Authors' code: git fetches a repository at its commit, and git's own hash of all files proves it.
+"""Fetches authors' repositories with git at a pinned commit, and verifies them by git's hash of all files.
 
-The folder gets its name only when all is there. It holds the files alone, without a clone's ``.git``, and a record of
-them, so that a look at it needs no git. A mirror's folder, or a copy made by hand, is told by what git makes of it.
+A folder gets its final name only once it is complete. It has the files without ``.git``, and a record of
+them, so that a check needs no git. Git's hash also identifies a mirror's folder, or a copy by hand.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from imageevalkit.secrets import environ_with, one_line
 
 GITHUB = "https://github.com"
 RECORD = ".imageevalkit.json"
-"""In the folder: its commit and its files, as they were fetched."""
+"""The file in the folder that records its commit and its files."""
 _FILES, _LINK = ("100644", "100755"), "120000"
 _COMPILED = re.compile(r"(^|/)__pycache__/|\.py[co]$")
-# files are what their hashes stand for: no line ends changed, no filter of the user's run (git-lfs would download)
+# without conversion of line ends and without filters of the user: the files would not match their hashes
 _AS_THEY_ARE = "* -text -ident -filter !working-tree-encoding\n"
 _SETTINGS = (
     *("core.autocrlf=false", "core.fsmonitor=false", "core.hooksPath=/dev/null", "core.symlinks=true"),
-    *("core.compression=0", "maintenance.auto=false"),  # the repository goes at once
-    *("http.lowSpeedLimit=1000", "http.lowSpeedTime=60"),  # bytes a second, seconds
+    *("core.compression=0", "maintenance.auto=false"),  # the repository is temporary
+    *("http.lowSpeedLimit=1000", "http.lowSpeedTime=60"),  # bytes per second, seconds
 )
-# no question at the terminal, no file fetched that a partial clone left out, words that we know
+# no questions at the terminal, no downloads by a partial clone, English messages for _FINAL
 _ENVIRON = {"GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_DEFAULT_HASH": "sha1", "LC_ALL": "C"}
 _KEPT = ("GIT_SSL", "GIT_PROXY", "GIT_CONFIG_", "GIT_EXEC_PATH")
-# what git says where another try would say the same
+# parts of git's messages about failures that a retry cannot fix
 _FINAL = (
     *("not found", "not our ref", "could not read Username", "Authentication failed"),
     *("does not appear to be a git repository", "does not exist"),
@@ -43,10 +43,10 @@ _FINAL = (
 
 
 def check_code(asset: CodeAsset, hashes: bool) -> Finding:
-    """Whether all its files are there, of the right commit and size; their contents if ``hashes``.
+    """Checks that all files of ``asset`` exist with the right size, and their contents if ``hashes``.
 
-    Where prefetch has not put them there, contents are looked at always. Files besides the
-    repository's own, which running its code may leave, are no problem, and neither is what Python compiles anew.
+    If prefetch did not write the folder, contents are always compared. Additional files, which the code may
+    write, and files compiled by Python are no problem.
     """
     folder, name = REPO / asset.path, f"{asset.code} ({asset.path})"
     if not folder.is_dir():
@@ -60,9 +60,9 @@ def check_code(asset: CodeAsset, hashes: bool) -> Finding:
         return Finding([f"{name} is not commit {asset.commit}, or was changed"])
     if (commit := record.known.get("commit")) != asset.commit:
         return Finding([f"{name} is commit {commit} instead of {asset.commit}"])
-    # what Python compiles anew: some authors have it in the repository
+    # some authors have compiled files in the repository, and Python compiles them again
     own = {path: facts for path, facts in record.files.items() if not _COMPILED.search(path)}
-    # links lead to files that are looked at; a copy made with "cp -rL" has files in their place
+    # only the existence of links: their targets are checked, and a copy by "cp -rL" has files in their place
     lost = [link for link in record.known.get("links", ()) if not os.path.lexists(folder / link)]
     wrong = compared(name, folder, own, hashes or not recorded)
     return Finding([*wrong, *(f"{name}: the link {link} is missing" for link in lost)])
@@ -74,7 +74,7 @@ def _cloned(folder: Path) -> Record | None:
 
 
 def copied(folder: Path, asset: CodeAsset) -> Record | None:
-    """What ``folder`` has, if it is all that ``asset`` is, with or without what Python compiled."""
+    """Returns a record of ``folder`` if its files (compiled ones aside) are those of ``asset``, else None."""
     with tempfile.TemporaryDirectory(prefix="imageevalkit-") as temporary:
         repository = _new_repository(Path(temporary))
         if tree_of(repository, folder) != asset.tree:
@@ -84,16 +84,16 @@ def copied(folder: Path, asset: CodeAsset) -> Record | None:
 
 
 def tree_of(repository: Path, folder: Path) -> str:
-    """git's hash of all files in ``folder`` but for our record, which ``repository`` then holds."""
-    # the user's list of files to ignore is overruled
+    """Adds all files in ``folder``, except our record, to ``repository`` and returns git's hash of them."""
+    # -f, because the user's ignore list must not hide files
     _git(repository, "add", "-Af", "--", ".", f":(exclude,top){RECORD}", work_tree=folder)
     return _git(repository, "write-tree").strip()
 
 
 def fetch_code(asset: CodeAsset, name: str, mirror: Path | None) -> Finding:
-    """Get ``asset`` from ``mirror`` or GitHub where it is not whole.
+    """Gets ``asset`` from ``mirror`` or GitHub if it is incomplete.
 
-    Raises CellFailure: it cannot be had, or is not the pinned commit.
+    Raises CellFailure if this fails or the files are not those of the pinned commit.
     """
     folder = REPO / asset.path
     with alone(part_path(folder)) as work:
@@ -102,7 +102,7 @@ def fetch_code(asset: CodeAsset, name: str, mirror: Path | None) -> Finding:
             if check_code(asset, hashes=True).problems:
                 _fetch(asset, name, mirror, work)
             elif not is_known and (code := copied(folder, asset)):
-                # what Python compiles anew in a copy made by hand is no change later; a clone knows
+                # without a record, files that Python compiles later would count as changes of a copy by hand
                 code.write(folder / RECORD)
         except OSError as error:
             raise disk_error(error, folder) from error
@@ -133,7 +133,7 @@ def _fetch(asset: CodeAsset, name: str, mirror: Path | None, work: Path) -> None
         )
     code = _listed(repository, tree, asset.commit)
     for link in (files / path for path in code.known["links"]):
-        # a malformed tree has a folder of the same name
+        # a malformed tree may have a folder of the same name as the link
         if not (link.is_symlink() and Path(os.path.realpath(link)).is_relative_to(os.path.realpath(files))):
             raise CellFailure(f"{where}: its link {link.relative_to(files)} points outside of its folder")
     code.write(files / RECORD)
@@ -162,11 +162,11 @@ def _listed(repository: Path, tree: str, commit: str) -> Record:
 
 
 def _git(repository: Path, *words: str, work_tree: Path | None = None) -> str:
-    """What git prints.
+    """Runs git in ``repository`` and returns its output.
 
-    Raises CellFailure: there is no git, or it refuses; PassingFailure: a fetch may pass later; OSError: the disk.
+    Raises CellFailure if git is missing or fails, PassingFailure if a retry may help, OSError on full disks.
     """
-    # the repository is named: git would go on looking in the folders above, where ours is, and refuse another user's
+    # without --git-dir git would find our own repository in a parent folder, and refuse others' folders
     options = [f"--git-dir={repository}", *([f"--work-tree={work_tree}"] if work_tree else [])]
     options += [word for setting in _SETTINGS for word in ("-c", setting)]
     environ = {k: v for k, v in environ_with(()).items() if not k.startswith("GIT_") or k.startswith(_KEPT)}
@@ -176,7 +176,7 @@ def _git(repository: Path, *words: str, work_tree: Path | None = None) -> str:
             cwd=work_tree,
             env=environ | _ENVIRON,
             stdin=subprocess.DEVNULL,
-            close_fds=False,  # it works in a folder whose lock it then has too, longer than a killed prefetch
+            close_fds=False,  # git inherits the lock of its folder: if prefetch is killed, git keeps the lock
             capture_output=True,
             encoding="utf-8",
             errors="surrogateescape",

@@ -1,4 +1,4 @@
-"""Files from any address: whether they are here, and downloads that go on where a killed or cut-off one stopped."""
+"""Checks and downloads files from any URL. An interrupted download resumes at the byte where it stopped."""
 
 from __future__ import annotations
 
@@ -33,15 +33,16 @@ T = TypeVar("T")
 TRIES = 5
 _FIRST_WAIT = 2.0
 _LONGEST_WAIT = 120.0
-_PAUSE = 2.0  # a resolver may be away for a moment
-_CHUNK = 1 << 16  # a chunk that is cut off is lost
+_PAUSE = 2.0  # a name server may be unavailable for a moment
+_CHUNK = 1 << 16  # bytes; a broken connection loses at most one chunk
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _HUB = "https://huggingface.co"
 
 
 def _places(asset: UrlAsset) -> tuple[Path, Path, Path]:
-    """Where its files are; where what the address gives is stored, in the end or until it is unpacked; and the record
-    of what was fetched, by which later looks go where nobody has published a hash."""
+    """Returns the folder of the asset's files, the path of the download, and the path of the record.
+
+    A later check compares with the record if nobody has published a hash."""
     place = REPO / asset.path
     folder = place if asset.unpack else place.parent
     file = folder / Path(urlsplit(asset.url).path if asset.unpack else asset.path).name
@@ -49,7 +50,7 @@ def _places(asset: UrlAsset) -> tuple[Path, Path, Path]:
 
 
 def check_url(asset: UrlAsset, hashes: bool) -> Finding:
-    """Sizes always, as far as they are known; content if ``hashes``."""
+    """Checks the sizes of the asset's files as far as known, and their content if ``hashes``."""
     folder, file, kept = _places(asset)
     record = Record.read(kept)
     if record and asset.sha256 and record.known.get("sha256") != asset.sha256:
@@ -58,16 +59,16 @@ def check_url(asset: UrlAsset, hashes: bool) -> Finding:
     files = (record and record.files) or dict.fromkeys(asset.unpack or [file.name], published)
     problems = compared(asset.path, folder, files, hashes)
     if problems and not asset.unpack and not is_there(file):
-        problems = [f"{asset.path} is missing"]  # one file names itself
+        problems = [f"{asset.path} is missing"]  # compared() would name the only file twice
     is_known = any(files.values())
     unknown = f"{asset.path}: nobody has published its hash, and it was not fetched by prefetch: not verified"
     return Finding(problems, [] if problems or is_known else [unknown], is_known)
 
 
 def fetch_file(asset: UrlAsset, name: str, hashes: bool, download_allowed: bool) -> Finding:
-    """Get ``asset`` where it is not whole; record what somebody has put there by hand.
+    """Downloads ``asset`` if it is incomplete, and records files that a user has put there by hand.
 
-    Raises CellFailure: it cannot be had, or is not what it should be.
+    Raises CellFailure if the download fails or the content is wrong.
     """
     found = check_url(asset, hashes)
     if found.problems and asset.by_hand:
@@ -80,7 +81,7 @@ def fetch_file(asset: UrlAsset, name: str, hashes: bool, download_allowed: bool)
     folder, file, record = _places(asset)
     if Record.read(record):
         return found
-    # what lies there is taken for what it should be, as far as a published hash does not tell
+    # without a published hash the existing files are trusted
     files = {part: FileFacts.of(folder / part) for part in asset.unpack or (file.name,)}
     sha256 = (asset.sha256 or "") if asset.unpack else files[file.name].digest
     if asset.sha256 not in (None, sha256):
@@ -113,7 +114,7 @@ def _download(asset: UrlAsset, name: str) -> list[str]:
 
 
 def _recorded(asset: UrlAsset, sha256: str, files: dict[str, FileFacts]) -> list[str]:
-    """Keep the hash of what the address gave, and those of its files; a note where these had to be trusted."""
+    """Records the hashes of the download and of its files. Returns a note if there is no published hash."""
     Record({"url": asset.url, "sha256": sha256}, files).write(_places(asset)[2])
     shown = f": sha256 {sha256}" * bool(sha256)
     note = f"{asset.path}: nobody has published its hash; recorded for later checks{shown}"
@@ -140,7 +141,7 @@ def _unpack(asset: UrlAsset, archive: Path, folder: Path) -> dict[str, FileFacts
             (new / name).replace(folder / name)
     except CellFailure:
         raise
-    except Exception as error:  # each way to compress has errors of its own: bz2 an OSError without a number
+    except Exception as error:  # each compression has its own errors: bz2 an OSError without a number
         if isinstance(error, OSError) and error.errno:
             raise disk_error(error, folder) from error
         forget(archive)
@@ -154,7 +155,7 @@ def _unpack(asset: UrlAsset, archive: Path, folder: Path) -> dict[str, FileFacts
 
 
 class PassingFailure(Exception):
-    """A failure that may pass. ``wait`` is what the server asks for, in seconds; ``has_moved``: some bytes came."""
+    """A failure that a retry may fix. ``wait`` is Retry-After in seconds; ``has_moved``: bytes arrived."""
 
     def __init__(self, why: str, wait: float = 0.0, has_moved: bool = False) -> None:
         super().__init__(why)
@@ -162,9 +163,9 @@ class PassingFailure(Exception):
 
 
 def until_it_passes(name: str, attempt: Callable[[], T]) -> T:
-    """What ``attempt`` returns, after at most :data:`TRIES` in which nothing moved; each is announced on stderr.
+    """Returns the result of ``attempt``, retried after each PassingFailure. Announces retries on stderr.
 
-    Raises CellFailure, in one line: the failure stays.
+    Raises CellFailure after :data:`TRIES` failures in a row without any new bytes.
     """
     failures, wait = 0, _FIRST_WAIT
     while True:
@@ -187,9 +188,9 @@ _ELSEWHERE = "run this where there is internet, or copy from a folder with --mir
 
 
 def check_reach(url: str, remedy: str = _ELSEWHERE, wanted: str = "") -> None:
-    """Raises CellFailure: the host of ``url`` has no address, or the environment names an unusable proxy for it.
+    """Raises CellFailure if the host of ``url`` has no address or the environment names an unusable proxy.
 
-    A proxy looks hosts up itself, so behind one nobody here asks for the address.
+    Behind a proxy the host is not looked up: the proxy does this itself.
     """
     try:
         check_network(url)
@@ -216,12 +217,12 @@ def _why(host: str) -> str:
 
 @contextmanager
 def download(url: str, part: Path, name: str, shown: bool = True) -> Iterator[None]:
-    """A block that has what ``url`` gives at ``part``, and gives it its name; no other process has it meanwhile.
+    """A ``with`` block in which the content of ``url`` is at ``part``, locked. The block moves the file.
 
-    Where an earlier attempt has left its beginning there, the rest is asked for, if the server has the same file still,
-    as its ETag or date tells. A bar called ``name`` shows how far it is, if ``shown``. A transient failure (network,
-    429, 5xx) is tried again. Raises CellFailure: one line on what the server refused, that it stays away, or that the
-    disk is full; OSError: the disk.
+    If ``part`` has the beginning of an earlier download, only the rest is requested, provided that ETag or
+    date show the same file. Transient failures (network, 429, 5xx) are retried. With ``shown``, a progress
+    bar has the name ``name``. Raises CellFailure if the server refuses, stays unreachable, or the disk is
+    full; OSError for other disk errors.
     """
     from tqdm import tqdm
 
@@ -243,7 +244,9 @@ def download(url: str, part: Path, name: str, shown: bool = True) -> Iterator[No
 
 @contextmanager
 def locked(path: Path) -> Iterator[BinaryIO]:
-    """The file ``path``, open for appending, which no other process has; one that takes it away is done with it."""
+    """A ``with`` block that has the file ``path`` open for appending, with an exclusive lock.
+
+    If the previous owner removed or renamed the file, the block gets a new file."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:
@@ -255,8 +258,9 @@ def locked(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def alone(work: Path) -> Iterator[Path]:
-    """The empty folder ``work``, which no other process has, and which goes in the end; what a killed one has left in
-    it goes first, once the programs that it started with all its open files have ended."""
+    """A ``with`` block that has the empty folder ``work`` alone, and removes it at the end.
+
+    It first waits for the children of a killed process to end, and removes that process's files."""
     with locked(work / "lock") as lock:
         os.set_inheritable(lock.fileno(), True)
         for left in work.iterdir():
@@ -271,7 +275,7 @@ def alone(work: Path) -> Iterator[Path]:
 
 
 def forget(part: Path) -> None:
-    """Remove what a download has left."""
+    """Removes the files of an unfinished download."""
     part.unlink(missing_ok=True)
     _edition_path(part).unlink(missing_ok=True)
 
@@ -299,7 +303,7 @@ def _get(url: str, part: Path, file: BinaryIO, bar: Any) -> None:
     bare, user = _without_user(url)
     try:
         with _client().stream("GET", bare, headers=headers, auth=user) as reply:
-            if reply.status_code == 416:  # nothing is left, or it is another file
+            if reply.status_code == 416:  # the download is complete, or the server has another file
                 is_whole = reply.headers.get("Content-Range") == f"bytes */{here}"
                 if is_whole and _edition(reply) in ("", edition):
                     bar.update(here)
@@ -334,7 +338,7 @@ def _check(reply: httpx2.Response, url: str) -> None:
 
 
 def _edition(reply: httpx2.Response) -> str:
-    """What tells whether a file is still the same: a strong ETag, else its date; empty: nothing does."""
+    """Returns the strong ETag of the file, or else its date, or "": a changed value means a changed file."""
     etag = reply.headers.get("ETag", "")
     return (etag if etag and not etag.startswith("W/") else reply.headers.get("Last-Modified", "")) or ""
 
@@ -348,14 +352,14 @@ def _endpoint() -> str:
 
 
 def _token(url: str) -> dict[str, str]:
-    """The hub's token, for the hub alone: httpx2 does not take it along to another host."""
+    """Returns a header with the hub's token for a URL of the hub. httpx2 drops it on redirects elsewhere."""
     token = os.environ.get("HF_TOKEN", "")
     of_hub = url.startswith((f"{_HUB}/", f"{_endpoint()}/"))
     return {"Authorization": f"Bearer {token}"} if token and of_hub else {}
 
 
 def _without_user(url: str) -> tuple[str, tuple[str, str] | None]:
-    """``url`` without its ``user:password@``, and these two: a password may hold what is none in an address."""
+    """Returns ``url`` without ``user:password@``, and user and password without percent encoding."""
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
     name, _, password = user.partition(":")

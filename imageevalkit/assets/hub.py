@@ -1,8 +1,8 @@
 """Downloads from the Hugging Face Hub into ``HF_HOME/hub``, for prefetch and download_model_hf_home.sh.
 
-huggingface_hub reads ``HF_ENDPOINT``, ``HF_HOME`` and ``HF_TOKEN`` from the environment: the token goes from there into
-the request header and nowhere else. Between processes it resumes whole files only: a new process starts an unfinished
-one anew under a name of its own. So it is given a fixed name for each large file, beside its place in the cache.
+huggingface_hub reads ``HF_ENDPOINT``, ``HF_HOME`` and ``HF_TOKEN`` from the environment. The token appears
+only in the request header. If a process is killed, huggingface_hub starts unfinished files again. This module
+therefore downloads large files itself, under a fixed name in the cache, so that the next process resumes.
 """
 
 from __future__ import annotations
@@ -25,19 +25,18 @@ from imageevalkit.secrets import one_line
 if TYPE_CHECKING:
     from huggingface_hub import ResolvedRevision
 
-# below this, fetching the file again costs less than asking about it
+# bytes; a smaller file is downloaded again faster than it is resumed
 LARGE = 64 << 20
 _THREADS = 4
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def snapshot(asset: HubAsset, hashes: bool = False) -> Path:
-    """Bring the files of ``asset`` into the cache and return their folder.
+    """Downloads the files of ``asset`` into the cache and returns their folder.
 
-    Whole files already there are kept: those of the right size, and of the right content if ``hashes``. What there is
-    is first written down beside it (see :mod:`imageevalkit.assets.check`). A transient failure is tried again; an
-    unknown repository or revision, a refused access and a full disk are final at once. Raises CellFailure: one line
-    saying what the hub refused, or that the disk has no room.
+    Complete files in the cache are kept: those of the right size, and with ``hashes`` of the right content. A
+    record of all files is written first (see :mod:`imageevalkit.assets.check`). Transient failures are
+    retried. Raises CellFailure at once if the repository is unknown, access is refused, or the disk is full.
     """
     from huggingface_hub import constants
     from huggingface_hub.utils import logging
@@ -46,15 +45,15 @@ def snapshot(asset: HubAsset, hashes: bool = False) -> Path:
         raise CellFailure(f"{asset.hub}: HF_HUB_OFFLINE is set; set it to 0 to download")
     remedy = "set HF_ENDPOINT to a mirror of the hub, or run this where there is internet"
     check_reach(constants.ENDPOINT, remedy, asset.hub)
-    logging.set_verbosity_error()  # what is tried again is told once, by us
+    logging.set_verbosity_error()  # until_it_passes already announces each retry
     return until_it_passes(asset.hub, lambda: _told(asset, hashes))
 
 
 def _told(asset: HubAsset, hashes: bool) -> Path:
-    """:func:`_attempt`, whose failures become a CellFailure where they are final, else a PassingFailure."""
+    """Calls :func:`_attempt`. Raises CellFailure for final failures, PassingFailure if a retry may help."""
     from huggingface_hub import constants, errors
 
-    # by classes of huggingface_hub, the narrower first
+    # by classes of huggingface_hub, subclasses first
     reasons = {
         errors.GatedRepoError: "its owner must grant access; ask on the hub, then set HF_TOKEN",
         errors.RevisionNotFoundError: f"the hub has no revision '{asset.revision or 'main'}' of it",
@@ -85,7 +84,7 @@ def _attempt(asset: HubAsset, hashes: bool) -> Path:
     from huggingface_hub.hf_api import RepoFile
 
     api = HfApi()
-    # it leaves a note in the cache on what a branch or tag stands for
+    # this also records in the cache to which commit a branch or tag points
     revision = api.resolve_revision(asset.hub, repo_type=asset.type, revision=asset.revision or "main")
     tree = api.list_repo_tree(asset.hub, recursive=True, revision=revision.resolved, repo_type=asset.type)
     listed: dict[str, FileFacts] = {}
@@ -100,12 +99,12 @@ def _attempt(asset: HubAsset, hashes: bool) -> Path:
     try:
         Record({}, listed).write(record_of(asset, revision.resolved))
     except OSError as error:
-        if error.errno not in _FORBIDDEN:  # who must write more meets it again
+        if error.errno not in _FORBIDDEN:  # a complete read-only cache needs no record
             raise
     folder, blobs = snapshot_folder(asset, revision.resolved), repo_folder(asset) / "blobs"
     blobs.mkdir(parents=True, exist_ok=True)
     for path, facts in wanted.items():
-        # what would pass for a whole file because it has its name
+        # huggingface_hub would take a damaged file for a complete one, because of its name
         if is_there(folder / path) and facts.problem(folder / path, path, hashes):
             (folder / path).unlink()
             (blobs / facts.digest).unlink(missing_ok=True)
@@ -122,11 +121,11 @@ def _attempt(asset: HubAsset, hashes: bool) -> Path:
 def _complete_large_files(
     asset: HubAsset, revision: ResolvedRevision, missing: Mapping[str, FileFacts]
 ) -> None:
-    """Put the large files among the ``missing`` into the cache, each from where it stopped.
+    """Downloads the large files among the ``missing`` into the cache, each from where it stopped.
 
-    Over plain HTTP, in Xet storage too: its own protocol starts a file anew. What HTTP cannot give (above 50 GB) is
-    left to the library. Raises OSError, httpx2.HTTPError: as huggingface_hub raises them, or the bytes are not those
-    the hub names.
+    It uses plain HTTP even for Xet storage, whose own protocol cannot resume. Files above 50 GB are left to
+    the library: HTTP does not serve them. Raises OSError if the bytes have another hash than the hub states,
+    and the OSError and httpx2.HTTPError of huggingface_hub.
     """
     from huggingface_hub import constants, hf_hub_url
     from huggingface_hub.file_download import http_get
@@ -134,17 +133,17 @@ def _complete_large_files(
 
     def complete(path: str) -> None:
         facts = missing[path]
-        blob = repo_folder(asset) / "blobs" / facts.digest  # the library finds it there
+        blob = repo_folder(asset) / "blobs" / facts.digest  # huggingface_hub looks for the file here
         part = blob.with_name(f"{blob.name}.resume")
         with locked(part) as file:
-            if blob.exists():  # somebody else was faster
+            if blob.exists():  # another process has downloaded the file meanwhile
                 part.unlink()
                 return
             here = file.seek(0, 2)
             if here > (facts.size or 0):
                 here = file.truncate(0)
-            # the hub's own address: that of its content network, to which it redirects, is signed and expires.
-            # httpx2 does not send the token to another host.
+            # The URL of the hub itself: the hub redirects to a signed URL that expires. httpx2 does not send
+            # the token to another host.
             url = hf_hub_url(asset.hub, path, repo_type=asset.type, revision=revision.resolved)
             http_get(url, file, resume_size=here, headers=build_hf_headers(), expected_size=facts.size)
             file.flush()
@@ -160,13 +159,13 @@ def _complete_large_files(
 
 
 def check_room(hub: str, blobs: Path, missing: Mapping[str, FileFacts]) -> None:
-    """Raises CellFailure where the disk of the folder ``blobs`` has no room for what is left of the files."""
+    """Raises CellFailure if the disk of ``blobs`` has not enough space for the rest of the files."""
     to_come = sum(
         max(0, (facts.size or 0) - _size(blobs / f"{facts.digest}.resume")) for facts in missing.values()
     )
     free = shutil.disk_usage(blobs).free
     if to_come > free:
-        # the library goes on with none of these: they save nothing, and may be the space that is missing
+        # huggingface_hub never resumes these files, so their space can be freed
         left = sum(map(_size, blobs.glob("*.incomplete")))
         killed = f" ({blobs}/*.incomplete are {left / 1e9:.1f} GB that killed downloads have left)"
         raise CellFailure(
@@ -178,12 +177,12 @@ def check_room(hub: str, blobs: Path, missing: Mapping[str, FileFacts]) -> None:
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except FileNotFoundError:  # not begun, or it has just arrived
+    except FileNotFoundError:  # the download has not begun, or has just ended
         return 0
 
 
 def main() -> ExitStatus:
-    """Download each named repository; one that fails does not stop the others."""
+    """Downloads each named repository. If a repository fails, the others are still downloaded."""
     parser = Arguments(
         "bash utils/download_model_hf_home.sh",
         "Download Hugging Face repositories into HF_HOME/hub. HF_ENDPOINT may name a mirror.",
@@ -195,7 +194,7 @@ def main() -> ExitStatus:
         "--include", action="append", default=[], metavar="PATTERN", help="only these files; repeatable"
     )
     options = parser.parse_args()
-    # Python would wait for the files being downloaded; they go on from where they are next time
+    # end at once on Ctrl-C: Python would wait for all downloads, and the next call resumes them anyway
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     failures = []
     for repo in options.repos:

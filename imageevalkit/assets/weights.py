@@ -1,4 +1,4 @@
-"""Which weights a model or an evaluator has, without loading them, and why they do not load."""
+"""Identifies the weights of a model or evaluator without loading them, and explains failed loading."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from imageevalkit.errors import CellFailure, UserError
 
 
 def why_not_loaded(model_path: str, error: BaseException) -> str:
-    """Words for ``error``, which transformers, diffusers or huggingface_hub raised while loading ``model_path``."""
+    """Returns a message for an ``error`` that a library raised while loading ``model_path``."""
     from huggingface_hub import constants
 
     if not Path(model_path).is_dir():
@@ -32,9 +32,9 @@ _ABSENT = (
     "is no local folder and not whole in the cache {cache}, and {state}; "
     "with internet, bash utils/prefetch.sh with the options of this run fetches it"
 )
-# by classes of huggingface_hub, the narrower first
+# by classes of huggingface_hub, subclasses first
 _REASONS = {
-    # HF_TOKEN set or not: a model that runs code of its authors does not have it
+    # says prefetch even if HF_TOKEN is set: a model that runs authors' code does not get the token
     "GatedRepoError": "is gated: accept its licence on the hub, set HF_TOKEN and run bash utils/prefetch.sh with the "
     "options of this run",
     "RepositoryNotFoundError": "is neither a local folder nor a hub repository that HF_TOKEN may read",
@@ -45,14 +45,14 @@ _REASONS = {
 
 
 def may_be_hub_id(model_path: str) -> bool:
-    """``owner/name``, as opposed to what can only be a path."""
+    """Whether ``model_path`` has the form ``owner/name`` of a hub id, so that it is not surely a path."""
     return re.fullmatch("[^/.~][^/]*/[^/.~][^/]*", model_path) is not None
 
 
 def without_cache_layout(path: str) -> str:
-    """``path``, or the snapshot in it if it is a repository's folder in a Hugging Face cache (``models--org--name``).
+    """Returns the snapshot in a Hugging Face cache folder (``models--org--name``), or any other ``path``.
 
-    Raises UserError: the folder has several snapshots, and none of them is its branch main.
+    Raises UserError if the folder has several snapshots and none of them is the branch main.
     """
     folder = Path(path).expanduser()
     snapshots = folder / "snapshots"
@@ -70,9 +70,9 @@ def without_cache_layout(path: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The class of ``error`` and the first line of its text; where that only points to its cause, the cause's."""
+    """Returns class and first line of ``error``, or of its cause if the text only points to the cause."""
     lines = str(error).strip().splitlines()
-    # transformers and diffusers import lazily, and wrap what an import raised
+    # transformers and diffusers import lazily and wrap the errors of imports
     if lines and "look up to see its traceback" in lines[0]:
         *_, cause = _chain(error)
         if cause is not error:
@@ -87,7 +87,7 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 class WeightsSource(NamedTuple):
-    """``model_path`` is a local file or folder (``commit`` None) or a hub id. ``identity``: what it is, no place."""
+    """A local path (``commit`` is None) or hub id ``model_path``. ``identity`` contains no local path."""
 
     model_path: str
     commit: str | None
@@ -95,7 +95,7 @@ class WeightsSource(NamedTuple):
 
 
 class WeightsUser(NamedTuple):
-    """Who looks: ``name`` begins its messages, ``remedy`` says where missing packages come from."""
+    """The user of weights: ``name`` begins messages, ``remedy`` says how to get packages."""
 
     name: str
     remedy: str
@@ -104,11 +104,10 @@ class WeightsUser(NamedTuple):
 def find_weights(
     user: WeightsUser, model_path: str, revision: str | None, file: str = "config.json"
 ) -> WeightsSource:
-    """What the folder or hub id ``model_path`` stands for now. A revision in the cache is not looked up anew.
+    """Returns the weights of the folder or hub id ``model_path``. A cached revision is not looked up again.
 
-    ``file`` is one that such a repository has.
-
-    Raises CellFailure: there is neither such a folder, nor such a repository in the cache or on the hub.
+    ``file`` is any file that every such repository has. Raises CellFailure if there is no such folder, and no
+    such repository in the cache or on the hub.
     """
     folder = Path(model_path)
     if folder.is_dir():
@@ -123,7 +122,7 @@ def find_weights(
             config = hf_hub_download(model_path, file, revision=revision)
     except ImportError as error:
         raise missing_package(user, error) from error
-    except Exception as error:  # of the hub, of its HTTP library, of the disk
+    except Exception as error:  # errors of the hub, its HTTP library and the disk have no common base class
         raise CellFailure(f"{user.name}: {why_not_loaded(model_path, error)}") from error
     commit = Path(config).parent.name  # …/snapshots/<commit>/<file>
     return WeightsSource(model_path, commit, {"model": model_path, "revision": commit})
@@ -132,8 +131,8 @@ def find_weights(
 def package_versions(
     user: WeightsUser, needed: Sequence[str], optional: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Versions of the packages that compute the answer. Raises CellFailure: one of ``needed`` is missing."""
-    from importlib.metadata import version  # a tenth of the start of a process without weights
+    """Returns the versions of packages by name. Raises CellFailure if one of ``needed`` is missing."""
+    from importlib.metadata import version  # here, because it takes a tenth of the start of a process
 
     versions = {}
     for name in (*needed, *optional):

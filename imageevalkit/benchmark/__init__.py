@@ -1,1 +1,1 @@
-"""What a benchmark is: the contract, the questions and answers, and bases for common shapes."""
+"""The benchmark API: the contract, questions and answers, and base classes for common shapes."""

@@ -1,4 +1,4 @@
-"""Who answers questions: a judge, a reader of text, an encoder."""
+"""The base class of everything that answers questions: judges and metric models."""
 
 from __future__ import annotations
 
@@ -15,44 +15,46 @@ from imageevalkit.cell.results import Evaluator
 from imageevalkit.requests.feed import Feed
 from imageevalkit.text import to_bytes
 
-# who loads a model for each batch shall not do so for a handful, nor spend a good part of the time on it: what it
-# takes until the first answer of a batch is waited for this many times before the next
+# An answerer may load its model for each batch, so a batch of few questions would waste time. follow() waits
+# _WORTH times the seconds until the first answer of a batch before it starts the next batch.
 _FULL, _PATIENCE, _WORTH = 256, 10.0, 10
-_ONE_AT_A_TIME = threading.Lock()  # no two models that run here are in memory together
+_ONE_AT_A_TIME = threading.Lock()  # two local models at once may not fit into memory
 
 
 class Answerer(ABC):
-    """One answerer for one process. Making one is cheap; what is slow happens with the first question."""
+    """A judge or a metric model. The constructor is cheap; the model loads with the first question."""
 
     @property
     @abstractmethod
     def evaluator(self) -> Evaluator:
-        """Its name, and all that decides what it answers; never where it is reached, nor a secret. Loads no model.
+        """The name and every setting that can change an answer, without addresses and secrets.
 
-        Raises CellFailure: the model or a package is not there; the message says how to get it.
+        Loads no model. Raises CellFailure if the model or a package is missing, with a remedy.
         """
 
     @property
     def label(self) -> str:
-        """A short name, for the names of evaluators that are made of several."""
+        """A short name for the name of an evaluator with several answerers."""
         return self.evaluator.id
 
     @property
     def is_official(self) -> bool:
-        """Whether it answers as the official evaluator does: what the names of scores say of it."""
+        """Whether it answers as the official evaluator does. The result records this."""
         return self.evaluator.official
 
     @abstractmethod
     def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
-        """The answer to each question, as they come, in any order; ``workers`` are the CPU cores of the job.
+        """Yields one answer for each question, in any order, as soon as each is ready.
 
-        A question that fails by itself is an answer with an error. Closing the iterator early gives up what is under
-        way. Raises JudgeUnusable: no further answer will come; CellFailure: it cannot start here, or its model fails.
+        If a single question fails, its answer has an error. Closing the iterator cancels the open questions.
+        ``workers`` is the number of CPU cores of the job. Raises JudgeUnusable if no further answer will
+        come, CellFailure if the answerer cannot start or its model fails.
         """
 
     def follow(self, feed: Feed[Question], workers: int = 1) -> Iterator[Answer]:
-        """The answers to questions that come while others are answered, as :meth:`ask` gives them; by default it is
-        asked what is there, again and again. Each question has an answer, or this raises what :meth:`ask` does."""
+        """Yields one answer for each question of ``feed``, to which another thread adds questions meanwhile.
+
+        The default calls :meth:`ask` for one batch after another, and raises the same errors."""
         feed.patience = _PATIENCE
         for batch in feed.batches(_FULL):
             left = len(batch)
@@ -66,20 +68,20 @@ class Answerer(ABC):
             if left:
                 raise JudgeUnusable(f"{left} of {len(batch)} questions got neither an answer nor an error")
 
-    def has_answered(self) -> None:  # noqa: B027  # most have no use for it
-        """Questions of this kind were answered in an earlier run: a bad request is then about its own question."""
+    def has_answered(self) -> None:  # noqa: B027  # optional to override
+        """Tells the answerer that an earlier run got answers: a bad request is then its question's fault."""
 
     def holdup(self) -> str:
-        """What holds the answers back now, in a few words; empty when nothing does. Called from another thread."""
+        """Returns in a few words why answers are late now, or "". Another thread calls it."""
         return ""
 
 
 def without_packages(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """``identity`` without the versions of packages."""
+    """Returns ``identity`` without the versions of packages."""
     return {name: value for name, value in identity.items() if name != "packages"}
 
 
 def digest(value: Any) -> str:
-    """The SHA-256 of a JSON value."""
+    """Returns the SHA-256 of a JSON value as hexadecimal digits."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(to_bytes(text)).hexdigest()

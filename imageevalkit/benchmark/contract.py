@@ -1,8 +1,9 @@
-"""The contract of a benchmark: one class in ``benchmarks/<folder>/benchmark.py`` says all that it is.
+"""The contract of a benchmark: one class in ``benchmarks/<folder>/benchmark.py`` defines the whole benchmark.
 
-A subclass of :class:`Benchmark` gives ``name``, ``version``, a ``judge`` or ``measurers``, and the four methods
-``samples``, ``questions``, ``score`` and ``metrics``; all else has a default. For common shapes there are bases that
-need less (:mod:`imageevalkit.benchmark.shapes`). What the engine does is in ``docs/architecture.md``.
+A subclass of :class:`Benchmark` defines ``name``, ``version``, a ``judge`` or ``measurers``, and the four
+methods ``samples``, ``questions``, ``score`` and ``metrics``. Everything else has a default. Benchmarks of a
+common shape need less code with the base classes in :mod:`imageevalkit.benchmark.shapes`.
+``docs/architecture.md`` describes the engine.
 """
 
 from __future__ import annotations
@@ -36,28 +37,31 @@ if TYPE_CHECKING:
     from PIL import Image
 
 Rules = Literal["official", "corrected"]
-"""As the official evaluator has them, quirks included; or with those mended that the README names."""
+"""The scoring rules: "official" copies the official evaluator with its quirks; "corrected" fixes the quirks
+that the README of the benchmark names."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a user may choose of a benchmark (``--ds_kwargs``, ``DS_KWARGS_MAP``).
+    """The settings of a benchmark that a user may change (``--ds_kwargs``, ``DS_KWARGS_MAP``).
 
-    A subclass adds fields, each with a type and a default; the benchmark names it as its ``settings_class``. What the
-    user gives is checked against the types when the run is planned; ``__post_init__`` may raise ValueError for what
-    types cannot say. The metadata of a field may say that it decides about scores ("decides"), is about images made
-    elsewhere alone ("images_elsewhere"), or a path that needs ``<MODEL_NAME>`` in it where a run has several models
-    ("of_one_model"). ``rules`` may be "corrected" only where the benchmark ``has_corrected_rules``.
+    A subclass adds fields, each with a type and a default; the benchmark names the subclass as its
+    ``settings_class``. Planning checks the user's values against the types. ``__post_init__`` may check more
+    and raise ValueError. ``rules`` may be "corrected" only if the benchmark sets ``has_corrected_rules``.
+
+    The metadata of a field may set three keys to True. "decides": the field changes scores.
+    "images_elsewhere": the field is only valid with ``--images``. "of_one_model": the field is a path; in a
+    run with several models it must contain ``<MODEL_NAME>``.
     """
 
     rules: Rules = "official"
 
 
 class Unparsed(Exception):
-    """No value can be read in a reply. The text of the error says why, with the ``reply`` if given.
+    """:meth:`Benchmark.parse` raises Unparsed if a reply has no value. The text is ``why`` and the ``reply``.
 
-    ``final``: the official program accepts such a reply and does not ask again. So the engine does not, whatever
-    ``Benchmark.tries`` is.
+    If ``final`` is true, the engine does not ask the question again, whatever ``Benchmark.tries`` is: the
+    official program accepts such a reply too.
     """
 
     def __init__(self, why: str, reply: str | None = None, final: bool = False) -> None:
@@ -66,12 +70,12 @@ class Unparsed(Exception):
 
 
 class Sample(NamedTuple):
-    """One image to make, whatever the model.
+    """One image that every model generates.
 
-    ``file`` is its place below ``output/<model>/<benchmark>/``; its suffix decides the format, and without the suffix
-    it is the id of the item ("images/0001_1.png": "images/0001_1"). A model is shown the ``prompt`` (t2i) or the
-    ``input_list``, texts and PIL images in their order (edit, subject). The model's seed is 42 + ``seed``. ``data`` is
-    what questions and scores need to know; it comes back as ``item.data``.
+    ``file`` is the path of the image below ``output/<model>/<benchmark>/``. Its suffix sets the image format.
+    The path without the suffix is the id of the item ("images/0001_1.png": "images/0001_1"). The model gets
+    the ``prompt`` (t2i) or the ``input_list`` of texts and PIL images (edit, subject). The seed of the model
+    is 42 + ``seed``. The methods ``questions`` and ``score`` find ``data`` again as ``item.data``.
     """
 
     file: str
@@ -82,11 +86,12 @@ class Sample(NamedTuple):
 
 
 class Measurer(NamedTuple):
-    """Who measures without a judge: a name of ``eval_models/measurers.py``, or an Answerer of your own.
+    """A metric model that answers questions: from ``eval_models/measurers.py``, or an Answerer of your own.
 
-    Your own (:class:`imageevalkit.benchmark.answerer.Answerer`) is named by module and class
-    ("benchmarks.mine.detector:Detector"), so that its packages are imported only where it measures. It is made with the
-    ``options`` as keyword arguments, and gives JSON as the text of its answers.
+    For your own subclass of :class:`imageevalkit.benchmark.answerer.Answerer`, ``name`` is its module and
+    class ("benchmarks.mine.detector:Detector"). The module is imported only to make the answerer: no other
+    code needs its packages. The class gets the ``options`` as keyword arguments. The text of each of its
+    answers must be JSON.
     """
 
     name: str
@@ -94,11 +99,14 @@ class Measurer(NamedTuple):
 
 
 JUDGE = Measurer("")
-"""Stands for the judge that the user chose."""
+"""The placeholder in ``measurers`` for the judge that the user chose."""
 
 
 class Answers(Mapping[str, Answer]):
-    """The answers about one item in which a value was read, by the name of the question; ``looked_at``: by anybody."""
+    """The answers about one item that have a value, by the name of the question.
+
+    ``looked_at`` is True once code has read an answer: later questions may then depend on answers.
+    """
 
     def __init__(self, answers: Mapping[str, Answer], attempts: Mapping[str, int] | None = None) -> None:
         self._answers, self._attempts = dict(answers), attempts or {}
@@ -118,17 +126,18 @@ class Answers(Mapping[str, Answer]):
         return len(self._look())
 
     def attempt(self, name: str) -> int:
-        """How many replies to the question held no value so far: the words of the next attempt may depend on it."""
+        """Returns how many replies to the question had no value so far. A retry may use other words."""
         return self._attempts.get(name, 0)
 
 
 class ScoredItem(NamedTuple):
-    """All that is known of an item when nothing is left to ask.
+    """An item after evaluation.
 
-    ``image`` is None where there is none to score; ``attempted`` is False where nobody has tried to make one, so that
-    an official evaluator would find no trace of it. ``answers`` are those with a value, ``replies`` all texts that
-    came, both by the name of the question. ``score`` is None unless every question has a value. ``status`` is judged,
-    unparsed, judge_failed or not_generated; all but the first have a ``reason``.
+    ``image`` is None if there is no image to score. ``attempted`` is False if no job tried to generate the
+    image; an official evaluator would then find no trace of the item. ``answers`` holds the answers with a
+    value, ``replies`` the last text reply of each question; both by the name of the question. ``score`` is
+    None unless every question has a value. ``status`` is judged, unparsed, judge_failed or not_generated;
+    ``reason`` is empty only for judged.
     """
 
     item: Item
@@ -142,7 +151,7 @@ class ScoredItem(NamedTuple):
 
 
 class Scores(list[Score]):
-    """The scores of a cell's items, without those that have none; ``items`` are all, in the order of the benchmark."""
+    """The scores of the items that have a score. ``items`` holds all items, in the order of the benchmark."""
 
     def __init__(self, items: Sequence[ScoredItem]) -> None:
         super().__init__(one.score for one in items if one.score)
@@ -150,39 +159,43 @@ class Scores(list[Score]):
 
 
 class Benchmark(ABC):
-    """What a benchmark says of itself.
+    """The base class of all benchmarks.
 
     The attributes of the class:
 
-    * ``name`` is what users call it; ``aliases`` are other names for it. ``version`` stands for its data, questions and
-      rules: raise it whenever one of them changes. ``task`` is t2i, edit or subject. ``assets`` are what prefetch gets
-      (:func:`imageevalkit.assets.github`); a property where that depends on the settings of the instance.
-    * ``prompt_count`` is how many prompts (of edits: instructions) it has with the settings of the instance,
-      ``images_per_prompt`` how many images are made of each: ``--list`` shows them before there is data. 0: not known.
-    * ``headline`` names the metrics that are columns of the leaderboard; ``official_headline`` those that take their
-      place when missing items are treated as the official evaluator treats them (with official rules alone).
-    * ``judge`` is who is asked unless the user names another, by its full name (``openai:gpt-4o-2024-05-13``); empty
-      where nothing goes to a judge. ``official_judges`` are all that count as official; empty: ``judge`` alone.
-      ``takes`` is the kind of measurers that the user may name in its place ("reader": of text).
-    * ``program`` is who measures where nobody is asked, as scores have it in their names.
-    * ``pixels`` is how the official program decodes images: a judge is shown every picture so. None: files are sent as
-      they are.
-    * ``tries`` is how often a question is asked until a value can be read: more than once only where the official
-      evaluator does that. ``scores_blank``: whether that evaluator scores the placeholder of an image that was not
-      made.
-    * ``relations`` are the names of values of its items, from 0 to 1 and in the order that decides which of two comes
-      first: the report says how every two of them relate (:mod:`imageevalkit.relations`).
-    * ``item_values`` are the names of all values that an item may have: a run with a misspelt one in ``--relations``
-      does not start. Empty: they are known once items are scored.
-    * ``needs_all_items`` says why no headline metric of a part of the items says which of two models is better:
-      ``--until`` then makes all images, and says so before the first. Empty: it may stop early.
-    * ``unbounded`` are the metrics, by name or shell pattern, whose values may lie beyond their scale. Any other such
-      value is an error.
-    * ``hub_dataset`` is its dataset on the Hugging Face Hub, under which ``--publish`` states scores of models there.
-    * ``settings_class`` are its :class:`Settings`; ``has_corrected_rules``: it knows the rules "corrected" too.
+    * ``name`` is the benchmark's name on the command line; ``aliases`` are other names for it. ``version``
+      identifies its data, questions and rules: raise it whenever one of them changes. ``task`` is t2i, edit
+      or subject. ``assets`` are the downloads of prefetch (:func:`imageevalkit.assets.github`), a property if
+      they depend on the settings.
+    * ``prompt_count`` is the number of prompts (for edits: instructions) under the current settings, 0 if
+      unknown; ``images_per_prompt`` is the number of images for each prompt. ``--list`` shows both before any
+      download.
+    * ``headline`` names the metrics that are columns of the leaderboard. ``official_headline`` replaces them
+      if missing items are treated as the official evaluator treats them. Corrected rules have no official
+      headline.
+    * ``judge`` is the full name of the default judge (``openai:gpt-4o-2024-05-13``), empty if no judge is
+      needed. ``official_judges`` are all judges that count as official; empty means only ``judge``. ``takes``
+      is the kind of metric model that a user may name in place of the judge ("reader" for OCR models).
+    * ``program`` replaces the evaluator's name in the names of scores if the benchmark asks no evaluator.
+    * ``pixels`` is the official program's way of decoding images: the judge sees every image decoded that
+      way. None: files are sent unchanged.
+    * ``tries`` is how often a question is asked until a reply has a value; above 1 only if the official
+      evaluator retries. ``scores_blank``: the official evaluator also scores the blank placeholder of a
+      missing image.
+    * ``relations`` are names of item values from 0 to 1: the report relates every two of them
+      (:mod:`imageevalkit.relations`). Their order decides which value of a pair comes first.
+    * ``item_values`` are the names of all values that an item may have: a run with another name in
+      ``--relations`` does not start. Empty: the names are only known after scoring.
+    * ``needs_all_items`` is the reason why metrics over a part of the items cannot rank two models.
+      ``--until`` then generates all images, and the plan shows the reason. Empty: ``--until`` may stop early.
+    * ``unbounded`` are the metrics, by name or shell pattern, whose values may lie beyond their scale. For
+      all other metrics such a value is an error.
+    * ``hub_dataset`` is the benchmark's dataset on the Hugging Face Hub; published scores name it.
+    * ``settings_class`` is the class of its :class:`Settings`; ``has_corrected_rules``: see ``Rules``.
 
-    An instance has the user's ``settings``, the chosen ``judge`` (a full name, the name of a reader, or empty) and the
-    full names of the ``official`` judges. ``readers`` are the names of all readers of text. Making one reads no file.
+    An instance has the user's ``settings``, the chosen ``judge`` (a full name, the name of an OCR model, or
+    empty) and the full names of the ``official`` judges. ``readers`` are the names of all OCR models. The
+    constructor reads no file.
     """
 
     name: ClassVar[str]
@@ -221,53 +234,54 @@ class Benchmark(ABC):
 
     @property
     def backend(self) -> str:
-        """What runs the judge (openai, transformers, vllm); empty where there is a reader, or no judge."""
+        """The backend of the judge (openai, transformers, vllm); empty for an OCR model or no judge."""
         return self.judge.partition(":")[0] if ":" in self.judge else ""
 
     @property
     def shown_pixels(self) -> PixelRule | None:
-        """:attr:`pixels` where a judge is asked; None where there is a reader, or no judge."""
+        """:attr:`pixels` if a judge is asked; None for an OCR model or without a judge."""
         return self.pixels if self.backend else None
 
     @property
     def folder(self) -> Path:
-        """The folder of its ``benchmark.py``, with the small files of its own."""
+        """The folder of the benchmark's ``benchmark.py``, which may hold small files too."""
         return Path(inspect.getfile(type(self))).parent
 
     def files(self) -> BenchmarkFiles:
-        """Its assets, as prefetch gets and checks them."""
+        """Returns the benchmark's assets as an object that downloads and checks them."""
         return BenchmarkFiles(self.name, self.assets)
 
     @property
     def data(self) -> Path:
-        """The folder of its downloaded files."""
+        """The folder of the benchmark's downloaded files."""
         return data_folder(self.name)
 
     @cached_property
     def prompts(self) -> Mapping[str, str]:
-        """The texts that the judge is asked with, by name: part of the evaluator's name. A class with texts of its own
-        overrides it. Raises CellFailure: those among the assets are not there.
+        """The texts of the judge's questions, by name. They are part of the evaluator's name: a changed text
+        makes a new evaluator. Override it if the texts are in the code. Raises CellFailure if an asset with
+        texts is missing.
         """
         return self.files().prompts()
 
     @property
     def measurers(self) -> Mapping[str, Measurer]:
-        """Who answers the questions of each group, :data:`JUDGE` for the judge; empty: all go to the judge.
+        """The evaluator of each group of questions, :data:`JUDGE` for the judge. Empty: the judge gets all.
 
-        The group of a question is its name up to the first slash: "point" of "point/colour".
+        The group of a question is its name up to the first slash: "point/colour" belongs to "point".
         """
         return {}
 
     @property
     def judge_options(self) -> Mapping[str, Any]:
-        """What a measurer in the place of the judge is made with."""
+        """The options of a metric model that replaces the judge."""
         return {}
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """The settings that decide about scores, as JSON values: part of the evaluator's name.
+        """The settings that change scores, as JSON values. They are part of the evaluator's name.
 
-        By default rules that are not official, and what else is not the default and says so of itself.
+        The default: corrected rules, and every field with metadata "decides" that differs from its default.
         """
         rules = {} if self.settings.rules == "official" else {"rules": self.settings.rules}
         deciding = (one for one in fields(self.settings) if one.metadata.get("decides"))
@@ -276,34 +290,34 @@ class Benchmark(ABC):
 
     @property
     def details(self) -> Mapping[str, Any]:
-        """Other settings, as JSON values, that a reader of the result should see."""
+        """Further settings, as JSON values, to record in the result."""
         return {}
 
     @property
     def is_official(self) -> bool:
-        """Whether its settings are those of the official evaluator."""
+        """Whether the settings are those of the official evaluator."""
         return self.settings.rules == "official"
 
     def read_json(self, file: str, count: int | None = None) -> Any:
-        """The content of a JSON file beside ``benchmark.py``, or among its data. Raises CellFailure: there is none, or
-        it is no list or object of ``count`` entries."""
+        """Returns the content of a JSON file beside ``benchmark.py`` or in :attr:`data`. Raises CellFailure
+        if the file is missing or is not valid, or if it does not have ``count`` entries."""
         return self._read(file, json.loads, count)
 
     def read_text(self, file: str) -> str:
-        """The same of a text file."""
+        """Returns the content of a text file, with the places and errors of :meth:`read_json`."""
         return self._read(file, str)
 
     def read_jsonl(self, file: str, count: int | None = None) -> list[dict[str, Any]]:
-        """The same of a JSON Lines file: its records. CellFailure too if they are not ``count``."""
+        """Returns the records of a JSON Lines file, with the places and errors of :meth:`read_json`."""
         return self._read(file, _json_lines, count)
 
     def read_csv(self, file: str, count: int | None = None) -> list[dict[str, str]]:
-        """The same of a CSV file: its rows, by column. CellFailure too if they are not ``count``."""
+        """Returns the rows of a CSV file by column name, with the places and errors of :meth:`read_json`."""
         return self._read(file, _csv_rows, count)
 
     def _read(self, file: str, parse: Callable[[str], Any], count: int | None = None) -> Any:
         path, where, remedy = self._place(file)
-        # line ends within a text stay; a byte order mark, which some editors write, is no part of it
+        # newline="" keeps the line ends inside texts. utf-8-sig drops the byte order mark of some editors.
         with self.content_of(file), path.open(encoding="utf-8-sig", newline="") as opened:
             content = parse(opened.read())
             if count is not None and len(content) != count:
@@ -312,9 +326,10 @@ class Benchmark(ABC):
 
     @contextmanager
     def content_of(self, file: str) -> Iterator[None]:
-        """A block that makes something of the content of ``file``, which may lack a key or hold another type.
+        """A ``with`` block for code that uses the content of ``file``.
 
-        Raises CellFailure: it does, or cannot be read; a ValueError of the block says what else is wrong with it.
+        Raises CellFailure with the file's name if the block raises OSError, ValueError or an error about a
+        missing key or a wrong type.
         """
         _, where, remedy = self._place(file)
         try:
@@ -326,7 +341,7 @@ class Benchmark(ABC):
             raise CellFailure(f"{where} is not what it should be ({said}); {remedy}") from None
 
     def _place(self, file: str) -> tuple[Path, str, str]:
-        """Where ``file`` is, what begins a message about it, and what helps."""
+        """Returns the path of ``file``, and the beginning and the remedy of an error message about it."""
         path = self.folder / file
         is_own = path.is_file() or not (self.assets or self.data.is_dir())
         path = path if is_own else self.data / file
@@ -336,7 +351,7 @@ class Benchmark(ABC):
         return path, f"benchmark {self.name}: {short_path(path)}", remedy
 
     def sources(self, item: Item) -> list[Picture]:
-        """The images that the model was shown for ``item``, in their order. Raises CellFailure: one cannot be read."""
+        """Returns the input images of ``item``, in order. Raises CellFailure if an image cannot be read."""
         if item.id not in self._sources:
             images = [part for part in item.input_list or () if not isinstance(part, str)]
             self._sources[item.id] = [
@@ -345,11 +360,11 @@ class Benchmark(ABC):
         return self._sources[item.id]
 
     def _source(self, image: Any, where: str) -> Picture:
-        from imageevalkit.images import CorruptImage, is_plain  # a plan does without Pillow
+        from imageevalkit.images import CorruptImage, is_plain  # here, so that a plan needs no Pillow
 
         file = Path(getattr(image, "filename", ""))
         try:
-            # of a file its own bytes: what an official program would read
+            # An official program reads the bytes of the file: an image encoded again could differ.
             data = file.read_bytes() if file.name else _png(image)
             plain = is_plain(data)
         except (OSError, CorruptImage) as error:
@@ -358,11 +373,12 @@ class Benchmark(ABC):
         return Picture(file, sha256, pixels=self.shown_pixels, plain=plain, data=None if file.name else data)
 
     def source_image(self, path: Path, remedy: str = "") -> Image.Image:
-        """The image file ``path`` as a model is shown it, not decoded yet; one object, however often it is asked for.
+        """Returns the image file ``path`` for an ``input_list``, not decoded. All calls share it.
 
-        Raises CellFailure: it is not there, or no image. ``remedy`` says what helps, by default prefetch.
+        Raises CellFailure if the file is missing or no image. The message ends with ``remedy``, by default
+        the prefetch command.
         """
-        from imageevalkit.images import CorruptImage, opened_anew  # a plan does without Pillow
+        from imageevalkit.images import CorruptImage, opened_anew  # here, so that a plan needs no Pillow
 
         try:
             if path not in self._images:
@@ -374,26 +390,26 @@ class Benchmark(ABC):
             remedy = remedy or f"run: bash utils/prefetch.sh --ds_names {self.name}"
             raise CellFailure(f"benchmark {self.name}: {short_path(path)} {said}; {remedy}") from None
 
-    def check(self) -> None:  # noqa: B027 - most have nothing to say
-        """Look at settings and judge when the run is planned. Raises UserError: they do not go together."""
+    def check(self) -> None:  # noqa: B027 - optional to override
+        """Checks settings and judge while the run is planned. Raises UserError if they do not go together."""
 
     @abstractmethod
     def samples(self) -> Iterable[Sample]:
-        """The images to make, in an order in which any first N stand for all: :func:`imageevalkit.metrics.spread` helps
-        with that.
+        """Returns the images to generate. With ``--limit N`` a run uses the first N, so these should
+        represent the whole benchmark: :func:`imageevalkit.metrics.spread` computes such an order.
         """
 
     @abstractmethod
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
-        """What to ask about the ``image`` of ``item``: questions made by ``ask`` or ``measure``, each of its own name.
+        """Returns the questions about ``image``, made by ``ask`` or ``measure``, each with its own name.
 
-        It is called again with the ``answers`` so far, until it gives no new name: later questions may quote earlier
-        answers. What it gives must depend on the arguments alone.
+        The engine calls it again with the ``answers`` so far, until there is no new question: a later
+        question may quote an earlier answer. The result must depend only on the arguments.
         """
 
     def parse(self, question: Question, answer: Answer) -> Any:
-        """The value in an answer, a JSON value: by default the text of a judge or of a reader of text, and what another
-        measurer's text is as JSON. Raises Unparsed: there is none.
+        """Returns the value of an answer, a JSON value. The default is the text of a judge or an OCR model,
+        and the parsed JSON of any other metric model. Raises Unparsed if the answer has no value.
         """
         measurer = self.measurers.get(question.group, JUDGE)
         if measurer == JUDGE or measurer.name in self.readers:
@@ -402,41 +418,44 @@ class Benchmark(ABC):
 
     @abstractmethod
     def score(self, item: Item, answers: Answers) -> Score:
-        """What an item is worth; called where every question has an answer with a value."""
+        """Returns the score of an item. The engine calls it only if every question has a value."""
 
     @abstractmethod
     def metrics(self, scores: Scores) -> Mapping[str, Metric]:
-        """The metrics of all scores, by name; :mod:`imageevalkit.metrics` makes them.
+        """Returns the metrics over all scores, by name; :mod:`imageevalkit.metrics` has functions for them.
 
-        Those of the headline are there even without scores. Where the official evaluator's own treatment of missing
-        items gives another number, that is a metric of its own, and named so.
+        The headline metrics must be present even without scores. If the official evaluator's treatment of
+        missing items leads to another number, return that number as a metric with another name
+        (``official_headline``).
         """
 
     def notes(self, scores: Scores) -> Sequence[str]:
-        """What a reader of the result should know about how it was measured, a sentence each."""
+        """Returns sentences about the measurement that belong beside the result."""
         return ()
 
     def official_files(self, scores: Scores) -> Mapping[str, str | bytes]:
-        """Files in the official formats (texts, pictures) by name, for ``official/`` beside the result; a name may have
-        folders ("en/samples.csv")."""
+        """Returns files in the official formats (texts, pictures) by name. The engine writes them to
+        ``official/`` beside the result. A name may contain folders ("en/samples.csv")."""
         return {}
 
     def compare(self, scores: Mapping[str, Sequence[Score]]) -> Mapping[str, str | bytes]:
-        """Files about several models, whose scores are given by name, for ``output/comparisons/``: they were measured
-        by one evaluator on the same items. The settings are those of the run that reports.
+        """Returns files that compare several models; the report writes them to ``output/comparisons/``.
+
+        ``scores`` holds the scores of each model by its name, of the same items and the same evaluator.
+        ``self.settings`` are those of the run that writes the report.
         """
         return {}
 
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
-        """Where images made elsewhere are, by item id, in the folder (or file) ``source`` of ``--images``: a path, or a
-        :class:`imageevalkit.adoption.Place`. None: the layout is none that only this benchmark knows. Of layouts
-        that are patterns, :func:`imageevalkit.adoption.find_named` does it.
+        """Returns the places of images in the folder or file ``source`` of ``--images``, by item id: each a
+        path or a :class:`imageevalkit.adoption.Place`. None if ``source`` has no layout that is special to
+        this benchmark. For file names that follow a pattern, use :func:`imageevalkit.adoption.find_named`.
         """
         return None
 
 
 def json_value(answer: Answer, shape: Shape[Any] | None = None) -> Any:
-    """The JSON value that a measurer has given, an object of that ``shape``. Raises Unparsed: it is none."""
+    """Returns a metric model's answer as JSON. Raises Unparsed if it is no JSON or not of that ``shape``."""
     try:
         value = json.loads(answer.text or "")
         return shape.read(value) if shape else value
@@ -450,7 +469,7 @@ def _csv_rows(text: str) -> list[dict[str, str]]:
 
 
 def _json_lines(text: str) -> list[Any]:
-    """The values of the lines that are not empty. Raises ValueError: one is no JSON."""
+    """Returns the values of all lines that are not empty. Raises ValueError if a line is no JSON."""
     values = []
     for number, line in enumerate(io.StringIO(text), 1):
         try:
@@ -461,7 +480,7 @@ def _json_lines(text: str) -> list[Any]:
 
 
 def _png(image: Any) -> bytes:
-    """The PIL ``image`` with its transparency, about which the rule for pixels decides."""
+    """Returns ``image`` as PNG bytes. Its transparency stays: the pixel rule decides about it later."""
     buffer = io.BytesIO()
     (image if image.mode in ("1", "L", "LA", "P", "RGB", "RGBA") else image.convert("RGB")).save(
         buffer, "PNG"
@@ -471,9 +490,10 @@ def _png(image: Any) -> bytes:
 
 @contextmanager
 def benchmark_code(name: str, where: str) -> Iterator[str]:
-    """A block that runs code of the benchmark ``name``; it gives what begins each message. ``where``: "score() of …".
+    """A ``with`` block that runs code of the benchmark ``name``. It yields the beginning of error messages.
 
-    Raises CellFailure: whatever it raises; the traceback is printed.
+    ``where`` names the code ("score() of …"). If the code raises any other error than UserError or
+    CellFailure, the block prints the traceback and raises CellFailure.
     """
     where = f"benchmark {name}: {where}"
     try:
@@ -489,13 +509,13 @@ def benchmark_code(name: str, where: str) -> Iterator[str]:
 
 
 def require(is_right: bool, where: str, value: Any, must_be: str) -> None:
-    """Whether what a benchmark's code gives ``is_right``. Raises CellFailure: ``where`` begins what is said."""
+    """Raises CellFailure unless ``is_right``. The message has ``where`` and ``value``."""
     if not is_right:
         raise CellFailure(f"{where} is {reprlib.repr(value)}, and must be {must_be}")
 
 
 def is_json(value: Any) -> bool:
-    """Whether it can be written as JSON, in which numbers are finite."""
+    """Whether ``value`` can be written as JSON with finite numbers."""
     if value is None or value.__class__ in (str, bool):
         return True
     try:
@@ -506,7 +526,7 @@ def is_json(value: Any) -> bool:
 
 
 def check_score(score: Any, where: str) -> None:
-    """Whether it is a Score of finite numbers and JSON values. Raises CellFailure as :func:`require`."""
+    """Raises CellFailure unless ``score`` is a Score of finite numbers and JSON values."""
     require(isinstance(score, Score), where, score, "a Score")
     for name, value in score.values.items():
         is_value = is_number(value) or isinstance(value, bool)

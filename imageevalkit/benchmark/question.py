@@ -1,4 +1,4 @@
-"""What is asked about an item and what is answered: the same words for judges, text readers and other measurers."""
+"""Questions about an item and their answers, in one form for judges, OCR models and other metric models."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any, Literal, NamedTuple
 
 
 class Encoding(NamedTuple):
-    """How an image is encoded anew before it is sent: ``format`` is Pillow's name ("JPEG", "PNG"), ``quality`` its own
-    1-95 scale (None: the format's default); ``longest_side`` in pixels shrinks larger images to it (None: never).
+    """The encoding of an image that is sent in another format than its file.
+
+    ``format`` is Pillow's name ("JPEG", "PNG"). ``quality`` is Pillow's, 1 to 95; None: the format's default.
+    If an image is larger than ``longest_side`` pixels, it shrinks to that size; None: never.
     """
 
     format: str
@@ -19,13 +21,14 @@ class Encoding(NamedTuple):
 
 
 class PixelRule(NamedTuple):
-    """Which RGB pixels a protocol's own program makes of an image file.
+    """The way in which the official program of a benchmark decodes an image file to RGB pixels.
 
-    ``turned``: as the EXIF data of the file say. ``on_white``: the modes, by Pillow's names, whose transparency is laid
-    on white; that of others is dropped, as Pillow's ``convert("RGB")`` does. ``multiple``: before the processor of a
-    local judge takes the image, both sides become multiples of so many pixels (see
-    :func:`imageevalkit.judges.api.fitted_size`); None: the processor gets the image as it is. ``limits``: and then
-    width × height becomes no less and no more than so many, also of what a server is sent.
+    * ``turned``: the program rotates the image as its EXIF data say.
+    * ``on_white``: the Pillow modes whose transparency becomes white. All other transparency is dropped, as
+      Pillow's ``convert("RGB")`` does.
+    * ``multiple``: both sides are resized to multiples of this many pixels before the processor of a local
+      judge (:func:`imageevalkit.judges.api.fitted_size`). None: the processor gets the image unchanged.
+    * ``limits``: the smallest and largest width × height after this resize, also for images sent to a server.
     """
 
     name: str
@@ -36,21 +39,21 @@ class PixelRule(NamedTuple):
 
 
 TRANSFORMERS = PixelRule("transformers", turned=True)
-"""What a processor of transformers makes of a path: ``load_image`` of 4.57.0 and of 5.23.0 in ``image_utils.py``."""
+"""The decoding of transformers: ``load_image`` in ``image_utils.py`` of 4.57.0 and of 5.23.0."""
 PILLOW = PixelRule("pillow", turned=False)
-"""What Pillow alone makes of a file: its ``open`` and ``convert("RGB")``."""
+"""The decoding of Pillow alone: ``open`` and ``convert("RGB")``."""
 QWEN_VL_UTILS = PixelRule("qwen_vl_utils", turned=False, on_white=("RGBA",), multiple=28)
 """``process_vision_info`` of qwen-vl-utils 0.0.14 (and 0.0.11) with a path and no limits: ``vision_process.py``."""
 
 
 class Picture(NamedTuple):
-    """An image of a message: the bytes of the file ``path`` (or ``data``, where it is no file), or another
-    ``encoding``.
+    """An image in a message: the bytes of the file ``path`` (or ``data``, if there is no file), or another
+    ``encoding`` of them.
 
-    ``media_type`` is what a protocol declares the bytes to be, whatever they are; None: what they really are.
-    ``sha256`` is that of the file. ``pixels``: how the protocol's program decodes the file; None: it does not, but
-    sends it as it is. ``plain``: every program sees the same pixels in the file (``imageevalkit.images.is_plain``).
-    ``flat``: every pixel has the same colour.
+    ``sha256`` is the hash of the bytes. ``media_type`` is the type that the request declares, even if it is
+    wrong; None: the real type. ``pixels`` is the official program's decoding; None: the program sends the
+    file unchanged. ``plain``: every program decodes the file to the same pixels
+    (``imageevalkit.images.is_plain``). ``flat``: all pixels have the same colour.
     """
 
     path: Path
@@ -63,14 +66,15 @@ class Picture(NamedTuple):
     data: bytes | None = None
 
     def read(self) -> bytes:
-        """The bytes as they are, before any ``encoding``. Raises OSError: the file cannot be read."""
+        """Returns the bytes before any ``encoding``. Raises OSError if the file cannot be read."""
         return self.path.read_bytes() if self.data is None else self.data
 
     @property
     def request(self) -> list[Any]:
-        """What of it decides an answer: the rule only where it decides about the pixels.
+        """The parts of the image that a request hash covers. The pixel rule is one only if it can change the
+        pixels.
 
-        The last element of a plain one is what stood there before there were rules: answers on record stay known.
+        For a plain image the last element is a bool, as in older versions: their recorded answers stay valid.
         """
         rule: str | bool = False
         if self.pixels is not None:
@@ -80,18 +84,19 @@ class Picture(NamedTuple):
 
 
 Accepts = Literal["ended", "text", "any"]
-"""Which replies of an endpoint count as answers.
+"""The replies of an endpoint that count as answers.
 
-* "ended": those that the judge ended by itself, with all tokens that were asked for.
-* "text": also every content that is a text, even an empty one, whatever the finish reason or a refusal says.
-* "any": also a reply without content, as an empty text, and every list of the likeliest tokens as it is.
+* "ended": the judge ended the reply by itself, and all requested token probabilities are there.
+* "text": also any text, even an empty one, with any finish reason or refusal.
+* "any": also a reply without content (an empty text), and any list of the likeliest tokens.
 
-The last two are those of official programs that look at nothing else in a reply.
+Some official programs check nothing else in a reply; "text" and "any" copy them.
 """
 
 
 class Message(NamedTuple):
-    """``role`` is "system", "user" or "assistant"; ``parts`` are texts and pictures in their order."""
+    """A chat message. ``role`` is "system", "user" or "assistant"; ``parts`` are texts and pictures in
+    order."""
 
     role: str
     parts: tuple[str | Picture, ...]
@@ -99,11 +104,11 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a reply is drawn. A value of None is not sent: the server's or the checkpoint's own applies. A local judge
-    writes 4,096 tokens then.
+    """The sampling parameters of a reply. A parameter of None is not sent, so the default of the server or
+    checkpoint applies. If ``max_tokens`` is None, a local judge writes at most 4,096 tokens.
 
-    ``extra`` are further request parameters in the words of vLLM's chat endpoint (``repetition_penalty``,
-    ``chat_template_kwargs``); a backend that cannot honour one says so instead of dropping it.
+    ``extra`` holds further parameters with the names of vLLM's chat endpoint (``repetition_penalty``,
+    ``chat_template_kwargs``). If a backend does not support one of these, it raises an error.
     """
 
     max_tokens: int | None
@@ -113,9 +118,11 @@ class Sampling:
 
 
 def of_checkpoint(backend: str, max_tokens: int) -> Sampling:
-    """That of official programs that leave all to the checkpoint of a Qwen2.5-VL: greedy in effect, with a repetition
-    penalty of 1.05. A server is told so, since what it would do by itself is its own business; only vLLM knows the
-    penalty. ``backend`` is that of the judge.
+    """Returns the sampling of official programs that use the defaults of a Qwen2.5-VL checkpoint.
+
+    These defaults are greedy in effect, with a repetition penalty of 1.05. The defaults of a server may
+    differ, so a server gets the values explicitly; only vLLM supports the penalty. ``backend`` is the judge's
+    backend.
     """
     penalty = {"repetition_penalty": 1.05} if backend == "vllm" else {}
     return Sampling(max_tokens, None if backend == "transformers" else 0.0, extra=penalty)
@@ -123,17 +130,19 @@ def of_checkpoint(backend: str, max_tokens: int) -> Sampling:
 
 @dataclass(frozen=True)
 class Question:
-    """One call of a judge or of another measurer; :func:`ask` and :func:`measure` make the usual ones.
+    """One call of a judge or a metric model; :func:`ask` and :func:`measure` make the usual questions.
 
-    ``name`` tells the questions about one item apart ("score", "vqa/3"); what stands before the first slash is its
-    group, by which a benchmark says who answers (``Benchmark.measurers``). ``item`` is set by the engine.
-
-    ``choices``: strings for each of which the probability is asked that the reply's first token is the first token of
-    that string. Such a question has ``sampling.max_tokens == 1``, and its text is the most probable token.
-    ``choice_ids`` are the ids of those tokens where the protocol fixes them: who has the tokenizer takes no others.
-    ``likeliest``: in place of choices, the probabilities of so many of the likeliest first tokens are asked for.
-    ``data`` is what ``parse`` needs to know besides; nobody is told. ``variant`` says in which of several wordings,
-    drawn at random, it is asked: on record beside its answer. ``accepts`` says which replies of an endpoint count.
+    * ``name`` is unique among the questions about an item ("score", "vqa/3"). The part before the first slash
+      is the group, which decides who answers (``Benchmark.measurers``). The engine sets ``item``.
+    * ``choices`` are strings. For each string the judge returns the probability that the reply's first token
+      is the first token of that string. ``sampling.max_tokens`` is then 1, and the text of the answer is the
+      likeliest token.
+    * ``choice_ids`` are the ids of these tokens if the protocol fixes them. A backend with a tokenizer uses
+      these ids.
+    * ``likeliest`` replaces ``choices``: the judge returns the probabilities of this many likeliest first
+      tokens.
+    * ``data`` is for ``parse`` and is never sent. ``variant`` names the randomly drawn wording, for the
+      record. ``accepts`` says which replies of an endpoint count.
     """
 
     name: str
@@ -148,8 +157,8 @@ class Question:
     accepts: Accepts = field(default="ended", compare=False)
 
     def of_item(self, item: str) -> Question:
-        """The same about that item."""
-        # dataclasses.replace takes three times as long for each of 50,000
+        """Returns the same question about another item."""
+        # dataclasses.replace is three times slower, and a benchmark may have 50,000 questions
         return Question(
             self.name,
             self.messages,
@@ -165,12 +174,12 @@ class Question:
 
     @property
     def of_first_token(self) -> bool:
-        """Whether probabilities of the first token are asked for, and no reply."""
+        """Whether the question asks for probabilities of the first token instead of a reply."""
         return bool(self.choices or self.likeliest)
 
     @property
     def group(self) -> str:
-        """What stands before the first slash of the name."""
+        """The part of the name before the first slash."""
         return self.name.partition("/")[0]
 
     @property
@@ -180,7 +189,7 @@ class Question:
 
     @property
     def text(self) -> str:
-        """All texts, for a reader."""
+        """All texts of the messages, one per line."""
         return "\n".join(part for message in self.messages for part in message.parts if isinstance(part, str))
 
 
@@ -195,7 +204,7 @@ def ask(
     variant: str = "",
     accepts: Accepts = "ended",
 ) -> Question:
-    """A question to the judge, in one message of texts and pictures; see :class:`Question`."""
+    """Returns a question to the judge: one user message of texts and pictures. See :class:`Question`."""
     message = Message("user", parts)
     messages = (Message("system", (system,)), message) if system else (message,)
     sampling = Sampling(1 if choices else max_tokens, temperature)
@@ -203,21 +212,22 @@ def ask(
 
 
 def measure(name: str, *parts: str | Picture) -> Question:
-    """A measurement of pictures (and texts) without words: its answer is the JSON value that the measurer gives."""
+    """Returns a question to a metric model about pictures and texts. The text of the answer is JSON."""
     return Question(name, (Message("user", parts),), Sampling(0))
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What was answered to one ``question``: a ``text``, or None and a one-line ``error``.
+    """The answer to one ``question``: a ``text``, or None and a one-line ``error``.
 
-    ``refused``: whoever was asked would not answer. ``cut``: the reply ends where it may have no more tokens.
-    ``text`` is the whole reply, special tokens left out; of a measurement it is JSON. ``probabilities`` (0-1) are
-    those of ``Question.choices``, or of the ``Question.likeliest`` tokens by their text, the likeliest first;
-    ``outside`` (0-1) is the probability of all first tokens that the backend could not see: 0 where it sees the
-    whole vocabulary, else the true value of a choice may be larger by up to this much. ``tokens`` are counts by
-    kind ("input", "output"). ``seconds`` are those of all ``attempts``, ``batch`` is the provider's that it came with.
-    ``value`` is what the benchmark reads in it (:meth:`Benchmark.parse`), a JSON value.
+    * ``text`` is the whole reply without special tokens; from a metric model it is JSON. ``value`` is the
+      JSON value that :meth:`Benchmark.parse` reads in the text.
+    * ``refused``: the judge refused to answer. ``cut``: the reply reached the token limit.
+    * ``probabilities`` (0-1) belong to ``Question.choices``, or to the ``Question.likeliest`` tokens by their
+      text, the likeliest first. ``outside`` (0-1) is the probability of all first tokens that the backend
+      does not report: the true probability of a choice may be higher by up to this much.
+    * ``tokens`` are counts by kind ("input", "output"). ``seconds`` is the time of all ``attempts``.
+      ``batch`` is the provider's id of the batch.
     """
 
     question: Question
@@ -236,8 +246,9 @@ class Answer:
 
 
 class JudgeUnusable(Exception):
-    """The evaluator cannot answer anything any more (key rejected, model unknown, endpoint down): one line why."""
+    """The evaluator can answer no further question (key rejected, model unknown, endpoint down). One line
+    says why."""
 
 
 class JudgeOnHold(JudgeUnusable):
-    """The same for this run: its money is used up, and a later one goes on."""
+    """The budget of this run is used up. A later run resumes the questions."""

@@ -1,4 +1,4 @@
-"""Reads a verdict or a grade in a judge's reply: plain lines, Markdown, tables, nested JSON, English or Chinese."""
+"""Parsers for the verdict or grade in a judge's reply: text, Markdown or JSON, in English or Chinese."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 _YES_NO = {"yes": 1, "no": 0, "true": 1, "false": 0, "是": 1, "是的": 1, "否": 0, "不是": 0}
 _WORD = re.compile(r"[^\W\d_]+")
-# both answers, as the question offers them: neither is the judge's
+# "yes or no" repeats the question: neither word is the judge's answer
 _BOTH = re.compile(
     r"\b(?:yes ?(?:/|or) ?no|no ?(?:/|or) ?yes|true ?(?:/|or) ?false)\b|是 ?[/或] ?否", re.IGNORECASE
 )
@@ -18,7 +18,7 @@ _ANSWER = (
     r"|(?:最终)?(?:答案|回答|结果|结论|判断)"
 )
 _SCORE = r"scores?|grades?|ratings?|value|points|得分|评分|分数|打分"
-# "(1-5)" and "(out of 10)" are scales, "(4)" and "(4/5)" are grades
+# "(1-5)" and "(out of 10)" are scales; "(4)" and "(4/5)" are grades
 _SCALE = r"(?:\((?! ?[\d.]+ ?(?:/ ?[\d.]+ ?)?\))[^()]{0,60}\)|\d+ ?(?:[-–—~至到]|to) ?\d+(?= ?[:=]))?"
 _AFTER_LABEL = rf" ?{_SCALE} ?[:=]? ?[{{\[(]? ?"
 _NUMBER = r"(-?\d+(?:\.\d+)?)(?!\d|\.\d|[eE][-+]?\d)"
@@ -29,22 +29,22 @@ _LABELLED_ANSWER = re.compile(
 )
 _MARKUP = re.compile(r"[\"'`*“”‘’]+|__+")
 _FULL_WIDTH = {**{code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}, 0x3000: ord(" ")}
-_MOST_JSON = 50  # places where JSON may begin; each costs a look at the rest of the reply
+_MOST_JSON = 50  # attempts to parse JSON; each attempt may read the rest of the reply
 _RULE = re.compile(r":?-+:?")
 
 
 class Labelled(NamedTuple):
-    """A ``value`` of JSON or of a table, and its ``labels``: keys or headings, the closest one last."""
+    """A ``value`` in JSON or a table, and its ``labels``: keys or headings, the closest label last."""
 
     labels: tuple[str, ...]
     value: Any
 
 
 def yes_no_in(reply: str) -> int | None:
-    """1 for yes, 0 for no, None if the reply is neither.
+    """Returns 1 for yes, 0 for no, None if the reply is neither.
 
-    The first word counts, else the last answer with a label ("**Answer:** Yes", "答案：是"). In JSON and tables the
-    answer with a label counts, else the only verdict there is.
+    In a text the first word counts, or else the last answer with a label ("**Answer:** Yes", "答案：是"). In JSON
+    and tables the answer with a label counts, or else the verdict on which all values agree.
     """
     text, values = _BOTH.sub("", _plain(reply)).strip(), list(_labelled(reply))
     word = _WORD.search(text.lower())
@@ -58,9 +58,9 @@ def yes_no_in(reply: str) -> int | None:
 
 
 def grade_in(reply: str, name: str, highest: float) -> float | None:
-    """The number with the label ``name``, the last one in a text; None if there is none, or several in JSON or tables.
+    """Returns the grade with the label ``name``, in a text the last such number; None if there is none.
 
-    A grade such as 4/5 must be of ``highest``.
+    None also if JSON or tables contain different grades. In "4/5" the 5 must equal ``highest``.
     """
     words = _label(name).split()
     named = rf"{'[ _-]'.join(map(re.escape, words))}(?:[ _-]?(?:{_SCORE}))?"
@@ -81,17 +81,17 @@ def grade_in(reply: str, name: str, highest: float) -> float | None:
 
 
 def _plain(text: str) -> str:
-    """``text`` in one line, without quotes and emphasis, full-width characters as their ASCII twins."""
+    """Returns ``text`` in one line, without quotes and emphasis, with full-width characters as ASCII."""
     return " ".join(_MARKUP.sub("", text.translate(_FULL_WIDTH)).split())
 
 
 def _label(text: str) -> str:
-    """A key or heading to be compared: without its scale, words apart by spaces, in lower case."""
+    """Returns a key or heading in lower case, without its scale, with spaces between words."""
     return " ".join(re.sub(r"\([^()]*\)|[_-]", " ", _plain(text)).strip(" :#").lower().split())
 
 
 def _outermost(values: list[Labelled]) -> list[Labelled]:
-    """The ``values`` with the fewest labels."""
+    """Returns the ``values`` with the fewest labels."""
     fewest = min((len(one.labels) for one in values), default=0)
     return [one for one in values if len(one.labels) == fewest]
 
@@ -102,13 +102,13 @@ def _labelled_answers(text: str) -> list[int]:
 
 
 def _verdicts(values: list[Labelled]) -> list[int]:
-    """The verdicts among ``values``: true, false, or a text that is nothing but yes or no."""
+    """Returns the verdicts among ``values``: true, false, or a text that is only yes or no."""
     words = (_plain(str(one.value)).strip(" .。!").lower() for one in values)
     return [_YES_NO[word] for word in words if word in _YES_NO]
 
 
 def _number(value: Any, highest: float) -> float | None:
-    """The grade that ``value`` is; None if it is none, or one of another scale."""
+    """Returns ``value`` as a grade; None if it is no grade, or a grade on another scale than ``highest``."""
     text = "" if isinstance(value, bool) else _plain(str(value))
     match = re.fullmatch(rf"{_NUMBER}(?: ?(?:/|out of|of) ?{_NUMBER})?(?: ?(?:points?|分))?", text)
     if match is None or (match[2] and float(match[2]) != highest):
@@ -134,7 +134,7 @@ def _of_json(reply: str) -> Iterator[Labelled]:
 
 def _leaves(value: Any, labels: tuple[str, ...]) -> Iterator[Labelled]:
     if isinstance(value, dict):
-        # {"criterion": "Beauty", "score": 4}
+        # in {"criterion": "Beauty", "score": 4} the text "Beauty" labels the 4
         names = tuple(_label(one) for one in value.values() if isinstance(one, str))
         for key, one in value.items():
             yield from _leaves(one, (*labels, *(() if isinstance(one, str) else names), _label(key)))
@@ -146,7 +146,7 @@ def _leaves(value: Any, labels: tuple[str, ...]) -> Iterator[Labelled]:
 
 
 def _of_tables(reply: str) -> Iterator[Labelled]:
-    """The cells of Markdown tables, each labelled by the first cell of its row and by the heading of its column."""
+    """Yields the cells of Markdown tables, labelled with the first cell of the row and the column heading."""
     heading = list[str]()
     for line in reply.translate(_FULL_WIDTH).splitlines():
         if line.count("|") < 2:

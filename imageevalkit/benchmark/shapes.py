@@ -1,4 +1,5 @@
-"""Bases for benchmarks of a common shape: they say what is asked and grouped, these say how it is read and averaged."""
+"""Base classes for common shapes of benchmarks. Subclasses define prompts, questions and groups; the base
+classes parse the replies and average the values."""
 
 from __future__ import annotations
 
@@ -25,10 +26,11 @@ from imageevalkit.metrics import mean, mean_by
 
 
 class PromptFile(Benchmark):
-    """Prompts in a JSON ``file`` beside ``benchmark.py``: a list of objects with ``prompt`` and whatever groups them.
+    """A benchmark with prompts in a JSON ``file`` beside ``benchmark.py``: a list of objects with ``prompt``.
 
-    Of each prompt ``images_per_prompt`` images are made. ``by`` are the keys whose groups have a metric of their own;
-    ``question`` is what the judge is asked, with fields such as ``{prompt}`` (braces that are none are doubled).
+    Each prompt gets ``images_per_prompt`` images. ``by`` are keys of the objects: each value of such a key
+    gets metrics of its own. ``question`` is the text for the judge, with fields such as ``{prompt}``; write
+    other braces twice.
     """
 
     file: ClassVar[str] = "prompts.json"
@@ -69,7 +71,7 @@ class PromptFile(Benchmark):
 
     @abstractmethod
     def values(self, value: Any) -> Mapping[str, float]:
-        """The numbers of an image by name, from what was read in the answer about it."""
+        """Returns the values of an image by name, computed from the parsed ``value`` of its answer."""
 
     def score(self, item: Item, answers: Answers) -> Score:
         answer = answers["answer"]
@@ -77,7 +79,9 @@ class PromptFile(Benchmark):
         return Score(self.values(answer.value), keys, {"answer": answer.text})
 
     def means(self, scores: Scores, value: str, top: float) -> dict[str, Metric]:
-        """The mean of one of the values, and by group; images of one prompt are one to an interval."""
+        """Returns the mean of ``value`` over all images and over each group, on a scale from 0 to ``top``.
+
+        Confidence intervals treat the images of one prompt as one cluster."""
         found = {value: mean(scores, value, top=top, cluster=_prompt)}
         for key in self.by:
             found |= mean_by(scores, value, key, prefix=f"{value}/{key}/", top=top, cluster=_prompt)
@@ -85,18 +89,18 @@ class PromptFile(Benchmark):
 
 
 def _prompt(score: Score) -> str:
-    # the number of the image is what ends the id
+    # an id ends with the number of the image among the images of its prompt
     return score.item.rpartition("_")[0]
 
 
 class YesNo(PromptFile):
-    """A judge is asked one question about each image: ``accuracy`` is the share of yes, 0-1, of all and by group."""
+    """A benchmark with one yes/no question per image. ``accuracy`` is the share of yes, 0-1."""
 
     headline = ("accuracy",)
     max_tokens = 16
 
     def parse(self, question: Question, answer: Answer) -> int:
-        """1 for yes, 0 for no."""
+        """Returns 1 for yes, 0 for no. Raises Unparsed if the answer is neither."""
         text = answer.text or ""
         value = yes_no_in(text)
         if value is None:
@@ -111,11 +115,11 @@ class YesNo(PromptFile):
 
 
 class Grades(PromptFile):
-    """A judge gives each image some ``grades`` (their names), as ``name: number``, in JSON or in a table.
+    """A benchmark in which a judge gives grades to each image, as ``name: number``, in JSON or a table.
 
-    ``scale`` is the lowest and the highest grade. A reply in which a grade is missing, or off the scale, is unparsed.
-    The metrics are the mean of each grade and ``overall``, over all images and by group. ``overall`` is the mean grade
-    of an image, unless a grade has that name.
+    ``grades`` are the names, ``scale`` the lowest and highest grade. A reply with a missing grade, or a grade
+    outside the scale, is unparsed. The metrics are the mean of each grade and of ``overall``, over all images
+    and by group. ``overall`` is the mean grade of an image, unless a grade has that name.
     """
 
     headline = ("overall",)
@@ -124,11 +128,11 @@ class Grades(PromptFile):
 
     @property
     def item_values(self) -> Sequence[str]:  # type: ignore[override]
-        """Returns the names of :meth:`values`; a class that overrides it may have others."""
+        """The names of :meth:`values`; empty (unknown) if a subclass overrides ``values``."""
         return ("overall", *self.grades) if type(self).values is Grades.values else ()
 
     def parse(self, question: Question, answer: Answer) -> dict[str, float]:
-        """The grades by name."""
+        """Returns the grades by name. Raises Unparsed if a grade is missing or outside the scale."""
         found, text = dict[str, float](), answer.text or ""
         low, high = self.scale
         for name in self.grades:
@@ -149,10 +153,10 @@ class Grades(PromptFile):
 
 
 class OfficialScript(Benchmark):
-    """Runs the official program of a benchmark on the images of the run.
+    """A benchmark that runs its official program on the images of the run.
 
-    The program's output is in the log; the files that it writes are in ``official/``. ``metrics.json`` among them holds
-    the metrics, unless :meth:`read` finds them elsewhere.
+    The log contains the program's output, ``official/`` the files that the program writes. The metrics come
+    from its ``metrics.json``, unless a subclass overrides :meth:`read`.
     """
 
     needs_all_items = "its official program scores the whole set"
@@ -169,7 +173,9 @@ class OfficialScript(Benchmark):
         """
 
     def read(self, output: Path, images: int) -> Mapping[str, Metric]:
-        """The metrics over so many ``images``, from the files in ``output``. Raises CellFailure: they are not there."""
+        """Returns the metrics from the files in ``output``. ``images`` is the number of scored images.
+
+        Raises CellFailure if the metrics are missing."""
         return read_metrics(output / METRICS, images)
 
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
@@ -185,8 +191,8 @@ class OfficialScript(Benchmark):
                 f"{program} runs in {short_path(self.data)}, which is no folder: put the program there, or "
                 "name it in assets"
             )
-        # On the images' own disk, where a copy may share their blocks. One fixed name: after a kill -9 the next
-        # evaluation removes what is left.
+        # On the disk of the images a copy may share their blocks. The name is fixed, so that after a kill -9
+        # the next evaluation removes the rest.
         work = scores.items[0].item.folder.absolute() / ".official"
         shutil.rmtree(work, ignore_errors=True)
         try:
@@ -205,7 +211,7 @@ class OfficialScript(Benchmark):
             shutil.rmtree(work, ignore_errors=True)
 
     def _copy_images(self, scores: Scores, folder: Path, program: str) -> None:
-        """Copy the images that have a score to ``folder``. Raises CellFailure: an image cannot be copied."""
+        """Copies the images that have a score to ``folder``. Raises CellFailure if a copy fails."""
         for one in scores.items:
             if one.score is not None and one.image is not None:
                 copy = folder / f"{one.item.id}{one.image.suffix}"

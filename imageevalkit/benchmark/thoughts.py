@@ -1,4 +1,4 @@
-"""Where the thoughts of a reasoning judge end and its answer begins."""
+"""Separates the thoughts of a reasoning judge from its answer."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ REMEDY = (
 """The remedies for a judge whose thoughts take the place of its answer."""
 NO_ANSWER = f"the reply holds thoughts and no answer: {REMEDY}"
 
-# Qwen, GLM, DeepSeek and most others; Seed; Kimi; Magistral
+# the tags of Qwen, GLM, DeepSeek and most others; Seed; Kimi; Magistral
 _TAG = re.compile(r"(?i:</?(?:seed:)?think(?:ing)?>)|◁/?think▷|\[/?THINK\]")
 _OPENING = ("<think>", "<thinking>", "<seed:think>", "◁think▷", "[THINK]")
 LONGEST_TAG = 8
 """Tokens of an opening think tag and a line end, at most."""
-# An empty reply takes the token that ends it. A reply of more tokens has its text elsewhere: in hidden thoughts.
+# Even an empty reply has an end token. If it has many more tokens, its text is in hidden thoughts.
 _MOST_TOKENS_OF_NOTHING = 16
 
 
 def answer_in(reply: str, tokens: float = 0, is_first_token: bool = False) -> str | None:
-    """The text of ``reply`` after the last closing think tag, or None if the reply holds thoughts and no answer.
+    """Returns the text after the last closing think tag, or None if the reply has thoughts but no answer.
 
     The opening tag may be missing: chat templates write it into the prompt.
 
     Args:
         reply: The whole reply, or its first token.
         tokens: The length of the reply, 0 if unknown. An empty reply of many tokens holds hidden thoughts.
-        is_first_token: If true, the beginning of an opening tag is one, too: a tag may be several tokens long.
+        is_first_token: If true, the beginning of an opening tag counts: a tag may have several tokens.
     """
     tags = list(_TAG.finditer(reply))
     if tags:
@@ -45,20 +45,22 @@ def answer_in(reply: str, tokens: float = 0, is_first_token: bool = False) -> st
 
 
 def opened_by(prompt: str) -> str:
-    """The opening think tag at the end of ``prompt``; empty if the reply does not begin inside thoughts."""
+    """Returns the opening think tag at the end of ``prompt``, or "" if the reply does not begin inside
+    thoughts."""
     tags = list(_TAG.finditer(prompt))
     is_last = bool(tags) and not prompt[tags[-1].end() :].strip() and not is_closing(tags[-1][0])
     return tags[-1][0] if is_last else ""
 
 
 def begins_inside(reply: str) -> bool:
-    """Whether ``reply`` ends thoughts that it does not open: the chat template has opened them."""
+    """Whether the first think tag in ``reply`` is a closing tag, so that the chat template wrote the opening
+    tag."""
     first = _TAG.search(reply)
     return first is not None and is_closing(first[0])
 
 
 def has_think_tag(reply: str) -> bool:
-    """Whether thoughts begin or end anywhere in ``reply``."""
+    """Whether ``reply`` contains a think tag."""
     return bool(_TAG.search(reply))
 
 
@@ -68,15 +70,15 @@ def is_think_tag(token: str) -> bool:
 
 
 def is_closing(tag: str) -> bool:
-    """Whether a think ``tag`` ends thoughts."""
+    """Whether a think ``tag`` is a closing tag."""
     return tag[1] == "/"
 
 
 def without_thoughts(answer: Answer) -> Answer:
-    """``answer`` with the text after the thoughts; a failed one if it has nothing but thoughts."""
+    """Returns ``answer`` with only the text after the thoughts; a failed answer if there is no such text."""
     if answer.text is None:
         return answer
-    # some rules accept an empty reply, whatever it took
+    # the rules "text" and "any" accept an empty reply of any length
     tokens = (answer.tokens or {}).get("output", 0) if answer.question.accepts == "ended" else 0
     text = answer_in(answer.text, tokens, answer.probabilities is not None)
     return replace(answer, text=text, error=answer.error if text is not None else NO_ANSWER)

@@ -1,1 +1,1 @@
-"""The evaluate stage: measure what was generated, count what was not, write one result."""
+"""The evaluate stage: scores the generated images, counts the missing ones, writes one result."""

@@ -1,4 +1,4 @@
-"""The evaluate job: one cell, in the benchmark's environment; by hand, as ``eval/<benchmark>.sh`` calls it, too."""
+"""Evaluates one model on one benchmark: the evaluate job, and the command for ``eval/<benchmark>.sh``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TICK = 0.1
 
 
 def main() -> ExitStatus:
-    """Evaluate one cell: that of the job of the plan, or the named one, which may be in a job's script."""
+    """Evaluates the cell of the plan's job, or the cell named by ``--model_name`` and ``--ds_name``."""
     words, cell = sys.argv[1:], None
     if not {"--plan", "--job"} & {*words}:
         parser = argparse.ArgumentParser(description=__doc__)
@@ -36,7 +36,7 @@ def main() -> ExitStatus:
         if not (path := os.environ.get(jobs.PLAN_ENV)):
             if not cell.folder.is_dir():
                 raise UserError(f"there are no images of {cell.key}: {cell.folder} does not exist")
-            lock_cell(cell)  # a launcher holds it for the jobs it starts
+            lock_cell(cell)  # no launcher holds the lock for a command that a user starts
             return evaluated(cell, jobs.EvaluateOrder())
         words = jobs.job_words(path, os.environ.get(jobs.JOB_ENV, ""))
     plan, job, order = jobs.given_job(jobs.EvaluateOrder, words)
@@ -46,9 +46,9 @@ def main() -> ExitStatus:
 
 
 def _hand_over(address: Path, words: Sequence[str]) -> ExitStatus:
-    """Have the process that listens at ``address`` do the job that ``words`` name, with this one's output; its status.
+    """Lets the process at the socket ``address`` run the job that ``words`` name. Returns its exit status.
 
-    Raises CellFailure: there is no such process, or it ended meanwhile.
+    The job prints to the output of this process. Raises CellFailure if the other process is gone.
     """
     gone = CellFailure("the process that keeps the judge has ended")
     until = time.monotonic() + _KEEPER_STARTS_WITHIN
@@ -57,7 +57,7 @@ def _hand_over(address: Path, words: Sequence[str]) -> ExitStatus:
             try:
                 connection.connect(str(address))
                 break
-            except FileNotFoundError:  # it is just starting
+            except FileNotFoundError:  # the process may not have made its socket yet
                 if time.monotonic() > until:
                     raise gone from None
                 time.sleep(_TICK)
@@ -76,11 +76,11 @@ def _hand_over(address: Path, words: Sequence[str]) -> ExitStatus:
 def evaluated(
     cell: Cell, order: jobs.EvaluateOrder, plan: jobs.Plan | None = None, job: jobs.Job | None = None
 ) -> ExitStatus:
-    """Evaluate ``cell`` as its ``order`` says, that of the ``job`` of a ``plan`` or of a script's."""
+    """Evaluates ``cell`` as its ``order`` says. ``plan`` and ``job`` are None for a command by hand."""
     settings = plan.settings.get(cell.benchmark, {}) if plan else {}
     progress = ProgressWriter(plan.progress_path(job) if plan and job else None)
 
-    # it may still be going on
+    # generation may still be running: a job that follows it evaluates images as they are stored
     generation = Generation(Path(plan.run_folder), cell) if plan and job and job.follows else None
     is_made = not generation or generation.is_made
 
@@ -104,7 +104,7 @@ def evaluated(
     if not is_made:
         say(f"{outcome.message}; this goes on from what was answered once all images are made")
         return ExitStatus.LATER
-    if job and job.always:  # it owes none: the cell has its outcome
+    if job and job.always:  # an earlier job has written the outcome of the cell
         say(f"{outcome.state}: {outcome.message}")
         return ExitStatus.COMPLETE
     return leave_outcome(cell, outcome, plan)

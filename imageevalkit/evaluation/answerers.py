@@ -1,4 +1,4 @@
-"""Who answers a benchmark's questions, under what name together, and what a question to them is known by."""
+"""The judge and metric models of a benchmark, the evaluator that they form, and the hash of a question."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _JUDGE_GROUP = "judge"
 
 
 class Answerers:
-    """The judge, asked with ``options``, and the measurers of ``benchmark``; ``cores`` are those of the job.
+    """The judge and the metric models of ``benchmark``. ``options`` are the judge's.
 
-    Making them is cheap, what is slow happens with the first question.
-    Raises CellFailure: the words that the judge is asked with are not there.
+    The constructor is cheap; a model loads with its first question. ``cores`` is the number of CPU cores of
+    the job. Raises CellFailure if the texts of the judge's questions are missing.
     """
 
     def __init__(
         self,
         benchmark: Benchmark,
-        options: JudgeOptions = JudgeOptions(),  # noqa: B008 - it cannot change
+        options: JudgeOptions = JudgeOptions(),  # noqa: B008 - immutable
     ) -> None:
         self._benchmark, self._options = benchmark, options
         self.cores = int(os.environ.get(CORES_ENV) or available_cores())
@@ -59,7 +59,7 @@ class Answerers:
         return registry.measurer(one.judge, one.judge_options)
 
     def of(self, question: Question) -> Answerer:
-        """Who answers it. Raises CellFailure: nobody does."""
+        """Returns the answerer of ``question``. Raises CellFailure if its group has none."""
         if not self._groups:
             return self._judge()
         answerer = self._groups.get(question.group if self._benchmark.measurers else _JUDGE_GROUP)
@@ -72,10 +72,11 @@ class Answerers:
 
     @cached_property
     def evaluator(self) -> Evaluator:
-        """Who gives the scores: the answerer itself where there is one and no setting decides, with the rules if there
-        are two sets of them; else all by a hash.
+        """The evaluator in the result. If there is one answerer and no setting changes scores, it is that
+        answerer's, with the rules in the name if the benchmark has corrected rules. Otherwise its name has a
+        hash of all answerers and settings.
 
-        Raises CellFailure: it names all that somebody misses (weights, a package).
+        Raises CellFailure, with a message that lists all missing weights and packages.
         """
         benchmark, parts, problems = self._benchmark, dict[str, Evaluator](), dict[str, None]()
         for group, answerer in self._groups.items():
@@ -112,9 +113,9 @@ class Answerers:
         )
 
     def ask(self, questions: Sequence[Question]) -> Generator[Answer, None, None]:
-        """The answers, as they come: of measurers first, who take minutes where a judge takes hours.
+        """Yields the answers as they come, first from metric models: these take minutes, a judge takes hours.
 
-        Who gives up among them has cost nothing yet. Raises JudgeUnusable and CellFailure as :class:`Answerer` does.
+        If a metric model fails, no money is spent on the judge. Raises the errors of :meth:`Answerer.ask`.
         """
         of_answerer = grouped(questions, self.of)
         for answerer in sorted(dict.fromkeys(self._groups.values()), key=lambda one: one is self.judge):
@@ -130,20 +131,20 @@ class Answerers:
                     raise
 
     def holdup(self) -> str:
-        """What holds the answers back now, in a few words; called from another thread."""
+        """Returns in a few words why answers are late now, or "". Another thread calls it."""
         return self._asked.holdup() if self._asked else ""
 
 
 def request_hash(question: Question, evaluator: Evaluator) -> str:
-    """Identifies what is asked of whom: two questions with one hash have one answer.
+    """Returns the hash of a question to an evaluator. Questions with the same hash share one answer.
 
-    It covers the evaluator with its versions and settings, every word, every image's bytes and the sampling; not the
-    item, its path, or where the evaluator is reached.
+    The hash covers the evaluator with its versions and settings, all texts, the bytes of all images and the
+    sampling. It does not cover the item, its path, or the evaluator's address.
     """
     messages = [
         [m.role, [p.request if isinstance(p, Picture) else p for p in m.parts]] for m in question.messages
     ]
-    # what stood there before there was any other way to ask stays what it was: answers on record stay known
+    # without likeliest the hash is the same as in older versions, so that recorded answers stay valid
     likeliest = [question.likeliest] if question.likeliest else []
     asked = [messages, vars(question.sampling), question.choices, *likeliest]
     request = _ENCODER.encode(asked)

@@ -1,4 +1,4 @@
-"""Evaluate one cell: what is there, what the evaluator says, one validated result."""
+"""Evaluates one cell: surveys the images, asks the evaluator, and writes one validated result."""
 
 from __future__ import annotations
 
@@ -46,19 +46,21 @@ def evaluate_cell(
     benchmark: Benchmark,
     items: Sequence[Item],
     progress: ProgressWriter,
-    options: jobs.EvaluateOrder = jobs.EvaluateOrder(),  # noqa: B008 - it cannot change
+    options: jobs.EvaluateOrder = jobs.EvaluateOrder(),  # noqa: B008 - immutable
     interview: Interview | None = None,
     unasked: int = 0,
 ) -> jobs.Outcome:
-    """Score ``items`` of ``cell`` and leave scores.jsonl, result.json and the benchmark's official files.
+    """Scores ``items`` of ``cell`` and writes scores.jsonl, result.json and the benchmark's official files.
 
-    So many others are ``unasked``.
+    With the option ``official``, blank placeholders are scored like images and the official headline is shown
+    for any coverage: many official evaluators score whatever files they find. Otherwise an incomplete result
+    has no headline. If the evaluator stops answering, the result is incomplete and the outcome is failed.
 
-    An ``interview`` that was begun while the images were made goes on.
+    Args:
+        interview: An interview that began while the images were generated; None to start a new one.
+        unasked: The number of further items that ``--until`` did not ask for.
 
-    With the ``official`` option blank placeholders are scored like images and the official headline stands whatever the
-    coverage, as evaluators do that only look at the files they find; else the headline is withheld below full coverage.
-    An evaluator that stops answering leaves an incomplete result and a failed outcome. Raises CellFailure.
+    Raises CellFailure if there is no image to score, no answer, or an error in the benchmark.
     """
     data_sha256 = benchmark.files().sha256()
     found = survey_images(cell, items)
@@ -94,14 +96,14 @@ def evaluate_cell(
         ]
     )
     if interview.has_lost_answers:
-        # An older version took thoughts for answers: its score must not stand.
+        # an older version counted thoughts as answers: its score is wrong
         results.forget_evaluator(cell, interview.evaluator.id)
     coverage, why = coverage_of(states, scores, unasked), _why(scores, options.ask)
     judged = f"{coverage.judged} of {coverage.expected} judged"
     stopped = f"{interview.problem} ({judged}; the next run goes on)" if interview.problem else ""
     if interview.on_hold and not scores:
         return jobs.Outcome(jobs.INCOMPLETE, stopped)
-    if not scores:  # no result: a judge that cannot be used is no column of the leaderboard
+    if not scores:  # without this check an unusable judge would become a column of the leaderboard
         raise CellFailure(stopped or f"nothing was judged: {coverage.problems()}{why}")
     with benchmark_code(benchmark.name, "metrics()") as where:
         metrics = benchmark.metrics(scores)
@@ -114,7 +116,7 @@ def evaluate_cell(
     try:
         noise = repeats.noise(states, scores, metrics)
         drifted = notes_of(noise, repeats.probes_file)
-    except (CellFailure, UserError, OSError) as error:  # what is judged and paid for stands without it
+    except (CellFailure, UserError, OSError) as error:  # the scores are paid for and valid without the noise
         say(f"the judge's noise is not told: {one_line(error)}")
         noise, drifted = None, []
     for note in drifted:
@@ -168,9 +170,9 @@ def evaluate_cell(
 
 
 def judged_items(cell: Cell, items: Sequence[Item]) -> Sequence[Item]:
-    """``items`` as the judge reads them: with rewritten prompts where the rewriter's protocol has it so.
+    """Returns ``items`` with the judge's prompts: the rewritten ones if the rewriter's protocol says so.
 
-    Raises CellFailure: what was rewritten cannot be read; UserError: the rewriter is there no more.
+    Raises CellFailure if the rewritten prompts cannot be read, UserError if the rewriter no longer exists.
     """
     name = cell.rewriter.partition("-")[0]
     return as_shown(cell, items) if name and registry.rewriter_class(name).judged else items
@@ -179,7 +181,8 @@ def judged_items(cell: Cell, items: Sequence[Item]) -> Sequence[Item]:
 def result_of(
     cell: Cell, coverage: Coverage, headline: Sequence[str], options: jobs.EvaluateOrder, **known: Any
 ) -> Result:
-    """The result with what else is ``known`` of it; its ``headline`` is withheld where the coverage demands it."""
+    """Returns the result with the fields of ``known``. If items are missing, the ``headline`` is withheld,
+    except with the option ``official``."""
     withheld = "" if coverage.lacks_nothing or options.official else f"incomplete: {coverage.problems()}"
     return Result(
         model=cell.model,
@@ -194,7 +197,7 @@ def result_of(
 
 
 def item_without_answers(state: ImageState) -> ScoredItem:
-    """An item that nobody is asked about: without an image to judge, or judged by somebody's script as a whole."""
+    """Returns an item without questions: it has no image to score, or a script evaluates the benchmark."""
     if state.status == GENERATED:
         return ScoredItem(state.item, state.path, Answers({}), {}, Score({}))
     reason = f"{state.status}: {state.reason}"
@@ -202,7 +205,7 @@ def item_without_answers(state: ImageState) -> ScoredItem:
 
 
 def _why(scores: Scores, asked: bool) -> str:
-    """The commonest reason why an item was not judged, and what to do about it; empty when all were."""
+    """Returns the commonest reason why an item was not judged, with a remedy; "" if all items were judged."""
     lost = Counter((one.status, one.reason) for one in scores.items if one.status in (UNPARSED, JUDGE_FAILED))
     if not lost:
         return ""
@@ -213,9 +216,11 @@ def _why(scores: Scores, asked: bool) -> str:
 
 
 def _better(result: Result, asked: bool) -> Result | None:
-    """The result of the same evaluator that ``result`` must not replace: a complete one of more items than has one that
-    is limited, or tells a part of what that one tells; one that knows more where nothing was ``asked``, for what is
-    missing may have been said to other settings.
+    """Returns an existing result of the same evaluator that ``result`` must not replace, or None.
+
+    A complete result over more items stays if ``result`` is limited, stopped early, or lacks some of its
+    metrics. If nothing was ``asked`` (``--rescore``), a result with more judged items stays: the missing
+    answers may be on record under other settings.
     """
     for other in results.standing(Cell(result.model, result.benchmark)):
         is_alike = other.evaluator.id == result.evaluator.id and other.treatment == result.treatment
@@ -229,7 +234,7 @@ def _better(result: Result, asked: bool) -> Result | None:
 
 
 def stopped_early(coverage: Coverage, until: results.Until | None) -> list[str]:
-    """What a user must know of a result that lacks items which nobody asked for; nothing of any other."""
+    """Returns a note for a result that ``--until`` stopped early; empty for any other result."""
     if until is None or not coverage.unasked:
         return []
     counts = f"{coverage.asked:,} of {coverage.expected:,} items were asked for (--until)"
@@ -241,9 +246,9 @@ def stopped_early(coverage: Coverage, until: results.Until | None) -> list[str]:
 
 
 def coverage_of(states: Mapping[str, ImageState], scores: Scores, unasked: int = 0) -> Coverage:
-    """What became of every item, by the states of images and items; so many others are ``unasked``."""
+    """Counts the items by the states of images and scores. ``unasked`` is the number of further items."""
     images = list(states.values())
-    # a placeholder may be scored under the official treatment, but it was never generated
+    # the official treatment may score a placeholder, which still does not count as generated
     items = (one for one in scores.items if states[one.item.id].status == GENERATED)
     counts = Counter([*(image.status for image in images), *(item.status for item in items)])
     flat = sum(image.flat for image in images if image.status == GENERATED)
@@ -258,11 +263,13 @@ def scores_text(
     scores: Scores,
     metrics: Mapping[str, Metric] = MappingProxyType({}),
 ) -> str:
-    """The text of scores.jsonl: a record of every item, with what it gives to those of the ``metrics`` that have a
-    value: by name lists of total, weight, group and cluster, nulls at the end left out."""
+    """Returns the text of scores.jsonl: one record per item.
+
+    ``parts`` in a record is the item's share in each of the ``metrics`` with a value, by name: lists of
+    total, weight, group and cluster, without nulls at the end."""
     parts: dict[str, dict[str, list[list[Any]]]] = {}
     for name, metric in metrics.items():
-        # of scores that a benchmark made of several items nobody can say which gave what
+        # if a benchmark merged several items into one score, the share of a single item is unknown
         is_whole = metric.value is not None and all(part.item in states for part in metric.parts)
         for part in metric.parts if is_whole else ():
             known = [*part[1:]]
@@ -315,13 +322,13 @@ def _notes(states: Mapping[str, ImageState], asked_again: int, origin: Mapping[s
 
 
 def _corrupt(states: Mapping[str, ImageState]) -> str:
-    """Which images are corrupt, and why; empty if none is."""
+    """Returns up to three corrupt images with their reasons, or "" if no image is corrupt."""
     corrupt = [f"{i.removeprefix('images/')}: {s.reason}" for i, s in states.items() if s.status == CORRUPT]
     return f"corrupt: {'; '.join(corrupt[:3])}{' …' if len(corrupt) > 3 else ''}" if corrupt else ""
 
 
 def leave_outcome(cell: Cell, outcome: jobs.Outcome, plan: jobs.Plan | None) -> ExitStatus:
-    """Say how the job of ``cell`` ends, to the launcher of its ``plan`` too where there is one."""
+    """Prints the outcome of ``cell``, writes it for the launcher of ``plan``, and returns the exit status."""
     say(f"=== {outcome.state}: {outcome.message}")
     if plan:
         jobs.write_outcome(Path(plan.run_folder), cell, "evaluate", outcome)
@@ -329,7 +336,7 @@ def leave_outcome(cell: Cell, outcome: jobs.Outcome, plan: jobs.Plan | None) -> 
 
 
 def outcome_of_result(result: Result, why: str = "", *more: str) -> jobs.Outcome:
-    """The outcome of a cell with that ``result``; ``why`` items were not judged, and what ``more`` there is to say."""
+    """Returns the outcome for ``result``. Its message says ``why`` items were not judged, and ``more``."""
     coverage = result.coverage
     lost = f"{coverage.problems()}{why}" if coverage.problems() else ""
     counts = f"{coverage.judged} of {coverage.expected} judged"
@@ -348,19 +355,24 @@ def _headline(result: Result) -> str:
     )
 
 
-# Where a result comes from: code, data, model, machine, time
+# The origin of a result: code, data, model, machine, time
 
 _NOBODY_ASKED = {"judge_calls": 0, "judge_tokens": {}, "judge_usd": None}
 _GPU_NAMES = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
-# with ``+changes`` when files differ from it; empty outside a checkout
+# prints "+changes" after the commit if files differ from it, and fails outside a checkout
 _COMMIT = ("git", "describe", "--always", "--abbrev=40", "--dirty=+changes", "--exclude=*")
 
 
 def provenance(
     cell: Cell, found: Survey, data_sha256: dict[str, str], judging: Mapping[str, Any] = _NOBODY_ASKED
 ) -> dict[str, Any]:
-    """Of a result of ``cell`` in which this was ``found``: ``data_sha256`` are those of the benchmark's files,
-    ``judging`` what the judge took."""
+    """Returns the provenance for a result of ``cell``.
+
+    Args:
+        found: The survey of the images.
+        data_sha256: The hashes of the benchmark's files.
+        judging: The calls, tokens and USD of the judge.
+    """
     mine = [state.record for state in found.states.values() if state.record]
     known = fp.known(cell.fingerprints)
     prompts = "\n".join(state.item.prompt_sha256 for state in found.states.values())
@@ -384,7 +396,7 @@ def provenance(
 
 
 def _money(spent: float, records: Sequence[Record], known: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """USD of all runs, lost and failed requests included; None as soon as one image of an API has no price."""
+    """Returns the USD of all runs, with failed requests; None if an image of an API has no known price."""
     made = (record for record in records if record.status == OK)
     prices = [record.price for record in made if "host" in known.get(record.fingerprint, {})]
     if unpriced := prices.count(None):
@@ -393,7 +405,7 @@ def _money(spent: float, records: Sequence[Record], known: Mapping[str, Mapping[
 
 
 def _printed(*command: str) -> str:
-    """What a command prints; empty where it fails, or is not installed."""
+    """Returns the output of a command, or "" if the command fails or is not installed."""
     if not shutil.which(command[0]):
         return ""
     answer = subprocess.run(command, capture_output=True, text=True, cwd=REPO, check=False)

@@ -1,7 +1,7 @@
-"""Judging images as they are stored: an evaluate job that follows the generation of its cell.
+"""Evaluates images while generation still stores more of them.
 
-It asks what the evaluation would ask, and nothing else: once all images are there, that goes on from what was answered,
-and its result is that of the stages in turn.
+The questions are the same as without this module. Once all images exist, the evaluation reuses the answers,
+so the result is the same as with one stage after the other.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ from imageevalkit.progress import ProgressWriter, watched
 from imageevalkit.requests.feed import Feed
 from imageevalkit.secrets import one_line, redact
 
-_LOOK_EVERY = 0.2  # seconds, at the records and at the outcome
-_AT_ONCE = 200  # images; answers are taken in between
+_LOOK_EVERY = 0.2  # seconds between looks at the records and at the outcome
+_AT_ONCE = 200  # images per look: a larger number would delay the storing of answers
 
 
 class Generation:
-    """The making of a cell's images, as another process sees it in the run folder."""
+    """The generation of a cell's images by another process, as the run folder shows it."""
 
     def __init__(self, run_folder: Path, cell: Cell) -> None:
         self._run_folder, self._cell = run_folder, cell
 
     @property
     def outcome(self) -> Outcome | None:
-        """How it ended; None while it goes on."""
+        """The outcome of the generation; None while it is running."""
         return read_outcome(self._run_folder, self._cell, "generate")
 
     @property
     def is_made(self) -> bool:
-        """Whether it has ended, and there is something to judge."""
+        """Whether the generation has ended with images to evaluate."""
         return (outcome := self.outcome) is not None and outcome.state in USABLE
 
     def images(self, items: Sequence[Item]) -> StoredImages | None:
-        """Those that count, as they come; None where it ends without having begun."""
+        """Waits until the generation begins and returns its stored images; None if it ends before."""
         while (fingerprint := opened_with(self._run_folder, self._cell)) is None:
             if self.outcome:
                 return None
             time.sleep(_LOOK_EVERY)
-        # rewritten prompts are there by now
+        # generation begins only after the rewriting, so as_shown finds the rewritten prompts
         return StoredImages(self._cell, as_shown(self._cell, items), fingerprint)
 
 
@@ -69,10 +69,10 @@ def follow(
     options: EvaluateOrder,
     generation: Generation,
 ) -> Interview | None:
-    """Ask about the images of ``items`` while ``generation`` goes on; returns once it has ended, with what was said.
+    """Asks about the images of ``items`` until ``generation`` has ended, and returns the interview.
 
-    None: nobody was asked, or not to the end, which may be before that of the generation: who cannot ask holds no GPU
-    until then. Why is told, and whatever was answered is on record.
+    If asking fails, it prints the reason and returns None at once: a job that cannot ask must not hold its
+    GPU until the generation ends. The answers are on record. None also if the generation did not begin.
     """
     interview = None
     try:
@@ -83,7 +83,7 @@ def follow(
                 _Follower(interview, progress).run(images, generation, writer)
     except Exception as error:
         is_ours = isinstance(error, CellFailure | JudgeUnusable | UserError)
-        if not is_ours:  # the evaluation after it meets the same, and ends with it
+        if not is_ours:  # the later evaluation meets the same error and reports it as its outcome
             say(redact(traceback.format_exc()))
         why = one_line(error) if is_ours else said_of(error)
         say(f"not asked any more until all images are there: {why}")
@@ -101,7 +101,8 @@ class _Follower:
         self._out: Counter[Answerer] = Counter()
 
     def run(self, images: StoredImages, generation: Generation, writer: JsonlWriter) -> None:
-        """Raises JudgeUnusable or CellFailure, once what was asked by then is answered and on record."""
+        """Asks about all images. If an answerer fails, raises its JudgeUnusable or CellFailure after the
+        answers that are under way are on record."""
         try:
             self._ask(images, generation, writer)
         except BaseException:
@@ -112,7 +113,7 @@ class _Follower:
     def _ask(self, images: StoredImages, generation: Generation, writer: JsonlWriter) -> None:
         seen = set[str]()
         while True:
-            is_over = generation.outcome is not None  # first: what was stored before the end is seen
+            is_over = generation.outcome is not None  # before the images: misses none of the last
             found = {state.item.id: state for state in images.new(_AT_ONCE) if state.item.id not in seen}
             seen.update(found)
             self._interview.show(found)
@@ -129,7 +130,8 @@ class _Follower:
             self._interview.report(self._progress)
 
     def _hand_out(self) -> None:
-        """Measurers first: the judge, who costs money, is asked when each of them has shown whether it can answer."""
+        """Sends fresh questions to their answerers. The judge costs money, so it gets questions only after
+        every metric model with open questions has answered one."""
         for question in self._interview.fresh():
             self._held[self._answerers.of(question)].append(question)
         for answerer in sorted(self._held, key=lambda one: one is self._answerers.judge):
@@ -155,13 +157,14 @@ class _Follower:
                 for answer in answerer.follow(feed, self._answerers.cores):
                     self._given.put((answerer, answer))
                 self._given.put((answerer, None))
-            except BaseException as error:  # it ends the thread, and may be sys.exit() of somebody's code
+            except BaseException as error:  # author code may call sys.exit()
                 self._given.put((answerer, error))
 
         threading.Thread(target=answer, name=f"follow {len(self._feeds)}", daemon=True).start()
 
     def _answers(self, patience: float) -> Iterator[Answer]:
-        """Those that are there, or come within ``patience`` seconds. Raises what an answerer has raised."""
+        """Yields the answers that are ready, and waits up to ``patience`` seconds for the first. Raises the
+        error of an answerer."""
         with contextlib.suppress(Empty):
             while True:
                 answerer, given = self._given.get(timeout=patience) if patience else self._given.get_nowait()
@@ -179,7 +182,7 @@ class _Follower:
                     raise CellFailure(f"{answerer.evaluator.id} ended: {given!r}")
 
     def _end(self, writer: JsonlWriter, drop: bool) -> None:
-        """Take the answers that are still to come, all of them or (``drop``) those of questions that are out."""
+        """Takes the outstanding answers. With ``drop``, questions that still wait in a feed are not asked."""
         for feed in self._feeds.values():
             feed.close(drop)
         problem: Exception | None = None

@@ -1,4 +1,4 @@
-"""What an evaluate job would ask, without asking: read by ``--dry_run`` from jobs' cells and options on stdin."""
+"""Estimates the questions and cost of evaluate jobs for ``--dry_run``, which sends requests on stdin."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _ORDER = Shape.of(EvaluateOrder)
 
 
 def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
-    """Returns what a job with this order would ask about a cell; only reads.
+    """Returns a function that estimates the questions of an evaluate job about a cell. It only reads files.
 
-    ``request["images"]`` is the order by which the run gets the images, None for those there are. Of one that makes
-    them, ``settings`` are those of the model for the task of the benchmark, if they matter.
+    ``request["order"]`` is the job's order. ``request["images"]`` is the order of the job that generates or
+    adopts the images, None if the run uses existing images. Its ``settings`` are the model's by task.
     """
     order, images = _ORDER.read(request["order"]), request["images"]
 
@@ -63,10 +63,10 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
         is_api = order.judge.startswith("openai:") or bool(is_vllm and options.kwargs.get("base_url"))
         if not is_api:
             return Estimate(said, untimed=known.evaluator.id.partition("/")[0] if waiting else "")
-        # the probes are asked once for all cells of the judge, and are not in these totals
+        # without the probes: the run asks these only once for all cells of the judge
         requests = len(waiting) + again
         if waiting and usd is not None:
-            usd *= requests / len(waiting)  # a question that is asked again costs the same once more
+            usd *= requests / len(waiting)  # a repeated question costs the same as the first time
         is_unpriced = usd is None or (again and not waiting and not is_vllm)
         return Estimate(
             said,
@@ -82,14 +82,14 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
     def forecast(cell: Cell) -> Estimate:
         if cell.folder.exists() or (images or {}).get("kind") == "adopt":
             return asked(cell)
-        # of images that are all to come, the same is asked whoever makes them
+        # if no image exists yet, the questions are the same for every model: the estimate is cached
         return asked(Cell(MODEL_NAME_MARK, cell.benchmark))
 
     return forecast
 
 
 def again_of(order: EvaluateOrder, questions: int) -> int:
-    """How many of so many ``questions`` are asked again."""
+    """Returns how many of the ``questions`` a run asks again to measure the judge's noise."""
     return min(order.judge_repeats, questions) if order.ask and is_judge(order.judge) else 0
 
 
@@ -100,7 +100,7 @@ def _shown(
     images: Mapping[str, Any] | None,
     datasets: Datasets,
 ) -> tuple[Sequence[Item], Mapping[str, ImageState]]:
-    """The items, as the judge reads them, and the images that there will be."""
+    """Returns the items with the prompts that the judge gets, and the states of the images after the run."""
     if images and images["kind"] == "adopt":
         items, _, places = places_of_job(cell, AdoptOrder(**images), datasets)
         return items, adopted_to_come(cell, items, places)
@@ -117,11 +117,10 @@ def _shown(
 
 
 def effort(judge: str, questions: Sequence[Question], options: JudgeOptions) -> tuple[float | None, str]:
-    """Returns the USD of asking each of ``questions`` once, and in words the tokens sent and the money.
+    """Returns the USD of asking each of ``questions`` once, and a text with the tokens and the money.
 
-    None: the price is not known. A judge that runs on machines of the user costs nothing. ``judge`` is its full name.
-
-    Raises UserError: ``options`` are malformed.
+    The USD are None if the price is unknown, and 0 for a judge on the user's machines. ``judge`` is a full
+    name. Raises UserError if ``options`` are malformed.
     """
     choice = registry.choose_judge(judge)
     if choice.setting.backend != "openai":
@@ -135,7 +134,7 @@ def effort(judge: str, questions: Sequence[Question], options: JudgeOptions) -> 
 
 
 def main() -> ExitStatus:
-    """A line for each cell of the requests on stdin."""
+    """Prints one line for each cell of the requests on stdin."""
     return tell_forecasts(forecast_of)
 
 

@@ -1,8 +1,7 @@
-"""The result of a foreign benchmark, one without a class in ``benchmarks/``: its script's own ``metrics.json``.
+"""Evaluates a foreign benchmark, which has a script instead of a class in ``benchmarks/``.
 
-An evaluate job of it runs ``bash eval/<ds>.sh MODEL_NAME EVAL_ENV``. The script
-may do anything; what it leaves in the cell's folder becomes a result with coverage. The format is in README.md, "Add a
-benchmark".
+The evaluate job runs ``bash eval/<ds>.sh MODEL_NAME EVAL_ENV``. The script writes ``metrics.json`` to the
+cell's folder, and this module adds the coverage and writes the result. The format is in README.md.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ _HASH_DIGITS = 12
 
 
 def main() -> ExitStatus:
-    """Run the script of the job's benchmark and leave its cell's outcome, unless it fails: then its status says all."""
+    """Runs the benchmark's script and writes the outcome. If the script fails, exits with its status."""
     plan, job, order = given_job(EvaluateOrder)
     [cell] = map(cell_of, job.cells)
     script = REPO / "eval" / f"{cell.benchmark}.sh"
     command = ["bash", str(script), cell.model, order.environment]
     path = cell.folder / METRICS
     earlier = path.with_name(f".{METRICS}.earlier")
-    if path.exists():  # may be of other images; it is back if no new one comes
+    if path.exists():  # it may be about other images; the finally block restores it if the script writes none
         path.replace(earlier)
     try:
-        # in a session of its own: `kill 0`, with which a script ends what it started, must not end this process
+        # in a new session: a script may end its children with `kill 0`, which must not end this process
         status = subprocess.run(command, start_new_session=True, check=False).returncode
         if status:
             sys.exit(status if status > 0 else 128 - status)
@@ -52,14 +51,16 @@ def main() -> ExitStatus:
 
 
 def _outcome(cell: Cell, script: Path, order: EvaluateOrder) -> Outcome:
-    """How a script that ended with status 0 leaves ``cell``, whose result is written. Raises CellFailure."""
+    """Writes the result of ``cell`` after the script ended with status 0, and returns the outcome.
+
+    Raises CellFailure if there are metrics but no images."""
     path = cell.folder / METRICS
     if not path.exists():
         known = "the result of an earlier run stands" if standing(cell) else no_score(cell)
         return Outcome(COMPLETE, f"the script ended with status 0; {known}")
     items = _items(cell)
     if order.limit:
-        # the script looks at the images that it finds: those of an earlier run beyond --limit count too
+        # the script scores every image that it finds, so images of an earlier run beyond --limit count too
         last = max((n for n, item in enumerate(items, 1) if item.path.exists()), default=0)
         limit = max(order.limit, last)
         order = replace(order, limit=limit if limit < len(items) else None)
@@ -75,7 +76,7 @@ def _outcome(cell: Cell, script: Path, order: EvaluateOrder) -> Outcome:
     evaluator = Evaluator(
         f"{SCRIPT}{digest[:_HASH_DIGITS]}", False, {"script": f"eval/{script.name}", "sha256": digest}
     )
-    # of a benchmark that names no version: all that a model is shown
+    # the benchmark has no version, so a hash of all seeds and prompts identifies it
     shown = "\n".join(f"{item.seed} {item.prompt_sha256}" for item in items)
     result = engine.result_of(
         cell,
@@ -85,7 +86,7 @@ def _outcome(cell: Cell, script: Path, order: EvaluateOrder) -> Outcome:
         benchmark_version=f"items/{hashlib.sha256(shown.encode()).hexdigest()[:_HASH_DIGITS]}",
         evaluator=evaluator,
         metrics=metrics,
-        # where the script ran its programs only it knows
+        # the script may have used any environment and Python
         provenance={**engine.provenance(cell, found, {}), "environment": None, "python": None},
         notes=[f"measured by eval/{script.name}; that it counted every image is its own word"],
     )
@@ -94,7 +95,7 @@ def _outcome(cell: Cell, script: Path, order: EvaluateOrder) -> Outcome:
 
 
 def _items(cell: Cell) -> list[Item]:
-    """All items of the benchmark. Raises CellFailure: this environment cannot read its dataset."""
+    """Returns all items of the benchmark. Raises CellFailure if its dataset class cannot be imported here."""
     try:
         return placed(entries_of(registry.load_dataset(cell.benchmark), cell.benchmark), cell)
     except ImportError as error:

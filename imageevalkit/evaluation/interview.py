@@ -1,4 +1,4 @@
-"""What is known and what is open of a cell's questions; asking that, until nothing new is open."""
+"""The questions about a cell: finds recorded answers, asks the open questions, and records the replies."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from imageevalkit.secrets import one_line, redact
 from imageevalkit.text import counted, some
 
 JUDGED, UNPARSED, JUDGE_FAILED = "judged", "unparsed", "judge_failed"
-"""What became of an item, and of each of its questions."""
+"""The final states of an item, and of each of its questions."""
 _RECORDED = {JUDGED: "ok", UNPARSED: "unparsed", JUDGE_FAILED: "failed"}
-# Of a judge that has not answered once: a thousand questions more would each fail after all their retries.
+# A judge that fails this often without any answer is unusable: every further question would fail too.
 _FIRST_FAILURES = 10
-# A run of today that left no result goes on: what it was told twice within hours is noise, and not asked for again.
+# A new invocation resumes a run of the last day that wrote no result: changes within a day are noise.
 _CUT_OFF = timedelta(days=1)
 
 
@@ -61,18 +61,18 @@ RECORD = Shape[dict[str, Any]](
         "usd": float | None,
     },
 )
-"""A line of ``judgements.jsonl``, or of ``repeats.jsonl``, with what it said when it was asked again. The files may be
-deleted: that is how a user has all asked anew."""
+"""A line of ``judgements.jsonl`` (replies) or ``repeats.jsonl`` (replies to repeated questions). A user may
+delete these files to have all questions asked again."""
 
 
 def judgement_writer(cell: Cell) -> JsonlWriter:
-    """For more lines."""
+    """Returns a writer that appends to ``judgements.jsonl``."""
     return writer_of(cell.judgements, RECORD)
 
 
 def _begun(cell: Cell, latest: str) -> str:
-    """When the run began that asks now, ISO 8601: the ``latest`` on record, if it was cut off before its result today;
-    else it begins now."""
+    """Returns the start of this run, ISO 8601: ``latest``, the start of the last recorded run, if that run is
+    younger than a day and wrote no result; otherwise the current time."""
     now = datetime.now(timezone.utc)
     told = (one.provenance.get("run") or "" for one in standing(cell) if latest)
     if latest > max(told, default=""):
@@ -85,7 +85,7 @@ def _begun(cell: Cell, latest: str) -> str:
 class Reply(NamedTuple):
     """The part of an answer that decides its value. ``text`` has no thoughts.
 
-    ``run`` is when its run began, ``host`` whose machine gave it; both are empty if they are not known.
+    ``run`` is the start of the run that got the reply, ``host`` the host that sent it; "" if unknown.
     """
 
     text: str
@@ -100,7 +100,7 @@ class Reply(NamedTuple):
         raw, probabilities = record.get("raw"), record.get("probabilities")
         if raw is None or record["status"] == "failed":
             return None
-        # an empty reply without a value was accepted as one, whatever it took
+        # a reply with status "ok" was accepted, even an empty one of many tokens
         tokens = (record.get("tokens") or {}).get("output", 0) if record["status"] == "ok" else 0
         text = answer_in(raw, tokens, probabilities is not None)
         if text is None:
@@ -108,7 +108,7 @@ class Reply(NamedTuple):
         return cls(text, probabilities, record.get("outside"), record.get("run", ""), record.get("host", ""))
 
     def to(self, question: Question) -> Answer:
-        """The answer that it is, without a value."""
+        """Returns the reply as an answer to ``question``, without a value."""
         return Answer(question, self.text, probabilities=self.probabilities, outside=self.outside)
 
 
@@ -116,10 +116,9 @@ class Reply(NamedTuple):
 class Place:
     """The state of one question about one item, in its present wording.
 
-    ``run`` and ``host`` are those of the ``answer``; ``reason`` explains a missing answer.
-
-    ``seen``: how many replies to each request were looked at, and ``text`` is the last of them. Of the attempts without
-    a value, ``forgiven`` ones count as none. ``final``: the official program asks no further.
+    ``run`` and ``host`` are those of the ``answer``; ``reason`` explains a missing answer. ``seen`` counts
+    the replies that were parsed, by request; ``text`` is the last one. ``forgiven`` is the number of attempts
+    without a value that do not count (``--retry_unparsed``). ``final``: the official program asks no more.
     """
 
     question: Question
@@ -140,17 +139,18 @@ class Place:
 
 
 class Interview:
-    """The questions about some ``images`` of a cell, and where each stands: whatever was ever answered is not asked
-    again.
+    """The questions about some ``images`` of a cell, with their states. A recorded answer is reused.
 
-    Items may share a request: it is asked once. What is no record is told. ``evaluator`` is all who are asked together:
-    what one of them lacks is known before anybody is asked. ``answered`` are those who have answered something.
-    ``depend_on_answers``: with more answers there may be more questions. ``problem`` is the one line why somebody
-    stopped answering (empty: nobody did), ``on_hold``: for this run only; ``usd`` is what this run's answers cost, None
-    where no price is known. Raises CellFailure: somebody cannot start, the disk is full, or the benchmark breaks its
-    contract.
+    If items share a request, it is asked once. ``tell`` gets a message for each invalid line in the records.
 
-    ``began`` is when the asking did, by which replies of one run are known: a run that was cut off goes on.
+    * ``evaluator`` combines all answerers. The constructor computes it, so that a missing model or package is
+      found before the first question. ``answered`` are the answerers that have answered at least once.
+    * ``depend_on_answers``: further answers may lead to further questions.
+    * ``problem`` is the reason why an answerer stopped, or "". ``on_hold``: it stopped for this run only.
+    * ``usd`` is the cost of this run's answers, None if no price is known.
+    * ``began`` is the start of the run, which identifies its replies; a resumed run keeps its start.
+
+    Raises CellFailure if an answerer cannot start, the disk is full, or the benchmark breaks its contract.
     """
 
     def __init__(
@@ -175,11 +175,11 @@ class Interview:
         self._places: dict[str, dict[str, Place]] = {}
         self._asking: dict[str, list[Place]] = defaultdict(list)  # by request
         self._open: dict[str, Question] = {}
-        self._fresh: list[str] = []  # of the open ones those that nobody has asked for yet
+        self._fresh: list[str] = []  # open requests that fresh() has not returned yet
         self._reused = 0
         self._replies: dict[str, list[Reply]] = defaultdict(list)
-        self._thoughts = set[str]()  # requests with a reply on record that holds no answer
-        # by evaluator, of each of its answers in all runs: tokens by kind, USD
+        self._thoughts = set[str]()  # requests with a recorded reply of thoughts without an answer
+        # by evaluator: the tokens by kind and the USD of each answer in all runs
         self._spent: dict[str | None, list[tuple[Mapping[str, float], float | None]]] = defaultdict(list)
         self.began = ""
         for record in read_if_there(cell.judgements, RECORD, tell):
@@ -196,7 +196,7 @@ class Interview:
         self.show(images)
 
     def show(self, images: Mapping[str, ImageState]) -> None:
-        """Take more ``images``, by item; of one that is another now than it was, all is asked anew."""
+        """Adds ``images``, by item. If the image of an item has changed, its questions start again."""
         answered, pixels = len(self._asking) - len(self._open), self._benchmark.shown_pixels
         for item, state in images.items():
             picture = Picture(state.path, state.sha256, pixels=pixels, plain=state.plain, flat=state.flat)
@@ -207,7 +207,7 @@ class Interview:
         self._reused += len(self._asking) - len(self._open) - answered
 
     def show_only(self, images: Mapping[str, ImageState]) -> None:
-        """:meth:`show`, and forget all others. While nobody is asked."""
+        """Calls :meth:`show` and forgets all other images. Not allowed while questions are being asked."""
         for item in self._pictures.keys() - images.keys():
             self._drop(item)
         self.show(images)
@@ -218,7 +218,7 @@ class Interview:
             self._withdraw(place)
 
     def _withdraw(self, place: Place) -> None:
-        """Its request is asked for the others' sake alone."""
+        """Removes ``place`` from its request, which stays open only if other places share it."""
         asking = self._asking[place.request]
         asking.remove(place)
         if not asking:
@@ -228,18 +228,18 @@ class Interview:
             self._open[place.request] = asking[0].question
 
     def count(self, record: Mapping[str, Any]) -> None:
-        """Take what an answer on record took."""
+        """Adds the tokens and USD of a recorded answer to :attr:`spent`."""
         self._spent[record.get("evaluator")].append((record.get("tokens") or {}, record.get("usd")))
 
     def spend(self, usd: float | None) -> None:
-        """Something of this run cost so much; None: no price is known."""
+        """Adds ``usd`` to the cost of this run; None if the price is unknown."""
         if usd is not None:
             self.usd = (self.usd or 0.0) + usd
 
     @property
     def spent(self) -> dict[str, Any]:
-        """What the answers took of the judge, or of all where there is none, over all runs and repeated questions
-        included; USD only where a price is known."""
+        """The calls, tokens and USD of the judge in all runs, with repeated questions. Without a judge, those
+        of the metric models. USD are None if no price is known."""
         spent, tokens = self._spent[(self.answerers.judge or self).evaluator.id], Counter[str]()
         for counts, _ in spent:
             tokens.update(counts)
@@ -249,23 +249,23 @@ class Interview:
 
     @property
     def requests(self) -> int:
-        """How many there are, as far as is known: later questions depend on answers."""
+        """The number of requests so far; answers may lead to more."""
         return len(self._asking)
 
     @property
     def repeated(self) -> int:
-        """How many have more replies than the official evaluator asks for."""
+        """The number of requests with more replies than the official evaluator asks for."""
         most = self._benchmark.tries
         return sum(any(sum(p.seen.values()) > most for p in places) for places in self._asking.values())
 
     @property
     def has_lost_answers(self) -> bool:
-        """Whether thoughts on record, which once counted as an answer, are still the only reply to a question."""
+        """Whether a question has only recorded thoughts, which an older version counted as an answer."""
         return any(one in self._asking and not self._replies.get(one) for one in self._thoughts)
 
     @property
     def from_elsewhere(self) -> str:
-        """Returns a sentence on answers that another host than today's gave; empty if there are none."""
+        """A sentence on reused answers from other hosts than the judge's present host, or ""."""
         judge = self.answerers.judge
         here = judge.host if isinstance(judge, Judge) else ""
         asked = self.places_of(judge).values() if judge and here else ()
@@ -286,29 +286,29 @@ class Interview:
         return bool(self._open)
 
     def open(self) -> list[Question]:
-        """The questions to ask now, each request once."""
+        """Returns the questions to ask now, one per request; none with ``--rescore``."""
         return list(self._open.values()) if self._options.ask else []
 
     def fresh(self) -> list[Question]:
-        """The open questions that were not among the fresh ones before."""
+        """Returns the open questions that earlier calls did not return."""
         fresh, self._fresh = self._fresh, []
         return [self._open[request] for request in fresh if request in self._open]
 
     def report(self, progress: ProgressWriter, force: bool = False) -> None:
-        """Tell the launcher how far it is."""
+        """Writes the progress for the launcher."""
         done, failed = self.requests - len(self._open), self._failed.total()
         state = Progress(self._cell.key, "evaluate", done, self.requests, self._reused, failed, self.note)
         progress.report(state._replace(cost=self.usd), force)
 
     def run(self, progress: ProgressWriter) -> None:
-        """Ask until nothing is open."""
+        """Asks until no question is open or an answerer stops."""
         waiting = self.open()
         say(f"{self._reused} of {self.requests} questions are answered, {len(waiting)} to ask")
         for answerer in self.answered:
             answerer.has_answered()
 
         def report_holdup() -> None:
-            """While no answer comes, tell why; who else tells something of this cell meanwhile is not talked over."""
+            """Reports why answers are late. Without a reason, other notes stay visible."""
             before, self.note = self.note, self.answerers.holdup()
             if self.note or before:
                 self.report(progress)
@@ -319,7 +319,7 @@ class Interview:
             closing(judgement_writer(self._cell)) as writer,
             watched(report_holdup, writer.sync),
         ):
-            # what comes later: questions that quote an answer, and those asked again for want of a value
+            # each round may open more questions: some quote an answer, others retry a reply without a value
             while waiting and not self.problem:
                 self.problem = self._ask(waiting, writer, progress)
                 waiting = self.open()
@@ -327,7 +327,7 @@ class Interview:
         self.report(progress, force=True)
 
     def _ask(self, waiting: Sequence[Question], writer: JsonlWriter, progress: ProgressWriter) -> str:
-        """Ask ``waiting``; why somebody stopped answering, if so."""
+        """Asks ``waiting``. Returns the reason if an answerer stopped, otherwise ""."""
         left = len(waiting)
         try:
             with closing(self.answerers.ask(waiting)) as answers:
@@ -341,10 +341,10 @@ class Interview:
         return f"{left} of {len(waiting)} questions got neither an answer nor an error" if left else ""
 
     def take(self, answer: Answer, writer: JsonlWriter) -> None:
-        """Take the answer to an open question, and keep it on record.
+        """Parses the answer to an open question and writes it to the record.
 
-        Raises CellFailure: the question was not open, or the benchmark breaks its contract; JudgeUnusable: who gives it
-        has never answered, and failed often enough.
+        Raises CellFailure if the question was not open or the benchmark breaks its contract, JudgeUnusable if
+        the answerer has only failed so far, and often enough.
         """
         question, raw, asked = answer.question, answer.text, self.answerers.of(answer.question)
         place, who = self._places[question.item][question.name], asked.evaluator.id
@@ -396,7 +396,7 @@ class Interview:
                     one.reason = redact(answer.error) or "there is no answer, and no reason why"
             record |= {"status": _RECORDED[place.status], "error": place.reason or None}
             record["parsed"] = place.answer.value if place.answer else None
-        except CellFailure as error:  # of the benchmark's code: the answer is paid for, and kept
+        except CellFailure as error:  # the benchmark's code failed; the answer is paid for, so it is recorded
             record["error"] = str(error)
             raise
         finally:
@@ -413,13 +413,15 @@ class Interview:
                 raise JudgeUnusable(f"the first {self._failed[asked]} questions all failed: {reason}")
 
     def places_of(self, answerer: Answerer) -> dict[str, list[Place]]:
-        """What ``answerer`` is asked, by request: the places that share it."""
+        """Returns the requests to ``answerer``, each with the places that share the request."""
         asking = self._asking.items()
         return {one: places for one, places in asking if self.answerers.of(places[0].question) is answerer}
 
     def scored_item(self, state: ImageState, unasked: str, others: Mapping[str, Reply] = {}) -> ScoredItem:
-        """What is known of the item of a picture; ``unasked`` is why questions without a reply have none. ``others``
-        take the place of replies, by request; then this raises Unparsed, too."""
+        """Returns the item of ``state`` with its answers and score.
+
+        ``unasked`` is the reason for questions without a reply. ``others`` replace replies, by request; this
+        raises Unparsed if one of them has no value."""
         item, places = state.item, self._places[state.item.id]
         if any(place.request in others for place in places.values()):
             places = {
@@ -444,7 +446,7 @@ class Interview:
         return replace(place, answer=self.read(place.question, reply), text=reply.text) if reply else place
 
     def _advance(self, item: str) -> None:
-        """Take the questions that the benchmark has now; until none of them is answered by what is known."""
+        """Gets the item's questions from the benchmark and applies recorded replies, until none is new."""
         places, fresh = self._places[item], []
         moved = True
         while moved:
@@ -455,7 +457,7 @@ class Interview:
                     fresh.append(places[question.name])
                 place = places[question.name]
                 if not place.request or (not place.answer and place.question != question):
-                    if place.request:  # in other words now
+                    if place.request:  # the wording has changed
                         self._withdraw(place)
                     place.question = question
                     place.request = request_hash(question, self.answerers.of(question).evaluator)
@@ -490,7 +492,7 @@ class Interview:
         return list(questions.values())
 
     def _take(self, place: Place) -> bool:
-        """Look at the next reply to the place's request; False where there is none."""
+        """Parses the next reply to the request of ``place``. Returns False if there is none."""
         replies, number = self._replies.get(place.request, ()), place.seen.get(place.request, 0)
         if place.answer or number == len(replies):
             return False
@@ -507,9 +509,10 @@ class Interview:
         return True
 
     def read(self, question: Question, reply: Reply) -> Answer:
-        """The answer that ``reply`` is to ``question``. Raises Unparsed: it holds no value; CellFailure as the class.
+        """Returns the answer to ``question`` with the value of ``reply``. Raises Unparsed if there is no
+        value, CellFailure if the benchmark breaks its contract.
 
-        Anew at every run: a mended parser counts without asking again.
+        Every run parses recorded replies again, so a corrected parser needs no new questions.
         """
         answer = reply.to(question)
         unparsed: Unparsed | None = None

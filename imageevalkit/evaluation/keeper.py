@@ -1,5 +1,6 @@
-"""``python -m imageevalkit.evaluation.keeper SOCKET``: a process that evaluates one cell after another, each of them
-handed over by the process of its job, so that a judge in memory is loaded once for all."""
+"""``python -m imageevalkit.evaluation.keeper SOCKET``: a process that runs evaluate jobs one after another.
+
+The process of each job hands the job over through the socket, so that all jobs share one loaded judge."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ _MOST_WORDS = 1 << 16  # bytes
 
 
 def main() -> ExitStatus:
-    """Do what is handed over, until this process is ended."""
+    """Runs the jobs that arrive at the socket until another process ends this one."""
 
     def one(words: list[str]) -> ExitStatus:
         plan, job, order = jobs.given_job(jobs.EvaluateOrder, words)
@@ -33,7 +34,7 @@ def main() -> ExitStatus:
             with connection:
                 told, streams, *_ = socket.recv_fds(connection, _MOST_WORDS, len(own))
                 if not told or len(streams) != len(own):
-                    continue  # whoever came has ended
+                    continue  # the process of the job has ended
                 _point_to(streams)
                 try:
                     status = status_of(partial(one, json.loads(told)))
@@ -46,7 +47,7 @@ def main() -> ExitStatus:
 
 
 def _point_to(streams: Sequence[int], keep: bool = False) -> None:
-    """Let what this process prints go to ``streams``, which are closed unless they are to ``keep``."""
+    """Redirects stdout and stderr of this process to ``streams``, and closes ``streams`` unless ``keep``."""
     for stream, number, fd in zip((sys.stdout, sys.stderr), (1, 2), streams, strict=True):
         stream.flush()
         os.dup2(fd, number)

@@ -1,15 +1,16 @@
-"""The judge's noise, and its drift: some of a cell's questions are asked again, and what that does to its scores.
+"""Measures the noise and the drift of a judge: asks some questions of a cell again and compares the answers.
 
-What the repeats say is kept apart from the answers that count, in ``repeats.jsonl``, and changes no score.
+The repeated replies are in ``repeats.jsonl``, separate from the answers that count. They change no score.
 
-How a mean moves with the judge's randomness alone: let M be a metric, and x and y two replies to a question j, drawn
-alike. To first order M moves by a term of its own with the reply to each question, so that M with y in the place of x
-differs by d with E[d²] = 2 · (variance of M that j brings). Replies are drawn apart, and variances add up: the standard
-error of M is √(Q / N · Σ d² / 2) over N of Q questions that were drawn by their hashes. With a block of questions
-replaced at once, the mixed terms of d² vanish in the mean, and the sum over blocks is the same: fewer metrics are
-computed. An answer that leads to other questions moves M by its own value alone: nobody has asked those. (Two
-measurements of each of some subjects: J. M. Bland and D. G. Altman, "Measurement error", BMJ 313 (1996) 744; the sample
-in place of all: W. G. Cochran, "Sampling Techniques", section 2.3.)
+The standard error of a metric M from the judge's randomness is estimated as follows. Let x and y be two
+independent replies to question j from the same distribution. If y replaces x, M changes by d. To first order
+the replies to different questions change M independently, so E[d²] = 2 · (variance of M due to j). Variances
+of independent replies add up: the standard error of M is √(Q / N · Σ d² / 2), where N of the Q questions are
+a random sample (by hash). The code replaces a block of questions at once: the mixed terms of d² have mean
+zero, the sum over blocks has the same mean, and fewer metrics are computed. If a repeated answer would lead
+to other questions, these are not asked, so M changes only by the value of the answer itself. (Two
+measurements per subject: J. M. Bland and D. G. Altman, "Measurement error", BMJ 313 (1996) 744; a sample for
+the whole: W. G. Cochran, "Sampling Techniques", section 2.3.)
 """
 
 from __future__ import annotations
@@ -47,19 +48,19 @@ from imageevalkit.progress import ProgressWriter, watched
 from imageevalkit.secrets import one_line, redact
 from imageevalkit.text import counted, dollars
 
-_BLOCKS = 32  # a variance of so many terms is known within a quarter
+_BLOCKS = 32  # a variance from this many terms has a relative standard error of about 1/4
 
 
 class _Said(NamedTuple):
-    """A reply with a value, and what it comes to."""
+    """A reply with its parsed value."""
 
     reply: Reply
     value: drift.Reply
 
 
 class _Asked(NamedTuple):
-    """A question that was asked again: its ``places``, and what was said by run, in the one of the answer that counts
-    and in this one."""
+    """A repeated question with its ``places``. ``said`` are its replies by run: the run of the answer that
+    counts, and this run."""
 
     places: Sequence[Place]
     said: Mapping[str, Sequence[_Said]]
@@ -67,15 +68,15 @@ class _Asked(NamedTuple):
 
     @property
     def pair(self) -> tuple[_Said, _Said] | None:
-        """Two replies of one run, the one that counts among them if it can be."""
+        """Two replies of the same run, if possible of the run whose answer counts; None if no run has two."""
         pairs = ((said[0], said[1]) for said in self.said.values() if len(said) >= 2)
         return next(pairs, None)
 
 
 class Repeats:
-    """What is asked again of the questions of ``interview``, and what was; nothing where no judge is asked.
+    """The repeated questions of ``interview`` and the judge's probes; empty if the benchmark asks no judge.
 
-    Costs are counted with those of the interview. Raises CellFailure: a file cannot be read or written.
+    The costs are added to those of the interview. Raises CellFailure if a file cannot be read or written.
     """
 
     def __init__(
@@ -98,15 +99,15 @@ class Repeats:
 
     @cached_property
     def _probing(self) -> Probing | None:
-        """None: there is no judge, or no question yet by which to know how it is asked."""
+        """The probes of the judge; None without a judge, or without a question whose form they can copy."""
         if self._judge is None:
             return None
         questions = (places[0].question for places in self._interview.places_of(self._judge).values())
         form = Form.of(questions, self._benchmark.shown_pixels)
         judge = self._judge
         if judge.backend != "transformers":
-            # at once: in a day a batch would tell nothing of the judge that is asked now; and one of its own, so that
-            # what it makes of a probe says nothing of the questions
+            # Not in a batch: its replies may come a day later, when the judge may be another. A separate
+            # judge object: otherwise a failed probe would change how the questions are asked.
             at_once = replace(self._options.judge_options, batch=False, batches="")
             made = Answerers(self._benchmark, at_once).judge
             judge = made if isinstance(made, Judge) else judge
@@ -114,13 +115,13 @@ class Repeats:
 
     @property
     def _places(self) -> dict[str, list[Place]]:
-        """Of the judge's questions that have an answer, by request."""
+        """The places of the judge's questions that have an answer, by request."""
         places = self._interview.places_of(self._judge) if self._judge else {}
         return {request: of_request for request, of_request in places.items() if of_request[0].answer}
 
     def ask_probes(self, progress: ProgressWriter) -> None:
-        """Ask the judge's probes, once in a run, when the questions that count are answered: these come first for its
-        money. Who does not answer them is told, and stops nothing."""
+        """Asks the judge's probes once in a run. The caller asks the questions that count first: these have
+        priority on the budget. If the judge fails, this prints the reason and returns."""
         if not self._asks or self._asked_probes or self._probing is None:
             return
         self._asked_probes = True
@@ -139,11 +140,12 @@ class Repeats:
             say(f"{found.asked} probes: the judge of {found.since[:10]}{told}")
 
     def ask_again(self, progress: ProgressWriter) -> None:
-        """Ask a sample again. Who stops answering is told; what was answered is on record."""
+        """Asks a sample of questions again. If the judge fails, this prints the reason; the replies so far
+        are on record."""
         places = self._places
         if not self._asks or not places:
             return
-        # by their hashes: in every run the same ones
+        # sorted by hash, so that every run repeats the same questions
         requests, failed = sorted(places)[: self._options.judge_repeats], set[str]()
         with (
             self._telling(progress),
@@ -165,7 +167,7 @@ class Repeats:
                     self._spend(answer.usd)
                     self._tell(progress, len(questions) - left, "to ask again")
                     del wanted[answer.question.item, answer.question.name]
-                failed.update(request for _, request, _ in wanted.values())  # neither an answer nor an error
+                failed.update(request for _, request, _ in wanted.values())  # or the loop is endless
 
     @contextmanager
     def _telling(self, progress: ProgressWriter) -> Iterator[None]:
@@ -184,7 +186,7 @@ class Repeats:
             self._usd = (self._usd or 0.0) + usd
 
     def told(self, noise: Noise | None, headline: Sequence[str]) -> str:
-        """Returns what ``--judge_repeats`` found and what it cost in this run, in words; empty if it is not in use."""
+        """Returns a text with the findings and cost of ``--judge_repeats`` in this run, or ""."""
         if not self._asks:
             return ""
         cost = f", {dollars(self._usd)}" if self._usd is not None else ""
@@ -210,9 +212,9 @@ class Repeats:
     def _wanted(
         self, places: Mapping[str, Sequence[Place]], requests: Sequence[str]
     ) -> dict[tuple[str, str], tuple[Question, str, int]]:
-        """What to ask next, by item and name: a question, its request, and the how manieth of this run it is.
+        """Returns the questions to repeat next, by item and name: each with its request and repeat number.
 
-        Not without end what is answered without a value.
+        A question is skipped once this run has ``tries`` replies to it without a value.
         """
         wanted = {}
         for request in requests:
@@ -223,7 +225,7 @@ class Repeats:
             numbers = {one.get("again") for one in mine if one["status"] != "failed"}
             open_ones = (number for number in itertools.count(1) if number not in numbers)
             for number in itertools.islice(open_ones, self._asked(places[request]).series.wanted):
-                # a batch knows a question by item and name: this is none of those that were asked before
+                # a batch identifies a question by item and name, so each repeat needs an item id of its own
                 item = f"{question.item} again {self._run} {number}"
                 wanted[item, question.name] = question.of_item(item), request, number
         return wanted
@@ -271,7 +273,7 @@ class Repeats:
         again = (Reply.of(one) for one in self._records[place.request] if one["status"] == "ok")
         said = defaultdict[str, list[_Said]](list)
         for reply in (one for one in (first, *again) if one and one.run in (place.run, self._run)):
-            with contextlib.suppress(Unparsed):  # by a parser that was mended since
+            with contextlib.suppress(Unparsed):  # the parser may have changed since the reply was recorded
                 value = self._interview.read(question, reply).value
                 probabilities = reply.probabilities if question.of_first_token else None
                 said[reply.run].append(_Said(reply, drift.Reply(value, probabilities)))
@@ -288,9 +290,9 @@ class Repeats:
     def noise(
         self, states: Mapping[str, ImageState], scores: Scores, metrics: Mapping[str, Metric]
     ) -> Noise | None:
-        """What is known of it: by this run, or where it asks nothing again by the last one on record that did.
+        """Returns the noise measured by this run, or else by the last run with repeats on record, or None.
 
-        ``metrics`` are those of ``scores``, of the answers that count. None: nothing was ever asked again.
+        ``metrics`` are those of ``scores``, from the answers that count.
         """
         probing, places = self._probing, self._places
         if probing and self._judge:
@@ -333,9 +335,9 @@ class Repeats:
         scores: Scores,
         metrics: Mapping[str, Metric],
     ) -> tuple[dict[str, float], dict[str, float]]:
-        """The standard errors of an item's values, a quadratic mean over items, and of the metrics; see the module.
+        """Returns the standard errors of item values (a quadratic mean over items) and of metrics, by name.
 
-        ``pairs`` are a sample of so many ``questions``.
+        ``pairs`` are a sample of ``questions`` questions. The docstring of the module has the formula.
         """
         if not pairs:
             return {}, {}
@@ -371,26 +373,26 @@ class Repeats:
         states: Mapping[str, ImageState],
         scores: Scores,
     ) -> Scores:
-        """``scores`` with ``others`` in the place of the replies about ``items`` that count, by request."""
+        """Returns ``scores`` with ``items`` scored again: ``others`` replace recorded replies, by request."""
 
         def scored(one: ScoredItem) -> ScoredItem:
             if one.item.id not in items or not one.score:
                 return one
             try:
                 return self._interview.scored_item(states[one.item.id], "", others)
-            except (Unparsed, CellFailure):  # by what it says now there are questions that nobody has asked
+            except (Unparsed, CellFailure):  # the other reply leads to questions that were not asked
                 return one
 
         return Scores([scored(one) for one in scores.items])
 
     @property
     def probes_file(self) -> str:
-        """Where the replies to the probes are; empty: nowhere."""
+        """The file with the replies to the probes, or "" without probes."""
         return short_path(self._probing.path) if self._probing else ""
 
 
 def notes_of(noise: Noise | None, probes_file: str = "") -> list[str]:
-    """What a reader of the scores should know of ``noise``, a sentence each: a drift stands beside every score."""
+    """Returns a sentence for each drift in ``noise``, to show beside the scores."""
     if noise is None:
         return []
     notes = list[str]()
@@ -407,7 +409,7 @@ def notes_of(noise: Noise | None, probes_file: str = "") -> list[str]:
         than = f"on {of.since[:10]}"
         if of.host:
             than = f"at {of.host} {than}: two endpoints serve other things under one name"
-            probes_file = str(PurePath(probes_file).parent.parent)  # of all hosts
+            probes_file = str(PurePath(probes_file).parent.parent)  # the folder of all hosts
         notes.append(
             f"{DRIFTED}: {len(of.changed)} of {of.asked} probes ({shown}) have another answer than {than}; {end}. "
             f"Delete {probes_file} to accept the judge as it is now"

@@ -1,8 +1,7 @@
-"""Means of scores, with their intervals, and groups: what metrics of every benchmark are made of. Standard library
-only.
+"""Means of scores with confidence intervals, and groups of scores, for the metrics of all benchmarks.
 
-Each sum goes from left to right, first within a cluster and then over the clusters, on every version of Python alike:
-results are equal to the last bit wherever they are computed.
+Every sum goes from left to right, first within a cluster and then over the clusters. So results are equal to
+the last bit with every version of Python. The module uses only the standard library.
 """
 
 from __future__ import annotations
@@ -21,44 +20,45 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 FEWEST_PROMPTS = 10
-"""Of fewer an interval says little, and there is none."""
-# of a mean on a scale of 1: less is what sums are off in their last bits
+"""The fewest prompts for an interval. With fewer the interval would be unreliable, so there is none."""
+# the variance of a mean on a scale from 0 to 1; a smaller one is only rounding error
 _NO_VARIANCE = 1e-18
 _ROUNDING = 1e-9
-# So many prompts' worth of "each may be all or nothing" is added to what scores say of their variance. By simulation:
-# with 0 the mean of skewed scores near an end is held in 58 % of runs of 10 prompts, with 0.5 in 98 %.
+# The weight, in prompts, of the assumption "each score is 0 or 1" in the estimate of the variance. In
+# simulations of 10 prompts with skewed scores near an end, the interval holds the mean in 58 % of runs
+# with 0, and in 98 % with 0.5.
 _DOUBT = 0.2
 _NORMAL = NormalDist().inv_cdf(0.975)
 
 T = TypeVar("T")
 Value = str | Callable[[Score], float | None]
-"""A number of each score: a name in its ``values``, or a function that gives None for a score that does not count."""
+"""A number per score: a name in its ``values``, or a function that returns None to skip a score."""
 
 Key = str | Sequence[str] | Callable[[Score], Hashable]
-"""What scores have in common: a name in their ``keys``, several such names, or a function."""
+"""The group of a score: a name in its ``keys``, several such names, or a function."""
 
 
 Part = tuple[float, float]
-"""What one prompt gives to a mean Σ total / Σ weight: its total, and its weight above 0, such as a number of units."""
+"""The share of one prompt in a mean Σ total / Σ weight: its total and its weight above 0."""
 
 
 class Options(TypedDict, total=False):
-    """How a mean is made and shown, and how its interval is made."""
+    """The options of a mean and of its interval."""
 
     weight: Value
-    """Of each score, 1 by default: Σ value / Σ weight is a micro average of ratios, its interval a ratio estimate's."""
+    """The weight of each score, 1 by default. With weights, the interval is that of a ratio estimate."""
     top: float
-    """Of the scale of each value, 1 by default."""
+    """The highest value of the scale, 1 by default."""
     percent: bool
-    """Value, interval and scale are shown × 100."""
+    """Multiplies value, interval and scale by 100."""
     cluster: Key | None
-    """Scores with this key in common are not independent, and one to the interval; by default those of one item."""
+    """Scores with the same key are not independent: the interval counts them as one. Default: the item."""
     interval: bool
-    """False for none."""
+    """False for a mean without interval."""
 
 
 def mean(scores: Iterable[Score], value: Value, **options: Unpack[Options]) -> Metric:
-    """Σ value / number of scores, None without scores or weights; ``n`` counts the items. See :class:`Options`."""
+    """Returns the mean Σ value / Σ weight (default weight 1), None without scores; ``n`` counts items."""
     return _mean([(None, 1.0, scores)], value, **options)
 
 
@@ -71,7 +71,7 @@ def mean_by(
     order: Iterable[Hashable] = (),
     **options: Unpack[Options],
 ) -> dict[str, Metric]:
-    """The :func:`mean` of each of the :func:`groups`, by ``prefix`` and name; names of several keys as "en/sign"."""
+    """Returns the :func:`mean` of each group, by ``prefix`` and group ("en/sign" for two keys)."""
     means = dict[str, Metric]()
     for group, of_group in groups(scores, by, order).items():
         means[prefix + _text(group)] = mean(of_group, value, **options)
@@ -81,10 +81,10 @@ def mean_by(
 def weighted(
     scores: Iterable[Score], value: Value, by: Key, weights: Mapping[Any, float], **options: Unpack[Options]
 ) -> Metric:
-    """Σ weight · mean of a group, over all groups of ``weights``; None until each has a score.
+    """Returns Σ weight · mean over the groups of ``weights``; None if any group has no score.
 
-    The interval is that of groups that were drawn apart (:func:`interval_of_sum`).
-    Raises ValueError: a group has no weight, or the weights do not add up to 1.
+    The interval assumes that the groups are independent samples (:func:`interval_of_sum`). Raises ValueError
+    if a group has no weight, or if the weights do not add up to 1.
     """
     of_groups = groups(scores, by, weights)
     if unknown := [group for group in of_groups if group not in weights]:
@@ -99,7 +99,7 @@ def weighted(
 def mean_of_means(
     scores: Iterable[Score], value: Value, by: Key, order: Iterable[Hashable] = (), **options: Unpack[Options]
 ) -> Metric:
-    """The plain mean of the means of all groups that have a score, :func:`weighted` alike; None where none has."""
+    """Returns the mean of the groups' means, :func:`weighted` equally; None without scores."""
     of_groups = groups(scores, by, order)
     shares = {group: 1 / len(of_groups) for group in of_groups}
     in_groups = [score for of_group in of_groups.values() for score in of_group]
@@ -107,25 +107,25 @@ def mean_of_means(
 
 
 def weighted_sum(values: Mapping[Any, float | None], weights: Mapping[Any, float]) -> float | None:
-    """Σ weight · value over the groups of ``weights``; None where one has no value."""
+    """Returns Σ weight · value over the groups of ``weights``; None if any group has no value."""
     known = {group: value for group in weights if (value := values.get(group)) is not None}
     return _sum(weights[group] * known[group] for group in weights) if len(known) == len(weights) else None
 
 
 def total(scores: Iterable[Score], value: Value, *, top: float = 1.0) -> Metric:
-    """Σ value, None without scores; its scale is ``top``, that of each value, × the number of scores."""
+    """Returns Σ value, None without scores. ``top`` is the scale of a value, not of the sum."""
     counted = list(_counted(scores, value, lambda score: 1, None))
     whole, count = _whole(list(_clusters(counted).values()))
     return Metric(whole if counted else None, len({one.item for one in counted}), scale=top * count)
 
 
 def only_if(whole: bool, metric: Metric) -> Metric:
-    """``metric``, without its value unless ``whole``: of official programs that print nothing where something lacks."""
+    """Returns ``metric``, without a value unless ``whole``: some official programs then print none."""
     return metric if whole else replace(metric, value=None, interval=None)
 
 
 def groups(scores: Iterable[Score], by: Key, order: Iterable[Hashable] = ()) -> dict[Any, list[Score]]:
-    """The scores of each group that occurs, those in ``order`` first; a score one of whose keys is None is in none."""
+    """Returns the scores by group, first the groups in ``order``. Scores with a key of None are left out."""
     key = _key(by)
     found: dict[Hashable, list[Score]] = {group: [] for group in order}
     for score in scores:
@@ -136,17 +136,17 @@ def groups(scores: Iterable[Score], by: Key, order: Iterable[Hashable] = ()) -> 
 
 
 def spread(groups: Iterable[Sequence[T]]) -> list[T]:
-    """All elements, each group in its order and spread evenly: any first N hold about its share of N.
+    """Returns all elements in an order in which any first N have about the proportions of the groups.
 
-    A group may be ahead or behind N · (size of the group) / (size of all) by half an element, so that with six groups a
-    share is right within 2. Equal places go to the earlier group.
+    Each group keeps its own order. A group may differ by half an element from N · (size of the group) / (size
+    of all), so with six groups its share is right within 2. At equal places the earlier group comes first.
     """
     placed = [((k + 0.5) / len(group), element) for group in groups for k, element in enumerate(group)]
     return [element for _, element in sorted(placed, key=lambda one: one[0])]
 
 
 def grouped(elements: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
-    """The elements by their key, in order of first appearance."""
+    """Returns the elements by key, in order of first appearance."""
     groups: dict[Any, list[T]] = {}
     for element in elements:
         groups.setdefault(key(element), []).append(element)
@@ -154,7 +154,7 @@ def grouped(elements: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]
 
 
 def points(scores: Iterable[Score]) -> list[Score]:
-    """The points of all scores as scores of their own, of one item each and with the keys of its score too."""
+    """Returns the points of all scores as separate scores, each with the item and the keys of its score."""
     return [
         replace(point, keys={**score.keys, **point.keys}, item=score.item or f"score {number}")
         for number, score in enumerate(scores)
@@ -163,14 +163,16 @@ def points(scores: Iterable[Score]) -> list[Score]:
 
 
 def arithmetic_mean(values: Iterable[float]) -> float:
-    """Σ value / number of values. Raises ValueError without values."""
+    """Returns Σ value / number of values. Raises ValueError without values."""
     if not (values := list(values)):
         raise ValueError("there is no mean of no values")
     return _sum(values) / len(values)
 
 
 def geometric_mean(values: Iterable[float]) -> float:
-    """exp(mean(ln value)) as scipy's ``gmean``: any 0 gives 0. Raises ValueError without values, or of a negative."""
+    """Returns exp(mean(ln value)), or 0 if any value is 0, like scipy's ``gmean``.
+
+    Raises ValueError without values or if a value is negative."""
     if (lowest := min(values := list(values), default=1)) < 0:
         raise ValueError(f"a geometric mean is of no negative value, but one is {lowest:g}")
     return math.exp(arithmetic_mean(map(math.log, values))) if lowest else 0.0
@@ -185,7 +187,7 @@ def _mean(
     cluster: Key | None = None,
     interval: bool = True,
 ) -> Metric:
-    """Σ share · mean of the scores of that share, by group; the only group may be None."""
+    """Returns Σ share · mean over the ``strata``: tuples of group (or None), share and scores."""
     means, known, items = list[float | None](), list[Stratum](), set[Hashable]()
     shares, given = dict[str, float](), list[ItemPart]()
     shown = 100 if percent else 1
@@ -195,7 +197,7 @@ def _mean(
         items.update(one.item for one in counted)
         whole, count = _whole(list(parts.values()))
         means.append(share * (whole / count) if count else None)
-        # of a cluster without weight the mean knows nothing
+        # a cluster without weight does not change the mean, so the interval must not count it
         weighing = {key: part for key, part in parts.items() if part[1]}
         known.append(Stratum(share, [*weighing.values()], [*weighing]))
         name = None if group is None else _text(group)
@@ -233,7 +235,7 @@ def _counted(scores: Iterable[Score], value: Value, weight: Value, cluster: Key 
 
 
 def _clusters(counted: Iterable[_Counted]) -> dict[Hashable, Part]:
-    """The total and the weight of each cluster."""
+    """Returns the total and the weight of each cluster."""
     clusters: dict[Hashable, list[Part]] = {}
     for one in counted:
         clusters.setdefault(one.cluster, []).append((one.value, one.weight))
@@ -241,7 +243,7 @@ def _clusters(counted: Iterable[_Counted]) -> dict[Hashable, Part]:
 
 
 def _item_parts(counted: Iterable[_Counted], shown: float, group: str | None) -> list[ItemPart]:
-    """What each item gives, × ``shown``; nothing of scores that no engine made, which have no item."""
+    """Returns the share of each item in the mean, × ``shown``. Scores without an item are skipped."""
     by_item: dict[tuple[str, Hashable], list[Part]] = {}
     for one in counted:
         if isinstance(one.item, str):
@@ -256,7 +258,7 @@ def _item_parts(counted: Iterable[_Counted], shown: float, group: str | None) ->
 
 
 def _text(key: Hashable) -> str:
-    """A group or cluster in words, of several keys as "en/sign"."""
+    """Returns the name of a group or cluster, "en/sign" for several keys."""
     return "/".join(map(str, key)) if isinstance(key, tuple) else str(key)
 
 
@@ -265,12 +267,12 @@ def _whole(parts: Sequence[Part]) -> Part:
 
 
 def _sum(values: Iterable[float]) -> float:
-    # not sum(): from Python 3.12 on it compensates for rounding, and its last digit is another one
+    # not sum(): from Python 3.12 on it compensates for rounding, so the last digit would differ
     return functools.reduce(operator.add, values, 0)
 
 
 def _item(score: Score) -> Hashable:
-    # a score that no engine made has no item: it is one of its own
+    # a score that is not from an engine has no item and counts as an item of its own
     return score.item or object()
 
 
@@ -294,14 +296,14 @@ def _lookup(score: Score, kind: str, name: str, mapping: Mapping[str, Any]) -> A
     )
 
 
-# --- how far a mean over prompts would move with other prompts of the same kind ---
+# --- the uncertainty of a mean from the choice of prompts ---
 
 
 class Stratum(NamedTuple):
-    """Prompts whose mean goes into a sum of means with ``share``.
+    """A group of prompts in a sum of means; its mean has the weight ``share``.
 
-    ``clusters`` are the names of its ``parts``, by which a prompt that is in several strata is known; without them each
-    part is a prompt of its own.
+    ``clusters`` are the names of the ``parts``: equal names in several strata are the same prompt. Without
+    names, every part is a prompt of its own.
     """
 
     share: float
@@ -310,23 +312,24 @@ class Stratum(NamedTuple):
 
 
 def interval_of_sum(strata: Sequence[Stratum], top: float = 1.0) -> tuple[float, float] | None:
-    """The 95 % interval, ``(low, high)``, of Σ share · (Σ total / Σ weight) over ``strata``.
+    """Returns the 95 % interval ``(low, high)`` of Σ share · (Σ total / Σ weight) over ``strata``.
 
-    The scale is from 0 to ``top``, the shares add up to 1. Each part is one prompt, whatever it is a sum of: units of a
-    prompt are not independent. None where a stratum has fewer than 10, of which an interval says little.
+    The scale is from 0 to ``top``, and the shares add up to 1. Each part is one prompt, even if it is a sum:
+    the units of a prompt are not independent. None if a stratum has fewer than 10 prompts.
 
-    It is Wilson's score interval with the variance of the scores in the place of the binomial one: the means μ that a
-    test with the variance φ · μ · (top - μ) does not refuse. φ is as the scores have it (of a ratio as in Cochran,
-    "Sampling Techniques", section 6.4), drawn to 1, which is all or nothing, the more the nearer few prompts are to an
-    end of the scale: of skewed scores they show too little. Student's t has n - 1 degrees of freedom, / (1 - φ): of all
-    or nothing the mean tells the variance, and this is Wilson's interval itself. Scores that are all one tell nothing
-    of how they vary, and count as all or nothing. The variances of strata add up (Cochran, section 5.3), with
-    Satterthwaite's degrees of freedom; where strata share prompts, so do the covariances (test points of one image).
+    The interval is Wilson's score interval with a variance from the scores instead of the binomial variance:
+    it has all means μ that a test with the variance φ · μ · (top - μ) does not reject. φ is estimated from
+    the scores (for a ratio as in Cochran, "Sampling Techniques", section 6.4) and shrunk towards 1, the value
+    for scores of only 0 and ``top``. The shrinkage is stronger for fewer prompts and for means near an end of
+    the scale, where few skewed scores underestimate the variance. If all scores are equal, φ is 1. Student's
+    t has (n - 1) / (1 - φ) degrees of freedom: with φ = 1 the mean determines the variance, and the result is
+    Wilson's interval itself. The variances of strata add up (Cochran, section 5.3), with Satterthwaite's
+    degrees of freedom. If strata share prompts (test points of one image), their covariances are added too.
     """
     if any(len(stratum.parts) < FEWEST_PROMPTS for stratum in strata):
         return None
     scores = [total / weight for stratum in strata for total, weight in stratum.parts]
-    # a similarity below 0, or an edit distance beyond what changes a score, widens the scale
+    # values may lie outside the scale (a negative similarity, a large edit distance): these widen the scale
     bottom, top = min(0.0, *scores), max(top, *scores)
     found = [_middle(stratum.parts, bottom, top - bottom) for stratum in strata]
     shares = [stratum.share for stratum in strata]
@@ -336,7 +339,7 @@ def interval_of_sum(strata: Sequence[Stratum], top: float = 1.0) -> tuple[float,
     variance = math.fsum(variances) + together
     terms = math.fsum(one**2 / each.freedom for one, each in zip(variances, found, strict=True))
     freedom = variance**2 / terms if terms else math.inf
-    if together:  # of the same prompts again no more is known
+    if together:  # repeated prompts add no information, so they must not add degrees of freedom
         freedom = min(freedom, max(one.freedom for one in found))
     value = math.fsum(share * one.value for share, one in zip(shares, found, strict=True))
     low, high = _wilson(value, variance / (middle * (1 - middle)), freedom)
@@ -344,9 +347,9 @@ def interval_of_sum(strata: Sequence[Stratum], top: float = 1.0) -> tuple[float,
 
 
 class _Middle(NamedTuple):
-    """A mean on a scale of 1, the middle of its interval, the variance of a mean in that middle with its degrees of
-    freedom; and of each part, how far it is from the mean, in units in which their squares add up to 1 (all 0 where
-    they are all one)."""
+    """A mean on a scale from 0 to 1, the middle of its interval, and the variance of a mean at this middle
+    with its degrees of freedom. ``away`` is the distance of each part from the mean, scaled so that the
+    squares add up to 1 (all 0 if all parts are equal)."""
 
     value: float
     middle: float
@@ -357,19 +360,19 @@ class _Middle(NamedTuple):
 
 def _middle(parts: Sequence[Part], bottom: float, span: float) -> _Middle:
     whole = math.fsum(weight for _, weight in parts)
-    # sums may be off in their last bits
+    # rounding errors may put the mean slightly outside of 0-1
     value = min(1.0, max(0.0, (math.fsum(total for total, _ in parts) / whole - bottom) / span))
     away = [((total - bottom * weight) / span - value * weight) / whole for total, weight in parts]
     squares = math.fsum(one**2 for one in away)
     count = len(parts)
-    # were each all or nothing
+    # the factor of the variance if every score were 0 or 1
     spread = math.fsum((weight / whole) ** 2 for _, weight in parts)
     varies = squares > _NO_VARIANCE
     share, freedom = drawn_to_all_or_nothing(
         value * (1 - value), squares * count / (count - 1), spread, count - 1
     )
     spread *= share
-    # the middle is at no end of the scale, where all values are one and would vary in nothing
+    # unlike the mean, the middle is never at an end of the scale, where the variance would be 0
     low, high = _wilson(value, spread, freedom)
     middle = (low + high) / 2
     size = math.sqrt(squares) if varies else math.inf
@@ -379,22 +382,23 @@ def _middle(parts: Sequence[Part], bottom: float, span: float) -> _Middle:
 def drawn_to_all_or_nothing(
     most: float, variance: float, spread: float, freedom: float
 ) -> tuple[float, float]:
-    """The variance of a mean as a share φ of that of all or nothing, ``most`` · ``spread``, and its degrees of freedom.
+    """Returns φ and its degrees of freedom. φ is a mean's variance divided by that of scores of 0 or 1.
 
-    ``variance`` is what scores have it, with ``freedom`` degrees; ``spread`` is Σ of the squares of their portions. φ
-    is drawn to 1 the more the less ``most`` / ``spread`` is, about the number of prompts that are not at an end.
+    ``variance`` is the estimate from the scores, with ``freedom`` degrees of freedom. ``spread`` is Σ of the
+    squared portions of the scores; the variance with scores of 0 or 1 is ``most`` · ``spread``. φ is shrunk
+    towards 1, more so for a small ``most`` / ``spread``, about the number of prompts that are not at an end.
     """
     if variance <= _NO_VARIANCE or most <= 0:
         return 1.0, math.inf
     information, estimate = most / spread, variance / most / spread
-    # not above that of all or nothing, where nothing is estimated
+    # with scores of 0 or 1 this is exactly 1: nothing is estimated then
     plain = estimate * freedom / (freedom + 1)
     share = min(max(1.0, plain), (information + _DOUBT) / (information / estimate + _DOUBT))
     return share, freedom / (1 - share) if share < 1 - _ROUNDING else math.inf
 
 
 def _covariances(strata: Sequence[Stratum], found: Sequence[_Middle], variances: Sequence[float]) -> float:
-    """Twice the sum of covariances of the strata's means; 0 where no prompt is in two of them."""
+    """Returns twice the sum of covariances of the strata's means; 0 if no prompt is in two strata."""
     sums, squares = dict[Hashable, float](), list[float]()
     for stratum, one, variance in zip(strata, found, variances, strict=True):
         for cluster, away in zip(stratum.clusters, one.away, strict=False):
@@ -403,20 +407,22 @@ def _covariances(strata: Sequence[Stratum], found: Sequence[_Middle], variances:
             squares.append(term**2)
     if len(sums) == len(squares):
         return 0.0
-    # what strata take from each other is never all: prompts are a sample of such prompts
+    # negative covariances may at most halve the variance: the prompts are only a sample
     return max(math.fsum(one**2 for one in sums.values()) - math.fsum(squares), -0.5 * math.fsum(squares))
 
 
 def _wilson(value: float, spread: float, freedom: float) -> tuple[float, float]:
-    """All μ with (value - μ)² ≤ t² · spread · μ · (1 - μ), within 0-1."""
+    """Returns the bounds of all μ with (value - μ)² ≤ t² · spread · μ · (1 - μ), within 0-1."""
     q = student(freedom) ** 2 * spread
     root = math.sqrt(q * q + 4 * q * value * (1 - value))
     low, high = ((2 * value + q + sign * root) / (2 + 2 * q) for sign in (-1, 1))
-    return max(0.0, min(value, low)), min(1.0, max(value, high))  # up to the last bit
+    return max(0.0, min(value, low)), min(1.0, max(value, high))  # against rounding errors
 
 
 def student(freedom: float) -> float:
-    """The 97.5 % quantile of Student's t, to 0.001 from 5 degrees of freedom on (Abramowitz and Stegun 26.7.5)."""
+    """Returns the 97.5 % quantile of Student's t, within 0.001 for at least 5 degrees of freedom.
+
+    The formula is Abramowitz and Stegun 26.7.5."""
     z = _NORMAL
     terms = (
         (z**3 + z) / 4,

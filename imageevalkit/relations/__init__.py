@@ -1,6 +1,6 @@
-"""How the scores of two metrics on the same images relate: synergy, bottleneck, tilt or dispersion, as TRIG has it.
+"""The relations of TRIG between two metrics on the same images: synergy, bottleneck, tilt, dispersion.
 
-Here are the relations and the thresholds by which two metrics have one, with the standard library only.
+This module defines the relations and their thresholds. It uses only the standard library.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ DISPERSION: Final = 1
 TILT: Final = 2
 """The first metric of a pair dominates the second."""
 TILT_BACK: Final = -2
-"""The second dominates the first."""
+"""The second metric of a pair dominates the first."""
 BOTTLENECK: Final = 3
 NONE: Final = -1
 
 
 class Kind(NamedTuple):
-    """A relation as it is shown: ``colour`` of its field in the map, ``ink`` on that, ``mark`` beside it; ``type`` in
-    the official file."""
+    """The look of a relation: the ``colour`` of its field in the map, the ``ink`` and ``mark`` on the field,
+    and its ``type`` in the official file."""
 
     name: str
     label: str
@@ -46,27 +46,30 @@ KINDS: Mapping[int, Kind] = {
     DISPERSION: Kind("dispersion", "Dispersion: scattered", "#00a0dc", "#04202b", "D", "tradeoff"),
     NONE: Kind("none", "No relation found", "#f0f0f0", "#1a2130", "–", "undefined"),
 }
-"""By code, in the order of the legend: of two names, the row's is the first."""
+"""The kinds by code, in the order of the legend. The metric of the row is the first of a pair."""
 
 FEWEST = 10
-"""Points that a tilt needs, and prompts that a bootstrap does: one prompt is always drawn again."""
+"""The fewest points for a tilt and the fewest prompts for a bootstrap."""
 
 
 def reversed_code(code: int) -> int:
-    """The code of the pair with its metrics in the other order."""
+    """Returns the code of the pair with its metrics swapped."""
     return -code if abs(code) == TILT else code
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When two metrics with values from 0 to 1 have a relation; those of the official ``relation.yaml`` by default.
+    """The thresholds of the relations of values from 0 to 1. Defaults: the official ``relation.yaml``.
 
-    Points above ``synergy`` (below ``bottleneck``) in both are of that region, all others of the trade-off region;
-    ``synergy_density`` and ``bottleneck_density`` are the shares of points that make the relation. A tilt needs more
-    than 1 / ``dominance_ratio`` times as many points of the trade-off region on one side of their regression line as on
-    the other, a dispersion a correlation below ``tradeoff_corr``.
+    A point is in the synergy region if both values are above ``synergy``, in the bottleneck region if both
+    are below ``bottleneck``, and otherwise in the trade-off region.
 
-    Raises ValueError: one is no such number.
+    * Synergy, bottleneck: at least the share ``synergy_density``, ``bottleneck_density`` is in the region.
+    * Tilt: one side of the regression line has more than 1 / ``dominance_ratio`` times the points of the
+      other side. Line and points are those of the trade-off region.
+    * Dispersion: the correlation is below ``tradeoff_corr``.
+
+    Raises ValueError if a threshold is out of range.
     """
 
     synergy: float = 0.8
@@ -80,7 +83,7 @@ class Thresholds:
         for each in fields(self):
             low = -1 if each.name == "tradeoff_corr" else 0
             value = getattr(self, each.name)
-            if not low <= value <= 1:  # false of NaN, too
+            if not low <= value <= 1:  # also rejects NaN
                 raise ValueError(f"{each.name} must be from {low} to 1, not {value:g}")
         for name in ("synergy_density", "bottleneck_density", "dominance_ratio"):
             if getattr(self, name) == 0:
@@ -96,9 +99,9 @@ PRESETS = {"official": Thresholds(), "paper": Thresholds(dominance_ratio=1 / 1.5
 
 @dataclass(frozen=True)
 class Settings:
-    """What a user may choose (``--relations_kwargs``): a preset, thresholds over it, the correlation.
+    """The settings of a user (``--relations_kwargs``): a preset, thresholds that replace its own.
 
-    ``resamples`` are those of the bootstrap. Raises ValueError: as :class:`Thresholds`, or too few or many resamples.
+    ``resamples`` is the number of bootstrap samples. Raises ValueError if a value is out of range.
     """
 
     preset: Literal["official", "paper"] = "official"
@@ -114,7 +117,7 @@ class Settings:
     def __post_init__(self) -> None:
         if not 100 <= self.resamples <= 100_000:
             raise ValueError(f"resamples must be from 100 to 100000, not {self.resamples}")
-        self.thresholds  # noqa: B018 - it raises
+        self.thresholds  # noqa: B018 - raises ValueError
 
     @property
     def thresholds(self) -> Thresholds:
@@ -123,7 +126,7 @@ class Settings:
 
 
 class Scored(NamedTuple):
-    """The values of an image; those of one ``prompt`` are not independent."""
+    """The values of an image. Images of the same ``prompt`` are not independent."""
 
     item: str
     prompt: str
@@ -134,8 +137,10 @@ _SCALES = "name its scale behind a slash: stars/5, grade/1:5, or niqe/10:0, wher
 
 
 class Column(NamedTuple):
-    """A metric as a user names it: ``consistency/2`` is the value ``consistency`` on a scale of 2, ``grade/1:5`` one
-    from 1 to 5, and ``IQ-A/niqe/10:0`` one of which 10 is the worst and 0 the best."""
+    """A metric as a user names it, with its scale after a slash.
+
+    ``consistency/2`` is the value ``consistency`` from 0 to 2, ``grade/1:5`` is ``grade`` from 1 to 5. In
+    ``IQ-A/niqe/10:0`` 10 is the worst and 0 the best value."""
 
     name: str
     worst: float = 0.0
@@ -143,7 +148,7 @@ class Column(NamedTuple):
 
     @classmethod
     def find(cls, text: str, known: Iterable[str]) -> Column:
-        """The one that ``text`` names. Raises UserError: it is none of those ``known``."""
+        """Returns the column that ``text`` names. Raises UserError if its metric is not ``known``."""
         known = list(dict.fromkeys(known))
         if text in known:
             return cls(text)
@@ -160,7 +165,7 @@ class Column(NamedTuple):
         raise UserError(f"there is no metric '{text}' of items{suggest(text, known)}; {has}")
 
     def value(self, scored: Scored) -> float | None:
-        """That of an image, from 0 to 1; None where it has none. Raises UserError: it lies beyond."""
+        """Returns an image's value, scaled to 0-1, or None. Raises UserError if it is beyond the scale."""
         value = scored.values.get(self.name)
         if value is None:
             return None
@@ -174,12 +179,12 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Pair:
-    """The relation of two metrics over ``n`` items, the thresholds' quantities, and what resamples say.
+    """The relation of two metrics over ``n`` items, with the quantities that decided it.
 
-    ``synergy`` and ``bottleneck`` are shares of points, ``tradeoff`` counts the others, ``above`` and ``below`` those
-    of them beside their regression line, ``below`` with the ``on_line`` ones that lie on it. ``correlation`` is None
-    where it is not defined. ``codes`` are the shares of resamples by code (as text), empty where there are fewer than
-    :data:`FEWEST` prompts.
+    ``synergy`` and ``bottleneck`` are the shares of points in these regions, ``tradeoff`` is the number of
+    other points. Of these, ``above`` points are above the regression line, ``on_line`` on it, and ``below``
+    below or on it. ``correlation`` is None if undefined. ``codes`` are the shares of bootstrap samples by
+    code (as text), empty with fewer than :data:`FEWEST` prompts.
     """
 
     first: str
@@ -202,27 +207,27 @@ class Pair:
 
     @property
     def is_line(self) -> bool:
-        """Whether it is a tilt alone because points on the line count as below: all of them lie there."""
+        """Whether a tilt only exists because points on the line count as below it: all are on the line."""
         return abs(self.code) == TILT and self.on_line == self.tradeoff
 
     @property
     def certainty(self) -> float | None:
-        """The share of resamples with this very relation; None where there were none."""
+        """The share of bootstrap samples with the same relation; None without a bootstrap."""
         return self.codes.get(str(self.code), 0.0) if self.codes else None
 
     @property
     def opacity(self) -> float:
-        """That of its field in a map: the less certain, the paler; 0.3 where no resample has the relation."""
+        """The opacity of the pair's field in the map, from 0.3 (certainty 0 or unknown) to 1."""
         return 0.3 + 0.7 * (self.certainty or 0.0)
 
     @property
     def next_likely(self) -> tuple[int, float] | None:
-        """The relation that most resamples have but its own, and their share; None where none has another."""
+        """The most frequent other relation of the bootstrap samples, and its share; None if there is none."""
         others = {int(code): share for code, share in self.codes.items() if int(code) != self.code}
         return max(others.items(), key=lambda one: one[1], default=None)
 
     def words(self, code: int | None = None) -> str:
-        """The relation of the two, or another, in words: "tilt: IQ-R dominates TA-S"."""
+        """Returns the relation ``code`` (default: the pair's) in words: "tilt: IQ-R dominates TA-S"."""
         code = self.code if code is None else code
         name = KINDS[code].name.partition("-")[0]
         if code == NONE:
@@ -231,7 +236,7 @@ class Pair:
         return f"{name}: {one} dominates {other}" if name == "tilt" else name
 
     def code_of(self, row: str) -> int:
-        """The code with the metric ``row`` first."""
+        """Returns the code of the pair with the metric ``row`` first."""
         return self.code if row == self.first else reversed_code(self.code)
 
     def mean_of(self, metric: str) -> float:
@@ -240,11 +245,11 @@ class Pair:
 
 @dataclass(frozen=True)
 class Relations:
-    """The relations of all pairs of ``metrics`` that have items in common, as on record beside the official files.
+    """The relations of all pairs of ``metrics`` with common items, as recorded beside the official files.
 
-    ``key`` stands for all that they were made from; ``means`` are pooled over the items of all pairs of a metric.
-    ``asked``: the user named the metrics, not the benchmark.
-    ``items`` are those that have scores (0: not told); ``limit`` is that of a trial of the first ones.
+    ``key`` is the hash of all inputs (:func:`key_of`). ``means`` are pooled over the items of all pairs of a
+    metric. ``asked``: the user named the metrics, not the benchmark. ``items`` is the number of items with
+    scores (0: unknown), ``limit`` the limit of the run.
     """
 
     key: str
@@ -262,7 +267,7 @@ class Relations:
 
     @cached_property
     def dimensions(self) -> list[str]:
-        """The metrics that are in a pair, in alphabetical order: rows and columns of the map."""
+        """The metrics with a pair, in alphabetical order: the rows and columns of the map."""
         return sorted(self.means)
 
     @cached_property
@@ -274,7 +279,7 @@ class Relations:
 
 
 def key_of(metrics: Sequence[str], settings: Settings, evaluator: str, scored: Iterable[Scored]) -> str:
-    """A hash of all that relations are made from: the same key, the same relations."""
+    """Returns a hash of all inputs of relations: with the same key, recorded relations are reused."""
     asked = [_RULES, list(metrics), asdict(settings), evaluator]
     digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode())
     for one in sorted(scored):
@@ -283,4 +288,4 @@ def key_of(metrics: Sequence[str], settings: Settings, evaluator: str, scored: I
 
 
 _RULES = 3
-"""To be raised when relations, files or pictures of the same scores change."""
+"""The version of the code. Raise it if the same scores lead to other relations, files or pictures."""

@@ -1,9 +1,9 @@
-"""Balanced samples, to fine-tune on: the images of a cell that two metrics both find good, and about equally so.
+"""Prints balanced samples for fine-tuning: images that score high, and about equally high, on two metrics.
 
     .venv/bin/python -m imageevalkit.relations MODEL/BENCHMARK METRIC METRIC --above 0.7 --within 0.1 > balanced.jsonl
 
-A line of JSON for each: item, prompt, scores, image. A metric on another scale is named with that: consistency/2,
-grade/1:5, or niqe/10:0 where lower is better.
+Each sample is a line of JSON with item, prompt, scores and image. If the scale of a metric is not 0-1, append
+the scale: consistency/2, grade/1:5, or niqe/10:0 if lower is better.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from imageevalkit.text import counted, printable
 
 
 def main() -> ExitStatus:
-    """Print the samples; how many they are goes to stderr.
+    """Prints the samples to stdout and their number to stderr.
 
     Raises:
-        UserError: there is no such cell, metric or threshold.
-        CellFailure: its records cannot be read.
+        UserError: The cell or a metric does not exist, or a threshold is invalid.
+        CellFailure: The records of the cell cannot be read.
     """
     parser = Arguments("python -m imageevalkit.relations", (__doc__ or "").partition("\n\n")[0])
     parser.add_argument("cell", metavar="MODEL/BENCHMARK")
@@ -51,14 +51,14 @@ def main() -> ExitStatus:
     for item, one in scored.items():
         values = [value for column in columns if (value := column.value(one)) is not None]
         record = records.get(item)
-        # scores of an image that has been made again are not of this one
+        # the scores may belong to an older image: skip an image that was generated again
         if len(values) < 2 or not record or record.status != OK:
             continue
         if item in basis and basis[item][0] != record.image_sha256:
             continue
         both += 1
         is_above = all(value > limit for value, limit in zip(values, above, strict=True))
-        # rounded: 0.9 - 0.8 is a little more than 0.1
+        # rounded, because in floats 0.9 - 0.8 is slightly more than 0.1
         if is_above and round(abs(values[0] - values[1]), 9) <= args.within:
             chosen += 1
             scores = {column.name: value for column, value in zip(columns, values, strict=True)}
@@ -70,7 +70,7 @@ def main() -> ExitStatus:
 
 
 def _steering_nothing(text: str) -> str:
-    """The same JSON, in which what no terminal is shown is written as an escape: nothing of a prompt is lost."""
+    """Returns the same JSON with escapes for control characters: a prompt must not control the terminal."""
     return "".join(one if printable(one) == one else json.dumps(one)[1:-1] for one in text)
 
 

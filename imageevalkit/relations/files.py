@@ -1,7 +1,7 @@
-"""The files of relations: ``result.json`` and ``relationship_codes.csv`` as the official program has them,
-``certainty.json`` with all else, which also says what they were made from, and pictures.
+"""Writes and reads the files of relations.
 
-The map of relations (DTM) and the scatter of every pair are drawn by matplotlib, without a screen, as PNG and SVG.
+``result.json`` and ``relationship_codes.csv`` have the official format. ``certainty.json`` has everything
+else, with a hash of the inputs. matplotlib draws the map of relations (DTM) and scatter plots as PNG and SVG.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CODES = {str(code) for code in KINDS}
 
 
 def texts(relations: Relations) -> dict[str, str]:
-    """The files that are texts, by name; the last says that all are there."""
+    """Returns the text files by name. The last one is written last: it shows that all files are complete."""
     record = {"schema": SCHEMA, **asdict(relations)}
     return {
         "result.json": json.dumps(official_result(relations), indent=4) + "\n",
@@ -47,7 +47,7 @@ def texts(relations: Relations) -> dict[str, str]:
 
 
 def read(folder: Path) -> Relations | None:
-    """The relations on record in ``folder``; None where there are none, or their files are damaged or not all there."""
+    """Returns the relations recorded in ``folder``; None if a file is damaged or missing."""
     with contextlib.suppress(OSError, ValueError):
         raw = parse((folder / CERTAINTY).read_bytes())
         found = _RELATIONS.read(raw)
@@ -58,7 +58,7 @@ def read(folder: Path) -> Relations | None:
 
 
 def _is_understood(found: Relations) -> bool:
-    """Whether settings and codes are those of this version. Raises ValueError: a setting has no such value."""
+    """Whether this version knows the settings and codes. Raises ValueError for an invalid setting."""
     _SETTINGS.read(found.settings)
     codes = {code for pair in found.pairs for code in (str(pair.code), *pair.codes)}
     names = {name for pair in found.pairs for name in (pair.first, pair.second)}
@@ -70,9 +70,9 @@ def _is_understood(found: Relations) -> bool:
 
 
 def official_result(relations: Relations) -> dict[str, Any]:
-    """The object of ``result.json``: of the matrix, which is over pairs, the diagonal is filled alone.
+    """Returns the content of ``result.json``. Only the diagonal of the matrix (pairs × pairs) has values.
 
-    A correlation that is not defined is null, so that the file is JSON. The texts of ``insights`` are ours.
+    An undefined correlation is null, because JSON has no NaN. The texts of ``insights`` are our own.
     """
     codes, insights = dict[str, int](), list[dict[str, Any]]()
     for one, other in combinations(relations.dimensions, 2):
@@ -94,7 +94,7 @@ def official_result(relations: Relations) -> dict[str, Any]:
 
 
 def official_table(relations: Relations) -> str:
-    """The text of ``relationship_codes.csv``: codes above the diagonal, means on it, the means of each pair below."""
+    """Returns ``relationship_codes.csv``: codes above the diagonal, means on it, pairs' means below it."""
     names = relations.dimensions
     rows = [["", *names], *([row, *(_field(relations, row, column) for column in names)] for row in names)]
     return "".join(",".join(row) + "\n" for row in rows)
@@ -149,19 +149,20 @@ _INK, _MUTED, _RULE = "#1a2130", "#5c6779", "#d5dae2"
 _REGIONS = (("Synergy", "#00cc44"), ("Bottleneck", "#9933ff"), ("Trade-off", "#f2b705"))
 _DPI = {"dtm": 160, "scatter": 110}
 MOST_ON_PAGE = 220_000
-"""Bytes of a scatter, which the page holds as base64: 300 KB."""
+"""The most bytes of a scatter plot in the HTML report: 300 KB as base64."""
 _SIDES = (2400, 2000, 1700, 1400, 1200, 1000, 800)
 _SIDE = 0.82
-"""Inches of a field of the map."""
+"""The side of a field of the map, in inches."""
 _NOTHING: Mapping[str, Any] = {"facecolor": "white", "edgecolor": _RULE, "hatch": "////", "linewidth": 0}
 
 
 def draw(relations: Relations, points: Mapping[tuple[str, str], Points], title: str) -> dict[str, bytes]:
-    """The pictures by file name, the scatter also small enough for the page; ``points`` are those of each
-    pair by its two names."""
+    """Returns the pictures by file name, with a small scatter plot for the HTML report.
+
+    ``points`` has the points of each pair by its two names."""
     import matplotlib
 
-    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # it tells of each font it tries
+    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # it logs every font it tries
     style = {
         "font.family": _fonts(),
         "font.size": 10,
@@ -170,8 +171,8 @@ def draw(relations: Relations, points: Mapping[tuple[str, str], Points], title: 
         "axes.labelcolor": _INK,
         "xtick.color": _MUTED,
         "ytick.color": _MUTED,
-        "text.parse_math": False,  # a name may hold two dollars
-        "svg.hashsalt": "imageevalkit",  # the same picture, the same file
+        "text.parse_math": False,  # a name with two dollar signs is no formula
+        "svg.hashsalt": "imageevalkit",  # a fixed salt, so that the same picture is the same file
     }
     with matplotlib.rc_context(style):
         figures = {"dtm": _map(relations, title), "scatter": _scatter(relations, points, title)}
@@ -184,7 +185,7 @@ def draw(relations: Relations, points: Mapping[tuple[str, str], Points], title: 
 
 
 def _fonts() -> list[str]:
-    """DejaVu, and Noto for Chinese names where the driver's environment has it."""
+    """Returns the font names: DejaVu, and Noto for Chinese names if the driver's environment has it."""
     from matplotlib import font_manager
 
     try:
@@ -203,7 +204,7 @@ def _saved(figure: Figure, kind: str, dpi: int) -> bytes:
 
 
 def _for_page(png: bytes) -> bytes:
-    """The same as WebP, as large as the page may hold."""
+    """Returns the picture as WebP, in the largest size of at most :data:`MOST_ON_PAGE` bytes."""
     return next(
         small
         for side in _SIDES
@@ -212,7 +213,7 @@ def _for_page(png: bytes) -> bytes:
 
 
 def _map(relations: Relations, title: str) -> Figure:
-    """Upper triangle: the relation of row and column. Diagonal: pooled means. Lower: both means within the pair."""
+    """Returns the map. Above the diagonal: relations. On it: pooled means. Below: means of the pair."""
     from matplotlib.figure import Figure
 
     names = relations.dimensions
@@ -300,7 +301,7 @@ def _thresholds(relations: Relations) -> list[str]:
 
 
 def _scatter(relations: Relations, points: Mapping[tuple[str, str], Points], title: str) -> Figure:
-    """A panel for each pair: its points over the three regions, with the line of all points dashed."""
+    """Returns a panel for each pair: the points over the three regions, and their dashed regression line."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
@@ -327,11 +328,11 @@ def _panel(panel: Axes, relations: Relations, pair: Pair, points: Points) -> Non
     for corner, side, colour in (((0, 0), 1, amber), ((high, high), 1 - high, green), ((0, 0), low, violet)):
         panel.add_patch(Rectangle(corner, side, side, facecolor="white", linewidth=0))
         panel.add_patch(Rectangle(corner, side, side, facecolor=colour, alpha=0.16, linewidth=0))
-    # thousands of circles as a picture: an SVG of shapes would be megabytes
+    # rasterized, because an SVG with thousands of circles would have megabytes
     places, times = numpy.unique(numpy.stack([points.x, points.y]), axis=1, return_counts=True)
     style: dict[str, Any] = {"color": "#24406e", "alpha": 0.45, "linewidths": 0, "rasterized": True}
     x, y = places
-    panel.scatter(x, y, s=9 * times**0.75, **style, zorder=2)  # grades share few places
+    panel.scatter(x, y, s=9 * times**0.75, **style, zorder=2)  # larger circles for points at the same place
     if numpy.ptp(points.x) > 0:
         slope, at_zero = numpy.polyfit(points.x, points.y, 1)
         ends = numpy.array([points.x.min(), points.x.max()])

@@ -1,7 +1,7 @@
-"""Which relation the points of two metrics have, and how certain that is. numpy and scipy do the sums.
+"""Computes the relation of two metrics, and its certainty by a bootstrap, with numpy and scipy.
 
-Every statistic is of weighted points: how often each is in a resample, or once each for the points themselves. So no
-resample is ever built, and no value sorted twice.
+All statistics are of weighted points. A weight is the number of times that a point is in a bootstrap sample;
+for the points themselves all weights are 1. So no bootstrap sample is built, and values are sorted only once.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from numpy import ndarray
 
 _SEED = 42
-# as many weights are in memory at once: 16 MB of each array
+# the largest number of weights in memory at once: 16 MB per array
 _WEIGHTS = 2_000_000
-# a point no further from the line is on it: sums that are rounded would put it above by chance
+# the largest distance of a point on the line: otherwise rounding would put such points above it
 _ON_THE_LINE = 1e-9
-# of a variance that is nothing but rounding
+# a smaller variance is only rounding error
 _CONSTANT = 1e-14
 
 
 class Points(NamedTuple):
-    """The points of a pair: x and y of each (n), and the number (n, from 0) of the prompt that it belongs to."""
+    """The n points of a pair: arrays of x, of y, and of the number of the point's prompt (from 0)."""
 
     x: ndarray
     y: ndarray
@@ -52,7 +52,7 @@ class Points(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """What the decision needs, one number for each set of weights: shares, and weights of points."""
+    """The input of :func:`decide`: shares and weights of points, each with one number per set of weights."""
 
     synergy: ndarray
     bottleneck: ndarray
@@ -70,12 +70,13 @@ def find_relations(
     evaluator: str,
     asked: bool = True,
 ) -> tuple[Relations, dict[tuple[str, str], Points]]:
-    """The relations of every pair of ``metrics`` with items in common, and the points of each by its two names;
-    ``asked``: the user named them.
+    """Returns the relations of every pair of ``metrics`` with common items, and the points by the names of
+    the pair.
 
-    Raises:
-        UserError: a metric is not there, has a value beyond its scale, or no pair has an item; or the names of two
-            pairs are one in the official file.
+    ``asked``: the user named the metrics.
+
+    Raises: UserError: A metric is unknown or has a value beyond its scale, no pair has an item, or two pairs
+    have the same name in the official file.
     """
     known = [name for one in scored for name in one.values]
     columns = [Column.find(text, known) for text in metrics]
@@ -108,7 +109,7 @@ def find_relations(
 
 
 def _check_names(metrics: Iterable[str]) -> None:
-    """Raises UserError: the official file, which joins the names of a pair, would have two pairs of one name."""
+    """Raises UserError if two pairs have the same name in the official file, which joins their names."""
     joined: dict[str, tuple[str, str]] = {}
     for one, other in permutations(sorted(metrics), 2):
         name = f"{one}_{other}"
@@ -123,7 +124,7 @@ def _check_names(metrics: Iterable[str]) -> None:
 def _points(
     xs: Sequence[float | None], ys: Sequence[float | None], scored: Sequence[Scored]
 ) -> Points | None:
-    """Those of the items with both values; None where there is none."""
+    """Returns the points of the items with both values; None if there are none."""
     import numpy
 
     triples = zip(xs, ys, scored, strict=True)
@@ -163,10 +164,10 @@ def _pair(first: str, second: str, points: Points, settings: Settings) -> Pair:
 
 
 def _pooled(points: Mapping[tuple[str, str], Points]) -> dict[str, float]:
-    """The mean of each metric over all points of all its pairs.
+    """Returns the mean of each metric over all points of all its pairs.
 
-    The sum is over the points in their order, as in the official program. A mean of the means of pairs is another
-    float, which may round to another third decimal.
+    The sum has the order of the official program. A mean of the pairs' means would be another float, which
+    may round to another third decimal.
     """
     import numpy
 
@@ -186,7 +187,7 @@ def _given(settings: Settings) -> dict[str, Any]:
 
 
 def decide(found: Statistics, thresholds: Thresholds) -> ndarray:
-    """The code of each set of weights: the first of synergy, bottleneck, tilt and dispersion that holds."""
+    """Returns each set of weights' code: the first true one of synergy, bottleneck, tilt, dispersion."""
     import numpy
 
     more, less = numpy.maximum(found.above, found.below), numpy.minimum(found.above, found.below)
@@ -198,7 +199,7 @@ def decide(found: Statistics, thresholds: Thresholds) -> ndarray:
             found.bottleneck >= thresholds.bottleneck_density,
             is_tilt & (found.above > found.below),
             is_tilt,
-            found.correlation < thresholds.tradeoff_corr,  # false of NaN
+            found.correlation < thresholds.tradeoff_corr,  # NaN compares false
         ],
         [SYNERGY, BOTTLENECK, TILT_BACK, TILT, DISPERSION],
         NONE,
@@ -206,7 +207,7 @@ def decide(found: Statistics, thresholds: Thresholds) -> ndarray:
 
 
 def statistics(points: Points, weights: ndarray, thresholds: Thresholds, correlation: str) -> Statistics:
-    """The quantities of :func:`decide` of ``points`` (n) with each row of ``weights`` (sets × n, whole numbers)."""
+    """Returns the quantities for :func:`decide`, for each row of ``weights`` (sets × points, integers)."""
     x, y = points.x, points.y
     high = (x > thresholds.synergy) & (y > thresholds.synergy)
     low = (x < thresholds.bottleneck) & (y < thresholds.bottleneck)
@@ -223,7 +224,7 @@ def statistics(points: Points, weights: ndarray, thresholds: Thresholds, correla
 
 
 def correlation_of(points: Points, kind: str) -> float:
-    """That of the points themselves: ``spearman`` is NaN, and ``pearson`` 0, where x or y is constant."""
+    """Returns the correlation of the points. For a constant x or y, ``spearman`` is NaN, ``pearson`` 0."""
     import numpy
     from scipy import stats
 
@@ -232,19 +233,19 @@ def correlation_of(points: Points, kind: str) -> float:
     if numpy.ptp(points.x) == 0 or numpy.ptp(points.y) == 0:
         return numpy.nan if kind == "spearman" else 0.0
     measure = stats.spearmanr if kind == "spearman" else stats.pearsonr
-    with warnings.catch_warnings(action="ignore"):  # of values that are nearly constant
+    with warnings.catch_warnings(action="ignore"):  # scipy warns about nearly constant values
         return float(measure(points.x, points.y).statistic)
 
 
 def _beside_the_line(x: ndarray, y: ndarray, weights: ndarray) -> tuple[ndarray, ndarray, ndarray]:
-    """The weight of the points above the least-squares line of y on x, of those on it or below, and of those on it."""
+    """Returns the weights of the points above the least-squares line of y on x, on or below it, and on it."""
     import numpy
 
     count = weights.sum(axis=1)
     if not len(x):
         return count, count, count
     safe = numpy.maximum(count, 1)
-    x, y = x - x.mean(), y - y.mean()  # small numbers lose no digits in their squares
+    x, y = x - x.mean(), y - y.mean()  # without centring, squares of large numbers lose digits
     mean_x, mean_y = weights @ x / safe, weights @ y / safe
     variance = weights @ (x * x) / safe - mean_x**2
     covariance = weights @ (x * y) / safe - mean_x * mean_y
@@ -257,18 +258,18 @@ def _beside_the_line(x: ndarray, y: ndarray, weights: ndarray) -> tuple[ndarray,
 
 
 def _spearman(x: ndarray, y: ndarray, weights: ndarray) -> ndarray:
-    """Spearman's ρ; NaN where one of the two is constant."""
+    """Returns Spearman's ρ, NaN if x or y is constant."""
     import numpy
 
     u, v = _centred_ranks(x, weights), _centred_ranks(y, weights)
-    # of half-integers: these sums are exact, so that constant values give a zero
+    # ranks are half-integers, so these sums are exact and constant values lead to exactly 0
     squares = (weights * u * u).sum(axis=1) * (weights * v * v).sum(axis=1)
     with numpy.errstate(invalid="ignore"):
         return (weights * u * v).sum(axis=1) / numpy.sqrt(numpy.where(squares == 0, numpy.nan, squares))
 
 
 def _centred_ranks(values: ndarray, weights: ndarray) -> ndarray:
-    """Mean ranks in each resample, less their mean: what scipy.stats.rankdata gives of the values repeated."""
+    """Returns the ranks of scipy.stats.rankdata in each bootstrap sample, minus their mean."""
     import numpy
 
     different, place = numpy.unique(values, return_inverse=True)
@@ -280,7 +281,7 @@ def _centred_ranks(values: ndarray, weights: ndarray) -> ndarray:
 
 
 def _pearson(x: ndarray, y: ndarray, weights: ndarray) -> ndarray:
-    """Pearson's r; 0 where one of the two is constant."""
+    """Returns Pearson's r, 0 if x or y is constant."""
     import numpy
 
     count = weights.sum(axis=1)
@@ -294,9 +295,10 @@ def _pearson(x: ndarray, y: ndarray, weights: ndarray) -> ndarray:
 
 
 def _pareto(x: ndarray, y: ndarray, weights: ndarray) -> ndarray:
-    """The area below the points that no other dominates, of that below the largest x and y; 0 for fewer than two.
+    """Returns the area below the points that no other point dominates, divided by (largest x) × (largest y).
 
-    Two items with both values equal dominate each other; an item that a resample has twice does not dominate itself.
+    0 for fewer than two such points. Two items with equal x and y dominate each other; an item that is twice
+    in a bootstrap sample does not dominate itself.
     """
     import numpy
 
@@ -305,7 +307,7 @@ def _pareto(x: ndarray, y: ndarray, weights: ndarray) -> ndarray:
     order = numpy.argsort(place, kind="stable")
     starts = numpy.searchsorted(place[order], numpy.arange(len(corners)))
     items = numpy.add.reduceat(weights[:, order] > 0, starts, axis=1, dtype=int)[:, ::-1]
-    right, top = corners[::-1].T  # from the right to the left, of equal x the highest first
+    right, top = corners[::-1].T  # from right to left; with equal x, the highest first
     height = numpy.where(items > 0, top, -numpy.inf)
     highest = numpy.maximum.accumulate(height, axis=1)
     before = numpy.concatenate([numpy.full((len(items), 1), -numpy.inf), highest[:, :-1]], axis=1)
@@ -317,13 +319,13 @@ def _pareto(x: ndarray, y: ndarray, weights: ndarray) -> ndarray:
     return numpy.where(largest > 0, pieces.sum(axis=1) / numpy.where(largest > 0, largest, 1.0), 0.0)
 
 
-# ---- how certain it is
+# ---- the certainty of a relation
 
 
 def bootstrap(points: Points, settings: Settings, name: str) -> dict[str, float]:
-    """How often each code (as text) results when prompts are drawn anew, with replacement; {} for too few prompts.
+    """Returns the share of each code (as text) over bootstrap samples of prompts; {} for too few prompts.
 
-    ``name`` decides, with a fixed seed, what is drawn: other pairs change nothing.
+    The random seed depends only on ``name``, so that other pairs do not change the result.
     """
     import numpy
 

@@ -1,1 +1,1 @@
-"""Rewriting prompts with a language model before images are made of them."""
+"""The rewrite stage: a language model rewrites prompts before images are generated."""

@@ -1,7 +1,7 @@
-"""The job that rewrites the prompts of a run, before any image is made (run by a launcher in the driver's environment).
+"""The rewrite job: rewrites the prompts of a run before generation, in the driver's environment.
 
-It is the only one that asks the rewriter's endpoint: the jobs that make images need no way to it. With
-``--forecast`` what such jobs would ask.
+Only this job contacts the rewriter's endpoint, so generate jobs need no access to it. With ``--forecast`` it
+estimates the requests of such jobs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from imageevalkit.text import counted
 
 
 def main() -> ExitStatus:
-    """Rewrite the prompts of every cell of the job; the exit status is that of the worst."""
+    """Rewrites the prompts of every cell of the job. Returns the worst exit status of the cells."""
     plan, job, order = given_job(RewriteOrder)
     rewriter = make_rewriter(order.rewriter, order.kwargs)
     run = RewriteRun(rewriter, order, ProgressWriter(plan.progress_path(job)), plan.settings)
@@ -42,7 +42,9 @@ def main() -> ExitStatus:
 
 
 def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
-    """Returns what a job with this order would ask about a cell; only reads, and raises what the job would."""
+    """Returns a function that estimates the requests of a rewrite job for a cell.
+
+    It only reads files, and raises the errors that the job would raise."""
     order = RewriteOrder(**request["order"])
     rewriter = make_rewriter(order.rewriter, order.kwargs)
     known = set(read_replies(rewriter, order.retry_refused))
@@ -51,7 +53,7 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
         task, items = datasets[cell.benchmark].dataset_task, datasets.items(cell, order.limit)
         questions = texts_of(cell, rewriter, task, items, order).questions
         waiting = [question for name, question in questions.items() if name not in known]
-        # of what cells share the first one tells
+        # the estimate of the first cell includes requests that several cells share
         known.update(questions)
         said = (
             f"{len(waiting)} of {counted(len(questions), 'rewrite request')} to send to {rewriter.model_id}"

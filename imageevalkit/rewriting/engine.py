@@ -1,7 +1,7 @@
-"""Rewriting the prompts of cells: what is on record, what is left to ask, and what the models are shown in the end.
+"""Rewrites the prompts of cells: reads recorded replies, asks for missing ones, writes the new prompts.
 
-Replies are kept in ``output/rewrites/<rewriter>.jsonl`` by the hash of the request, for all models and benchmarks: what
-was answered is never asked, and paid for, again, and two models are shown the same words.
+Replies are in ``output/rewrites/<rewriter>.jsonl`` by the hash of the request, for all models and benchmarks.
+An answered request is never paid for again, and all models get the same rewritten prompts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from imageevalkit.secrets import one_line, redact
 from imageevalkit.text import counted, dollars, some
 
 STAGE = "rewrite"
-# Of a model that has not answered once: a thousand requests more would each fail after all their retries.
+# A model that fails this often without any answer is unusable: every further request would fail too.
 _FIRST_FAILURES = 10
 
 
@@ -41,14 +41,14 @@ Status = Literal["ok", "refused", "cut"]
 
 
 class Reply(NamedTuple):
-    """The ``text`` of a reply, whole or cut, or the words in which one was refused; the ``host`` that gave it."""
+    """A reply: its ``text``, or the error text of a refusal. ``host`` sent it ("" if unknown)."""
 
     text: str
     status: Status
     host: str = ""
 
     def why_not(self, rewriter: Rewriter) -> str:
-        """Why it holds no prompt; empty: it does."""
+        """Returns the reason why the reply has no prompt, or "" if it has one."""
         if self.status != "ok":
             return self.text if self.status == "refused" else _CUT
         try:
@@ -66,7 +66,7 @@ _CUT = (
 
 
 class RewritingModel(ApiJudge):
-    """The language model that ``rewriter`` asks, behind a chat endpoint."""
+    """The language model of ``rewriter`` at a chat endpoint."""
 
     role, option = "prompt rewriter", "--rewriter_kwargs"
 
@@ -83,18 +83,21 @@ class RewritingModel(ApiJudge):
 
 
 def make_rewriter(name: str, kwargs: Mapping[str, Any]) -> Rewriter:
-    """The rewriter ``name`` with the settings ``kwargs``, as planning checked them. Raises UserError: there is none."""
+    """Returns the rewriter ``name`` with the settings ``kwargs``, which planning has checked.
+
+    Raises UserError if there is no such rewriter."""
     cls: type[Rewriter] = registry.rewriter_class(name)
     return cls(cls.settings_class(**kwargs))
 
 
 def replies_file(rewriter: Rewriter) -> Path:
-    """Where the replies to ``rewriter`` are."""
+    """Returns the path of the file with the replies to ``rewriter``."""
     return output_root() / REWRITES / f"{rewriter.id}.jsonl"
 
 
 def read_replies(rewriter: Rewriter, retry_refused: bool) -> dict[str, Reply]:
-    """By request; those without a prompt only where they are not to be asked for again. Raises CellFailure."""
+    """Returns the recorded replies by request. With ``retry_refused``, replies without a prompt are left out,
+    so that their requests are asked again. Raises CellFailure if the file cannot be read."""
     records = read_kept(replies_file(rewriter), _RECORD)
     replies = {one["request"]: Reply(one["text"], one["status"], one.get("host", "")) for one in records}
     if retry_refused:
@@ -103,7 +106,8 @@ def read_replies(rewriter: Rewriter, retry_refused: bool) -> dict[str, Reply]:
 
 
 class _Text(NamedTuple):
-    """A text of an item, and what is asked about it; without a question ``why`` it stays, if that is worth telling."""
+    """A text of an item and the ``question`` to rewrite it. If the text stays as it is, there is no question,
+    and ``why`` may be the reason for the user."""
 
     text: str
     question: Question | None = None
@@ -112,8 +116,10 @@ class _Text(NamedTuple):
 
 @dataclass(frozen=True)
 class CellTexts:
-    """The texts of the items of a cell. ``stands``: items of which an image is there that was made of the original
-    prompt, since no other was to be had, with the reason: it stays until it may be overwritten."""
+    """The texts of the items of a cell.
+
+    ``stands`` has the items whose image was generated from the original prompt, because the rewriting failed,
+    with the reason. Such an image stays until ``--overwrite``."""
 
     cell: Cell
     rewriter: Rewriter
@@ -123,15 +129,15 @@ class CellTexts:
 
     @cached_property
     def questions(self) -> dict[str, Question]:
-        """All that there is to ask, by request."""
+        """All questions of the cell by request."""
         asked = (item for item in self.items if item.id not in self.stands)
         texts = (text for item in asked for text in self.texts[item.id])
         return {text.question.name: text.question for text in texts if text.question}
 
     def shown(self, replies: Mapping[str, Reply], errors: Mapping[str, str]) -> list[ShownTexts]:
-        """What the model is shown of each item, by what was replied; ``errors`` are why requests have no reply.
+        """Returns each item's texts for the model. ``errors`` are the reasons for missing ``replies``.
 
-        An item keeps all of its original texts where one of them could not be rewritten.
+        If one text of an item could not be rewritten, the item keeps all its original texts.
         """
         shown = []
         for item in self.items:
@@ -156,7 +162,8 @@ class CellTexts:
 def texts_of(
     cell: Cell, rewriter: Rewriter, task: str, items: Sequence[Item], options: RewriteOrder
 ) -> CellTexts:
-    """What is asked about ``items`` of ``cell``. Only reads. Raises CellFailure: the rewriter cannot rewrite them."""
+    """Returns the texts and questions of ``items``. Only reads files. Raises CellFailure if the rewriter
+    cannot rewrite them."""
     rewriter.check(cell.raw, options.limit)
     records = {} if options.overwrite else last_records(cell)
     texts, stands = dict[str, list[_Text]](), dict[str, str]()
@@ -174,7 +181,7 @@ def _texts(item: Item, rewriter: Rewriter, raw: Cell, task: str) -> list[_Text]:
     before_images = next((n for n, part in enumerate(parts) if not isinstance(part, str)), 0)
     texts: list[_Text] = []
     for text in item.texts:
-        # what stands before the images of a subject is its name
+        # in the task subject, a text before the images is the name of the subject: no prompt
         if not text.strip() or (task == "subject" and len(texts) < before_images):
             texts.append(_Text(text))
             continue
@@ -186,7 +193,7 @@ def _texts(item: Item, rewriter: Rewriter, raw: Cell, task: str) -> list[_Text]:
 
 
 def outcome_of(shown: Sequence[ShownTexts], *more: str) -> Outcome:
-    """How the stage ends with these texts; ``more``: what else there is to say."""
+    """Returns the outcome of the stage for these texts. ``more`` are further sentences for its message."""
     lost = [one for one in shown if one.lost]
     stay = [one for one in shown if one.kept and not one.lost]
     rewritten = len(shown) - len(lost) - len(stay)
@@ -208,7 +215,7 @@ def outcome_of(shown: Sequence[ShownTexts], *more: str) -> Outcome:
 
 @dataclass
 class RewriteRun:
-    """All cells of a job: asks what is open of them, and leaves what their models are shown."""
+    """The rewriting of all cells of a job: asks the open requests and writes the texts for the models."""
 
     rewriter: Rewriter
     options: RewriteOrder
@@ -216,15 +223,15 @@ class RewriteRun:
     settings: BenchmarkSettings = field(default_factory=dict)
     planned: list[CellTexts] = field(default_factory=list)
     problem: str = ""
-    """Why the model stopped answering; empty: it did not."""
+    """The reason why the model stopped answering, or ""."""
     _replies: dict[str, Reply] = field(default_factory=dict)
     _errors: dict[str, str] = field(default_factory=dict)
     _usd: dict[str, float] = field(default_factory=dict)
-    _payers: dict[str, str] = field(default_factory=dict)  # by request, the cell that it is counted for
+    _payers: dict[str, str] = field(default_factory=dict)  # by request, the cell that shows its cost
     _reused: set[str] = field(default_factory=set)
 
     def plan(self, cell: Cell) -> Outcome:
-        """Take ``cell`` on. Raises CellFailure: its prompts cannot be rewritten."""
+        """Adds ``cell`` to the run. Raises CellFailure if its prompts cannot be rewritten."""
         dataset = registry.load_dataset(cell.benchmark, self.settings.get(cell.benchmark, {}))
         items = items_of(dataset, cell, self.options.limit)
         planned = texts_of(cell, self.rewriter, dataset.dataset_task, items, self.options)
@@ -234,10 +241,10 @@ class RewriteRun:
         return Outcome(COMPLETE)
 
     def ask(self) -> None:
-        """Ask what is open, one run at a time: another one may be asking the very same.
+        """Asks all open requests. Waits for other runs with the same rewriter, which may ask the same.
 
         Raises:
-            CellFailure: the disk is full.
+            CellFailure: The disk is full.
         """
         path = replies_file(self.rewriter)
 
@@ -265,7 +272,7 @@ class RewriteRun:
         return urlsplit(place_of(vars(self.rewriter.settings)).url).hostname or ""
 
     def _from_elsewhere(self, planned: CellTexts) -> str:
-        """Returns a sentence on replies of another host than the one that is asked now; empty if there are none."""
+        """Returns a sentence on replies from other hosts than the present one, or ""."""
         replies = (self._replies[name] for name in planned.questions if name in self._replies)
         hosts = Counter(reply.host for reply in replies if reply.host not in ("", self._host))
         if not hosts:
@@ -318,7 +325,7 @@ class RewriteRun:
         )
 
     def outcome(self, planned: CellTexts) -> Outcome:
-        """Leave what the model of a cell is shown. Raises CellFailure: the disk is full."""
+        """Writes the texts for a cell's model and returns the outcome. Raises CellFailure on a full disk."""
         requests = planned.questions
         if self.problem and (left := [name for name in requests if name not in self._replies]):
             return Outcome(
@@ -336,7 +343,7 @@ class RewriteRun:
         return outcome
 
     def _paid(self, planned: CellTexts) -> float | None:
-        """USD of this run's answers to a cell's requests; of one that cells share the first cell tells."""
+        """Returns the USD of this run's answers for a cell. A shared answer counts for the first cell."""
         key = planned.cell.key
         mine = [name for name in planned.questions if name in self._usd and self._payers[name] == key]
         return sum(self._usd[name] for name in mine) if mine else None

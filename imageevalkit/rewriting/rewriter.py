@@ -1,6 +1,6 @@
-"""What a rewriter of prompts is: whom it asks, with which words, and what is read in the reply.
+"""The contract of a prompt rewriter: the language model, the messages to it, and the parsing of its reply.
 
-One is a class with a ``name`` in ``infer/custom_rewriters/<name>.py``, found there (``--prompt_rewriter <name>``).
+A rewriter is a class with a ``name`` in ``infer/custom_rewriters/<name>.py`` (``--prompt_rewriter <name>``).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from imageevalkit.judges.choice import ChatSettings
 from imageevalkit.secrets import one_line
 
 _HASH_DIGITS = 8
-# Models that will not rewrite a prompt say so in words, which must not become the prompt of an image. A prompt may
-# begin alike ("Sorry, no vacancy: a neon sign"), so that there must also be what they will not do.
+# A model may refuse in words, which must not become the prompt of an image. A real prompt may begin like a
+# refusal ("Sorry, no vacancy: a neon sign"), so a refusal must also contain one of the phrases of _REFUSED.
 _NOT = r"""(?:can['’]?t|can\ ?not|could\ not|couldn['’]t|won['’]t|will\ not|unable\ to
     |not\ (?:be\ )?(?:able|allowed|permitted|comfortable)(?:\ to)?)"""
 _OPENING = re.compile(
@@ -53,26 +53,26 @@ _REFUSES_WITHIN = 300  # characters
 
 
 class NotRewritten(Exception):
-    """The prompt stays as it is; the text says why."""
+    """The prompt stays as it is. The text of the exception is the reason."""
 
 
 @dataclass(frozen=True)
 class RewriterSettings(ChatSettings):
-    """``model``: the id of the language model; empty: the rewriter's own default. Raises as ChatSettings."""
+    """The settings of a rewriter. ``model`` is a language model's id; empty: the rewriter's default."""
 
     model: str = ""
 
     @property
     def of_chat(self) -> dict[str, Any]:
-        """Those of the requests to the model."""
+        """The settings of the requests to the model."""
         return {each.name: getattr(self, each.name) for each in fields(ChatSettings)}
 
 
 class Rewriter(ABC):
-    """Says how prompts are rewritten; asking, caching and failures are the engine's.
+    """The base class of prompt rewriters. The engine asks, caches and handles failures.
 
-    ``assets`` are official texts, which prefetch gets; :attr:`texts` has them by their keys. ``sampling`` is how a
-    reply is drawn. ``judged``: the judge reads the rewritten prompts, too, in place of the benchmark's own.
+    ``assets`` are official texts that prefetch downloads; :attr:`texts` has them by key. ``sampling`` has the
+    sampling parameters of a reply. ``judged``: the judge, too, gets the rewritten prompts.
     """
 
     name: ClassVar[str]
@@ -87,30 +87,31 @@ class Rewriter(ABC):
 
     @abstractmethod
     def messages(self, item: Item, text: str, raw: Cell, task: str) -> Sequence[Message]:
-        """What is asked about ``text``, one of those of ``item``; ``raw`` is the cell of the model's own prompts.
+        """Returns the messages that ask for a new version of ``text``, one of the texts of ``item``.
 
-        Raises NotRewritten: there is nothing to ask; CellFailure: these are no prompts that it can rewrite.
+        ``raw`` is the cell of the same model and benchmark without rewriting. Raises NotRewritten if ``text``
+        stays as it is, CellFailure if the rewriter cannot rewrite such prompts.
         """
 
     def check(self, raw: Cell, limit: int | None) -> None:  # noqa: B027  # most need nothing
-        """Whether what it goes by is there, told before anything starts; ``limit`` is the run's. Raises CellFailure."""
+        """Raises CellFailure if an input of the rewriter is missing. Called before any request."""
 
     def basis(self, raw: Cell) -> str:
-        """What it goes by, in words for the cell's line; empty: nothing but the prompts."""
+        """Returns the rewriter's inputs besides the prompts, in words for the cell's outcome; "" if none."""
         return ""
 
     @property
     def words(self) -> Mapping[str, str]:
-        """The texts of its own that it asks with."""
+        """The rewriter's own texts in its messages. They are part of :attr:`id`."""
         return {}
 
     def prompt_in(self, reply: str) -> str:
-        """The new prompt: the whole ``reply`` but for thoughts before it. Raises NotRewritten: there is none in it."""
+        """Returns the new prompt: the ``reply`` without thoughts. Raises NotRewritten if there is none."""
         text = answer_in(reply)
         if text is None:
             raise NotRewritten("the reply holds thoughts and no prompt")
         text = text.strip()
-        # half an emoji, which tokenizers do not take
+        # removes half of a surrogate pair (a cut emoji): tokenizers fail on it
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "ignore")
         if not text:
             raise NotRewritten("the reply is empty")
@@ -120,22 +121,22 @@ class Rewriter(ABC):
 
     @classmethod
     def files(cls) -> RewriterFiles:
-        """What prefetch gets for it."""
+        """Returns the rewriter's files, which prefetch downloads."""
         return RewriterFiles(cls.name, cls.assets)
 
     @cached_property
     def texts(self) -> Mapping[str, str]:
-        """The official texts by key, each verified. Raises CellFailure: they are not there."""
+        """The verified official texts by key. Raises CellFailure if a text is missing or wrong."""
         return self.files().prompts()
 
     @property
     def model_id(self) -> str:
-        """The language model that is asked."""
+        """The id of the language model."""
         return self.settings.model or self.model
 
     @cached_property
     def id(self) -> str:
-        """``dtm-1a2b3c4d``: its name, and a hash of all that decides what is asked: words, model, sampling."""
+        """The name with a hash of the texts, the model and the sampling, such as ``dtm-1a2b3c4d``."""
         pinned: dict[str, str] = {}
         for asset in self.assets:
             pinned |= asset.texts if isinstance(asset, PromptsAsset) else {asset.path: asset.digest}
@@ -149,6 +150,6 @@ class Rewriter(ABC):
         return f"{self.name}-{digest(decides)[:_HASH_DIGITS]}"
 
     def question(self, messages: Sequence[Message]) -> Question:
-        """What is sent, named by its hash: what is asked about two items alike has one reply."""
+        """Returns the question with ``messages``. Its name is a hash: equal questions share one reply."""
         name = digest([self.id, [[message.role, message.parts] for message in messages]])
         return Question(name, tuple(messages), self.sampling)
