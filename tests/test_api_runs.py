@@ -39,7 +39,7 @@ def api(checkout: Path) -> Iterator[ApiRuns]:
 
 def test_all_cells_of_a_run_share_one_limiter_in_one_process(api: ApiRuns) -> None:
     add_benchmark(api.checkout, "many", "Many", MANY)
-    api.server.latency = 0.1
+    api.server.together = 5
     processes: list[set[int]] = []
 
     def look(request: Received, attempt: int) -> str:
@@ -94,7 +94,7 @@ class SyncClient:
 def test_a_class_with_a_plain_generate_runs_in_threads_with_an_instance_each(api: ApiRuns) -> None:
     log = api.checkout / "calls"
     add_model(api.checkout, "sync-client", "SyncClient", SYNC_CLIENT, api=True)
-    api.server.latency = 0.1
+    api.server.together = 4
     run = api.run(models=["sync-client"], kwargs=f'log="{log}"', limit=16, workers=4)
     assert run.returncode == 0, text_of(run)
     assert api.statuses("sync-client") == {"ok": 16}

@@ -716,7 +716,7 @@ def test_an_error_in_a_200_is_what_its_code_says(error: Any, kind: Kind) -> None
 
 
 def test_all_coroutines_are_in_flight_at_once(server: ImageServer) -> None:
-    server.latency = 1.0
+    server.together = 32
 
     async def many() -> list[Generated]:
         model = t2i()

@@ -836,7 +836,7 @@ def many(picture: Picture, count: int) -> list[Question]:
 
 
 def test_as_many_requests_as_workers_are_in_flight(judge_server: JudgeServer, picture: Picture) -> None:
-    judge_server.latency = 0.5
+    judge_server.together = 12
     assert len(ask(many(picture, 36), workers=12)) == 36
     assert judge_server.max_in_flight == 12
 

@@ -37,6 +37,7 @@ from tests.support.image_replies import (
     data_url,
     png_of,
 )
+from tests.support.waiting import LONGEST_WAIT
 
 __all__ = [
     "FAULTS",
@@ -108,7 +109,8 @@ class Received:
 class ImageServer:
     """The server, on a free port of ``host`` and in its own threads while used as a context manager.
 
-    ``default`` is the fault of requests without a script; ``latency`` is seconds before each answer;
+    ``default`` is the fault of requests without a script; ``latency`` is seconds before each answer, and no answer is
+    sent before ``together`` requests have been in flight at once;
     ``retry_after`` is the header's value in a 429. ``file_faults`` are taken, one each, by the next
     requests for a file; ``redirect_to`` is where the ``redirect`` fault points. ``received`` counts requests, of which
     ``requests`` are all, or none where they are not to be kept. ``replies`` are fixed replies by path.
@@ -126,7 +128,7 @@ class ImageServer:
         keep: bool = True,
     ) -> None:
         self.default = default
-        self.latency = latency
+        self.latency, self.together = latency, 0
         self.retry_after = retry_after
         self.file_faults: list[str] = []
         self.file_origin: str | None = None
@@ -139,6 +141,7 @@ class ImageServer:
         self.file_requests: list[Received] = []
         self.in_flight = self.max_in_flight = 0
         self.lock = threading.Lock()
+        self._have_met = threading.Event()
         self._scripts: dict[str, tuple[str, ...]] = {}
         self._attempts: Counter[int] = Counter()
         self._listen(port)
@@ -192,7 +195,10 @@ class ImageServer:
             self.record(request)
             self.in_flight += 1
             self.max_in_flight = max(self.max_in_flight, self.in_flight)
+            if self.in_flight >= self.together:
+                self._have_met.set()
         time.sleep(self.latency)
+        self._have_met.wait(LONGEST_WAIT)
         with self.lock:  # before the answer is out: who has it may send the next request at once
             self.in_flight -= 1
         return request.fault
