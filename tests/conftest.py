@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.attention import use_plain_attention
 from tests.support.image_server import KEY, ImageServer
 
 # On models this small, threads only wait for each other, and for those of the tests beside.
@@ -66,14 +67,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.fixture(scope="session")
-def bfloat16_attention() -> None:
-    """Skips where ATEN_CPU_CAPABILITY hides instructions of this CPU: torch's attention in bfloat16 then fails
-    ("pack_vnni2 is only supported when avx512 is supported"), as it asks the CPU itself what it can do."""
-    import torch
-
-    can = torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    if can and "AVX512" not in (capability := torch.backends.cpu.get_cpu_capability()):
-        pytest.skip(
-            f"torch has no attention in bfloat16 with ATEN_CPU_CAPABILITY={capability.lower()} on this CPU"
-        )
+@pytest.fixture(scope="session", autouse=True)
+def plain_attention() -> None:
+    """See :func:`use_plain_attention`."""
+    use_plain_attention()

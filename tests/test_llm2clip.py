@@ -116,7 +116,6 @@ def test_the_first_token_sees_the_last_one(tiny: Tiny) -> None:
     assert torch.equal(*causal)
 
 
-@pytest.mark.usefixtures("bfloat16_attention")
 def test_a_texts_vector_has_the_same_bits_whatever_else_is_asked(tiny: Tiny) -> None:
     import torch
 
@@ -147,7 +146,6 @@ def test_a_long_text_is_cut_on_the_right_with_its_end(tiny: Tiny) -> None:
     assert len(long) == pooled == 512
 
 
-@pytest.mark.usefixtures("bfloat16_attention")
 def test_text_vectors_are_the_official_ones(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 

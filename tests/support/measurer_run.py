@@ -24,6 +24,7 @@ from eval_models.encoders.weights import WEIGHTS
 from imageevalkit.benchmark.question import Picture, Question, measure
 from imageevalkit.errors import CellFailure
 from imageevalkit.images import sha256_file
+from tests.support.attention import use_plain_attention
 from tests.support.tiny_measurers import (
     CLASSES,
     save_clip_flant5,
@@ -52,7 +53,7 @@ def main(folder: Path) -> dict[str, Any]:
         "turned": _turned(folder),
         "official": _official(folder),
         "full": _full(folder, pictures[0]),
-        "half": _half_without_kernels(folder, pictures[0]),
+        "half": _half(folder, pictures[0]),
         "no numbers": _no_numbers(folder, pictures[0]),
         "refused": _refused(folder, pictures[0]),
     }
@@ -120,15 +121,6 @@ def _full(folder: Path, picture: Picture) -> dict[str, str]:
     with patch("torch.nn.Sequential.to", no_memory, create=True):
         found["projector"] = _why_not(t5, picture)
     return found
-
-
-def _half_without_kernels(folder: Path, picture: Picture) -> dict[str, Any]:
-    """:func:`_half` with attention of plain products: torch's own kernel fails on a CPU whose instructions
-    ATEN_CPU_CAPABILITY hides."""
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    with sdpa_kernel(SDPBackend.MATH):
-        return _half(folder, picture)
 
 
 def _half(folder: Path, picture: Picture) -> dict[str, Any]:
@@ -359,4 +351,5 @@ def _save(tensors: dict[str, Any], path: Path) -> None:
 
 
 if __name__ == "__main__":
+    use_plain_attention()
     print(json.dumps(main(Path(sys.argv[1]))))

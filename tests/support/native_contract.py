@@ -17,6 +17,7 @@ from PIL import Image, ImageChops
 
 from custom_models.load_model import MODEL_SETTINGS, load_model
 from imageevalkit.generation.model import Generated, ImageModel, ModelUnusable
+from tests.support.attention import use_plain_attention
 from tests.support.tiny_checkpoints import diffusers_others as others
 from tests.support.tiny_checkpoints import flux, qwen_image, stable_diffusion, transformers_models
 from tests.support.tiny_checkpoints.parts import save_lora
@@ -237,4 +238,5 @@ def main(folder: Path, keys: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    use_plain_attention()
     main(Path(sys.argv[1]), sys.argv[2:])
