@@ -1,6 +1,6 @@
 """T2I-ReasonBench (arXiv 2508.17472): 800 prompts of four kinds of reasoning; the judge describes, then grades.
 
-``quirk`` comments name what a reader would otherwise mend, and with it change published numbers.
+``quirk`` comments mark odd behaviour of the official program. A fix would change published numbers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """TIIF-Bench (arXiv 2506.02161): instructions of 39 types, each in a short and in a long wording, by yes/no questions.
 
-``quirk`` comments name what a reader would otherwise mend, and with it change published numbers.
+``quirk`` comments mark odd behaviour of the official program. A fix would change published numbers.
 """
 
 from __future__ import annotations

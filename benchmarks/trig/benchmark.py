@@ -1,6 +1,6 @@
 """TRIG (arXiv 2507.22100): each prompt is written for a pair of ten dimensions, and its image rated on both.
 
-``quirk`` comments name what a reader would otherwise mend, and with it change published numbers.
+``quirk`` comments mark odd behaviour of the official program. A fix would change published numbers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """UniGenBench (arXiv 2508.20751): 600 prompts in English and in Chinese, judged by the 1,813 test points of each.
 
-``quirk`` comments name what a reader would otherwise mend, and with it change published numbers.
+``quirk`` comments mark odd behaviour of the official program. A fix would change published numbers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """WISE (arXiv 2503.07265): 1,000 prompts whose picture must be inferred from world knowledge, in three editions.
 
-``quirk`` comments name what a reader would otherwise mend, and with it change which replies have a score.
+``quirk`` comments mark odd behaviour of the official program. A fix would change which replies have a score.
 """
 
 from __future__ import annotations
