@@ -67,7 +67,7 @@ class JanusAuthorsT2I(_Janus):
         self._load(janus.models)
 
     def make(self, given: str, seed: int) -> Image.Image:
-        """One image."""
+        """Returns one image."""
         tokens = self._draw(self._ids(given, self._processor.image_start_tag))
         shape = [1, _CODE_CHANNELS, _GRID, _GRID]
         return to_image(self._model.gen_vision_model.decode_code(tokens.int(), shape=shape)[0])
@@ -119,7 +119,7 @@ class JanusFlowT2I(_Janus):
             self._vae: Any = vae.to(self.device).eval()
 
     def make(self, given: str, seed: int) -> Image.Image:
-        """One image."""
+        """Returns one image."""
         latent = self._flow(self._ids(given, self._processor.image_gen_tag))
         return to_image(self._vae.decode(latent / self._vae.config.scaling_factor).sample[0])
 

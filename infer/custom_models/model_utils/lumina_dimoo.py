@@ -114,7 +114,7 @@ class LuminaDimooT2I(LuminaDimoo):
         super().check()
 
     def make(self, given: str, seed: int) -> Generated:
-        """One image."""
+        """Returns one image."""
         conditional, unconditional = map(self._ids, self._prompts.generate_text_to_image_prompt(given))
         size = (self.width, self.height)
         return self._sampled(conditional, size, uncon_ids=unconditional, use_cache=False)

@@ -58,7 +58,7 @@ class OrthusT2I(AuthorsModel):
         )
 
     def make(self, given: str, seed: int) -> Image.Image:
-        """One image."""
+        """Returns one image."""
         inputs = self._processor([given, self._unconditional], padding=True, return_tensors="pt")
         # the authors' loop prints a line for each of the 1024 features
         with redirect_stdout(io.StringIO()):
