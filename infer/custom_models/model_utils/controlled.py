@@ -174,9 +174,8 @@ class FreeDiffEdit(AuthorsModel):
         guidance_scale: guidance towards the prompt.
         fixed_point_steps: iterations that make each step of the inversion exact.
         time_steps: times at which the filter changes, from 999 (noise) down to 0.
-        filter_sizes: sizes of the square high-pass filter, one before each change and one for the rest; 0
-        passes
-            the whole guidance, 32 nothing.
+        filter_sizes: sizes of the square high-pass filter, one per interval between these times, so one more
+            than ``time_steps``; 0 passes the whole guidance, 32 nothing.
         device: a torch device, but not ``cpu``: the authors' filter needs the index of a GPU.
 
     Source: Thermal-Dynamics/FreeDiff@4b4af6cb, examples.ipynb and readme.md.
