@@ -83,7 +83,7 @@ class PPOCR(Answerer):
             with contextlib.suppress(importlib.metadata.PackageNotFoundError):
                 versions[name] = importlib.metadata.version(name)
         return Evaluator(
-            id="ppocr-v4",  # a change of settings moves scores, so it needs a new id as well
+            id="ppocr-v4",  # changed settings change scores, so they need a new id
             official=False,
             details={
                 "packages": versions,
@@ -129,7 +129,7 @@ class PPOCR(Answerer):
         If a process dies (out of memory, a crash in native code), only its current picture gets an error, and
         a new process replaces it. Raises CellFailure if a package is missing or processes keep dying.
         """
-        context = multiprocessing.get_context("spawn")  # this process has threads
+        context = multiprocessing.get_context("spawn")  # fork is unsafe: this process has threads
         processes: dict[Connection, SpawnProcess] = {}
         busy: dict[Connection, Question] = {}
 
@@ -182,7 +182,7 @@ class PPOCR(Answerer):
                             f"{question.pictures[0].path}; is there enough memory? Fewer workers need less"
                         )
         finally:
-            for pipe in [*processes]:  # an interrupted run does not wait for the pictures in hand
+            for pipe in [*processes]:  # an interrupted run does not wait for current pictures
                 end(pipe)
 
 

@@ -22,7 +22,7 @@ from imageevalkit.secrets import one_line
 
 
 def main() -> ExitStatus:
-    """Print the analysis and the total scores."""
+    """Prints the analysis and the total scores. Raises UserError if the file of score lists is invalid."""
     parser = argparse.ArgumentParser(description="Analyse score lists of GenEval 2, made here or elsewhere.")
     parser.add_argument(
         "--score_data", required=True, type=Path, help="JSON list with a list of scores per prompt"

@@ -107,7 +107,8 @@ class GenEval2(Benchmark):
             "p": sum(found[string] for string in choices),
             "p_corrected": sum(found[string] for string in corrected),
             "argmax": answer.text,
-            # quirks Q3 and Q4: the leading space counts, a bare space is wrong, only the reply is lower-cased
+            # quirks Q3 and Q4: leading spaces matter, a bare space is wrong, and only the reply is
+            # lower-cased
             "correct": (answer.text or "").lower() in choices,
             "outside": answer.outside,
         }

@@ -49,7 +49,7 @@ class HPSv2(Benchmark):
     headline = VERSIONS
     item_values = VERSIONS
     has_corrected_rules = True
-    unbounded = ("*",)  # a cosine may be below 0
+    unbounded = ("*",)  # a cosine can be negative
     settings_class = HPSv2Settings
 
     settings: HPSv2Settings

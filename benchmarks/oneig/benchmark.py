@@ -63,7 +63,7 @@ from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.grids import Grid, is_black
 from imageevalkit.metrics import grouped, spread
 
-IMAGES_PER_PROMPT = 4  # as the official README recommends
+IMAGES_PER_PROMPT = 4  # the recommendation of the official README
 _SEED = 42  # the seed of the official code and of AISBench, whose judge samples its answers
 # the official splitter saves every image as JPEG with Pillow's defaults, so evaluators must see its losses
 _JPEG = Encoding("JPEG")
@@ -284,7 +284,7 @@ class OneIG(Benchmark):
             return value
         try:
             if task == "diversity":
-                from eval_models.encoders.dreamsim import read_embedding  # the driver lacks its packages
+                from eval_models.encoders.dreamsim import read_embedding  # the driver has no packages for it
 
                 embedding = _finite(read_embedding(answer.text or ""))
                 if not any(embedding):

@@ -118,7 +118,7 @@ def read_prompts(benchmark: Benchmark, edition: Edition) -> dict[tuple[str, str]
         if None in row.values():
             raise ValueError(f"prompt {prompt_id} of {class_item} lacks a column")
         entry = questions[class_item][prompt_id] if class_item in questions else {}
-        parents = json.loads(entry.get("dependency", "{}"))  # JSON within JSON
+        parents = json.loads(entry.get("dependency", "{}"))  # the file stores it as a JSON string
         prompts[class_item, prompt_id] = Prompt(
             class_item,
             prompt_id,

@@ -279,7 +279,7 @@ class ScoredPrompt:
     @cached_property
     def pairs(self) -> Sequence[tuple[int, int, float]]:
         """(place, place, distance) for all pairs of images that count: DreamSim's 1 - cosine, in float64."""
-        from eval_models.encoders.dreamsim import distances, read_embedding  # the driver lacks its packages
+        from eval_models.encoders.dreamsim import distances, read_embedding  # the driver has no packages for it
 
         counted = self.counted("diversity")
         if len(counted) < 2:

@@ -199,7 +199,7 @@ class TrigT2I(Benchmark):
 
     settings: TrigSettings
     key = "t2i"
-    """Upstream's name of the task."""
+    """The upstream name of the task."""
     split = "text_to_image"
 
     @property

@@ -50,7 +50,7 @@ class DreamSimEncoder(Encoder):
         source = self.sources["dreamsim"]
         try:
             from dreamsim import dreamsim
-        except Exception as error:  # a torchvision that was built for another torch raises RuntimeError
+        except Exception as error:  # torchvision built for another torch raises RuntimeError
             raise CellFailure(
                 f"encoders: the package dreamsim does not import here ({first_line(error)}); {ENCODERS.remedy}"
             ) from error

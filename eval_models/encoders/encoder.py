@@ -161,7 +161,7 @@ class Encoder(Measurer):
         return torch.amp.autocast(torch.device(self.device).type, **options)
 
     def holdup(self) -> str:
-        return f"{self.name} loads and measures"  # minutes, and answers come a batch at a time
+        return f"{self.name} loads and measures"  # takes minutes; answers come in batches
 
     def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
         """Yields the answer to each question, which holds one picture. The end of the iterator frees the

@@ -113,7 +113,7 @@ def find(name: str, places: Mapping[str, str]) -> WeightsSource:
     try:
         path = Path(place).expanduser()
         identity = weights_of(str(path))
-    except (OSError, RuntimeError) as error:  # no such user, no permission, too long a name
+    except (OSError, RuntimeError) as error:  # unknown user, no permission, name too long
         raise CellFailure(
             f"encoders: the weights '{name}' cannot be looked for at {place}: {first_line(error)}"
         ) from error

@@ -177,7 +177,7 @@ class LocalModel:
             return [self._prompt(question, images) for question in questions]
         except UnfitPrompt:
             raise
-        except Exception as error:  # a processor's own limits, or Pillow's, such as an extreme aspect ratio
+        except Exception as error:  # limits of a processor or of Pillow, such as an extreme aspect ratio
             raise UnfitPrompt(f"cannot be prepared: {one_line(error)}") from error
 
     def _prompt(self, question: Question, images: dict[Picture, Image.Image]) -> Inputs:
@@ -186,7 +186,7 @@ class LocalModel:
             for message in question.messages
         ]
         sampling = question.sampling
-        template = str(self.processor.chat_template)  # or several by name
+        template = str(self.processor.chat_template)  # may be several templates by name
         # like vLLM, pass only variables that the template uses
         variables = {
             name: value

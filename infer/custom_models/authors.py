@@ -74,7 +74,7 @@ def folder_of(name: str) -> Path:
 
 
 def _how_to_get(name: str) -> str:
-    # the registry imports this package's settings, not its models: none of them is loaded here
+    # imported here, because the registry imports this package's settings; no model loads
     from custom_models.load_model import MODEL_SETTINGS
 
     models = [

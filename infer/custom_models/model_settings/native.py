@@ -161,8 +161,8 @@ SETTINGS: Settings = {
         "stable-diffusion-3-medium": _t2i(f"{_STABILITY}-3-medium-diffusers", 28, 7.0, **_SD),
         # Card; the pipeline's defaults are 28 and 7.0.
         "stable-diffusion-3.5-medium": _t2i(f"{_STABILITY}-3.5-medium", 40, 4.5),
-        # Card, as remembered; TRIG and diffusers' documentation: guidance 4.5, max_sequence_length 512; the pipeline's
-        # default guidance is 7.0.
+        # Card, from memory. TRIG and diffusers' documentation: guidance 4.5, max_sequence_length 512. The
+        # pipeline's default guidance is 7.0.
         "stable-diffusion-3.5-large": _t2i(f"{_STABILITY}-3.5-large", 28, 3.5),
         # As in WISE.
         "pixart-alpha": _t2i("PixArt-alpha/PixArt-XL-2-1024-MS", **_PIXART),

@@ -134,7 +134,7 @@ class JanusFlowT2I(_Janus):
 
         blank = [prompt_ids[0], *[self._processor.pad_id] * (len(prompt_ids) - 1)]
         pair = torch.tensor([prompt_ids, blank], device=self.device)
-        # the embedded time takes the place of the prompt's last token, which opens the image
+        # the embedded time replaces the prompt's last token, which opens the image
         words = self._model.language_model.get_input_embeddings()(pair)[:, :-1]
         mask = torch.ones(2, words.shape[1] + 1 + _GRID * _GRID, dtype=torch.int, device=self.device)
         mask[1, 1 : words.shape[1]] = 0

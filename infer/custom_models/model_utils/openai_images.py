@@ -245,7 +245,7 @@ class _OpenAIImages(ImageModel):
 
 
 class OpenAIImagesT2I(_OpenAIImages):
-    """Text to image."""
+    """Text to image from a prompt."""
 
     def _inputs(self, given: str) -> Inputs:
         return Inputs(given)
