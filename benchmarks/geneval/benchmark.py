@@ -124,8 +124,10 @@ class GenEval(Benchmark):
                 yield Sample(file, record["prompt"], repetition, data)
 
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
-        """Returns one question. Its text maps each class whose colour matters to the number of objects to
-        check."""
+        """Returns one question, or none if ``detections`` is set.
+
+        The text maps each class with a requested colour to the number of objects to check.
+        """
         if self.settings.detections:
             return []
         include = item.data["metadata"]["include"]
@@ -270,8 +272,8 @@ def _prompt_in(file: Path) -> str:
 
 
 def _records_of(file: Path) -> dict[tuple[str, int], Mapping[str, Any]]:
-    """Returns the records by prompt and repetition. Folder numbers are no key: their order may differ from
-    ours.
+    """Returns the records by prompt and repetition. Folder numbers are no key, because their order may
+    differ.
 
     Raises CellFailure if the file does not exist or is empty, or if two records of an image differ: the
     official program would count both.

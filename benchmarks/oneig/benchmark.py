@@ -284,7 +284,7 @@ class OneIG(Benchmark):
             return value
         try:
             if task == "diversity":
-                from eval_models.encoders.dreamsim import read_embedding  # the driver has no packages for it
+                from eval_models.encoders.dreamsim import read_embedding  # the driver lacks its packages
 
                 embedding = _finite(read_embedding(answer.text or ""))
                 if not any(embedding):

@@ -68,7 +68,7 @@ _NOTHING: Mapping[Rules, re.Pattern[str]] = {
 }
 
 LARGEST_DISTANCE: Mapping[Language, float] = {"en": 100.0, "zh": 50.0}
-"""The mean ED from which the text score is lowest: CR and WAC alone decide it."""
+"""From this mean ED on, CR and WAC alone decide the text score."""
 
 # For texts of more than 35 words Qwen2.5's tokenizer needs at most 1.9 tokens per English word, 2.9 with one
 # word per line, and 1.2 tokens per Chinese character.
@@ -279,7 +279,7 @@ class ScoredPrompt:
     @cached_property
     def pairs(self) -> Sequence[tuple[int, int, float]]:
         """(place, place, distance) for all pairs of images that count: DreamSim's 1 - cosine, in float64."""
-        from eval_models.encoders.dreamsim import distances, read_embedding  # the driver has no packages for it
+        from eval_models.encoders.dreamsim import distances, read_embedding  # the driver lacks its packages
 
         counted = self.counted("diversity")
         if len(counted) < 2:
