@@ -36,7 +36,7 @@ SYSTEM = "benchmarks/genai/t2v_metrics/constants.py::SYSTEM_MSG"
 @dataclass(frozen=True)
 class GenAISettings(Settings):
     """``prompts`` selects the set: 1600 of GenAI-Bench, or 527 of the earlier VQAScore paper. ``weights``
-    maps names of CLIP-FlanT5 weights to local paths."""
+    maps names of CLIP-FlanT5 weights to paths or hub ids."""
 
     prompts: Literal[1600, 527] = field(default=1600, metadata={"decides": True})
     weights: Mapping[str, str] = field(default_factory=dict)

@@ -57,8 +57,8 @@ _METADATA = Shape[dict[str, Any]](must={"prompt": str})
 class GenEvalSettings(Settings):
     """``detections`` is the path of a ``results.jsonl`` that the official program wrote elsewhere.
 
-    ``<MODEL_NAME>`` in the path stands for the model's name. ``weights`` maps names of weights to local
-    paths.
+    ``<MODEL_NAME>`` in the path stands for the model's name. ``weights`` maps names of weights to
+    paths or hub ids.
     """
 
     detections: str = field(default="", metadata={"of_one_model": True})

@@ -31,7 +31,7 @@ _NUMBERS = Shape[dict[str, float]](dict.fromkeys(VERSIONS, float))
 @dataclass(frozen=True)
 class HPSv2Settings(Settings):
     """``antialias=False`` resizes images as torchvision did by default before 0.17: use it to compare with
-    numbers published before 2024. ``weights`` maps names of model weights to local paths."""
+    numbers published before 2024. ``weights`` maps names of model weights to paths or hub ids."""
 
     antialias: bool = field(default=True, metadata={"decides": True})
     weights: Mapping[str, str] = field(default_factory=dict)

@@ -77,7 +77,7 @@ class OneIGSettings(Settings):
     """Settings of OneIG-Bench; see README, "OneIG-Bench".
 
     ``grid`` is one layout for all models or a layout by model; it also sets ``images_per_prompt`` if that is
-    None. ``weights`` maps names of encoders to local paths.
+    None. ``weights`` maps names of weights to paths or hub ids.
     """
 
     tasks: str = ",".join(TASKS)

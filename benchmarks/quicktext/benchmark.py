@@ -17,7 +17,7 @@ class QuickText(LongText):
     version = "1"
     assets = ()
     prompt_count, images_per_prompt = 48, 1
-    # PP-OCR needs no download and no GPU; no published numbers on these prompts ask for another judge
+    # PP-OCR needs no download and no GPU, and no published numbers on these prompts require another judge
     judge = "ppocr"
     official_judges = LongText.official_judges
 

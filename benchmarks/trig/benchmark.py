@@ -98,7 +98,7 @@ class TrigSettings(Settings):
     format that replaces the dataset, and ``sources`` is the folder of the images that it names.
 
     ``metrics`` adds metrics to TRIGScore, by dimension, as in the official configuration
-    (:mod:`benchmarks.trig.zoo`); ``weights`` maps names of their weights to local paths.
+    (:mod:`benchmarks.trig.zoo`); ``weights`` maps names of their weights to paths or hub ids.
     """
 
     rules: Literal["official", "paper", "corrected"] = "official"  # type: ignore[assignment]  # one more than others

@@ -75,7 +75,7 @@ def check_chosen(metrics: Mapping[str, Sequence[str]], dimensions: Iterable[str]
 
 
 def measurer_of(name: str, weights: Mapping[str, str]) -> Measurer:
-    """Returns the evaluator of metric ``name``; ``weights`` maps names of weights to the user's paths."""
+    """Returns the evaluator of metric ``name``; ``weights`` maps names of weights to paths or hub ids."""
     measurer = METRICS[name].measurer
     # NudeNet's package contains its weights
     return Measurer(measurer, {} if name == "nudenet" else {"weights": dict(weights)}) if measurer else JUDGE

@@ -155,7 +155,7 @@ class UniGenBench(Benchmark):
         return [ask(_QUESTION, *parts, max_tokens=most, temperature=None, data=count, accepts=accepts)]
 
     def parse(self, question: Question, answer: Answer) -> dict[str, Any]:
-        """Returns the lists ``analysis`` and ``score`` of the reply, parsed as Python literals like
+        """Returns the lists ``analysis`` and ``score`` of the reply, read as Python literals as
         officially."""
         text = answer.text or ""
         stated = _stated(text, question.data)

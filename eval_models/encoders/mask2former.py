@@ -55,8 +55,8 @@ class Detected(NamedTuple):
 
 
 class Mask2Former(Encoder):
-    """A question holds a picture and a JSON object: the number of objects, by class, whose colours to
-    classify.
+    """A question holds a picture and a JSON object that maps classes to the number of objects to
+    colour-check.
 
     ``classes`` are the names of the detector's classes in order, ``colors`` the candidate colours,
     ``templates`` the texts of CLIP's classifier ("a photo of a {{c}} {classname}"). The answer is {"objects":
