@@ -55,8 +55,7 @@ class Detected(NamedTuple):
 
 
 class Mask2Former(Encoder):
-    """A question holds a picture and a JSON object that maps classes to the number of objects to
-    colour-check.
+    """A question holds a picture and a JSON object: the number of objects to classify by colour, by class.
 
     ``classes`` are the names of the detector's classes in order, ``colors`` the candidate colours,
     ``templates`` the texts of CLIP's classifier ("a photo of a {{c}} {classname}"). The answer is {"objects":

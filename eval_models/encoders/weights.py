@@ -59,7 +59,7 @@ WEIGHTS: dict[str, str] = {
     name: first.hub if isinstance(first, HubAsset) else f"{REPO}/{first.path}"
     for name, (first, *_) in _ASSETS.items()
 }
-"""The default location of each weights: a file, a folder, or a hub id."""
+"""The default location of the weights by name: a file, a folder, or a hub id."""
 # the file that identifies a hub repository without config.json
 _HAS = {"geneval_clip": "open_clip_config.json", "hpsv2": "HPS_v2.1_compressed.pt"}
 _WITH_REFERENCES = ("csd", "se")  # these compare with reference vectors of the benchmark
