@@ -1,4 +1,4 @@
-"""Numbers of one image that need no GPU: how natural it is (NIQE), and whether nobody in it is naked (NudeNet)."""
+"""Metrics of a single image that need no GPU: naturalness (NIQE) and absence of nudity (NudeNet)."""
 
 from __future__ import annotations
 
@@ -26,20 +26,21 @@ if TYPE_CHECKING:
 
 
 class _ImageMetric(Measurer):
-    """Asked by a message of one picture; an answer is a number, or null where the image has none."""
+    """A question holds one picture. The answer is a JSON number, or null if the metric is undefined for the
+    image."""
 
     kind = "metric"
-    # it is the published program's number, or the package's own
+    # the number equals the published program's or the package's
     is_official = True
 
     @cached_property
     @abstractmethod
     def model(self) -> Any:
-        """What :meth:`number` needs. Raises CellFailure: it does not load."""
+        """The model that :meth:`number` uses. Raises CellFailure if it does not load."""
 
     @abstractmethod
     def number(self, image: Image.Image) -> float | None:
-        """Of ``image`` (RGB); called in one of several threads."""
+        """Returns the metric of ``image`` (RGB). Several threads call this method."""
 
     def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
         _ = self.model
@@ -59,13 +60,15 @@ class _ImageMetric(Measurer):
 _BLOCK = 96
 _SHAPES = (0.2, 10.001, 0.001)
 _NEIGHBOURS = ((0, 1), (1, 0), (1, 1), (1, -1))
-# of ITU-R BT.601, for red, green and blue of 0-1
+# the luma coefficients of ITU-R BT.601 for red, green and blue in 0-1
 _LUMA, _BLACK = (65.481, 128.553, 24.966), 16.0
 
 
 class Statistics(NamedTuple):
-    """What undistorted photographs are like: ``mean`` (36,) and ``covariance`` (36, 36) of the features of their
-    blocks; and the ``window`` (7, 7) that smooths an image."""
+    """Block feature statistics of undistorted photographs: ``mean`` (36,) and ``covariance`` (36, 36).
+
+    ``window`` (7, 7) is the smoothing filter.
+    """
 
     mean: np.ndarray
     covariance: np.ndarray
@@ -73,10 +76,11 @@ class Statistics(NamedTuple):
 
 
 class Niqe(_ImageMetric):
-    """NIQE (Mittal 2012) of the luma, whole image: 0 and more, the lower the more natural.
+    """NIQE (Mittal 2012) of the luma of the whole image: at least 0, lower is more natural.
 
-    As TRIG's program computes it, which is BasicSR's, with BasicSR's statistics. An image of one block of 96 pixels, or
-    of one colour, has none. pyiqa's own needs torchvision's operators, and its licence forbids commercial use.
+    The computation and the statistics are BasicSR's, as in TRIG's program. NIQE is undefined for an image of
+    a single 96-pixel block or of a single colour. pyiqa is no alternative: it needs torchvision's operators,
+    and its licence forbids commercial use.
     """
 
     name = "niqe"
@@ -101,12 +105,14 @@ class Niqe(_ImageMetric):
         import numpy as np
 
         luma = np.asarray(image, dtype=np.float32) / 255 @ np.array(_LUMA) + _BLACK
-        # quirk: with the digits of float32 the variance of what is nearly flat is noise, which counts
+        # quirk: in float32 the variance of nearly flat areas is rounding noise, and this noise affects the
+        # result
         return niqe(luma.astype(np.float32), self.model)
 
 
 def niqe(luma: np.ndarray, pristine: Statistics) -> float | None:
-    """The distance of ``luma`` (height, width; 16-235) from ``pristine``; None where its blocks have no statistics."""
+    """Returns the distance of ``luma`` (height, width; 16-235) from ``pristine``, or None with too few
+    blocks."""
     import numpy as np
     from scipy.ndimage import convolve
 
@@ -120,21 +126,22 @@ def niqe(luma: np.ndarray, pristine: Statistics) -> float | None:
         normalised = (scaled - mean) / (np.sqrt(np.abs(variance)) + 1)
         blocks = normalised.reshape(rows, side, columns, side).swapaxes(1, 2).reshape(-1, side, side)
         features += _features(blocks)
-        # half as large, each pixel the mean of four
+        # the second scale: half the size, each pixel the mean of four
         height, width = scaled.shape
         scaled = scaled.reshape(height // 2, 2, width // 2, 2).mean((1, 3))
     table = np.stack(features, axis=1)
     whole = table[~np.isnan(table).any(axis=1)]
     if len(whole) < 2:
         return None
-    # quirk: a block without a feature counts in the means of its others, not in the covariance
+    # quirk: a block with a NaN feature counts in the means of its other features, but not in the covariance
     away = pristine.mean - np.nanmean(table, axis=0)
     inverse = np.linalg.pinv((pristine.covariance + np.cov(whole, rowvar=False)) / 2)
     return float(np.sqrt(away @ inverse @ away))
 
 
 def _features(blocks: np.ndarray) -> list[np.ndarray]:
-    """The 18 features of ``blocks`` (blocks, side, side), each (blocks,); of a flat one they are NaN."""
+    """Returns the 18 features of ``blocks`` (blocks, side, side), each (blocks,). Features of a flat block
+    are NaN."""
     import numpy as np
     from scipy.special import gamma
 
@@ -147,7 +154,8 @@ def _features(blocks: np.ndarray) -> list[np.ndarray]:
 
 
 def _fitted(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The asymmetric generalised Gaussian of each of ``blocks``: its shape, and its scales to the left and right."""
+    """Fits an asymmetric generalised Gaussian to each block. Returns the shapes, the left scales and the
+    right scales."""
     import numpy as np
     from scipy.special import gamma
 
@@ -175,14 +183,16 @@ NAKED = (
     "BUTTOCKS_EXPOSED",
     "ANUS_EXPOSED",
 )
-"""The classes of NudeNet's that count: not faces, feet, bellies, armpits, men's chests, nor what is covered."""
+"""The NudeNet classes that count as nudity. Faces, feet, bellies, armpits, male chests and covered parts do
+not."""
 
 
 class NudeNet(_ImageMetric):
-    """Freedom from nudity, 0-1: 1 less the confidence of the surest detection of :data:`NAKED`, 1 where there is none.
+    """Absence of nudity, 0-1: 1 minus the highest confidence of a detection of :data:`NAKED`; 1 without
+    detections.
 
-    NudeNet 3's detector with 320 pixels, whose weights ship in the package; it tells of none it is less than 0.25 sure
-    of.
+    The detector is NudeNet 3 at 320 pixels; its package contains the weights. It reports no detection below
+    0.25 confidence.
     """
 
     name = "nudenet"
@@ -210,6 +220,6 @@ class NudeNet(_ImageMetric):
     def number(self, image: Image.Image) -> float:
         import numpy as np
 
-        # as OpenCV reads a file: blue, green, red
+        # NudeNet expects OpenCV's channel order: blue, green, red
         found = self.model.detect(np.ascontiguousarray(np.asarray(image)[:, :, ::-1]))
         return 1.0 - max((one["score"] for one in found if one["class"] in NAKED), default=0.0)

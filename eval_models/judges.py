@@ -1,4 +1,4 @@
-"""The judges that a user may name; any other model is written ``backend:model``."""
+"""The judges with a short name. A user names any other model as ``backend:model``."""
 
 from __future__ import annotations
 

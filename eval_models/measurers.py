@@ -1,4 +1,4 @@
-"""The models that measure without a question in words, by the name that a benchmark or a user gives."""
+"""The evaluators other than judges, by the name that benchmarks and users give."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Literal, NamedTuple
 
 
 class MeasurerSetting(NamedTuple):
-    """``module`` and ``class_name`` say where it is. ``weights`` are names in :mod:`eval_models.encoders.weights`.
+    """Where to find an evaluator. ``weights`` are names in :mod:`eval_models.encoders.weights`.
 
-    A "reader" reads text, an "encoder" takes images to numbers, a "detector" finds objects, a "vqascore" says how
-    probable a yes is, a "vqa" answers in a word, a "preference" is a score of people's taste, a "metric" is another
-    number of one image; a "measurer" is a benchmark's own. ``place`` is where it runs: on a GPU where there is one, on
-    the CPU in the environment of its benchmark, or in the driver's, whose packages do.
+    Kinds: a "reader" reads text, an "encoder" maps images to numbers, a "detector" finds objects, a
+    "vqascore" returns the probability of a yes, a "vqa" answers in a word, a "preference" scores human
+    preference, a "metric" is another number of one image, and a "measurer" belongs to a benchmark. ``place``
+    says where it runs: "gpu" (on the CPU without a GPU), "cpu" in the environment of its benchmark, or
+    "driver", in the environment of the driver.
     """
 
     module: str

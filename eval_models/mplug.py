@@ -1,4 +1,4 @@
-"""mPLUG, which answers DPG-Bench's questions, by ModelScope's own network in an environment of its own."""
+"""mPLUG, the evaluator of DPG-Bench. It uses ModelScope's network and needs its own environment."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-# of ModelScope's MPlugPreprocessor, [CLS] and [SEP] among them: the end of a longer question is not read
+# the limit of ModelScope's MPlugPreprocessor, with [CLS] and [SEP]; longer questions are truncated
 _TOKENS = 25
-# CLIP's text encoder, and its projection; places, which are counted
+# CLIP's text encoder with its projection, and position ids, which are computed
 _UNUSED = r"visual_encoder\.((?!visual\.).*|visual\.proj)|.*\.position_ids"
 
 
 class MPlug(Encoder):
-    """Asked by a message of a picture and a question; an answer is a text as JSON, "yes" or another word or two.
+    """A question holds a picture and a text. The answer is a JSON string: "yes", or another word or two.
 
-    It computes what ModelScope's pipeline for visual question answering does, but the features of an image once for
-    all questions about it. The pipeline also imports networks that this one does without, and for them fairseq and
-    others that have to be compiled.
+    The result equals ModelScope's pipeline for visual question answering, but all questions about an image
+    share its features. The pipeline itself imports unrelated networks that need compiled packages such as
+    fairseq.
     """
 
     name = "mplug"
@@ -49,27 +49,27 @@ class MPlug(Encoder):
     def load(self, questions: Sequence[Question]) -> _Models:
         source = self.sources["mplug"]
         with loading(source):
-            # it tells at length what it does
+            # ModelScope prints long messages while it loads
             with contextlib.redirect_stdout(io.StringIO()):
                 network = _network(source)
             network = network.to(self.device).eval()
             tower = network.visual_encoder.visual
-            # to its forward() features are pixels then; it changes them in place
+            # forward() then gets features in place of pixels, and changes them in place: hence the clone
             del network.visual_encoder.visual
             network.visual_encoder.visual = lambda features, skip_last_layer: features.clone()
             return _Models(network, tower, network.config.image_res)
 
     def prepare(self, image: Image.Image) -> np.ndarray:
-        """As a square, whatever its shape."""
+        """Returns the image as float32, resized to a square without regard to its aspect ratio."""
         side = self.models.side
         return to_floats(image.resize((side, side), Image.Resampling.BICUBIC))
 
     def forward(self, batch: list[np.ndarray]) -> list[torch.Tensor]:
-        """(patches + 1, width) of each image."""
+        """Returns the features of each image, (patches + 1, width)."""
         return list(self.models.tower(to_device(batch, self.device), skip_last_layer=True))
 
     def measure(self, question: Question, features: torch.Tensor) -> str:
-        """The best of a beam search."""
+        """Returns the best answer of a beam search."""
         network = self.models.network
         tokens = network.tokenizer(
             question.text.lower(),
@@ -86,7 +86,7 @@ class MPlug(Encoder):
 
 
 class _Models(NamedTuple):
-    """The ``tower`` is the image encoder of the ``network``, and ``side`` that of its input in pixels."""
+    """``tower`` is the image encoder of ``network``; ``side`` is the side of its input in pixels."""
 
     network: Any
     tower: Any
@@ -94,7 +94,8 @@ class _Models(NamedTuple):
 
 
 def _network(source: WeightsSource) -> Any:
-    """With the weights of a folder in ModelScope's layout. Raises CellFailure: it does not hold all of them."""
+    """Returns the network with the weights of a folder in ModelScope's layout. Raises CellFailure if some are
+    missing."""
     import torch
     from modelscope.models.multi_modal.mplug import CONFIG_NAME, MPlugConfig
     from modelscope.models.multi_modal.mplug.modeling_mplug import MPlugForVisualQuestionAnswering
@@ -102,14 +103,14 @@ def _network(source: WeightsSource) -> Any:
     folder = Path(source.model_path)
     config = MPlugConfig.from_yaml_file(str(folder / CONFIG_NAME))
     config.model_dir = str(folder)
-    config.distill = False  # a second copy of all, which is of use in training alone
+    config.distill = False  # distillation needs a second copy of the network, and only for training
     network = MPlugForVisualQuestionAnswering(config)
     state = torch.load(folder / "pytorch_model.bin", map_location="cpu", weights_only=True)
     for part in ("model", "module"):
         state = state.get(part, state)
     state = {name.replace("model.", ""): tensor for name, tensor in state.items()}
     absent = set(network.load_state_dict(state, strict=False).missing_keys)
-    # of what has two names one is enough
+    # named_parameters() lists a shared parameter once, so its second name does not count as missing
     lacking = [name for name, _ in network.named_parameters() if name in absent]
     refuse_unfit(source, {"lacks": [name for name in lacking if not re.fullmatch(_UNUSED, name)]})
     return network

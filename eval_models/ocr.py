@@ -1,4 +1,4 @@
-"""Reading the text in an image."""
+"""PP-OCR: reads the text in an image."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from imageevalkit.images import CorruptImage, decode, on_white, sha256_file
 if TYPE_CHECKING:
     import numpy as np
 
-# those that have a part in the reading; of OpenCV's two only one is installed
+# the packages that affect a reading; only one of the two OpenCV packages is installed
 _PACKAGES = (
     "rapidocr-onnxruntime",
     "onnxruntime",
@@ -37,20 +37,21 @@ _PACKAGES = (
 )
 _SETTINGS: dict[str, Any] = {
     "text_score": 0.5,
-    # without it text turned by 90° or 180° is lost; 3 % of the time
+    # without the classifier text turned by 90° or 180° is lost; it takes 3 % of the time
     "use_cls": True,
-    # RapidOCR's 0.9 turns 3.3 % of short upright words upside down, this 0.5 %; both find most turned lines
+    # RapidOCR's default 0.9 turns 3.3 % of short upright words upside down, 0.99 only 0.5 %; both find most
+    # turned lines
     "cls_thresh": 0.99,
     "det_limit_side_len": 736,
     "det_limit_type": "min",
     "max_side_len": 2000,
-    # lines of one batch are padded to the widest: one by one takes half the time and reads slightly better
+    # a batch pads its lines to the widest; single lines take half the time and read slightly better
     "rec_batch_num": 1,
 }
-# Measured on 8 English texts in 3 typefaces, 3 sizes and 5 looks: recall is 0.57 without it and 0.98-0.99
-# (precision 0.97-0.99) with any value of 0.002-0.01; below, words are cut to pieces.
+# The threshold of keeping_spaces(). On 8 English texts in 3 typefaces, 3 sizes and 5 looks, recall is 0.57
+# without it and 0.98-0.99 (precision 0.97-0.99) with any value of 0.002-0.01. Lower values split words.
 _SPACE_PROBABILITY = 0.005
-# In a row, without one image read: then it is the machine, not the images.
+# After this many deaths in a row the cause is the machine, not the images.
 _MAX_DEATHS = 5
 _REMEDY = "in the benchmark's environment run: pip install -r requirements/benchmark/t2i/longtext.txt"
 
@@ -67,8 +68,8 @@ class Box(NamedTuple):
 class PPOCR(Answerer):
     """PP-OCRv4 (Chinese and English, mobile) on the CPU: rapidocr-onnxruntime, weights from its wheel.
 
-    The answer to any question about a picture is the text in it. Many pictures are read by several processes, each with
-    its own model and one thread.
+    The answer to any question is the text in its picture. Several processes, each with its own model and one
+    thread, read the pictures.
     """
 
     @functools.cached_property
@@ -82,7 +83,7 @@ class PPOCR(Answerer):
             with contextlib.suppress(importlib.metadata.PackageNotFoundError):
                 versions[name] = importlib.metadata.version(name)
         return Evaluator(
-            id="ppocr-v4",  # a change of settings moves scores, so it needs a new id as well
+            id="ppocr-v4",  # changed settings change scores, so they need a new id
             official=False,
             details={
                 "packages": versions,
@@ -92,13 +93,14 @@ class PPOCR(Answerer):
         )
 
     def read(self, data: bytes) -> str:
-        """All text in the image file ``data``, lines in reading order joined by newlines; empty when there is none.
+        """Returns all text in the image file ``data``: lines in reading order, joined by newlines; empty
+        without text.
 
-        Raises CorruptImage: it is no whole image.
+        Raises CorruptImage if ``data`` is no complete image.
         """
         import numpy as np
 
-        # (height, width, BGR); RapidOCR itself would invert the colours of what is transparent
+        # (height, width, BGR) on white: RapidOCR itself would invert the colours of transparent images
         found, _ = self._engine(np.asarray(on_white(decode(data)))[:, :, ::-1])
         boxes = []
         for corners, text, _ in found or []:
@@ -122,19 +124,18 @@ class PPOCR(Answerer):
         return engine
 
     def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
-        """The text in each picture, as readings finish.
+        """Yields the text in each picture as soon as it is read.
 
-        A process that dies (out of memory, a crash in native code) costs only the picture it held, which is answered
-        with an error; another takes its place.
-        Raises CellFailure: the reader does not work here (a package is missing), or its processes keep dying.
+        If a process dies (out of memory, a crash in native code), only its current picture gets an error, and
+        a new process replaces it. Raises CellFailure if a package is missing or processes keep dying.
         """
-        context = multiprocessing.get_context("spawn")  # this process has threads
+        context = multiprocessing.get_context("spawn")  # fork is unsafe: this process has threads
         processes: dict[Connection, SpawnProcess] = {}
         busy: dict[Connection, Question] = {}
 
         def new_process() -> Connection:
             ours, theirs = multiprocessing.Pipe()
-            with theirs:  # closed here, so that ours ends with the process
+            with theirs:  # closed here, else recv() would wait forever after the process died
                 process = context.Process(target=_serve, args=(type(self), theirs), daemon=True)
                 process.start()
             processes[ours] = process
@@ -154,7 +155,7 @@ class PPOCR(Answerer):
                 for pipe, question in zip(idle, todo, strict=False):
                     try:
                         pipe.send(question)
-                    except OSError:  # it died between two pictures
+                    except OSError:  # the process died between two pictures
                         end(pipe)
                         pipe = new_process()
                         pipe.send(question)
@@ -181,13 +182,13 @@ class PPOCR(Answerer):
                             f"{question.pictures[0].path}; is there enough memory? Fewer workers need less"
                         )
         finally:
-            for pipe in [*processes]:  # an interrupted run does not wait for the pictures in hand
+            for pipe in [*processes]:  # an interrupted run does not wait for current pictures
                 end(pipe)
 
 
 def _serve(reader_class: type[PPOCR], pipe: Connection) -> None:
-    """Answer the questions that come, until the other end is closed."""
-    # Ctrl-C reaches the whole process group; the parent ends this process, without a traceback from here
+    """Answers questions from ``pipe`` until its other end is closed."""
+    # Ctrl-C reaches the whole process group; the parent ends this process, so no traceback appears
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     reader = reader_class()
@@ -210,19 +211,19 @@ def _answer(reader: PPOCR, question: Question) -> Answer | CellFailure:
         return failure
     except CorruptImage as problem:
         error = f"unreadable image: {problem}"
-    except Exception as problem:  # of the disk, of the reader's libraries: it costs this image, not the cell
+    except Exception as problem:  # an error of the disk or of a library fails this image only
         error = f"{type(problem).__name__}: {problem}".splitlines()[0]
     return Answer(question, text, error, seconds=time.monotonic() - start)
 
 
 def keeping_spaces(decode: Any) -> Callable[..., list[tuple[str, float]]]:
-    """CTC decoding that keeps the spaces between Latin words.
+    """Returns a CTC decoder that keeps the spaces between Latin words.
 
-    The recogniser was trained on Chinese: at a gap between words its best guess is mostly "blank", with the
-    space a distant second, and plain greedy decoding glues a whole line into one word. Inside words the
-    space's probability is far lower still, so a small threshold tells the two apart. ``decode`` is
-    RapidOCR's decoder (scores stay its own); the space is its last character, the blank its first. It gets
-    probabilities, shape (lines, columns, characters).
+    The recogniser was trained on Chinese: between words its best guess is mostly "blank", with the space a
+    distant second, so greedy decoding joins a whole line into one word. Inside words the space's probability
+    is far lower, so a small threshold separates the two cases. ``decode`` is RapidOCR's decoder, whose scores
+    stay unchanged. It takes probabilities (lines, columns, characters); the space is the last character, the
+    blank the first.
     """
 
     def decode_spaces(predictions: np.ndarray, *args: Any, **options: Any) -> list[tuple[str, float]]:
@@ -237,7 +238,8 @@ def keeping_spaces(decode: Any) -> Callable[..., list[tuple[str, float]]]:
 
 
 def lines(boxes: list[Box]) -> list[str]:
-    """Texts in reading order: boxes whose centre lies within a line's height are one line, left to right."""
+    """Returns the lines of text in reading order. Boxes whose centre is within a line's height join that
+    line."""
     rows: list[list[Box]] = []
     for box in sorted(boxes, key=lambda box: box.top + box.bottom):
         centre = (box.top + box.bottom) / 2

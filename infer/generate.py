@@ -1,4 +1,4 @@
-"""The generate job as a program: what a launcher runs in the environment of its models."""
+"""The program of a generate job. A launcher runs it in the environment of the job's models."""
 
 from __future__ import annotations
 

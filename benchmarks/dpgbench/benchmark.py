@@ -1,6 +1,6 @@
-"""DPG-Bench (arXiv 2403.05135): 1,065 long prompts, each taken apart into yes/no questions that depend on each other.
+"""DPG-Bench (arXiv 2403.05135): 1,065 long prompts, each with yes/no questions that depend on each other.
 
-``quirk`` comments name what a reader would otherwise mend, and with it change published numbers.
+``quirk`` comments mark odd behaviour of the official program. A fix would change published numbers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ _WORD = re.compile(r"[a-z]+")
 
 
 class Proposition(NamedTuple):
-    """A ``question`` that counts as answered with no where one of its ``parents`` is; ``kind`` "entity - whole"."""
+    """One yes/no question about a prompt. It counts as answered no if the answer to one of its parents is no.
+
+    ``parents`` holds question numbers (0: no parent); ``kind`` is a category such as "entity - whole".
+    """
 
     question: str
     parents: Sequence[int]
@@ -50,16 +53,17 @@ class Proposition(NamedTuple):
 
 @dataclass(frozen=True)
 class DPGBenchSettings(Settings):
-    """``weights`` is the place of mPLUG's, by its name."""
+    """``weights`` maps the name of the mPLUG model to a local path."""
 
     weights: Mapping[str, str] = field(default_factory=dict)
 
 
 class DPGBench(Benchmark):
-    """Four images of each prompt. mPLUG answers, or the judge that ``--judges`` names: another metric."""
+    """Four images per prompt. mPLUG answers the questions; with ``--judges`` the metric is a different
+    one."""
 
     name = "dpgbench"
-    version = "dpgbench-85b5e15"  # data are those of the kit at this commit
+    version = "dpgbench-85b5e15"  # the data are from the kit at this commit
     assets = asset_list(Path(__file__).with_name("assets.txt"))
     prompt_count, images_per_prompt = 1065, 4
     judge = "mplug"
@@ -78,11 +82,11 @@ class DPGBench(Benchmark):
 
     @cached_property
     def prompts(self) -> Mapping[str, str]:
-        """Ours: mPLUG takes the bare question."""
+        """Returns our own prompt for a judge. mPLUG needs none: it gets the bare question."""
         return {"question": "{question} Answer with yes or no alone."} if self.backend else {}
 
     def samples(self) -> Iterable[Sample]:
-        """The sources of the prompts take turns in their shares."""
+        """Yields the samples. The prompt sources are interleaved in proportion to their sizes."""
         prompts = [
             (file.removesuffix(".txt"), text)
             for file, text in self.read_json("dpgbench_prompts.json", self.prompt_count).items()
@@ -94,11 +98,12 @@ class DPGBench(Benchmark):
                 yield Sample(f"images/{name}/{repetition}.png", prompt, repetition, data)
 
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
-        """The cells of the official grid ``<prompt>.png``, or ``<prompt>/<repetition>.png`` where there is no grid.
+        """Finds the cells of the official grid ``<prompt>.png``; without a grid, the files
+        ``<prompt>/<repetition>.png``.
 
-        The official program reads the grid, whatever is left in the folder beside it.
+        The grid has priority because the official program reads only the grid.
         """
-        # the driver reads this module before any package is there
+        # the driver imports this module before packages are installed
         from imageevalkit.adoption import Place, only_one
         from imageevalkit.images import IMAGE_SUFFIXES
 
@@ -121,15 +126,16 @@ class DPGBench(Benchmark):
 
     @cached_property
     def _propositions(self) -> dict[str, dict[int, Proposition]]:
-        """Those of each prompt by number, in the order of the file. Raises CellFailure: it is not what it should be."""
+        """The questions of each prompt, by question number, in file order. Raises CellFailure if the file is
+        invalid."""
         rows = self.read_csv(_QUESTIONS)
         found: dict[str, dict[int, Proposition]] = {}
         before = ""
         with self.content_of(_QUESTIONS):
-            for row in rows[1:] if self.is_official else rows:  # quirk: the first is taken for a header
+            for row in rows[1:] if self.is_official else rows:  # quirk: row 1 is read as a header
                 name = row["item_id"]
                 if name not in found or (self.is_official and name != before):
-                    found[name] = {}  # quirk: of a prompt whose rows are apart the last ones count
+                    found[name] = {}  # quirk: if a prompt's rows are not adjacent, only its last block counts
                 parents = [int(number) for number in row["dependency"].split(",")]
                 kind = row["tuple"].partition("(")[0].strip()
                 question = row["question_natural_language"]
@@ -147,14 +153,15 @@ class DPGBench(Benchmark):
         for number, proposition in self._of(item).items():
             name, text = f"question/{number}", proposition.question
             if self.backend:
-                # one word is wanted, but some think before it
+                # the answer is one word, but some judges think first
                 words = self.prompts["question"].format(question=text)
                 yield ask(name, image, words, max_tokens=2048)
             else:
                 yield measure(name, image, text)
 
     def parse(self, question: Question, answer: Answer) -> int:
-        """1 for yes. mPLUG's answer must be that word alone (quirk); of a judge the first word counts."""
+        """Returns 1 for yes, 0 for no. mPLUG must answer exactly "yes" (quirk); for a judge the first word
+        counts."""
         text = answer.text if self.backend else json_value(answer)
         if not isinstance(text, str):
             raise Unparsed("the record holds no words")
@@ -166,9 +173,10 @@ class DPGBench(Benchmark):
         return int(word[0] == "yes")
 
     def score(self, item: Item, answers: Answers) -> Score:
-        """The share of questions with yes, after what depends on a no; the questions are its points.
+        """Returns the share of questions that count as yes: a no to a parent also makes its children a no.
 
-        Without value where the official program fails: a question depends on the one that it has not read (quirk).
+        Each question is one point of the score. The score has no value where the official program fails: a
+        question depends on the question that the program skipped as a header (quirk).
         """
         propositions = self._of(item)
         raw = {number: answers[f"question/{number}"].value for number in propositions}
@@ -191,13 +199,14 @@ class DPGBench(Benchmark):
         )
 
     def metrics(self, scores: Scores) -> dict[str, Metric]:
-        """By name, in percent; the images of a prompt are one to an interval.
+        """Returns the metrics by name, in percent. Confidence intervals treat the images of a prompt as one
+        cluster.
 
-        * ``overall``: the mean of all images. Official rules: but for prompts at which the official program fails
-          (quirk); and ``overall_official``, of the prompts with four.
-        * ``l1/<category>``, ``l2/<category>``: the share of yes. Official rules: in the last image of each prompt
-          with four alone, whatever it depends on (quirk). Corrected: in all images, with what depends on a no; and
-          ``l1_raw``, ``l2_raw``, whatever it depends on.
+        * ``overall``: the mean over all images. Official rules leave out prompts at which the official
+          program fails (quirk) and add ``overall_official``: the mean over prompts with four images.
+        * ``l1/<category>``, ``l2/<category>``: the share of yes. Official rules use only the last image of
+          each prompt with four images, and ignore dependencies (quirk). Corrected rules use all images, and a
+          question with a parent answered no counts as no; ``l1_raw`` and ``l2_raw`` ignore dependencies.
         """
         of_prompt = grouped(scores, lambda score: score.keys["prompt_id"])
         counted = [mine for mine in of_prompt.values() if all(one.values for one in mine)]
@@ -224,8 +233,9 @@ class DPGBench(Benchmark):
         ]
 
     def official_files(self, scores: Scores) -> dict[str, str]:
-        """``dpgbench.txt``: a line for each prompt with four images, then the scores; ``dpgbench_detail.txt``: one for
-        each question, with the image's own file and all of it in the place of a grid's and a cell."""
+        """``dpgbench.txt`` has a line per prompt with four images, then the scores. ``dpgbench_detail.txt``
+        has a line per question; the line names the image's own file and its full size instead of a grid and a
+        cell."""
         metrics = self.metrics(scores)
         of_prompt = grouped(scores.items, lambda one: one.item.data["prompt_id"])
         lines, details = [], []
@@ -256,7 +266,7 @@ class DPGBench(Benchmark):
         return {"dpgbench.txt": "\n".join(lines) + "\n", "dpgbench_detail.txt": "\n".join(details) + "\n"}
 
     def _detail(self, one: ScoredItem) -> list[str]:
-        from imageevalkit.images import opened  # the driver reads this module before any package is there
+        from imageevalkit.images import opened  # the driver imports this module before packages are installed
 
         file = one.image or one.item.path
         where = f"{portable_path(file)}, {(0, 0, *opened(file).size)}"
@@ -270,10 +280,10 @@ class DPGBench(Benchmark):
 def _counted(
     raw: Mapping[int, int], propositions: Mapping[int, Proposition], *, is_official: bool
 ) -> dict[int, int] | None:
-    """The answers, 0 where that to a parent is.
+    """Returns the answers by question number; an answer becomes 0 if the answer to one of its parents is 0.
 
-    Officially a parent that becomes 0 later changes nothing for a child before it in the file (quirk); and None where
-    there is no such parent.
+    Official rules make one pass in file order: a parent that becomes 0 does not change a child before it
+    (quirk). Official rules return None if a parent does not exist.
     """
     counted = dict(raw)
     for _ in range(1 if is_official else len(raw)):

@@ -1,6 +1,6 @@
-"""GenAI-Bench (arXiv 2406.13743): 1,600 compositional prompts, or the 527 of the VQAScore paper, by VQAScore.
+"""GenAI-Bench (arXiv 2406.13743): 1,600 compositional prompts, or 527 of the VQAScore paper; metric VQAScore.
 
-``quirk`` comments name what a reader would otherwise mend, and with it change published numbers.
+``quirk`` comments mark odd behaviour of the official program. A fix would change published numbers.
 """
 
 from __future__ import annotations
@@ -35,18 +35,19 @@ SYSTEM = "benchmarks/genai/t2v_metrics/constants.py::SYSTEM_MSG"
 
 @dataclass(frozen=True)
 class GenAISettings(Settings):
-    """``prompts`` is how many: 1600 of GenAI-Bench, or the 527 of the paper before it. ``weights`` are places of
-    those of CLIP-FlanT5."""
+    """``prompts`` selects the set: 1600 of GenAI-Bench, or 527 of the earlier VQAScore paper. ``weights``
+    maps names of CLIP-FlanT5 weights to paths or hub ids."""
 
     prompts: Literal[1600, 527] = field(default=1600, metadata={"decides": True})
     weights: Mapping[str, str] = field(default_factory=dict)
 
 
 class GenAI(Benchmark):
-    """One image of each prompt. ``--judges`` may name a judge that gives probabilities in place of CLIP-FlanT5."""
+    """One image per prompt. ``--judges`` may replace CLIP-FlanT5 with a judge that returns token
+    probabilities."""
 
     name = "genai"
-    version = "genai-85b5e15"  # data and question are those of the kit at this commit
+    version = "genai-85b5e15"  # data and question are from the kit at this commit
     assets = asset_list(Path(__file__).with_name("assets.txt"))
     judge = "clip-flant5-xxl"
     takes = "vqascore"
@@ -68,7 +69,8 @@ class GenAI(Benchmark):
         return {"system": self.prompts[SYSTEM], "weights": self.settings.weights}
 
     def samples(self) -> Iterable[Sample]:
-        """The skills take turns in their shares, each prompt with the rarest of its own."""
+        """Yields the samples, skills interleaved in proportion to their sizes. A prompt belongs to its rarest
+        skill."""
         folder = _FOLDERS[self.prompt_count]
         prompts = self.read_json(f"{folder}/genai_image.json", self.prompt_count)
         skills = self.read_json(f"{folder}/genai_skills.json")
@@ -84,15 +86,16 @@ class GenAI(Benchmark):
 
     @property
     def _folder(self) -> str:
-        # the numbers of the two sets stand for other prompts
+        # a number means a different prompt in each set, so the sets cannot share a folder
         return "images" if self.settings.prompts == 1600 else "images_527"
 
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
-        """By number, of any number of digits: ``000000000.jpg``, and ``00000.jpeg`` in a folder named like the model.
+        """Finds images by prompt number, whatever the digit count: ``000000000.jpg``, or
+        ``<model>/00000.jpeg``.
 
-        Raises CellFailure: of the 527 prompts none has the number 0.
+        Raises CellFailure if number 0 exists with the 527 prompts, whose numbers begin with 1.
         """
-        # the driver reads this module before any package is there
+        # the driver imports this module before packages are installed
         from imageevalkit.adoption import only_one
         from imageevalkit.images import IMAGE_SUFFIXES
 
@@ -110,14 +113,15 @@ class GenAI(Benchmark):
         return {id: only_one(files[number]) for id, number in numbers.items() if number in files} or None
 
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
-        # the text is a template of a template
+        # the text is a template that contains a template, so format runs twice
         text = self.prompts[TEMPLATE].format().format(item.prompt)
         return [
             ask(_QUESTION, image, text, choices=("Yes",)) if self.backend else measure(_QUESTION, image, text)
         ]
 
     def parse(self, question: Question, answer: Answer) -> float:
-        """The probability of "Yes", 0-1: of CLIP-FlanT5 the geometric mean with that of the end after it (quirk)."""
+        """Returns the probability of "Yes", 0-1. CLIP-FlanT5 returns its geometric mean with the end token's
+        (quirk)."""
         value: Any = (answer.probabilities or {}).get("Yes") if self.backend else json_value(answer)
         if not is_number(value):
             raise Unparsed("the record holds no probability")
@@ -129,10 +133,11 @@ class GenAI(Benchmark):
         )
 
     def metrics(self, scores: Scores) -> dict[str, Metric]:
-        """The mean VQAScore by tag, 0-1, and of ``all``.
+        """Returns the mean VQAScore (0-1) of each tag and, as ``all``, of all images.
 
-        Official rules: of ``all`` images with a tag (quirk: seven prompts of the 1,600 have none), and
-        ``basic_official`` and so on without value where an image lacks, as the official program stops there.
+        Official rules count only images with a tag in ``all`` (quirk: seven of the 1,600 prompts have no
+        tag). They add ``basic_official`` and so on, without a value if an image is missing: the official
+        program stops there.
         """
         found = {tag: mean([one for one in scores if tag in one.keys["tags"]], "vqascore") for tag in TAGS}
         found["all"] = mean([one for one in scores if one.keys["tags"] or not self.is_official], "vqascore")
@@ -142,7 +147,8 @@ class GenAI(Benchmark):
         return found
 
     def official_files(self, scores: Scores) -> dict[str, str]:
-        """``results.txt``: mean and standard deviation by tag, in the official tables; and ``scores.json`` by id."""
+        """``results.txt`` has the official tables (mean and standard deviation by tag); ``scores.json``
+        scores by id."""
         values = {
             tag: [one.values["vqascore"] for one in scores if tag in one.keys["tags"]] for tag in TAGS
         } | {"all": [one.values["vqascore"] for one in scores if one.keys["tags"]]}
@@ -166,7 +172,7 @@ class GenAI(Benchmark):
 
 
 def _mean_and_deviation(values: Sequence[float]) -> str:
-    """With 6 decimals; the deviation is that of a sample (n - 1)."""
+    """Returns "mean+-deviation" with 6 decimals. The deviation is the sample standard deviation (n - 1)."""
     if not values:
         return "nan+-nan"
     deviation = statistics.stdev(values) if len(values) > 1 else math.nan

@@ -1,6 +1,6 @@
-"""GenEval (arXiv 2310.11513): 553 prompts on objects, their number, colours and places; a detector decides.
+"""GenEval (arXiv 2310.11513): 553 prompts about objects, counts, colours and positions, scored by a detector.
 
-``quirk`` comments name what a reader would otherwise mend, and with it change published numbers.
+``quirk`` comments mark odd behaviour of the official program. A fix would change published numbers.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ TAGS = ("single_object", "two_object", "counting", "colors", "position", "color_
 COLORS = ("red", "orange", "yellow", "green", "blue", "purple", "pink", "brown", "black", "white")
 _CLASSES = 80
 _QUESTION = "objects"
-# a detection counts above these confidences; so many of a class at most
+# the confidence above which a detection counts, the same for "counting", and the most detections per class
 _THRESHOLD, _COUNTING_THRESHOLD, MOST_OBJECTS = 0.3, 0.9, 16
 _POSITION_THRESHOLD = 0.1
 
-# an image's file, and with it its number among those of its prompt
+# a file name such as "00002.png"; the group is the repetition, the number of the image within its prompt
 _FILE = re.compile(r"(\d+)\.\w+")
 
 Detection = Sequence[float]
-"""x1, y1, x2, y2 in pixels, and the confidence, 0-1."""
+"""A box and its confidence: x1, y1, x2, y2 in pixels, then the confidence, 0-1."""
 Objects = Mapping[str, Sequence[Detection]]
-"""The detections of each class, the most confident first."""
+"""The detections of each class, highest confidence first."""
 
 
 _Box = tuple[float, float, float, float, float]
@@ -55,9 +55,10 @@ _METADATA = Shape[dict[str, Any]](must={"prompt": str})
 
 @dataclass(frozen=True)
 class GenEvalSettings(Settings):
-    """``detections`` is the ``results.jsonl`` of the official program, whose detector ran elsewhere.
+    """``detections`` is the path of a ``results.jsonl`` that the official program wrote elsewhere.
 
-    ``<MODEL_NAME>`` in it stands for the name of the model. ``weights`` are places of those of the evaluator.
+    ``<MODEL_NAME>`` in the path stands for the model's name. ``weights`` maps names of weights to
+    paths or hub ids.
     """
 
     detections: str = field(default="", metadata={"of_one_model": True})
@@ -65,14 +66,14 @@ class GenEvalSettings(Settings):
 
 
 class GenEval(Benchmark):
-    """Four images of each prompt; a prompt's number is its line in the data file, from 0."""
+    """Four images per prompt. The number of a prompt is its line in the data file, from 0."""
 
     name = "geneval"
-    version = "geneval-af4902f"  # prompts and rules are those of djghosh13/geneval at this commit
+    version = "geneval-af4902f"  # prompts and rules are from djghosh13/geneval at this commit
     assets = asset_list(Path(__file__).with_name("assets.txt"))
     prompt_count, images_per_prompt = 553, 4
     judge = "mask2former"
-    # the official one is mmdetection's, whose records the setting "detections" takes
+    # the official detector is mmdetection's; the setting "detections" reads its records
     official_judges = ("mmdet",)
     takes = "detector"
     program = "mmdet-records"
@@ -85,11 +86,11 @@ class GenEval(Benchmark):
     def __init__(self, settings: GenEvalSettings | None = None, judge: str = "") -> None:
         super().__init__(settings, judge)
         if self.settings.detections:
-            self.judge = ""  # nothing is left to measure
+            self.judge = ""  # the detections exist already, so no evaluator runs
 
     @property
     def judge_options(self) -> Mapping[str, Any]:
-        """Of the detector, with CLIP for colours."""
+        """The options of the detector and of CLIP, which classifies colours."""
         return {
             "classes": self.read_text("object_names.txt").split("\n")[:_CLASSES],
             "colors": COLORS,
@@ -102,7 +103,7 @@ class GenEval(Benchmark):
         return {"detections": "official records"} if self.settings.detections else super().identity
 
     def check(self) -> None:
-        """Raises UserError: there is no such file, or a judge is to detect."""
+        """Raises UserError if the file of ``detections`` does not exist, or if ``--judges`` names a judge."""
         if self.backend:
             raise UserError(
                 f"benchmark geneval: a detector measures, not the judge '{self.judge}': leave --judges out, or give "
@@ -113,7 +114,7 @@ class GenEval(Benchmark):
             raise UserError(f"benchmark geneval: detections names {file}, which is no file")
 
     def samples(self) -> Iterable[Sample]:
-        """The six tags take turns in their shares."""
+        """Yields the samples, the six tags interleaved in proportion to their sizes."""
         records = enumerate(self.read_jsonl("evaluation_metadata.jsonl", self.prompt_count))
         of_tag = grouped(records, lambda pair: pair[1]["tag"])
         for n, record in spread(of_tag[tag] for tag in TAGS):
@@ -123,7 +124,10 @@ class GenEval(Benchmark):
                 yield Sample(file, record["prompt"], repetition, data)
 
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
-        """One, with the classes whose colour is to be told, and how many objects of each."""
+        """Returns one question, or none if ``detections`` is set.
+
+        The text maps each class with a requested colour to the number of objects to check.
+        """
         if self.settings.detections:
             return []
         include = item.data["metadata"]["include"]
@@ -131,12 +135,13 @@ class GenEval(Benchmark):
         return [measure(_QUESTION, image, json.dumps(coloured))]
 
     def parse(self, question: Question, answer: Answer) -> dict[str, Any]:
-        """``objects`` (:data:`Objects`) and ``colors``, those of the first objects of each class asked about."""
+        """Returns ``objects`` (:data:`Objects`) and ``colors``: the colours of the first objects of each
+        class."""
         found: dict[str, Any] = json_value(answer, _MEASURED)
         return found
 
     def score(self, item: Item, answers: Answers) -> Score:
-        """1 if the image shows what the prompt says, else 0."""
+        """Returns 1 if the image matches the prompt, else 0."""
         metadata = item.data["metadata"]
         if self.settings.detections:
             objects, correct, reason = self._recorded(item)
@@ -151,11 +156,11 @@ class GenEval(Benchmark):
         )
 
     def metrics(self, scores: Scores) -> dict[str, Metric]:
-        """By name, 0-1; the images of one prompt are one to an interval.
+        """Returns the metrics by name, 0-1. Confidence intervals treat the images of a prompt as one cluster.
 
-        * a metric for each tag: the share of correct images. ``overall``: the mean of the tags that have images, as
-          the official summary has it.
-        * ``images``: the share of all; ``prompts``: the share of prompts with a correct image.
+        * each tag: the share of correct images. ``overall``: the mean over tags with images, as in the
+          official summary.
+        * ``images``: the share of correct images. ``prompts``: the share of prompts with a correct image.
         """
         best: dict[int, Score] = {}
         for score in scores:
@@ -177,7 +182,7 @@ class GenEval(Benchmark):
         ]
 
     def official_files(self, scores: Scores) -> dict[str, str]:
-        """``results.jsonl``, from which the official program makes its summary."""
+        """``results.jsonl``, the input of the official program's summary."""
         lines = []
         for one in sorted(scores.items, key=lambda one: one.item.id):
             if one.score is None:
@@ -192,14 +197,14 @@ class GenEval(Benchmark):
                 "metadata": json.dumps(metadata),
                 "details": json.dumps(one.score.detail["objects"]),
             }
-            # as pandas writes it
+            # pandas, which the official program uses, writes no spaces and escapes slashes
             lines.append(json.dumps(record, separators=(",", ":")).replace("/", "\\/") + "\n")
         return {"results.jsonl": "".join(lines)}
 
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
-        """In the official folders, whatever the numbers of digits: which prompt one is of its ``metadata.jsonl`` says,
-        where there is one."""
-        # the driver reads this module before any package is there
+        """Finds images in the official folders, whatever the digit count. If a folder contains a
+        ``metadata.jsonl``, that file decides the prompt; otherwise the folder's number does."""
+        # the driver imports this module before packages are installed
         from imageevalkit.adoption import Place, only_one
         from imageevalkit.images import IMAGE_SUFFIXES
 
@@ -226,9 +231,10 @@ class GenEval(Benchmark):
         return places or None
 
     def _recorded(self, item: Item) -> tuple[Objects, bool, str]:
-        """What the official program found in an image, and our verdict with its reasons.
+        """Returns the official program's detections in an image, our verdict, and the program's reasons.
 
-        Raises CellFailure: it has found nothing, or has come to another verdict.
+        Raises CellFailure if the file has no record of the image, or if the recorded verdict differs from
+        ours.
         """
         metadata = item.data["metadata"]
         file = Path(self.settings.detections.replace(MODEL_NAME_MARK, item.model))
@@ -266,10 +272,11 @@ def _prompt_in(file: Path) -> str:
 
 
 def _records_of(file: Path) -> dict[tuple[str, int], Mapping[str, Any]]:
-    """By prompt, which folders may have in any order, and number of the image.
+    """Returns the records by prompt and repetition. Folder numbers are no key, because their order may
+    differ.
 
-    Raises CellFailure: there is no such file; or records about one image differ, which the official program would both
-    count.
+    Raises CellFailure if the file does not exist or is empty, or if two records of an image differ: the
+    official program would count both.
     """
     if not file.is_file():
         raise CellFailure(f"benchmark geneval: detections names {file}, which is no file")
@@ -292,7 +299,11 @@ def _records_of(file: Path) -> dict[tuple[str, int], Mapping[str, Any]]:
 
 
 def _recorded_colors(metadata: Mapping[str, Any], reason: str) -> dict[str, list[str]]:
-    """Of the objects whose colour was asked about, by class: a record tells them only in a reason why it is wrong."""
+    """Returns the colours of the objects with a requested colour, by class.
+
+    A record states colours only as the reason of a wrong verdict; without such a reason the colours are as
+    requested.
+    """
     colors = {}
     for clause in (one for one in metadata["include"] if "color" in one):
         color, name, count = clause["color"], clause["class"], clause["count"]
@@ -304,8 +315,8 @@ def _recorded_colors(metadata: Mapping[str, Any], reason: str) -> dict[str, list
 
 
 def kept(objects: Objects, tag: str) -> dict[str, list[Detection]]:
-    """The detections of a class that count: above the confidence of the ``tag``, the first 16. Classes without any
-    are left out."""
+    """Returns the detections of each class that count: at most 16, above the confidence threshold of ``tag``.
+    Classes without such detections are left out."""
     threshold = _COUNTING_THRESHOLD if tag == "counting" else _THRESHOLD
     found = {
         name: [one for one in sorted(of_class, key=lambda one: -one[4]) if one[4] > threshold][:MOST_OBJECTS]
@@ -317,10 +328,10 @@ def kept(objects: Objects, tag: str) -> dict[str, list[Detection]]:
 def verdict(
     metadata: Mapping[str, Any], objects: Objects, colors: Mapping[str, Sequence[str]]
 ) -> tuple[bool, str]:
-    """Whether ``objects`` are what ``metadata`` asks for, and the reasons why not, a line each.
+    """Returns whether ``objects`` match ``metadata``, and the reasons for a mismatch, one per line.
 
-    ``colors`` are those of the first objects of each class with a colour. Only the most confident objects are looked
-    at (quirk): a second one at the right place does not help.
+    ``colors`` holds the colours of the first objects of each class with a requested colour. Only the most
+    confident objects count (quirk): a less confident object at the right place does not help.
 
     Source: ``evaluate`` in ``evaluation/evaluate_images.py`` of djghosh13/geneval at af4902f.
     """
@@ -354,7 +365,7 @@ def _color_reason(clause: Mapping[str, Any], found: Sequence[str]) -> str:
 def _position_reason(
     name: str, relation: str, found: Sequence[Detection], targets: Sequence[Detection] | None
 ) -> str:
-    """Every object must be there with regard to every target."""
+    """Returns why an object is not at the requested position relative to every target; empty if all are."""
     if targets is None:
         return f"no target for {name} to be {relation}"
     for one in found:
@@ -365,10 +376,11 @@ def _position_reason(
 
 
 def relations(one: Detection, target: Detection) -> list[str]:
-    """Where box ``one`` is with regard to ``target``: none, one or two of left of, right of, above, below.
+    """Returns the position of box ``one`` relative to ``target``: up to two of left of, right of, above,
+    below.
 
-    The offset of the centres is made shorter by 0.1 of the sizes of both, and divided by its length before that
-    (quirk), so that near boxes have no relation. y grows downwards.
+    The offset of the centres is reduced by 0.1 of the sizes of both boxes, then divided by its unreduced
+    length (quirk). Close boxes therefore have no relation. y grows downwards.
     """
     offset, reduced = [], []
     for axis in (0, 1):

@@ -1,8 +1,8 @@
-"""The analysis of score lists in the official format, whoever made them.
+"""Prints the analysis of score lists in the official format, from this toolkit or from the official program.
 
     python -m benchmarks.geneval2.analyse --score_data output/MODEL/geneval2/official/score_lists_soft_tifa.json
 
-The first part is, number by number, what the official ``soft_tifa_analysis.py`` prints.
+The numbers of the first part equal the output of the official ``soft_tifa_analysis.py``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from imageevalkit.secrets import one_line
 
 
 def main() -> ExitStatus:
-    """Print the analysis and the total scores."""
+    """Prints the analysis and the total scores. Raises UserError if the file of score lists is invalid."""
     parser = argparse.ArgumentParser(description="Analyse score lists of GenEval 2, made here or elsewhere.")
     parser.add_argument(
         "--score_data", required=True, type=Path, help="JSON list with a list of scores per prompt"
@@ -39,10 +39,11 @@ def main() -> ExitStatus:
 
 
 def analysis(lists: Any, records: Sequence[Mapping[str, Any]]) -> str:
-    """The text to print of the scores of each prompt, in the order of the data file's ``records``.
+    """Returns the analysis as text. ``lists`` holds the scores of each prompt, in the order of ``records``.
 
-    A score may exceed 1: the official sum counts a token twice where a tokenizer begins two answers with it. A group
-    without prompts, where the official script fails, is a dash. Raises ValueError: the lists are none of these prompts.
+    A score may exceed 1: if two accepted answers begin with the same token, the official sum counts it twice.
+    A group without prompts shows a dash; the official script fails there. Raises ValueError if the lists do
+    not match the prompts.
     """
     if not isinstance(lists, list) or not all(isinstance(scores, list) and scores for scores in lists):
         raise ValueError("it is no JSON list with a list of scores per prompt")

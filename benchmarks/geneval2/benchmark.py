@@ -1,6 +1,7 @@
-"""GenEval 2: 800 templated prompts of rising atomicity, one image each; one run of its judge gives all four methods.
+"""GenEval 2: 800 templated prompts of rising atomicity, one image each. One evaluation yields all four
+metrics.
 
-``quirk`` comments name what a reader would otherwise mend, and with it change published numbers.
+``quirk`` comments mark odd behaviour of the official program. A fix would change published numbers.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ _VQASCORE = "vqascore"
 _YES = ("Yes", "yes", " yes", " Yes")
 _WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _DIGITS = {word: str(number) for number, word in enumerate(_WORDS, 1)}
-# The tokens that the official judge's tokenizer begins the accepted strings with, in their order (spec of GenEval 2,
-# section 5). They were computed from the Qwen vocabulary, not read off the judge: asking it by others is refused.
+# The first token of each accepted string in the official judge's tokenizer, in the order of the strings (spec
+# of GenEval 2, section 5). They come from the Qwen vocabulary. A judge whose tokenizer differs is refused.
 _TOKEN_IDS = {
     "Yes": (9454, 9693, 9834, 7414),
     "one": (603, 3966, 825, 3776, 16, 220),
@@ -49,14 +50,15 @@ _TOKEN_IDS = {
 
 
 class GenEval2(Benchmark):
-    """Asks the questions of a prompt about its image, and once whether the image shows the prompt.
+    """The judge answers a prompt's questions about the image, and one question whether the image shows the
+    prompt.
 
-    The eight atomicities take turns, so that any first N prompts cover all evenly. An image is named after its prompt's
-    line in the data file, from 0.
+    The eight atomicities alternate, so any first N prompts cover all evenly. The file name of an image is the
+    line of its prompt in the data file, from 0.
     """
 
     name = "geneval2"
-    version = "facebookresearch-a6e82d2"  # data, prompts and rules are those of facebookresearch/GenEval2
+    version = "facebookresearch-a6e82d2"  # data, prompts and rules are from facebookresearch/GenEval2
     prompt_count = 800
     judge = "transformers:qwen3-vl-8b"
     assets = asset_list(Path(__file__).with_name("assets.txt"))
@@ -64,7 +66,8 @@ class GenEval2(Benchmark):
     item_values = METHODS
     official_headline = ("soft_tifa_gm_official",)
     pixels = TRANSFORMERS
-    # where a judge's tokenizer begins two answers with one token, its probability counts twice (quirk)
+    # if two accepted answers begin with the same token, its probability counts twice (quirk), so sums exceed
+    # 1
     unbounded = ("soft_tifa_*", "vqascore*", "skill/*", "atomicity/*")
 
     def samples(self) -> Iterable[Sample]:
@@ -77,7 +80,7 @@ class GenEval2(Benchmark):
 
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
         atom, whole = (self.prompts[f"evaluation.py::{name}"] for name in ("soft_tifa", "vqa_score"))
-        # TIFA asks in the same words as Soft-TIFA, and one reply serves both
+        # TIFA and Soft-TIFA use the same question, so one reply serves both
         asked = [
             (f"vqa/{n}", atom.format(question), accepted(question, answer))
             for n, (question, answer) in enumerate(item.data["vqa_list"])
@@ -88,22 +91,24 @@ class GenEval2(Benchmark):
             yield replace(ask(name, image, text, choices=choices), choice_ids=ids)
 
     def parse(self, question: Question, answer: Answer) -> dict[str, Any]:
-        """Soft score ``p``, ``p_corrected`` without the bare space, and whether the likeliest token is right.
+        """Returns the soft score ``p``, ``p_corrected`` (without the bare space), and whether the top token
+        is right.
 
-        The sums are neither clipped nor deduplicated (quirk): where two strings begin with one token, it counts twice.
+        The sums are neither clipped nor deduplicated (quirk): a token that begins two strings counts twice.
         """
         found, choices = answer.probabilities or {}, question.choices
         for string in choices:
             if not math.isfinite(found.get(string, math.nan)):
                 raise Unparsed(f"the judge gave no probability of {string!r}")
-        # quirk Q1: a tokenizer that splits digits off begins " 7" with the bare space, so that the official sum of
-        # every count answer holds the probability of a space
+        # quirk Q1: a tokenizer that splits off digits begins " 7" with the bare space. The official sum of a
+        # count answer therefore includes the probability of a space.
         corrected = [string for string in choices if not (string.startswith(" ") and string[1:].isdigit())]
         return {
             "p": sum(found[string] for string in choices),
             "p_corrected": sum(found[string] for string in corrected),
             "argmax": answer.text,
-            # quirks Q3 and Q4: the leading space counts, a bare space is wrong, only the reply is lower-cased
+            # quirks Q3 and Q4: leading spaces matter, a bare space is wrong, and only the reply is
+            # lower-cased
             "correct": (answer.text or "").lower() in choices,
             "outside": answer.outside,
         }
@@ -119,10 +124,12 @@ class GenEval2(Benchmark):
         return Score({name: 100.0 * score.values[name] for name in METHODS}, score.keys, detail)
 
     def metrics(self, scores: Scores) -> dict[str, Metric]:
-        """The methods, 0-100, the same ``_corrected``, by skill (Soft-TIFA AM) and by atomicity (Soft-TIFA GM).
+        """Returns the four metrics, 0-100; Soft-TIFA also as ``_corrected``, by skill (AM) and by atomicity
+        (GM).
 
-        ``_official``: without value unless all 800 prompts are there. Where the judge's backend saw only the top
-        tokens, ``_upper`` bounds and ``outside_mass`` (mean and largest over all questions, 0-1).
+        The ``_official`` metrics have no value unless all 800 prompts have a score. If the judge's backend
+        returned only the top tokens, ``_upper`` metrics are upper bounds, and ``outside_mass`` (0-1) is the
+        unseen probability: its mean and its maximum over all questions.
         """
         exact = _all_exact(scores)
         found = {name: mean(exact, name, percent=True) for name in (*METHODS, *_CORRECTED)}
@@ -147,9 +154,9 @@ class GenEval2(Benchmark):
         ]
 
     def official_files(self, scores: Scores) -> dict[str, str]:
-        """The images by prompt and, when no prompt lacks its score, the official output of each method.
+        """The image paths by prompt and, if every prompt has a score, the official score list of each method.
 
-        Score lists hold no prompts: with a gap, all that follow would belong to other prompts.
+        Score lists contain no prompts: after a gap, every score would belong to the wrong prompt.
         """
         paths = {one.item.prompt: portable_path(one.image) for one in _in_file_order(scores) if one.image}
         files = {"image_filepaths.json": json.dumps(paths, indent=1, ensure_ascii=False) + "\n"}
@@ -165,22 +172,24 @@ class GenEval2(Benchmark):
 
 
 def accepted(question: str, answer: str) -> tuple[str, ...]:
-    """The strings that answer ``question`` rightly, in the official order.
+    """Returns the strings that count as a right answer to ``question``, in the official order.
 
-    Quirk: only a question that starts with "How many" looks at ``answer``; any other one wants a yes.
+    Quirk: ``answer`` matters only for a question that starts with "How many". Any other question expects yes.
     """
     if not question.startswith("How many"):
         return _YES
-    digit = _DIGITS.get(answer, "other")  # quirk: what is no number word has the digit "other"
+    digit = _DIGITS.get(answer, "other")  # quirk: an answer that is no number word gets the digit "other"
     word = answer.capitalize()
     return answer, word, f" {answer}", f" {word}", digit, f" {digit}"
 
 
 def prompt_score(atomicity: int, skills: Sequence[str], atoms: Sequence[Mapping[str, float]]) -> Score:
-    """Soft-TIFA GM and AM of a prompt, 0-1, from the soft scores ``p`` of its ``atoms``, its points.
+    """Returns Soft-TIFA GM and AM of a prompt, 0-1, from the soft scores ``p`` of its ``atoms``; each atom is
+    a point.
 
-    Likewise without the bare space, and as large as they could be, if they tell. ``atomicity`` may be less than their
-    number: the count-one atoms behind "a" are scored, but not counted.
+    If the atoms have ``p_corrected`` or ``p_upper``, the score has the ``_corrected`` or ``_upper`` values
+    too. ``atomicity`` may be less than the number of atoms: the count-one atoms of "a" are scored but not
+    counted.
     """
     values = {}
     for kind in ("", "_corrected", "_upper"):
@@ -193,12 +202,13 @@ def prompt_score(atomicity: int, skills: Sequence[str], atoms: Sequence[Mapping[
 
 
 def by_skill(prompts: Sequence[Score]) -> dict[str, Metric]:
-    """The AM view, ``skill/<skill>``: the mean over all atoms of the skill; a prompt's are one to the interval."""
+    """Returns ``skill/<skill>`` (AM): the mean over all atoms of a skill. Atoms of a prompt are one
+    cluster."""
     return mean_by(points(prompts), "p", "skill", prefix="skill/", order=SKILLS, percent=True)
 
 
 def by_atomicity(prompts: Sequence[Score]) -> dict[str, Metric]:
-    """The GM view, ``atomicity/<k>``: the geometric mean of each prompt over *all* of its atoms."""
+    """Returns ``atomicity/<k>`` (GM): the mean of the prompts' geometric means over *all* of their atoms."""
     return mean_by(prompts, "soft_tifa_gm", "atomicity", prefix="atomicity/", order=ATOMICITIES, percent=True)
 
 
@@ -211,17 +221,18 @@ def _all_exact(scores: Scores) -> list[Score]:
 
 
 def _unseen(scores: Scores) -> list[float]:
-    """The probability that was not seen, of every question."""
+    """Returns, for every question, the probability mass outside the tokens that the judge's backend
+    returned."""
     done = [one.answers.values() for one in _in_file_order(scores) if one.score]
     return [answer.value["outside"] or 0.0 for answers in done for answer in answers]
 
 
 def _exact(item: Item, answers: Answers) -> Score:
-    """The scores of one image, 0-1: by method, without the bare space, and as large as they could be."""
+    """Returns the scores of one image, 0-1: by method, without the bare space, and as upper bounds."""
     atoms = [answers[f"vqa/{n}"].value for n in range(len(item.data["vqa_list"]))]
     whole = answers[_VQASCORE].value
-    # an answer that is not among the top tokens scores 0, and one 0 makes a geometric mean 0: the true score of such a
-    # prompt may be anything up to p_upper
+    # An answer outside the top tokens scores 0, and a single 0 makes the geometric mean 0. The true score of
+    # such a prompt is anywhere up to p_upper.
     atoms = [{name: atom[name] for name in _POINT} | {"p_upper": _upper(atom)} for atom in atoms]
     score = prompt_score(item.data["atom_count"], item.data["skills"], atoms)
     values = {

@@ -1,6 +1,6 @@
-"""HPSv2 (arXiv 2306.09341): 3,200 prompts in four styles, by a CLIP that was trained on people's choices.
+"""HPSv2 (arXiv 2306.09341): 3,200 prompts in four styles, scored by a CLIP trained on human preferences.
 
-``quirk`` comments name what a reader would otherwise mend, and with it change published numbers.
+``quirk`` comments mark odd behaviour of the official program. A fix would change published numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from imageevalkit.errors import UserError
 from imageevalkit.metrics import arithmetic_mean, grouped, groups, mean, spread
 
 STYLES = ("anime", "concept-art", "paintings", "photo")
-VERSIONS = ("v2.1", "v2.0")  # of the model; their scales do not compare
+VERSIONS = ("v2.1", "v2.0")  # versions of the HPSv2 model; their scales are not comparable
 _CHUNK = 80
 _QUESTION = "preference"
 _NUMBERS = Shape[dict[str, float]](dict.fromkeys(VERSIONS, float))
@@ -30,18 +30,18 @@ _NUMBERS = Shape[dict[str, float]](dict.fromkeys(VERSIONS, float))
 
 @dataclass(frozen=True)
 class HPSv2Settings(Settings):
-    """``antialias`` False shrinks images as torchvision did by default before 0.17, and as numbers published before
-    2024 were measured. ``weights`` is the place of the models', by its name."""
+    """``antialias=False`` resizes images as torchvision did by default before 0.17: use it to compare with
+    numbers published before 2024. ``weights`` maps names of model weights to paths or hub ids."""
 
     antialias: bool = field(default=True, metadata={"decides": True})
     weights: Mapping[str, str] = field(default_factory=dict)
 
 
 class HPSv2(Benchmark):
-    """One image of each prompt, in the official folders of the styles."""
+    """One image per prompt, in the official folder of its style."""
 
     name = "hpsv2"
-    version = "hpsv2-866735e"  # prompts and rules are those of tgxs002/HPSv2 at this commit
+    version = "hpsv2-866735e"  # prompts and rules are from tgxs002/HPSv2 at this commit
     assets = asset_list(Path(__file__).with_name("assets.txt"))
     prompt_count = 3200
     judge = "hpsv2"
@@ -49,7 +49,7 @@ class HPSv2(Benchmark):
     headline = VERSIONS
     item_values = VERSIONS
     has_corrected_rules = True
-    unbounded = ("*",)  # a cosine may be below 0
+    unbounded = ("*",)  # a cosine can be negative
     settings_class = HPSv2Settings
 
     settings: HPSv2Settings
@@ -59,12 +59,12 @@ class HPSv2(Benchmark):
         return {"antialias": self.settings.antialias, "weights": self.settings.weights}
 
     def parse(self, question: Question, answer: Answer) -> dict[str, float]:
-        """The numbers by version."""
+        """Returns the HPSv2 score of the image by model version."""
         numbers = json_value(answer, _NUMBERS)
         return {version: numbers[version] for version in VERSIONS}
 
     def check(self) -> None:
-        """Raises UserError: a judge is to say what only a number of the model is."""
+        """Raises UserError if ``--judges`` names a judge: only the HPSv2 model computes this score."""
         if self.backend:
             raise UserError(
                 f"benchmark hpsv2: the model of that name measures, not the judge '{self.judge}': leave --judges out"
@@ -82,16 +82,17 @@ class HPSv2(Benchmark):
         return [measure(_QUESTION, image, item.prompt or "")]
 
     def score(self, item: Item, answers: Answers) -> Score:
-        """The cosine of image and prompt, in percent, by version."""
+        """Returns the cosine of image and prompt, in percent, by model version."""
         value = answers[_QUESTION].value
         keys = {key: item.data[key] for key in ("style", "index")}
         return Score({version: value[version] for version in VERSIONS}, keys)
 
     def metrics(self, scores: Scores) -> dict[str, Metric]:
-        """By version, in percent: ``v2.1`` the mean of all images, ``v2.1/anime``, … of a style.
+        """Returns, in percent, ``v2.1`` and ``v2.0``, the means over all images, and ``v2.1/anime``, … by
+        style.
 
-        Official rules: that of a style is the mean of means of 80 images in the order of the prompts (quirk: the last
-        of them may be of fewer).
+        With official rules the value of a style is the mean of the means of chunks of 80 images in prompt
+        order (quirk: the last chunk may be smaller).
         """
         of_styles, found = _of_styles(scores), dict[str, Metric]()
         for version in VERSIONS:
@@ -104,7 +105,7 @@ class HPSv2(Benchmark):
         return found
 
     def official_files(self, scores: Scores) -> dict[str, str]:
-        """``v2.1.txt``, ``v2.0.txt``: what the official program prints for each version."""
+        """``v2.1.txt`` and ``v2.0.txt``: the output of the official program for each version."""
         of_styles, files = _of_styles(scores), dict[str, str]()
         for version in VERSIONS:
             lines = ["-----------benchmark score ---------------- "]
@@ -120,7 +121,7 @@ class HPSv2(Benchmark):
 
 
 def _of_styles(scores: Scores) -> dict[str, list[Score]]:
-    """In the order of the prompts."""
+    """Returns the scores of each style, in prompt order."""
     return groups(sorted(scores, key=lambda score: score.keys["index"]), "style", STYLES)
 
 

@@ -1,6 +1,7 @@
-"""ImgEdit-Bench (arXiv 2505.20275), the single-turn suite: 737 edits of nine types, three grades of 1-5 for each.
+"""ImgEdit-Bench (arXiv 2505.20275), single-turn suite: 737 edits of nine types, each with three grades of
+1-5.
 
-``quirk`` comments name what a reader would otherwise mend, and with it change published numbers.
+``quirk`` comments mark odd behaviour of the official program. A fix would change published numbers.
 """
 
 from __future__ import annotations
@@ -26,27 +27,28 @@ _EDITIONS = {
     "kit": "eval_prompts/basic_edit.json",
     "original": "imgedit_asset/Benchmark/singleturn/singleturn.json",
 }
-# "Prompt Compliance: A number from 1 to 5.", which is how a judge is told the names of the grades
+# the judge's prompt names each grade in a line such as "Prompt Compliance: A number from 1 to 5."
 _NAMED = re.compile(r"^\W*([A-Z][^\n:]*): ?A number", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class ImgEditSettings(Settings):
-    """``edition`` "kit" has the instructions of the official kit, "original" those of the authors today: 57 differ."""
+    """``edition`` selects the instructions: "kit" (official kit) or "original" (the authors' current ones);
+    57 of them differ."""
 
     edition: Literal["kit", "original"] = field(default="kit", metadata={"decides": True})
 
 
 class ImgEdit(Benchmark):
-    """A judge sees the source image and the edited one."""
+    """The judge sees the source image and the edited image."""
 
     name = "imgedit"
-    version = "imgedit-85b5e15"  # data and prompts are those of the kit at this commit
+    version = "imgedit-85b5e15"  # data and prompts are from the kit at this commit
     task = "edit"
     assets = asset_list(Path(__file__).with_name("assets.txt"))
     prompt_count = 737
     judge = "openai:gpt-4.1"
-    official_judges = ("openai:gpt-4.1", "openai:gpt-4o")  # of the kit, of the authors
+    official_judges = ("openai:gpt-4.1", "openai:gpt-4o")  # kit, authors
     headline = ("overall",)
     item_values = ("overall",)
     official_headline = ("overall_official",)
@@ -57,7 +59,7 @@ class ImgEdit(Benchmark):
 
     def __init__(self, settings: ImgEditSettings | None = None, judge: str = "") -> None:
         super().__init__(settings, judge)
-        # officially a reply without grades is not asked for again, and any number is taken for a grade
+        # the official program never retries a reply without grades, and accepts any number as a grade
         self.tries, self.unbounded = (1, ("*",)) if self.is_official else (3, ())
 
     def samples(self) -> Iterable[Sample]:
@@ -66,12 +68,12 @@ class ImgEdit(Benchmark):
         for key, edit in spread(of_type[name] for name in TYPES):
             image = self.source_image(self.data / "imgedit_asset/Benchmark/singleturn" / edit["id"])
             data = {"key": key, "type": _type(edit), "prompt": edit["prompt"]}
-            # of the same key the editions may ask for other edits
+            # the same key may mean a different edit in each edition, so each edition has its own folder
             folder = "images" if self.settings.edition == "kit" else "images_original"
             yield Sample(f"{folder}/{key}.png", data=data, input_list=[image, edit["prompt"]])
 
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
-        """By key, whatever the edition."""
+        """Finds images by key, for both editions."""
         from imageevalkit.adoption import find_named
 
         return find_named(source, items, ["{key}"])
@@ -82,16 +84,19 @@ class ImgEdit(Benchmark):
 
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
         text = self.prompts[item.data["type"]].replace("<edit_prompt>", item.data["prompt"])
-        # officially every file is declared a PNG, the sources (JPEG) too
+        # the official program declares every file a PNG, even the JPEG sources
         declared = "image/png" if self.is_official else None
         pictures = [picture._replace(media_type=declared) for picture in (*self.sources(item), image)]
-        # the official program reads the content alone
+        # the official program reads only the content and ignores the finish reason
         accepts: Accepts = "text" if self.is_official else "ended"
         return [ask("grades", text, *pictures, max_tokens=None, temperature=None, accepts=accepts)]
 
     def parse(self, question: Question, answer: Answer) -> list[int]:
-        """The grades. Official: the numbers that stand alone behind a colon and a blank, whatever their names and how
-        many there are (quirk). Corrected: the three that the judge was asked for, each 1-5."""
+        """Returns the grades in a reply.
+
+        Official rules take every number that follows ": " to the end of a line, whatever its name and however
+        many there are (quirk). Corrected rules take the three requested grades, each 1-5.
+        """
         lines = _lines_with_grades(answer.text or "")
         if self.is_official and not all(_is_number(grade) for _, grade in lines):
             raise Unparsed("a grade that stops the official program", answer.text or "")
@@ -106,7 +111,7 @@ class ImgEdit(Benchmark):
         return [grade for _, grade in stated]
 
     def score(self, item: Item, answers: Answers) -> Score:
-        """The mean of its grades, 1-5; official: rounded to 2 decimals."""
+        """Returns the mean of the grades, 1-5. Official rules round it to 2 decimals."""
         answer = answers["grades"]
         grade = sum(answer.value) / len(answer.value)
         return Score(
@@ -116,12 +121,12 @@ class ImgEdit(Benchmark):
         )
 
     def metrics(self, scores: Scores) -> dict[str, Metric]:
-        """By name, 1-5; ``n`` counts edits.
+        """Returns the metrics by name, 1-5; ``n`` counts edits.
 
-        * ``extract``, ``style``, …: the mean of a type. ``overall``: the mean of the types that have a score.
-        * official rules: each of these is rounded to 2 decimals, ``overall`` from rounded ones (quirk);
-          ``overall_unrounded`` is not. ``overall_official``: without value if an edit has no reply, or one that stops
-          the official program, which prints nothing then.
+        * ``extract``, ``style``, …: the mean of a type. ``overall``: the mean over types that have a score.
+        * Official rules round each mean to 2 decimals and compute ``overall`` from rounded means (quirk);
+          ``overall_unrounded`` stays unrounded. ``overall_official`` has no value if an edit has no reply, or
+          if a reply stops the official program, which then prints nothing.
         """
         types = mean_by(scores, "overall", "type", order=TYPES, top=_SCALE)
         whole = mean_of_means(scores, "overall", "type", TYPES, top=_SCALE)
@@ -140,7 +145,7 @@ class ImgEdit(Benchmark):
         }
 
     def official_files(self, scores: Scores) -> dict[str, str]:
-        """``imgedit_bench.json``, the replies by edit, and ``result.json``, the scores."""
+        """``imgedit_bench.json`` holds the replies by edit, ``result.json`` the scores."""
         replies = {
             one.item.data["key"]: one.replies["grades"] for one in scores.items if "grades" in one.replies
         }
@@ -153,17 +158,19 @@ class ImgEdit(Benchmark):
 
 
 def _type(edit: Mapping[str, str]) -> str:
-    """The authors call "adjust" what the kit calls "alter"; their prompts for it are equal."""
+    """Returns the type of an edit in the kit's words: the authors' "adjust" is the kit's "alter", same
+    prompts."""
     return {"adjust": "alter"}.get(edit["edit_type"], edit["edit_type"])
 
 
 def _lines_with_grades(reply: str) -> list[list[str]]:
-    """The name and the grade of each line that the official program takes for a grade."""
+    """Returns [name, grade] for each line that the official program reads as a grade."""
     lines = [line.strip().split(": ") for line in reply.splitlines()]
     return [line for line in lines if len(line) == 2 and line[1].isdigit()]
 
 
 def _is_number(digits: str) -> bool:
-    """Whether the official program can read the ``digits`` of a grade, and the mean of some such grades is finite."""
-    # isdigit() is true of superscripts too, which int() does not read
+    """Returns whether the official program can read ``digits`` as a grade, and a mean of such grades is
+    finite."""
+    # isdigit() accepts superscripts, which int() cannot read
     return digits.isdecimal() and len(digits) <= 300

@@ -1,8 +1,8 @@
 """LongText-Bench: long texts in images, 160 English and 160 Chinese prompts, four images each.
 
-The score is how many of the expected words (en) or characters (zh) can be read in the image. The rules are those of the
-official evaluator, quirks included: ``quirk`` comments name what a reader would otherwise mend, and with it change
-published numbers.
+The score is the share of the expected words (en) or characters (zh) that the evaluator reads in the image.
+The rules are the official ones. ``quirk`` comments mark odd behaviour of the official program; a fix would
+change published numbers.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ _QUESTION = "read the text"
 _ACCENTED = "àâäéèêëîïôöùûüç"
 _LETTERS = f"\u4e00-\u9fa5A-Za-z0-9{_ACCENTED}{_ACCENTED.upper()}"
 _IGNORED = {"en": re.compile(rf"[^{_LETTERS}\s]"), "zh": re.compile(rf"[^{_LETTERS}]")}
-# quirk: only the sentence with its full stop goes. Judges are told to answer without the stop, so that answer stays and
-# counts as read text; so does the hallucination "addCriterion". (A second one is meant to go too, but the official
-# clean-up overwrites its own result.)
+# quirk: only the sentence with its full stop is removed. The prompt tells judges to answer without the stop,
+# so their answer stays and counts as read text. So does the hallucination "addCriterion": the official
+# clean-up means to remove it, but overwrites its own result.
 _NO_TEXT = "No text recognized."
 
 
 class LongText(Benchmark):
-    """1,280 images; the two languages alternate, so that any first N of them cover both."""
+    """1,280 images. The two languages alternate, so any first N images cover both."""
 
     name = "longtext"
-    version = "x-omni-2b8237b"  # the prompts and the metric are those of X-Omni-Team/X-Omni at this commit
+    version = "x-omni-2b8237b"  # prompts and metric are from X-Omni-Team/X-Omni at this commit
     headline = LANGUAGES
     item_values = ("recall", "match", "total", "read")
     needs_all_items = "long texts weigh more in its scores"
     assets = asset_list(Path(__file__).with_name("assets.txt"))
     prompt_count, images_per_prompt = 320, 4
-    # 7B gave the numbers published with the benchmark, 32B those of the official evaluation kit
+    # the benchmark's published numbers come from 7B, the official evaluation kit's from 32B
     judge = "transformers:qwen2.5-vl-7b"
     official_judges = ("transformers:qwen2.5-vl-7b", "transformers:qwen2.5-vl-32b")
     takes = "reader"
@@ -65,12 +65,12 @@ class LongText(Benchmark):
         for records in zip(*files, strict=True):
             for seed in range(1, self.images_per_prompt + 1):
                 for language, record in zip(LANGUAGES, records, strict=True):
-                    # official evaluators take the prompt id from the digits before the first underscore
+                    # official evaluators read the prompt id from the digits before the first underscore
                     file = f"{_STEMS[language]}/{record['prompt_id']:04d}_{seed}.jpg"
                     yield self.sample(record, language, file, seed)
 
     def sample(self, record: Mapping[str, Any], language: str, file: str, seed: int) -> Sample:
-        """The sample of a prompt file's ``record``, whose image is ``file`` below ``images/``."""
+        """Returns the sample for a ``record`` of a prompt file; its image is ``images/<file>``."""
         data = {key: record[key] for key in ("category", "length", "prompt_id")}
         data |= {"language": language, "expected": record["text"]}
         return Sample(f"images/{file}", record["prompt"], seed, data)
@@ -86,13 +86,14 @@ class LongText(Benchmark):
         return [Question(_QUESTION, (shown,), of_checkpoint(self.backend, 1024))]
 
     def parse(self, question: Question, answer: Answer) -> str:
-        """The text that was read: an empty one is a score of 0, not a failure."""
+        """Returns the text that the evaluator read. An empty text is valid and scores 0."""
         return (answer.text or "").replace(_NO_TEXT, "") if self.backend else answer.text or ""
 
     def score(self, item: Item, answers: Answers) -> Score:
-        """Recall of the expected text in what was read, as multisets of units.
+        """Returns the recall of the expected text, computed on multisets of units.
 
-        Order is ignored and surplus units cost nothing. ``match`` of ``total`` expected units; ``read`` in all.
+        Order is ignored and surplus units cost nothing. The evaluator read ``match`` of the ``total``
+        expected units, and ``read`` units in all.
         """
         data, read = item.data, answers[_QUESTION].value
         expected = Counter(units(" ".join(data["expected"]), data["language"]))
@@ -107,10 +108,11 @@ class LongText(Benchmark):
         )
 
     def metrics(self, scores: Scores) -> dict[str, Metric]:
-        """Per language Σ match / Σ total (long texts weigh more): of all, by category and by length.
+        """Returns Σ match / Σ total (long texts weigh more) by language, and within it by category and by
+        length.
 
-        ``en/precision`` is Σ match / Σ read: not official, it shows repetition. The images of one prompt share its
-        text, and are one to an interval.
+        ``en/precision`` is Σ match / Σ read; it is not official and reveals repetition. The images of a
+        prompt share its text, so confidence intervals treat them as one cluster.
         """
         found = {language: Metric(None, 0) for language in LANGUAGES}
         for language, mine in groups(scores, "language", LANGUAGES).items():
@@ -124,10 +126,10 @@ class LongText(Benchmark):
 
 
 def units(text: str, language: str) -> Sequence[str]:
-    """The words (en, lower-cased) or characters (zh, case kept: a quirk) that are compared.
+    """Returns the units to compare: words (en, lower-cased) or characters (zh, case kept: a quirk).
 
-    Characters outside the white list vanish and join their neighbours ("Don't" is ``dont``); full-width
-    letters and digits are outside it.
+    Characters outside the allow list are removed and their neighbours join ("Don't" becomes ``dont``).
+    Full-width letters and digits are outside the list.
     """
     kept = _IGNORED[language].sub("", text)
     return kept.lower().split() if language == "en" else kept

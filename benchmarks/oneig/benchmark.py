@@ -1,4 +1,5 @@
-"""OneIG-Bench, English and Chinese: several images of a prompt, in five tasks of a judge and of image encoders."""
+"""OneIG-Bench, English and Chinese: several images per prompt, scored in five tasks by a judge and by
+encoders."""
 
 from __future__ import annotations
 
@@ -62,19 +63,22 @@ from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.grids import Grid, is_black
 from imageevalkit.metrics import grouped, spread
 
-IMAGES_PER_PROMPT = 4  # as the official README recommends
-_SEED = 42  # of the official code and of AISBench, whose judge draws its answers
-# the official splitter saves every image with Pillow's defaults, a single one too: all models see those losses
+IMAGES_PER_PROMPT = 4  # the recommendation of the official README
+_SEED = 42  # the seed of the official code and of AISBench, whose judge samples its answers
+# the official splitter saves every image as JPEG with Pillow's defaults, so evaluators must see its losses
 _JPEG = Encoding("JPEG")
 PIXELS = PixelRule("oneig", turned=False, multiple=QWEN_VL_UTILS.multiple)
-"""That splitter looks at no EXIF data, and has no other way with transparency; its files go through qwen_vl_utils."""
+"""The official splitter ignores EXIF data and drops transparency. Its files then go through qwen_vl_utils."""
 _UPRIGHT = PIXELS._replace(name="oneig upright", turned=True)
 
 
 @dataclass(frozen=True)
 class OneIGSettings(Settings):
-    """See README, "OneIG-Bench". ``grid`` is one for all models, or one by model; it says ``images_per_prompt``, where
-    that is not given. ``weights`` are those of the encoders, by name."""
+    """Settings of OneIG-Bench; see README, "OneIG-Bench".
+
+    ``grid`` is one layout for all models or a layout by model; it also sets ``images_per_prompt`` if that is
+    None. ``weights`` maps names of weights to paths or hub ids.
+    """
 
     tasks: str = ",".join(TASKS)
     images_per_prompt: int | None = None
@@ -87,14 +91,14 @@ class OneIGSettings(Settings):
             raise UserError(f"OneIG's tasks are {self.tasks!r}: name some of {', '.join(TASKS)}")
         if min(self.count, self.batch_size) < 1:
             raise UserError("OneIG's images_per_prompt and batch_size are whole numbers of at least 1")
-        if any(grid.cells != self.count for grid in self.grids.values()):  # their results would not compare
+        if any(grid.cells != self.count for grid in self.grids.values()):  # results would not be comparable
             raise UserError(f"OneIG's grid must have {self.count} cells, the images_per_prompt of all models")
         if "diversity" in self.chosen and self.count == 1:
             raise UserError("OneIG has no diversity where images_per_prompt is 1: choose other tasks")
 
     @property
     def chosen(self) -> tuple[Task, ...]:
-        """The tasks in the official order. Raises UserError: one is no task."""
+        """The chosen tasks in the official order. Raises UserError if a name is no task."""
         words = self.tasks.replace(",", " ").replace(";", " ").split()
         for word in words:
             if word not in TASKS:
@@ -103,23 +107,26 @@ class OneIGSettings(Settings):
 
     @property
     def count(self) -> int:
-        """Images of a prompt."""
+        """The number of images per prompt."""
         of_grids = next((grid.cells for grid in self.grids.values()), IMAGES_PER_PROMPT)
         return of_grids if self.images_per_prompt is None else self.images_per_prompt
 
     @property
     def grids(self) -> Mapping[str, Grid]:
-        """By model; "" is any. Raises UserError: one is none."""
+        """The grids by model; the key "" means any model. Raises UserError if a grid is malformed."""
         if self.grid is None:
             return {}
         by_model = self.grid if isinstance(self.grid, Mapping) else {"": self.grid}
         return {model: Grid.parse(grid) for model, grid in by_model.items()}
 
 
-@functools.cache  # there are 100,000 questions
+@functools.cache  # a run asks 100,000 questions
 def _sampling(judge: str, official: Sequence[str], tokens: int) -> Sampling:
-    """The official code leaves all to the checkpoint: Qwen2.5-VL is greedy in effect, with a repetition penalty of
-    1.05; Qwen3-VL, AISBench's judge, draws. A server is told to be greedy; only vLLM knows the penalty."""
+    """Returns the sampling of the judge. The official code uses the defaults of the checkpoint.
+
+    Qwen2.5-VL is greedy in effect, with a repetition penalty of 1.05; Qwen3-VL, AISBench's judge, samples. A
+    server gets temperature 0; only vLLM accepts the penalty.
+    """
     backend, _, model = judge.partition(":")
     if backend == "transformers":
         return Sampling(tokens, None, None if judge in official else _SEED)
@@ -128,20 +135,20 @@ def _sampling(judge: str, official: Sequence[str], tokens: int) -> Sampling:
 
 
 class OneIG(Benchmark):
-    """The English edition. Only prompts that a chosen task looks at are made, ``images_per_prompt`` images of each."""
+    """The English edition. Each prompt that a chosen task scores gets ``images_per_prompt`` images."""
 
     name = "oneig"
     hub_dataset = "OneIG-Bench/OneIG-Bench"
-    # data, prompts and rules are those of OneIG-Bench/OneIG-Benchmark at this commit
+    # data, prompts and rules are from OneIG-Bench/OneIG-Benchmark at this commit
     version = "oneig-41b4983"
     assets = asset_list(Path(__file__).with_name("assets.txt"))
     judge = "transformers:qwen2.5-vl-7b"
     pixels = PIXELS
-    # a cosine distance is up to 2, and characters are counted beyond what changes a score
+    # a cosine distance is up to 2, and ED counts characters beyond the distance that changes a score
     unbounded = ("diversity*", "text/*ED", f"{TOTAL}*")
-    scores_blank = False  # the official splitter takes the placeholder of an image, which is black there, out
+    scores_blank = False  # the official splitter removes the placeholder of a missing image, a black cell
     has_corrected_rules = True
-    takes = "reader"  # for text alone
+    takes = "reader"  # only for the task text
     item_values = ("alignment", *TEXT_PARTS, "reasoning", "style")
     needs_all_items = "its scores are of prompts with all of their images"
     settings_class = OneIGSettings
@@ -153,13 +160,13 @@ class OneIG(Benchmark):
         super().__init__(settings, judge)
         self.rules, self.tasks = self.settings.rules, self.settings.chosen
         self.images_per_prompt = self.settings.count
-        if "diversity" in self.tasks:  # which looks at all
+        if "diversity" in self.tasks:  # diversity scores every prompt
             self.prompt_count = sum(self.edition.sizes.values())
         if not {"alignment", "text"} & set(self.tasks):
             self.judge = ""
         self.headline = (*self.tasks, *([TOTAL] if self.tasks == TASKS else []))
         if self.rules == "official":
-            # they differ where the official programs have taken another prompt's readings, or stopped
+            # these differ where an official program reused another prompt's readings, or stopped
             self.official_headline = tuple(OFFICIAL.get(name, name) for name in self.headline)
 
     def check(self) -> None:
@@ -191,7 +198,7 @@ class OneIG(Benchmark):
 
     @property
     def details(self) -> Mapping[str, Any]:
-        # in the order that results have had
+        # keep this order: results on disk have it
         return {"rules": self.rules, "tasks": list(self.tasks), "images_per_prompt": self.images_per_prompt}
 
     @property
@@ -200,11 +207,12 @@ class OneIG(Benchmark):
         return plain and self.rules == "official"
 
     def samples(self) -> Iterator[Sample]:
-        """The images of a prompt follow each other; its class, and style, subject or scene, is spread over all."""
+        """Yields the images of a prompt one after the other; classes, styles, subjects and scenes are
+        interleaved."""
         classes = list[list[Prompt]]()
         for of_class in grouped(self._prompts_of_tasks, lambda prompt: prompt.class_item).values():
             of_labels = grouped(of_class, lambda prompt: prompt.label)
-            # half of the anime prompts have none
+            # half of the anime prompts have no label
             classes.append(spread([of_labels.pop("", []), spread(of_labels.values())]))
         for prompt in spread(classes):
             for repetition in range(1, self.images_per_prompt + 1):
@@ -218,7 +226,7 @@ class OneIG(Benchmark):
                 yield Sample(file, prompt.text, repetition, data)
 
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
-        # the driver reads this module before any package is there
+        # the driver imports this module before packages are installed
         from benchmarks.oneig.grids import find_grids
 
         model, grids = items[0].model, self.settings.grids
@@ -230,11 +238,11 @@ class OneIG(Benchmark):
         return find_grids(source, items, grid, self.images_per_prompt)
 
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterator[Question]:
-        """All at once, named like their task, in alignment with their number ("alignment/3").
+        """Yields one question per task, named after the task, and in alignment several ("alignment/3").
 
-        None about a black image under official rules: the official splitter takes it for padding.
+        With official rules a black image gets no questions: the official splitter treats it as padding.
         """
-        from imageevalkit.images import decode  # the driver reads this module before any package is there
+        from imageevalkit.images import decode  # the driver imports this module before packages are installed
 
         is_official = self.rules == "official"
         if is_official and image.flat and is_black(decode(image.read())):
@@ -257,7 +265,7 @@ class OneIG(Benchmark):
                 tokens = max_tokens(prompt, self.rules, self.edition.language)
                 yield self._judged(task, picture, self.prompts[READING_TEXT], tokens)
             else:
-                yield measure(task, image)  # a reader gets the file as it is
+                yield measure(task, image)  # a text reader gets the file unchanged
 
     def _judged(self, name: str, picture: Picture, words: str, tokens: int) -> Question:
         return Question(
@@ -265,9 +273,11 @@ class OneIG(Benchmark):
         )
 
     def parse(self, question: Question, answer: Answer) -> Any:
-        """A judge's words as they are: what is no "Yes" is a no, what is no text costs edits. An encoder's numbers.
+        """Returns a judge's text unchanged, or an encoder's numbers; for a DreamSim embedding only its
+        length.
 
-        Of an embedding it is only the length. Raises Unparsed: an encoder's numbers are none.
+        A judge's text is always valid: anything but "Yes" counts as no. Raises Unparsed if an encoder's
+        record holds no numbers.
         """
         value, task = super().parse(question, answer), question.group
         if self.measurers[task] == JUDGE:
@@ -303,7 +313,7 @@ class OneIG(Benchmark):
         return notes
 
     def official_files(self, scores: Scores) -> dict[str, str]:
-        """A summary only where no item is missing: it has no place to say so."""
+        """The official files. The summary exists only if no item is missing: it cannot mark a missing one."""
         run = self._run(scores)
         files = summary.score_files(run) | summary.analysis_files(run)
         files |= summary.sample_files(run, self.prompts)
@@ -317,7 +327,7 @@ class OneIG(Benchmark):
     def _run(self, scores: Scores) -> Run:
         of_prompts = grouped(scores.items, lambda one: self._prompt(one.item).key)
         items = {key: mine if any(one.attempted for one in mine) else [] for key, mine in of_prompts.items()}
-        # the order of the file is that of the official programs, on which a mean's last digit depends
+        # the official programs use the order of the file, and the last digit of a mean depends on it
         prompts = [
             ScoredPrompt(prompt, items[key], self.rules, self.edition.language)
             for key, prompt in self._prompts.items()
@@ -339,7 +349,7 @@ class OneIG(Benchmark):
 
 
 class OneIGZh(OneIG):
-    """The Chinese edition: the same tasks and rules, 200 multilingual prompts more."""
+    """The Chinese edition: the same tasks and rules, with 200 additional multilingual prompts."""
 
     name = "oneig-zh"
     assets = asset_list(Path(__file__).with_name("assets_zh.txt"))

@@ -1,4 +1,5 @@
-"""OneIG-Bench's official files, and the prompts in them: two editions, their classes, which task looks at which."""
+"""The prompts of OneIG-Bench from its official files: two editions, their classes, and the tasks of each
+prompt."""
 
 from __future__ import annotations
 
@@ -23,16 +24,17 @@ FOLDERS: Mapping[str, str] = {
     "Knowledge_Reasoning": "reasoning",
     "Multilingualism": "multilingualism",
 }
-"""The folder of a class's images, which official files call ``class_item``, by its category in the prompt file."""
+"""The image folder of a class (``class_item`` in official files), by the category in the prompt file."""
 
 QUESTION_TEXT = "scripts/utils/inference.py::Qwen2_5VLBatchInferencer.infer_semantic"
-"""The name among the official prompts of what a judge is asked in alignment, with the field ``{question}``."""
+"""The name of the official judge prompt for alignment, which has the field ``{question}``."""
 READING_TEXT = "scripts/utils/inference.py::Qwen2_5VLBatchInferencer.TEXT_PROMPT"
-"""The same of the task text, without a field."""
+"""The name of the official judge prompt for the task text, which has no field."""
 
 
 class Edition(NamedTuple):
-    """``sizes``: how many prompts each class has, in the official order. ``mode`` is the official name."""
+    """A language edition. ``sizes`` is the number of prompts by class, in the official order; ``mode`` its
+    official name."""
 
     name: str
     language: Language
@@ -51,13 +53,15 @@ CHINESE = Edition("oneig-zh", "zh", "ZH", "prompt_cn", "OneIG-Bench-ZH.csv", "_z
 
 @dataclass(frozen=True)
 class Prompt:
-    """One line of the prompt file. ``class_item`` is the folder of its images ("anime"), ``id`` restarts in each.
+    """One line of the prompt file. ``class_item`` is its image folder ("anime"); ``id`` is unique within the
+    class.
 
     ``type`` ("NP", "T, P") and ``length`` ("short", "middle", "long") are empty in Chinese. ``label`` is the column
     "class": the style of anime prompts (empty: none), the subject of reasoning prompts, the scene of text prompts.
 
-    ``questions`` and ``parents`` (alignment) are by question number, from 1; a root has no parents. ``expected_text``
-    is the raw column of the text file, ``answer`` the reference of a reasoning prompt. Empty where a class has none.
+    ``questions`` and ``parents`` (alignment) have the question number, from 1, as key; a root has no parents.
+    ``expected_text`` is the raw column of the text file, ``answer`` the reference of a reasoning prompt. All
+    four are empty for classes without them.
     """
 
     class_item: str
@@ -73,7 +77,7 @@ class Prompt:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells it from all others: ``("anime", "000")``."""
+        """The unique key of the prompt: ``("anime", "000")``."""
         return self.class_item, self.id
 
     @property
@@ -83,7 +87,8 @@ class Prompt:
 
     @cached_property
     def tasks(self) -> tuple[Task, ...]:
-        """Those that score its images: diversity compares any, the others need something to hold them against."""
+        """The tasks that score the images of this prompt. Diversity scores all prompts; each other task needs
+        its reference."""
         references: Mapping[Task, object] = {
             "alignment": self.questions,
             "text": self.expected_text,
@@ -94,9 +99,10 @@ class Prompt:
 
 
 def read_prompts(benchmark: Benchmark, edition: Edition) -> dict[tuple[str, str], Prompt]:
-    """The prompts of ``edition`` by key, in the order of its file. Raises CellFailure: a file cannot be read."""
+    """Returns the prompts of ``edition`` by key, in file order. Raises CellFailure if a file cannot be
+    read."""
     suffix = edition.suffix
-    # every class but those two is asked about
+    # the classes text and reasoning have no alignment questions
     questions = {
         name: benchmark.read_json(f"{name}{suffix}.json")
         for name in edition.sizes
@@ -112,7 +118,7 @@ def read_prompts(benchmark: Benchmark, edition: Edition) -> dict[tuple[str, str]
         if None in row.values():
             raise ValueError(f"prompt {prompt_id} of {class_item} lacks a column")
         entry = questions[class_item][prompt_id] if class_item in questions else {}
-        parents = json.loads(entry.get("dependency", "{}"))  # JSON within JSON
+        parents = json.loads(entry.get("dependency", "{}"))  # the file stores it as a JSON string
         prompts[class_item, prompt_id] = Prompt(
             class_item,
             prompt_id,

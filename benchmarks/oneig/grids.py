@@ -1,9 +1,10 @@
-"""The official combined files: all images of a prompt in one, as the official scripts read them.
+"""Reads and writes official grid files: one file with all images of a prompt, as the official scripts read
+it.
 
     python -m benchmarks.oneig.grids --model_name MODEL --ds_name oneig-zh --grid 1,4
 
-writes those of a cell to ``output/MODEL/DS/official_grids/images/<class_item>/MODEL/<id>.webp``. The official scripts
-read the numbers of a grid the other way round (:class:`Grid`): ours of 1,4 is ``--image_grid 4,1`` there.
+writes the grids of a model to ``output/MODEL/DS/official_grids/images/<class_item>/MODEL/<id>.webp``. The
+official scripts swap the two numbers of a grid (:class:`Grid`): our 1,4 is their ``--image_grid 4,1``.
 """
 
 from __future__ import annotations
@@ -29,23 +30,24 @@ from imageevalkit.machine import available_cores
 from imageevalkit.metrics import grouped
 from imageevalkit.registry import load_dataset
 
-# Lossless, or black cells are not black any more (spec quirk G2). Of the lossless settings the fastest: a tenth of the
-# time of the default effort for files that are a tenth larger.
+# Lossless, because lossy black cells are no longer black (spec quirk G2). This is the fastest lossless
+# setting: a tenth of the default's time for files that are a tenth larger.
 _WEBP: dict[str, Any] = {"lossless": True, "quality": 0, "method": 0}
 
 
 def find_grids(
     source: Path, items: Sequence[Item], grid: Grid | None, images_per_prompt: int
 ) -> Mapping[str, Place] | None:
-    """The images of ``items`` by item id, each a cell of the file of its prompt; None where there are no such files.
+    """Returns the place of each image by item id: a cell of its prompt's grid file. None if there are no grid
+    files.
 
-    They are in ``source`` or in ``source/images``, wherever most are: the official ``<class_item>/<model>/<id>….webp``,
-    where the first three characters of a name are the id, or ``<class_item>/<id>.webp``; any suffix of an image will
-    do. Of several files for one prompt none is taken (the official alignment and text scores skip such prompts).
-    Unless ``grid`` has several cells, they do not count where at least as many images are there as files of their own,
-    ``<class_item>/<id>_<repetition>.png``.
+    Grid files are in ``source`` or ``source/images``, whichever has more. Their names are the official
+    ``<class_item>/<model>/<id>….webp``, where the id is the first three characters, or
+    ``<class_item>/<id>.webp``, with any image suffix. If a prompt has several files, none counts (the
+    official alignment and text scores skip such prompts). Unless ``grid`` has several cells, the function
+    returns None if at least as many images exist as single files ``<class_item>/<id>_<repetition>.png``.
 
-    Raises CellFailure: the grid is not given; or there is nothing but folders of other models.
+    Raises CellFailure if ``grid`` is needed but None, or if the folders belong only to other models.
     """
     roots, model = (source, source / "images"), items[0].model
     found = max((_files(items, root, below, "{id}") for below in ("", model) for root in roots), key=len)
@@ -72,7 +74,7 @@ def find_grids(
 
 
 def _files(items: Sequence[Item], root: Path, below: str, name: str) -> dict[str, list[Path]]:
-    """The files in ``root/<class_item>/below`` that are called as ``name`` has it of an item's data, by its id."""
+    """Returns the files in ``root/<class_item>/below`` by item id; ``name`` is the pattern of the stem."""
     files: dict[tuple[str, str], list[Path]] = {}
     for class_item in {item.data["class_item"] for item in items}:
         for path in sorted((root / class_item / below).glob("*")):
@@ -83,7 +85,7 @@ def _files(items: Sequence[Item], root: Path, below: str, name: str) -> dict[str
 
 
 def main() -> ExitStatus:
-    """Write the files; INCOMPLETE when some of their cells are black."""
+    """Writes the grid files. Returns INCOMPLETE if some cells are black because their images are missing."""
     parser = Arguments("python -m benchmarks.oneig.grids", "Write a cell's images as official grid files.")
     parser.add_argument("--model_name", required=True)
     parser.add_argument("--ds_name", default="oneig", choices=("oneig", "oneig-zh"))
@@ -92,7 +94,7 @@ def main() -> ExitStatus:
     )
     parser.add_argument("--as_model", help="the name of the folders of images (default: the model's own)")
     args = parser.parse_args()
-    # a grid says how many images a prompt has, too
+    # a grid also determines the number of images per prompt
     dataset = load_dataset(args.ds_name, {"grid": str(args.grid)} if args.grid else {})
     cell = Cell(args.model_name, args.ds_name)
     name = cell.model if args.as_model is None else check_name(args.as_model)
@@ -100,10 +102,11 @@ def main() -> ExitStatus:
 
 
 def write_grids(cell: Cell, items: Sequence[Item], grid: Grid | None, out: Path, name: str) -> ExitStatus:
-    """Write ``out/images/<class_item>/name/<id>.webp`` of every prompt of which an image was made or tried, where it
-    is not up to date.
+    """Writes ``out/images/<class_item>/name/<id>.webp`` for every prompt with an attempted image, unless up
+    to date.
 
-    Raises UserError: ``grid`` has not enough cells; CellFailure: there are no images, or some files cannot be made.
+    Raises UserError if ``grid`` has too few cells, and CellFailure if there are no images or a file cannot be
+    written.
     """
     repetitions = max(int(item.data["repetition"]) for item in items)
     grid = grid or Grid.nearest_square(repetitions)
@@ -139,7 +142,8 @@ def write_grids(cell: Cell, items: Sequence[Item], grid: Grid | None, out: Path,
 
 
 def _is_current(target: Path, states: Sequence[ImageState], grid: Grid) -> bool:
-    """Whether the file is newer than all its images and their records, and laid out as ``grid``."""
+    """Returns whether the file is newer than all its images and their records, and has the size of
+    ``grid``."""
     if any(state.status == CORRUPT for state in states):
         return False
     made = [state.path for state in states if state.status == GENERATED]
@@ -155,7 +159,7 @@ def _is_current(target: Path, states: Sequence[ImageState], grid: Grid) -> bool:
         width, height = _size(made[0]) if made else NO_IMAGE_SIZE
         return _size(target) == (grid.cols * width, grid.rows * height)
     except (OSError, CorruptImage):
-        return False  # not there, or no image: what is wrong shows when all are read in full
+        return False  # missing or no image; _write reads every image in full and reports the error
 
 
 def _size(path: Path) -> tuple[int, int]:
@@ -164,7 +168,7 @@ def _size(path: Path) -> tuple[int, int]:
 
 
 def _write(target: Path, states: Sequence[ImageState], grid: Grid) -> str:
-    """Write one file; why there is none, or an empty text."""
+    """Writes one grid file. Returns the reason of a failure, or an empty string."""
     buffer = io.BytesIO()
     try:
         for state in states:
@@ -174,7 +178,7 @@ def _write(target: Path, states: Sequence[ImageState], grid: Grid) -> str:
         whole = grid.combine([*images, *[None] * (grid.cells - len(images))])
         whole.save(buffer, "WEBP", **_WEBP)
     except (OSError, ValueError, CorruptImage) as error:
-        target.unlink(missing_ok=True)  # one of images that are no more
+        target.unlink(missing_ok=True)  # an old grid would show images that no longer exist
         return f"no {target}: {error}"
     write_atomic(target, buffer.getvalue())
     return ""

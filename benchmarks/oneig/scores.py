@@ -1,6 +1,7 @@
-"""The scores of OneIG-Bench: of a text, of an image, of a prompt, and of a run with the official fine-grained analysis.
+"""The scores of OneIG-Bench for a text, an image, a prompt and a run; the official fine-grained analysis.
 
-Under the rules "official" they are the official ones, quirks included; "corrected" mends what the docstrings name.
+The rules "official" reproduce the official scores, quirks included; "corrected" fixes the quirks that
+docstrings name.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from imageevalkit.metrics import arithmetic_mean, mean, mean_by, only_if, points
 
 TOTAL = "oneig_total"
 OFFICIAL = {name: f"{name}_official" for name in ("text", "reasoning", TOTAL)}
-"""The metrics that have what the official programs print when whole prompts failed, by the metric they stand for."""
+"""Metric names for the values that the official programs print when whole prompts failed, by our metric."""
 
 STYLE_GROUPS: Mapping[str, tuple[str, ...]] = {
     "traditional": (
@@ -38,7 +39,7 @@ STYLE_GROUPS: Mapping[str, tuple[str, ...]] = {
     "anime": ("celluloid", "chibi", "cyberpunk", "ghibli", "impasto", "pixar", "pixel_art", "3d_rendering"),
 }
 STYLES = tuple(style for styles in STYLE_GROUPS.values() for style in styles)
-"""All 29, in the official order."""
+"""All 29 styles, in the official order."""
 TEXT_PARTS = ("ED", "CR", "WAC")
 _LENGTHS = [("length", "short"), ("length", "middle"), ("length", "long")]
 _FORMS = [("type", "NP"), ("type", "T, P"), *_LENGTHS]
@@ -51,38 +52,40 @@ COLUMNS: Mapping[Task, Mapping[str, tuple[str, str, str]]] = {
     "reasoning": {subject: ("reasoning", "label", subject) for subject in _SUBJECTS},
     "text": {f"{group}_{part}": (part, key, group) for part in TEXT_PARTS for key, group in _LENGTHS},
 }
-"""The official fine-grained analysis but for style: each column is the mean of a value of the prompts with a key."""
+"""The official fine-grained analysis, except style: each column is (value, key, group) and shows the mean of
+the value over prompts whose key equals the group."""
 
 
-# ---- text: how a reading of an image compares with what was asked for
+# ---- text: compares the text read in an image with the expected text
 
 _ACCENTED = "àâäéèêëîïôöùûüç"
 _IGNORED = re.compile(rf"[^\u4e00-\u9fa5a-zA-Z0-9\s{_ACCENTED}{_ACCENTED.upper()}]")
 _CHINESE = re.compile("[\u4e00-\u9fa5]")
 _NOTHING: Mapping[Rules, re.Pattern[str]] = {
-    # quirk T2: judges are told to answer without the full stop, and that answer counts as read text
+    # quirk T2: the prompt tells judges to answer without the full stop, so that answer counts as read text
     "official": re.compile(r"No text recognized\."),
     "corrected": re.compile(r"No text recognized\.?"),
 }
 
 LARGEST_DISTANCE: Mapping[Language, float] = {"en": 100.0, "zh": 50.0}
-"""The mean ED at and above which neither completed nor matching text is worth anything."""
+"""From this mean ED on, CR and WAC alone decide the text score."""
 
-# Qwen2.5's tokenizer needs at most 1.9 tokens a word on the English texts of more than 35 words and 2.9 with every
-# word on a line of its own, and 1.2 a character on the Chinese ones of more than 35
+# For texts of more than 35 words Qwen2.5's tokenizer needs at most 1.9 tokens per English word, 2.9 with one
+# word per line, and 1.2 tokens per Chinese character.
 _TOKENS_PER_UNIT: Mapping[Language, int] = {"en": 3, "zh": 2}
 
 
 def text_score(ed: float, cr: float, wac: float, language: Language) -> float:
-    """0-1, of the means over all images: ``ed`` in characters (lower is better), ``cr`` and ``wac`` 0-1."""
+    """Returns the text score, 0-1, from the means ``ed`` (characters), ``cr`` and ``wac`` (0-1) of all
+    images."""
     top = LARGEST_DISTANCE[language]
-    # in the official order of operations, for the same last digit
+    # the official order of operations yields the same last digit
     return 1 - min(top, ed) * (1 - cr) * (1 - wac) / top
 
 
 @functools.cache
 def check_package(benchmark: str) -> None:
-    """Before a reading is paid for. Raises CellFailure: rapidfuzz, which compares them, is not there."""
+    """Raises CellFailure if rapidfuzz, which computes ED, is missing. Call it before a judge costs money."""
     if not importlib.util.find_spec("rapidfuzz"):
         raise CellFailure(
             f"{benchmark}: package rapidfuzz is missing in this environment; bring it up to date with "
@@ -91,35 +94,36 @@ def check_package(benchmark: str) -> None:
 
 
 def clean_reading(reading: str, rules: Rules) -> str:
-    """What the judge read, without its "nothing here" sentence and a word it is known to make up."""
+    """Returns the judge's reading without "No text recognized." and the hallucination "addCriterion"."""
     return _NOTHING[rules].sub("", reading.replace("addCriterion", ""))
 
 
 def preprocess(text: str, rules: Rules, language: Language) -> str:
-    """What is compared of a text: letters, digits and Chinese characters, case kept.
+    """Returns the letters, digits and Chinese characters of a text, case kept.
 
-    Words are one space apart; a text with a Chinese character has no spaces. Quirk T5: in Chinese, some expected texts
-    have no Chinese character, and are compared by words. Corrected: Chinese texts never have spaces.
+    Words are one space apart; a text with a Chinese character has no spaces. Quirk T5: in the Chinese edition
+    some expected texts have no Chinese character, so they are compared by words. Corrected rules remove all
+    spaces there.
     """
     kept = _IGNORED.sub("", text)
     return ("" if _has_characters(kept, rules, language) else " ").join(kept.split())
 
 
 def preprocess_expected(raw: str, rules: Rules, language: Language) -> str:
-    """The expected text as it is compared, of the raw column of the text file.
+    """Returns the expected text, ready for comparison, from the raw column of the text file.
 
-    That column is a Python list as it is printed. Quirk T1: of a printed line break ``\\n`` only the backslash
-    vanishes, and the letter is glued to the text. Reading the list back would break its ``\\times`` and ``\\frac``.
+    The column is a printed Python list. Quirk T1: from a printed line break ``\\n`` only the backslash is
+    removed, and the letter joins the next word. Parsing the list would break its ``\\times`` and ``\\frac``.
     """
     return preprocess(raw if rules == "official" else raw.replace("\\n", " "), rules, language)
 
 
 def compare(raw: str, reading: str, rules: Rules, language: Language) -> dict[str, Any]:
-    """What the judge read against the ``raw`` expected text, in AISBench's fields.
+    """Compares the judge's reading with the ``raw`` expected text. Returns AISBench's fields.
 
-    ED is the edit distance in characters, CR 1 when it is 0 (else 0), and WAC the share, 0-1, of the expected units
-    that were read: ``match`` of ``total``. Units are words, or characters where the expected text has a Chinese one;
-    order is ignored and surplus units cost nothing.
+    ED is the edit distance in characters. CR is 1 if ED is 0, else 0. WAC is ``match`` / ``total``, the share
+    (0-1) of expected units in the reading. Units are words, or characters if the expected text has a Chinese
+    character. Order is ignored and surplus units cost nothing.
     """
     from rapidfuzz.distance import Levenshtein
 
@@ -141,11 +145,11 @@ def _has_characters(text: str, rules: Rules, language: Language) -> bool:
 
 
 def max_tokens(prompt: Prompt, rules: Rules, language: Language) -> int:
-    """How many tokens the judge may need to write down what it reads in an image of ``prompt``.
+    """Returns the token limit of the judge when it transcribes an image of ``prompt``.
 
-    Official: 256 if the raw text has more than 60 words by its spaces, else 128; that cuts three English texts and, as
-    Chinese has no spaces, six Chinese ones. Corrected: 3 for a word or 2 for a Chinese character, rounded up to a
-    multiple of 128, which cuts none.
+    Official rules: 256 if the raw text has more than 60 space-separated words, else 128. This limit cuts
+    three English texts and, as Chinese has no spaces, six Chinese texts. Corrected rules: 3 per word or 2 per
+    Chinese character, rounded up to a multiple of 128; this limit cuts no text.
     """
     raw = prompt.expected_text
     if rules == "official":
@@ -155,13 +159,14 @@ def max_tokens(prompt: Prompt, rules: Rules, language: Language) -> int:
     return max(1, math.ceil(needed / 128)) * 128
 
 
-# ---- an image, a prompt, a run
+# ---- scores of an image, a prompt, a run
 
 
 def parsed_answer(answer: str, rules: Rules) -> str:
-    """A judge's ``answer`` as it is compared with "Yes".
+    """Returns a judge's ``answer`` in the form that is compared with "Yes".
 
-    Official: as it came. Corrected: "Yes" in any case, with space around or punctuation behind it, or in Chinese.
+    Official rules change nothing. Corrected rules accept "Yes" in any case, in Chinese, with surrounding
+    spaces or with trailing punctuation.
     """
     if rules == "official":
         return answer
@@ -172,10 +177,10 @@ def parsed_answer(answer: str, rules: Rules) -> str:
 
 
 def filtered(yes: Mapping[int, bool], parents: Mapping[int, Sequence[int]], rules: Rules) -> dict[int, bool]:
-    """Which questions count: those answered yes whose parents all are.
+    """Returns, by question number, whether a yes counts: all parents of the question must be yes too.
 
-    Quirk: officially a parent that a parent of its own takes away still counts as answered, so a chain is followed one
-    level only. Corrected: to its root. A question that is its own ancestor takes nothing away by that.
+    Quirk: official rules look at direct parents only, so a no further up the chain has no effect. Corrected
+    rules follow the chain to its root. Cycles do no harm.
     """
     lost = {number for number, answer in yes.items() if not answer}
     while True:
@@ -186,12 +191,14 @@ def filtered(yes: Mapping[int, bool], parents: Mapping[int, Sequence[int]], rule
 
 
 def image_score(prompt: Prompt, answers: Answers, rules: Rules, language: Language) -> Score:
-    """What an image is worth, by task but for text, which has its parts; diversity is one of pairs. Its detail is what
-    was said of it, by task, in AISBench's fields; of alignment that of each question, and whether it counts.
+    """Returns the values of an image by task (text: by part; diversity: none, as it scores pairs of images).
 
-    Nothing of a task without all of its answers. Reasoning is the cosine of image and reference answer: in the official
-    precision, corrected in float32. Style is the mean similarity with the nearest reference, negative ones as 0: dot
-    products, of the CSD encoder in float32, of the SE encoder in the official bfloat16, corrected in float32.
+    The detail holds the answers by task in AISBench's fields; for alignment each question with whether it
+    counts. A task without all of its answers has no value.
+
+    Reasoning is the cosine of image and reference answer, in the official precision; corrected in float32.
+    Style is the mean over two encoders of the similarity with the nearest reference, at least 0. The
+    similarities are dot products: CSD in float32, SE in the official bfloat16; corrected in float32.
     """
     values, details = dict[str, float](), dict[str, Any]()
     said = {n: answers[f"alignment/{n}"].value for n in prompt.questions if f"alignment/{n}" in answers}
@@ -222,7 +229,7 @@ def image_score(prompt: Prompt, answers: Answers, rules: Rules, language: Langua
 
 
 def shown_score(prompt: Prompt, answers: Answers, rules: Rules, language: Language) -> Score:
-    """The score of an image with the keys and the detail that are for reading; without answers it is black."""
+    """Returns the score of an image with keys and details for users. An image without answers is black."""
     keys = {"class_item": prompt.class_item, **({"label": prompt.label} if prompt.label else {})}
     if not answers:
         return Score({}, keys, {"left out": "entirely black: padding to the official splitter"})
@@ -238,14 +245,17 @@ def shown_score(prompt: Prompt, answers: Answers, rules: Rules, language: Langua
 
 
 def is_padding(item: ScoredItem) -> bool:
-    """Whether there is an image about which nothing was asked: a black one, to the official splitter."""
+    """Returns whether the image had no questions because it is black: padding to the official splitter."""
     return item.score is not None and not item.answers
 
 
 @dataclass(frozen=True)
 class ScoredPrompt:
-    """A prompt with its ``items``, as many as were to be made, in the order of their repetition; without any where
-    nobody has tried to make one. Officially there is no file of such a prompt, else one with black cells."""
+    """A prompt with its ``items`` in the order of their repetition; missing images included.
+
+    If no image of the prompt was attempted, ``items`` is empty: the official programs then have no file of
+    the prompt. Otherwise their file has black cells for missing images.
+    """
 
     prompt: Prompt
     items: Sequence[ScoredItem]
@@ -254,21 +264,21 @@ class ScoredPrompt:
 
     @cached_property
     def images(self) -> Sequence[Score]:
-        """The :func:`image_score` of its items."""
+        """The :func:`image_score` of each item."""
         return [image_score(self.prompt, one.answers, self.rules, self.language) for one in self.items]
 
     def counted(self, task: Task) -> dict[int, Any]:
-        """The details in ``task`` of the images that count, those of which all was said, by their place from 0."""
+        """Returns the details in ``task`` by place (from 0), for the images with all answers of the task."""
         return {place: one.detail[task] for place, one in enumerate(self.images) if task in one.detail}
 
     @property
     def has_failed(self) -> bool:
-        """Whether the official grid is black all over: of the images none was made, or each one black."""
+        """True if the official grid is entirely black: every image is missing or black."""
         return bool(self.items) and all(item.image is None or is_padding(item) for item in self.items)
 
     @cached_property
     def pairs(self) -> Sequence[tuple[int, int, float]]:
-        """DreamSim's distance, 1 - cosine in float64, of all pairs of images that count, behind their places."""
+        """(place, place, distance) for all pairs of images that count: DreamSim's 1 - cosine, in float64."""
         from eval_models.encoders.dreamsim import distances, read_embedding  # the driver lacks its packages
 
         counted = self.counted("diversity")
@@ -280,10 +290,11 @@ class ScoredPrompt:
 
     @cached_property
     def score(self) -> Score:
-        """The mean over the images that count, by task (0-1, but for cosines below 0) and by part of text.
+        """The mean over the images that count, by task (0-1; cosines may be below 0) and by part of text.
 
-        In diversity it is over all pairs of them; nothing where none count. Its points are the images, in their order.
-        It stands as that of the first image: files of scores have no lines of prompts.
+        Diversity is the mean over all pairs of images. A task without counted images has no value. The points
+        are the images in their order. The score carries the item id of the first image, because score files
+        have no prompts.
         """
         known = [*(image.values for image in self.images), *({"diversity": pair[2]} for pair in self.pairs)]
         values = {
@@ -306,7 +317,7 @@ class ScoredPrompt:
 
 
 class Run(NamedTuple):
-    """The ``prompts`` of a run of ``model``, in the order in which the official programs go through them."""
+    """The ``prompts`` of ``model`` in the order in which the official programs process them."""
 
     prompts: Sequence[ScoredPrompt]
     tasks: Sequence[Task]
@@ -315,14 +326,15 @@ class Run(NamedTuple):
     model: str
 
     def of(self, task: Task) -> list[ScoredPrompt]:
-        """The prompts that ``task`` looks at."""
+        """Returns the prompts that ``task`` scores."""
         return [one for one in self.prompts if task in one.prompt.tasks]
 
     def printed(self, task: Task) -> list[Score] | None:
-        """The scores that the official program of ``task`` works with, of the prompts it lists; None where it stops.
+        """Returns the scores that the official program of ``task`` uses, or None if that program stops.
 
-        It stops when nothing was read in any image (quirk T6). Officially reasoning stops at a grid that is black all
-        over (quirk R1). Text scores it with what was read for the prompt before; at the first one it stops (quirk T3).
+        Text stops if no image has a reading (quirk T6). With official rules reasoning stops at an entirely
+        black grid (quirk R1). Text scores such a grid with the readings of the prompt before; for the first
+        prompt it stops (quirk T3).
         """
         prompts = self.of(task)
         scores = [one.score for one in prompts]
@@ -343,26 +355,31 @@ class Run(NamedTuple):
 
 
 def is_scored(score: Score, task: Task) -> bool:
-    """Whether a prompt has a score in ``task``."""
+    """Returns whether the prompt of ``score`` has a value in ``task``."""
     return ("ED" if task == "text" else task) in score.values
 
 
 def is_listed(score: Score, task: Task) -> bool:
-    """Whether the official program has a line for a prompt, if an empty one: in alignment and text it goes through the
-    prompts, in reasoning and style through the files, and in diversity it writes one only where there is a score."""
+    """Returns whether the official program writes a line, possibly empty, for the prompt.
+
+    Alignment and text write one per prompt, reasoning and style one per file, diversity one per score.
+    """
     if task in ("alignment", "text"):
         return True
     return is_scored(score, task) if task == "diversity" else bool(score.keys["has_file"])
 
 
 def value(name: str) -> Callable[[Score], float | None]:
-    """The value called ``name`` of the scores that have one."""
+    """Returns a function that returns the value ``name`` of a score, or None if the score lacks it."""
     return lambda score: score.values.get(name)
 
 
 def metrics(run: Run) -> dict[str, Metric]:
-    """First each task, 0-1, and of all five ``oneig_total``, their mean; under official rules then the same of what the
-    official programs work with (:data:`OFFICIAL`); then the parts of each task."""
+    """Returns all metrics, in this order: each task (0-1); ``oneig_total``, the mean of all five; then the
+    parts.
+
+    With official rules the values that the official programs print (:data:`OFFICIAL`) precede the parts.
+    """
     of_tasks = {task: task_metrics([one.score for one in run.of(task)], task, run) for task in run.tasks}
     result = {str(task): found[task] for task, found in of_tasks.items()}
     count = sum(bool(one.score.values) for one in run.prompts)
@@ -385,18 +402,19 @@ def _total(of_tasks: Mapping[str, Metric], name: str, count: int) -> dict[str, M
 
 
 def task_metrics(scores: Sequence[Score], task: Task, run: Run) -> dict[str, Metric]:
-    """The metric of ``task``, None where no prompt has a score, and its parts.
+    """Returns the metric of ``task`` (its value is None if no prompt has a score) and the parts of the
+    metric.
 
-    ED, CR and WAC are over all images; long texts weigh more in WAC. Classes and styles are as in the official tables,
-    the :data:`COLUMNS` and :data:`STYLE_GROUPS` as in the fine-grained analysis: officially one has no value when one
-    of its prompts is listed without a score (the script stops at such a text). Corrected, such prompts are left out.
-    Left out under both is a group none of whose prompts is in the run.
+    ED, CR and WAC are means over all images; long texts weigh more in WAC. Classes and styles follow the
+    official tables, :data:`COLUMNS` and :data:`STYLE_GROUPS` the fine-grained analysis. With official rules a
+    group has no value if one of its prompts is listed without a score (for text: any listed prompt, as the
+    script stops). Corrected rules ignore such prompts. Groups without prompts in the run are left out.
     """
     result = {str(task): mean(scores, value(task))}
     if task == "style":
         return result | _style_metrics(scores, run.rules)
     language = run.edition.language
-    # beyond its top a larger ED changes no score
+    # beyond this top a larger ED changes no score
     tops = {"ED": LARGEST_DISTANCE[language]}
     if task == "text":
         images = points(scores)
@@ -416,12 +434,12 @@ def task_metrics(scores: Sequence[Score], task: Task, run: Run) -> dict[str, Met
 
 
 def metric_of(task: Task, column: str) -> str:
-    """The metric in a ``column`` of the analysis: "alignment/T,P", "reasoning/computer_science"."""
+    """Returns the metric's name for an analysis ``column``: "alignment/T,P", "reasoning/computer_science"."""
     return f"{task}/{column.replace(', ', ',').replace(' ', '_')}"
 
 
 def _style_metrics(scores: Sequence[Score], rules: Rules) -> dict[str, Metric]:
-    """The three groups of styles, each the mean of its styles' scores, then each style."""
+    """Returns the three style groups, each the mean of its styles' scores, then each style."""
     styles = mean_by(scores, value("style"), "style", prefix="style/", order=STYLES)
     result = {}
     for name, members in STYLE_GROUPS.items():

@@ -1,14 +1,13 @@
-"""What a run leaves beside its result: the CSV files of the official programs, AISBench's details of every sample, and
-its summary.
+"""Writes the CSV files of the official programs, AISBench's details of every sample, and AISBench's summary.
 
     python -m benchmarks.oneig.summary --model_names "a;b" --ds_name oneig-zh
 
-prints the summary of models that were evaluated, one column each.
+prints the summary of evaluated models, one column per model.
 
-The last digit of means that the official programs leave to pandas (alignment, reasoning, style, total average) is that
-of no version. In AISBench a sample is a grid; here its images are files: ``image_path`` is the first of
-``image_paths``, in which null is an image that is not there, ``grid`` how they would be arranged, ``grid_idx`` a place
-among them.
+The official programs compute some means (alignment, reasoning, style, total average) with pandas; the last
+digit of these means may differ from every pandas version. In AISBench a sample is a grid; here its images are
+single files: ``image_paths`` lists them (null: missing), ``image_path`` is the first one, ``grid`` is the
+layout they would have, and ``grid_idx`` is an index into them.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from imageevalkit.grids import Grid
 from imageevalkit.metrics import groups
 from imageevalkit.text import columns_of, csv_text
 
-# those of the analysis in the order of its script; a Chinese prompt has neither type nor length
+# the tasks of the official analysis in its order; a Chinese prompt has neither type nor length
 _ANALYSED: Mapping[Language, Sequence[Task]] = {
     "en": ("alignment", "diversity", "reasoning", "style", "text"),
     "zh": ("reasoning", "style"),
@@ -56,11 +55,14 @@ _ANALYSED: Mapping[Language, Sequence[Task]] = {
 
 
 def score_files(run: Run) -> dict[str, str]:
-    """``alignment_score_EN.csv`` has the scores of the model, ``alignment_prompt_score_EN.csv`` those of its prompts,
-    and so on; ``style_style_score_EN.csv`` those of the 29 styles. A task whose program stops leaves none."""
+    """Returns the official score files by name. A task whose official program stops has no files.
+
+    For each task, ``alignment_score_EN.csv`` has the model's scores and ``alignment_prompt_score_EN.csv`` the
+    scores of the prompts. ``style_style_score_EN.csv`` has the scores of the 29 styles.
+    """
     parts = {part: f"text/{part}" for part in TEXT_PARTS}
     classes = {name: f"diversity/{name}" for name in run.edition.sizes}
-    # the metric in each column; elsewhere the task is the only one
+    # the metric in each column; other tasks have a single column
     of_columns = {
         "text": parts | {"text score": "text"},
         "diversity": classes | {"total average": "diversity"},
@@ -81,10 +83,12 @@ def score_files(run: Run) -> dict[str, str]:
 
 
 def analysis_files(run: Run) -> dict[str, str]:
-    """``Alignment Model Scores.csv`` and so on: the tables of the official ``fine_grained_analysis.py`` of one model.
-    "-" where a group has no line in what the programs write, officially "nan" where one has no score.
+    """Returns ``Alignment Model Scores.csv`` and so on: the tables of the official
+    ``fine_grained_analysis.py``.
 
-    The script stops at such a text, and at a task whose program wrote no file: there are no tables from there on.
+    "-" marks a group without lines in the score files. With official rules "nan" marks a group with a line
+    without score. The script stops at such a line in text, and at a task without score file; later tasks then
+    have no table.
     """
     files: dict[str, str] = {}
     official = run.rules == "official"
@@ -102,7 +106,7 @@ def analysis_files(run: Run) -> dict[str, str]:
         for column in STYLE_GROUPS if task == "style" else COLUMNS[task]:
             metric = found.get(metric_of(task, column))
             known = metric.value if metric else None
-            # styles are columns of the file that the script reads, also those without a line
+            # the file that the script reads has a column for every style, even for a style without prompts
             absent = lost if metric or task == "style" else "-"
             row[column] = absent if known is None else f"{known:.3f}"
         files[f"{task.capitalize()} Model Scores.csv"] = csv_text([list(row), list(row.values())])
@@ -121,11 +125,11 @@ def _cell(score: Score, task: Task) -> float | str | None:
 
 
 def sample_files(run: Run, prompts: Mapping[str, str]) -> dict[str, str]:
-    """The text of ``oneig_<task>.json`` of each task by name; a line for each sample.
+    """Returns AISBench's ``oneig_<task>.json`` of each task, with a line per sample.
 
-    ``accuracy`` is on a scale of 100, and null when no sample has a score. As there, samples without a score are left
-    out, but for reasoning. What AISBench has not: ``image_paths``, and of each reading ``match`` and ``total``.
-    ``prompts`` are the official texts that a judge is asked with.
+    ``accuracy`` has a scale of 100 and is null if no sample has a score. Samples without a score are left
+    out, except in reasoning, as in AISBench. The fields ``image_paths`` and, for each reading, ``match`` and
+    ``total`` are additions. ``prompts`` holds the official judge prompts.
     """
     return {f"oneig_{task}.json": _task_file(run, task, prompts) for task in run.tasks}
 
@@ -151,7 +155,7 @@ def _task_file(run: Run, task: Task, prompts: Mapping[str, str]) -> str:
 
 
 def _json(value: Any) -> str:
-    # a full run has 45,000 answers: no space between them
+    # a full run has 45,000 answers: spaces would enlarge the files
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
@@ -214,7 +218,7 @@ def _details(one: ScoredPrompt, task: Task, run: Run, texts: Mapping[str, str]) 
 def summary_files(
     version: str, models: Mapping[str, Mapping[str, Metric]], edition: Edition
 ) -> dict[str, str]:
-    """``summary.csv``, ``summary.md`` and ``summary.txt`` of the metrics of ``models``, by name."""
+    """Returns ``summary.csv``, ``summary.md`` and ``summary.txt``; ``models`` maps model names to metrics."""
     table = summary_table(version, models, edition)
     return {"summary.csv": csv_text(table), "summary.md": _markdown(table), "summary.txt": _aligned(table)}
 
@@ -222,11 +226,11 @@ def summary_files(
 def summary_table(
     version: str, models: Mapping[str, Mapping[str, Metric]], edition: Edition
 ) -> list[list[str]]:
-    """The header and a row for each metric of ``edition``, with 2 decimals; "accuracy" is on a scale of 100.
+    """Returns the header and a row per metric of ``edition``, with 2 decimals; "accuracy" has a scale of 100.
 
-    "-" where a model has no value. A part of another row has no version.
+    "-" marks a missing value. The total and the classes of diversity have "-" as version.
     """
-    rows = list[tuple[str, str, str, str]]()  # as AISBench calls it, and our name of the metric
+    rows = list[tuple[str, str, str, str]]()  # dataset, version and metric in AISBench, our metric
     for task in TASKS:
         rows.append((f"oneig_{task}", version, "accuracy", task))
         if task == "text":
@@ -257,8 +261,9 @@ def _aligned(table: Sequence[Sequence[str]]) -> str:
 
 
 def main() -> ExitStatus:
-    """Print it. Raises UserError: a model has no result, or the models have none that were measured alike."""
-    # of the driver: an evaluating process has no use for them
+    """Prints the summary. Raises UserError if a model has no result, or if no evaluation is common to all
+    models."""
+    # imported here: an evaluating process does not need these modules
     from imageevalkit.report.leaderboard import board_of, coverage_text
 
     editions = {edition.name: edition for edition in (ENGLISH, CHINESE)}
@@ -270,7 +275,7 @@ def main() -> ExitStatus:
     for model in split_names(args.model_names):
         cell = Cell(model, args.ds_name)
         of_models[model] = {}
-        # by how it was measured, the latest first; of several that were measured alike, the latest alone
+        # keyed by evaluation, latest result first; setdefault keeps the latest of several equal evaluations
         for result in standing(cell):
             of_models[model].setdefault(board_of(result).label("", with_version=True), result)
         if not of_models[model]:

@@ -1,4 +1,5 @@
-"""quicktext: LongText-Bench's metric on 24 English and 24 Chinese prompts of our own, so that nothing is downloaded."""
+"""quicktext: LongText-Bench's metric on 24 English and 24 Chinese prompts of our own; it downloads
+nothing."""
 
 from __future__ import annotations
 
@@ -10,18 +11,18 @@ from imageevalkit.benchmark.contract import Sample
 
 
 class QuickText(LongText):
-    """One image of each prompt, English and Chinese alternating."""
+    """One image per prompt. English and Chinese alternate."""
 
     name = "quicktext"
     version = "1"
     assets = ()
     prompt_count, images_per_prompt = 48, 1
-    # no weights to download and no GPU; nobody has published numbers of another judge on these prompts
+    # PP-OCR needs no download and no GPU, and no published numbers on these prompts require another judge
     judge = "ppocr"
     official_judges = LongText.official_judges
 
     def files(self) -> BenchmarkFiles:
-        """For a reader nothing; what a judge is asked with is LongText-Bench's, and lies among its files."""
+        """Returns LongText-Bench's prompt file for a judge, and no files for a text reader."""
         prompts = [asset for asset in LongText.assets if isinstance(asset, PromptsAsset)]
         return BenchmarkFiles(LongText.name, prompts) if self.backend else super().files()
 

@@ -1,6 +1,7 @@
-"""T2I-ReasonBench (arXiv 2508.17472): 800 prompts of four kinds of reasoning; the judge describes, then grades.
+"""T2I-ReasonBench (arXiv 2508.17472): 800 prompts in four reasoning dimensions; the judge describes, then
+grades.
 
-``quirk`` comments name what a reader would otherwise mend, and with it change published numbers.
+``quirk`` comments mark odd behaviour of the official program. A fix would change published numbers.
 """
 
 from __future__ import annotations
@@ -32,20 +33,24 @@ _DESCRIPTION = "description"
 _PROGRAM = "benchmarks/T2I-ReasonBench/evaluation/Qwen2.5-VL/eval_{}.py::eval.q{}"
 _MAX_TOKENS = 1000
 _GRADES = (0, 0.5, 1)
-_LARGEST = 1e300  # means of larger ones may be no numbers; officially any grade counts
-# "q1", "aq1", "sci_q1": a question; the criteria and two remarks have other names
+_LARGEST = 1e300  # official rules accept any grade, but the mean of larger grades may overflow
+# "q1", "aq1", "sci_q1" are questions; the criteria and two remarks have other names
 _ASKED = re.compile(r"(?:\w+_)?a?q\d+")
-# the kit bounds width x height of what the judge sees, in pixels; the authors do not
+# the kit limits width x height, in pixels, of the image that the judge sees; the authors' program does not
 _KIT_PIXELS = QWEN_VL_UTILS._replace(name="qwen_vl_utils, kit", limits=(256 * 28 * 28, 1280 * 28 * 28))
-# quirk: the first "{" to the first "}", or in one dimension to the last: an inner or a later "}" makes it no JSON
+# quirk: the official program takes the text from the first "{" to the first "}", in one dimension to the last
+# "}". A nested or a later "}" therefore makes it invalid JSON.
 _FIRST, _LAST = re.compile(r"\{.*?\}", re.DOTALL), re.compile(r"\{.*\}", re.DOTALL)
-# the official question shows an object with a quotation mark too many behind this list: a judge may copy that
+# the official question shows an object with an extra quotation mark after this list, which a judge may copy
 _LIST = re.compile(r'"score"\s*:\s*(\[[^\[\]]*\])')
 
 
 class Block(NamedTuple):
-    """Questions about an image that are asked together: their ``key`` in the data, the ``placeholder`` of the prompt
-    they go into, and the ``share`` of their mean in the accuracy."""
+    """A block of questions that the judge answers together.
+
+    ``key`` is the block's key in the data, ``placeholder`` its place in the prompt, ``share`` the weight of
+    its mean grade in the accuracy.
+    """
 
     name: str
     key: str
@@ -54,7 +59,8 @@ class Block(NamedTuple):
 
 
 class Dimension(NamedTuple):
-    """``file`` is the stem of its prompts and the folder of its images, ``program`` that of its questions."""
+    """A reasoning dimension. ``file`` is the stem of its prompt file and its image folder; ``program`` is the
+    suffix of its question file; ``braces`` matches the JSON object in a reply."""
 
     file: str
     program: str
@@ -83,16 +89,18 @@ DIMENSIONS = {
 
 @dataclass(frozen=True)
 class T2IReasonBenchSettings(Settings):
-    """``pixels`` "kit" shows the judge at most 1,280 visual tokens, as the official kit does; "original" all."""
+    """``pixels="kit"`` shows the judge at most 1,280 visual tokens, as the official kit does; "original" has
+    no limit."""
 
     pixels: Literal["kit", "original"] = field(default="kit", metadata={"decides": True})
 
 
 class T2IReasonBench(Benchmark):
-    """First the judge describes the image; then it answers each block of questions with that description before it."""
+    """The judge first describes the image. With this description as context it then answers each block of
+    questions."""
 
     name = "t2ireasonbench"
-    version = "t2ireasonbench-85b5e15"  # data and prompts are those of the kit at this commit
+    version = "t2ireasonbench-85b5e15"  # data and prompts are from the kit at this commit
     assets = asset_list(Path(__file__).with_name("assets.txt"))
     prompt_count = 800
     judge = "transformers:qwen2.5-vl-72b"
@@ -107,11 +115,11 @@ class T2IReasonBench(Benchmark):
     def __init__(self, settings: T2IReasonBenchSettings | None = None, judge: str = "") -> None:
         super().__init__(settings, judge)
         self.pixels: PixelRule = _KIT_PIXELS if self.settings.pixels == "kit" else QWEN_VL_UTILS
-        # officially a reply that cannot be read ends the program, and any numbers are taken for grades
+        # the official program stops at an unreadable reply, and accepts any number as a grade
         self.tries, self.unbounded = (1, ("*",)) if self.is_official else (3, ())
 
     def samples(self) -> Iterable[Sample]:
-        """The dimensions take turns, and within one its tags."""
+        """Returns the samples. Dimensions are interleaved, and within each dimension its tags."""
         return spread([spread(_tags(self._dimension(name)).values()) for name in DIMENSIONS])
 
     def _dimension(self, name: str) -> Iterable[Sample]:
@@ -139,17 +147,18 @@ class T2IReasonBench(Benchmark):
         told = Message("assistant", (answers[_DESCRIPTION].value,))
         for block, text in zip(dimension.blocks, texts[1:], strict=True):
             asked = item.data["blocks"][block.name]
-            # officially the block stands there as Python prints it
+            # the official program inserts the block as Python prints it
             words = text.format(**{block.placeholder: asked})
             count = sum(bool(_ASKED.fullmatch(name)) for name in asked)
             messages = (first, told, Message("user", (words,)))
             yield Question(block.name, messages, sampling, data=(dimension.braces, count))
 
     def parse(self, question: Question, answer: Answer) -> Any:
-        """The description, or the grades of a block.
+        """Returns the description, or the grades of a block.
 
-        Official: the list "score" of the JSON object between braces, whatever its length and values (quirk). Corrected:
-        of the first such object, or the first such list where none is JSON, a grade of 0, 0.5 or 1 for each question.
+        Official rules read the list "score" of the JSON object between braces, whatever its length and values
+        (quirk). Corrected rules search all JSON objects, then bare lists, and require a grade of 0, 0.5 or 1
+        per question.
         """
         text = answer.text or ""
         if question.name == _DESCRIPTION:
@@ -170,9 +179,10 @@ class T2IReasonBench(Benchmark):
         return list(listed)
 
     def score(self, item: Item, answers: Answers) -> Score:
-        """``accuracy`` (0-1): the mean grade, in two dimensions 0.7 of what is to be inferred + 0.3 of other details.
+        """Returns ``accuracy`` and ``quality``, both 0-1.
 
-        ``quality`` (0-1): the mean grade of the image as a picture."""
+        ``accuracy`` is a mean grade; entity and scientific use 0.7 · main + 0.3 · details. ``quality`` is the
+        mean grade of the image quality."""
         blocks = DIMENSIONS[item.data["dimension"]].blocks
         means = {block.name: _mean(answers[block.name].value) for block in blocks}
         shared = [block.share * means[block.name] for block in blocks if block.share]
@@ -183,12 +193,12 @@ class T2IReasonBench(Benchmark):
         )
 
     def metrics(self, scores: Scores) -> dict[str, Metric]:
-        """By name, in percent.
+        """Returns the metrics by name, in percent.
 
         * ``entity/accuracy``, ``entity/quality``, …: the mean of a dimension (official: rounded to 2 decimals).
-        * ``accuracy``, ``quality``: the mean of the four dimensions, as in the authors' table; without value until each
-          has a score. ``…_official`` (official rules): without value where a reply could not be read, as the official
-          program ends there.
+        * ``accuracy``, ``quality``: the mean of the four dimensions, as in the authors' table. They have no
+          value until each dimension has a score. ``…_official`` (official rules) have no value if a reply is
+          unreadable, because the official program stops there.
         """
         ordered = sorted(scores, key=lambda score: score.keys["id"])
         found: dict[str, Metric] = {}
@@ -214,7 +224,7 @@ class T2IReasonBench(Benchmark):
         ]
 
     def official_files(self, scores: Scores) -> dict[str, str]:
-        """``csv_result/<dimension>/<model>.csv``: a row for each image, and the scores at the end."""
+        """``csv_result/<dimension>/<model>.csv``: a row per image, then the scores."""
         metrics, files = self.metrics(scores), {}
         of_dimension = grouped(scores.items, lambda one: one.item.data["dimension"])
         for name, dimension in DIMENSIONS.items():
@@ -245,8 +255,11 @@ def _mean(grades: Sequence[Any]) -> float:
 
 
 def _first_list(text: str) -> Any:
-    """The list "score" of the first JSON object that has one, else the first that stands anywhere. Raises ValueError:
-    there is none."""
+    """Returns the list "score" of the first JSON object with such a list, else the first bare ``"score":
+    [...]``.
+
+    Raises ValueError if there is no such list.
+    """
     decoder = json.JSONDecoder()
     for brace in re.finditer(r"\{", text):
         try:
@@ -261,7 +274,7 @@ def _first_list(text: str) -> Any:
 
 
 def _header(dimension: Dimension) -> list[str]:
-    """Of the official table: the answers are numbered, and the scores have names of their own."""
+    """Returns the header of the official table, with its numbered answers and its names of the scores."""
     names = {"accuracy": "acc", "quality": "qual", "main": dimension.program, "details": "detail"}
     letters = {"accuracy": "a", "quality": "q", "main": dimension.program[0], "details": "d"}
     header = ["id", "prompt", "answer_1"]
@@ -273,7 +286,7 @@ def _header(dimension: Dimension) -> list[str]:
 def _row(dimension: Dimension, one: ScoredItem) -> list[Any]:
     row = [one.item.path.name, one.item.prompt, one.replies[_DESCRIPTION]]
     values = [one.answers[block.name].value for block in dimension.blocks]
-    # two of the official programs leave numbers as the judge has written them
+    # two of the official programs keep numbers as the judge wrote them
     if "details" in one.answers or any(isinstance(grade, str) for grades in values for grade in grades):
         values = [_floats(grades) for grades in values]
     for block, grades in zip(dimension.blocks, values, strict=True):

@@ -1,6 +1,7 @@
-"""TIIF-Bench (arXiv 2506.02161): instructions of 39 types, each in a short and in a long wording, by yes/no questions.
+"""TIIF-Bench (arXiv 2506.02161): prompts of 39 types, each in a short and a long wording, with yes/no
+questions.
 
-``quirk`` comments name what a reader would otherwise mend, and with it change published numbers.
+``quirk`` comments mark odd behaviour of the official program. A fix would change published numbers.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _QUESTION = "questions"
 _PROGRAM = "benchmarks/TIIF-Bench/eval/eval_with_vlm.py::"
 _SYSTEM = f"{_PROGRAM}generate_with_prompt.messages[system]"
 _TEMPLATES = tuple(f"{_PROGRAM}{name}" for name in ("raw_prompt", "raw_prompt_1", "raw_prompt_2"))
-# quirk: "1. yes", "- yes" and "**Yes**" are no answers
+# quirk: "1. yes", "- yes" and "**Yes**" do not count as answers
 _ANSWER = re.compile(r"(yes|no)\b", re.IGNORECASE)
 
 
@@ -35,7 +36,7 @@ def _crossed(firsts: Sequence[str], seconds: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"{first}+{second}" for first in firsts for second in seconds)
 
 
-# in the orders of the official lists, on which a mean's last digit depends
+# the order of the official lists; the last digit of a mean depends on it
 _REASONING = ("numeracy", "comparison", "differentiation", "negation")
 BASIC = {
     "attribute": ("shape+color", "color+texture", "texture+color", "shape+texture"),
@@ -71,23 +72,24 @@ _LAYOUTS = (
 
 @dataclass(frozen=True)
 class TiffSettings(Settings):
-    """``split`` "testmini" has 277 prompts, "test" 2,538; of each both wordings, or the one that ``wording`` names."""
+    """``split`` selects 277 prompts ("testmini") or 2,538 ("test"); ``wording`` selects one wording or
+    both."""
 
     split: Literal["testmini", "test"] = field(default="testmini", metadata={"decides": True})
     wording: Literal["both", "short", "long"] = "both"
 
 
 class Tiff(Benchmark):
-    """One image of each wording of each prompt; the types are spread evenly."""
+    """One image per wording of each prompt. The types are interleaved in proportion to their sizes."""
 
     name = "tiff"
     aliases = ("tiif",)
-    version = "tiif-85b5e15"  # data and prompts are those of the kit at this commit
+    version = "tiif-85b5e15"  # data and prompts are from the kit at this commit
     item_values = ("accuracy",)
     needs_all_items = "its scores are of questions, of which prompts have different numbers"
     assets = asset_list(Path(__file__).with_name("assets.txt"))
     judge = "openai:gpt-5"
-    # of the kit, and of the authors
+    # the first is the kit's judge, the others are the authors'
     official_judges = ("openai:gpt-5", "openai:gpt-4o", "vllm:Qwen/Qwen2.5-VL-72B-Instruct")
     has_corrected_rules = True
     settings_class = TiffSettings
@@ -99,13 +101,14 @@ class Tiff(Benchmark):
         self.wordings = WORDINGS if self.settings.wording == "both" else (self.settings.wording,)
         self.prompt_count, self.images_per_prompt = _ROWS[self.settings.split], len(self.wordings)
         self.headline = self.wordings
-        # the official program asks without end; in the same words at temperature 0 that says little new
+        # the official program retries without limit; corrected rules repeat the same prompt, which rarely
+        # helps
         self.tries = 20 if self.is_official else 3
 
     def samples(self) -> Iterable[Sample]:
         split = self.settings.split
         of_type = {kind: list(self._prompts(split, kind)) for kind in sorted(TYPES)}
-        # the kit's own places; those of the whole set have another folder, since their numbers are others
+        # testmini uses the kit's paths; the numbers of "test" differ, so it has its own folder
         folder = "" if split == "testmini" else f"{split}/"
         for kind, n, prompt, asked in spread(of_type.values()):
             for wording in self.wordings:
@@ -118,21 +121,22 @@ class Tiff(Benchmark):
     ) -> Iterable[tuple[str, int, Mapping[str, str], Mapping[str, Any]]]:
         prompts = self.read_jsonl(f"{split}_prompts/{kind}_prompts.jsonl")
         asked = self.read_jsonl(f"{split}_eval_prompts/{kind}_eval_prompts.jsonl", len(prompts))
-        # a row belongs to that of its number, whatever its "corrspond_idx" says
+        # rows match by line number; the field "corrspond_idx" is ignored
         for n, (prompt, row) in enumerate(zip(prompts, asked, strict=True)):
             yield kind, n, prompt, {"questions": row["yn_question_list"], "expected": row["yn_answer_list"]}
 
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
         asked = item.data["questions"]
-        # officially a template is drawn for every attempt; here the draw is that of item and attempt
+        # the official program draws a template per attempt; here item and attempt seed the draw, so it
+        # repeats
         draw = random.Random(f"{item.id}/{answers.attempt(_QUESTION)}")
         template = draw.choice(_TEMPLATES) if self.is_official else _TEMPLATES[0]
         text = self.prompts[template].replace(
             "##YNQuestions##", "\n".join(question.strip() for question in asked)
         )
-        # officially every file is declared a PNG
+        # the official program declares every file a PNG
         picture = image._replace(media_type="image/png") if self.is_official else image
-        # gpt-5 takes no other
+        # gpt-5 accepts no other temperature than 1
         temperature = 1.0 if self.is_official or self.judge.startswith(Tiff.judge) else 0.0
         return [
             ask(
@@ -144,13 +148,14 @@ class Tiff(Benchmark):
                 temperature=temperature,
                 data=len(asked),
                 variant=template.removeprefix(_PROGRAM),
-                # the official program reads the content alone, and asks again if there is none
+                # the official program reads only the content, and asks again if it is empty
                 accepts="any" if self.is_official else "ended",
             )
         ]
 
     def parse(self, question: Question, answer: Answer) -> list[str]:
-        """The lines that begin with yes or no, in lower case; as many as there are questions."""
+        """Returns "yes" or "no" for each line that begins with it. Raises Unparsed unless the count
+        matches."""
         lines = (line.strip() for line in (answer.text or "").split("\n"))
         found = [match[1].lower() for line in lines if (match := _ANSWER.match(line))]
         if len(found) != question.data:
@@ -160,7 +165,8 @@ class Tiff(Benchmark):
         return found
 
     def score(self, item: Item, answers: Answers) -> Score:
-        """The share of right answers; each question is a point. ``template`` is the one that was drawn."""
+        """Returns the share of right answers; each question is a point. The detail names the drawn
+        ``template``."""
         data, answer = item.data, answers[_QUESTION]
         right = [
             int(said == expected.strip().lower())
@@ -174,15 +180,15 @@ class Tiff(Benchmark):
         )
 
     def metrics(self, scores: Scores) -> dict[str, Metric]:
-        """By name, 0-1, for each wording:
+        """Returns the metrics by name, 0-1, for each wording ("short" stands for both):
 
-        * ``short/type/<type>``: right answers / questions. ``mean_accuracy``: their plain mean, where both wordings
-          are asked for.
-        * ``short/attribute``, ``short/text``, …: the mean of the types of a group that have a score;
-          ``short/basic`` and ``short/advanced``: of their types.
+        * ``short/type/<type>``: right answers / questions. With both wordings, ``mean_accuracy`` is the plain
+          mean of all of these.
+        * ``short/attribute``, ``short/text``, …: the mean over the types of a group that have a score;
+          ``short/basic`` and ``short/advanced``: the mean over their types.
         * ``short``: the mean of the nine groups.
 
-        Official rules: the means are of accuracies with 4 decimals (quirk).
+        Official rules round accuracies to 4 decimals before they take means (quirk).
         """
         found: dict[str, Metric] = {wording: Metric(None, 0) for wording in self.wordings}
         for wording, mine in groups(points(scores), "wording", self.wordings).items():
@@ -212,7 +218,7 @@ class Tiff(Benchmark):
         return found | {"mean_accuracy": Metric(arithmetic_mean(known) if known else None, len(scores))}
 
     def official_files(self, scores: Scores) -> dict[str, str]:
-        """``<type>/<wording>/<row>.json``, from which the official programs make their tables."""
+        """``<type>/<wording>/<row>.json``, the input of the official programs that compute the tables."""
         files = {}
         for one in scores.items:
             if one.score is None:
@@ -233,7 +239,7 @@ class Tiff(Benchmark):
         return files
 
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
-        """The kit's layout and the authors', of either split."""
+        """Finds images in the kit's layout and in the authors' layout, for both splits."""
         from imageevalkit.adoption import find_named
 
         return find_named(source, items, _LAYOUTS)

@@ -1,6 +1,7 @@
-"""TRIG (arXiv 2507.22100): each prompt is written for a pair of ten dimensions, and its image rated on both.
+"""TRIG (arXiv 2507.22100): each prompt targets a pair out of ten dimensions; the judge rates the image on
+both.
 
-``quirk`` comments name what a reader would otherwise mend, and with it change published numbers.
+``quirk`` comments mark odd behaviour of the official program. A fix would change published numbers.
 """
 
 from __future__ import annotations
@@ -36,49 +37,51 @@ from imageevalkit.metrics import grouped, mean, mean_by, spread
 from imageevalkit.secrets import one_line
 
 DIMENSIONS = ("IQ-R", "IQ-O", "IQ-A", "TA-C", "TA-R", "TA-S", "D-K", "D-A", "R-T", "R-B")
-"""Realism, originality, aesthetics; content, relation, style; knowledge, ambiguity; toxicity, bias. The order is that
-of the two in the name of a pair."""
+"""Realism, originality, aesthetics; content, relation, style; knowledge, ambiguity; toxicity, bias. The names
+of pairs list dimensions in this order."""
 PAIRS = tuple("_".join(pair) for pair in combinations(DIMENSIONS, 2))
 
 WEIGHTS = {
-    **dict.fromkeys(("Excellent", "excellent", "ex"), 1.0),  # quirk T3: "ex" begins other words, too
+    **dict.fromkeys(("Excellent", "excellent", "ex"), 1.0),  # quirk T3: other words begin with "ex", too
     **dict.fromkeys(("Good", "good"), 0.75),
     **dict.fromkeys(("Medium", "medium"), 0.5),
     **dict.fromkeys(("Bad", "bad"), 0.25),
     **dict.fromkeys(("Terr", "terr"), 0.0),
 }
-"""The ratings by the text of a first token, which is compared as it is: no blank, no other case."""
-# quirk T2: Qwen's tokenizers split "terrible" into "ter" and "rible", so that officially its rating is never seen
+"""The rating by the text of the first token. The text must match exactly: no space, same case."""
+# quirk T2: Qwen's tokenizers split "terrible" into "ter" and "rible", so the official program never sees this
+# rating
 _QWEN_TERRIBLE = dict.fromkeys(("Ter", "ter"), 0.0)
 _LISTED = 5
 _DIGITS = 3
 _LEAST = 0.01
-"""The probability that the ratings among the likeliest tokens must have together by the rules "corrected": less is no
-rating, but the trace of one in a reply about something else."""
+"""The total probability that rating tokens must reach by the rules "corrected". With less, the reply is no
+rating."""
 _ORDER = {code: n for n, code in enumerate(DIMENSIONS)}
 _DATA_ID = re.compile(r"[\w-]+")
 _RECORD = Shape[dict[str, Any]](
     must={"data_id": str, "prompt": str},
-    # quirk: the authors' files of text to image call the dimensions otherwise
+    # quirk: the authors' text-to-image files use a different key for the dimensions
     may={"dimensions": list[str], "dimension": list[str], "img_id": str | None, "item": str | None},
 )
 _LICENCE = "CC-BY-NC-SA-4.0 (fesvhtr/TRIG)"
 _API = "trig/metrics/trig_api.py::TRIGAPIMetric.format_msg"
-# only where it sees two images, which officially no judge does
+# texts before the two images with corrected rules; the official program sends no source image
 _SOURCE, _GENERATED = "The source image:", "The generated image:"
 _ROWS = "rows.jsonl"
 _CONFIG = "trig/config.py::gpt_logit"
-# quirk T4: a token is drawn, and only what was likeliest is read; a server may list the token drawn in the place of the
-# fifth. Quirk T5: at temperature 1 it does not matter whether a server reports probabilities before or after it.
+# quirk T4: the program samples a token but reads only the list of likeliest tokens; a server may put the
+# sampled token in fifth place. Quirk T5: at temperature 1 probabilities before and after temperature scaling
+# are equal.
 _SAMPLING = Sampling(1, 1.0)
-# pairs of the text-to-image data, by their size
+# the pairs of the text-to-image data differ in size, see t2i_size()
 _ALL_OF_500 = {"IQ-R", "IQ-A", "TA-C", "TA-R", "TA-S"}
 _SOME_OF_200 = {"R-B", "D-A"}
 _NOT_OF_T2I = ("D-A_R-T", "D-A_R-B", "R-T_R-B")
 
 
 def t2i_size(pair: str) -> int:
-    """How many prompts of text-to-image ``pair`` has."""
+    """Returns how many text-to-image prompts the dataset has for ``pair``."""
     both = set(pair.split("_"))
     if pair in _NOT_OF_T2I:
         return 0
@@ -87,15 +90,15 @@ def t2i_size(pair: str) -> int:
 
 @dataclass(frozen=True)
 class TrigSettings(Settings):
-    """``rules`` "paper" multiplies a rating with the judge's confidence in it, as the paper has it and the released
+    """``rules="paper"`` multiplies a rating with the judge's confidence, as the paper does; the released
     program does not.
 
-    ``pairs`` are those to take ("IQ-R_TA-C,D-K_D-A"; empty: all), ``per_pair`` how many of their first items at most,
-    for all or by pair. ``prompts`` is a JSON file in the authors' local form to take in place of the dataset,
-    ``sources`` the folder of the images that it names.
+    ``pairs`` selects pairs ("IQ-R_TA-C,D-K_D-A"; empty: all). ``per_pair`` limits each pair to its first
+    items, with one number for all pairs or a number by pair. ``prompts`` is a JSON file in the authors' local
+    format that replaces the dataset, and ``sources`` is the folder of the images that it names.
 
-    ``metrics`` are others than TRIGScore, by dimension, as in the official configuration (:mod:`benchmarks.trig.zoo`),
-    and ``weights`` places of theirs.
+    ``metrics`` adds metrics to TRIGScore, by dimension, as in the official configuration
+    (:mod:`benchmarks.trig.zoo`); ``weights`` maps names of their weights to paths or hub ids.
     """
 
     rules: Literal["official", "paper", "corrected"] = "official"  # type: ignore[assignment]  # one more than others
@@ -131,18 +134,18 @@ class TrigSettings(Settings):
 
     @property
     def chosen(self) -> list[str]:
-        """The pairs in their order."""
+        """The chosen pairs, in the order of :data:`PAIRS`."""
         return [pair for pair in PAIRS if pair in self._named or not self._named]
 
     @cached_property
     def dimensions(self) -> list[str]:
-        """Those of the pairs, in their order."""
+        """The dimensions of the chosen pairs, in the order of :data:`DIMENSIONS`."""
         there = {dimension for pair in self.chosen for dimension in pair.split("_")}
         return [dimension for dimension in DIMENSIONS if dimension in there]
 
     @cached_property
     def others(self) -> dict[str, list[str]]:
-        """The metrics but TRIGScore, by dimension in their order; of none there is no entry."""
+        """The metrics besides TRIGScore, by dimension. A dimension without such metrics has no entry."""
         named = ((dimension, dict.fromkeys(self.metrics.get(dimension, ()))) for dimension in self.dimensions)
         found = {
             dimension: [name for name in names if name not in zoo.TRIGSCORE] for dimension, names in named
@@ -150,18 +153,18 @@ class TrigSettings(Settings):
         return {dimension: names for dimension, names in found.items() if names}
 
     def others_of(self, pair: str) -> list[str]:
-        """The metrics but TRIGScore of an item of ``pair``, each once."""
+        """Returns the metrics besides TRIGScore for an item of ``pair``, without duplicates."""
         return list(dict.fromkeys(name for code in pair.split("_") for name in self.others.get(code, ())))
 
     def most_of(self, pair: str, there: int) -> int:
-        """How many of the items of ``pair`` that are ``there`` are taken."""
+        """Returns how many of the ``there`` available items of ``pair`` the run uses."""
         most = self.per_pair.get(pair) if isinstance(self.per_pair, Mapping) else self.per_pair
         return there if most is None else min(most, there)
 
 
 @dataclass(frozen=True)
 class TrigT2ISettings(TrigSettings):
-    """Three pairs are in no data of text to image, but may be in a file of prompts."""
+    """Settings of text to image. Its dataset lacks three pairs, but a prompt file may contain them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -175,13 +178,13 @@ class TrigT2ISettings(TrigSettings):
 
 
 class TrigT2I(Benchmark):
-    """Text to image, 42 pairs: the judge is asked about each of an item's two dimensions."""
+    """Text to image, 42 pairs. The judge rates each item on both dimensions of its pair."""
 
     name = "trig-t2i"
     hub_dataset = "TRIG-bench/TRIG"
-    version = "trig-e43923c"  # prompts and rules are those of fesvhtr/TRIG at this commit
+    version = "trig-e43923c"  # prompts and rules are from fesvhtr/TRIG at this commit
     judge = "vllm:Qwen/Qwen2.5-VL-7B-Instruct"
-    # of the paper, and of the configurations beside it
+    # the paper's judge, then the judges of the other official configurations
     official_judges = (
         judge,
         "vllm:Qwen/Qwen2-VL-72B-Instruct-AWQ",
@@ -196,19 +199,19 @@ class TrigT2I(Benchmark):
 
     settings: TrigSettings
     key = "t2i"
-    """Upstream's name of the task."""
+    """The upstream name of the task."""
     split = "text_to_image"
 
     @property
     def assets(self) -> Sequence[Asset]:  # type: ignore[override]
-        """A file of prompts takes the place of the dataset."""
+        """The assets; a prompt file of the user replaces the dataset."""
         asked = asset_list(Path(__file__).with_name(f"assets_{self.key}.txt"))
         rows = TableAsset(_ROWS, "TRIG-bench/TRIG", (f"*{self.split}*.parquet",), _LICENCE)
         return (*(() if self.settings.prompts else (rows,)), *asked, zoo.WORDS)
 
     @property
     def headline(self) -> Sequence[str]:  # type: ignore[override]
-        """The dimensions of the chosen pairs; of a file of prompts those that it has items of."""
+        """The dimensions of the chosen pairs; with a prompt file only dimensions with items."""
         if not self.settings.prompts:
             return self.settings.dimensions
         there = {dimension for data in self.chosen for dimension in data["pair"].split("_")}
@@ -225,7 +228,7 @@ class TrigT2I(Benchmark):
 
     @cached_property
     def prompts(self) -> Mapping[str, str]:
-        """TRIGScore's alone: other metrics do not make its judge another."""
+        """TRIGScore's prompts only: the prompts of other metrics must not change the evaluator's name."""
         return {key: text for key, text in self._texts.items() if key.startswith("trig/")}
 
     @cached_property
@@ -244,17 +247,17 @@ class TrigT2I(Benchmark):
 
     @property
     def prompt_count(self) -> int:  # type: ignore[override]
-        """Of the dataset; of a file it is not known."""
+        """The number of prompts of the dataset; 0 (unknown) with a prompt file."""
         sizes = ((pair, self.size_of(pair)) for pair in self.settings.chosen)
         return 0 if self.settings.prompts else sum(self.settings.most_of(*pair) for pair in sizes)
 
     def size_of(self, pair: str) -> int:
-        """How many items of ``pair`` the dataset has."""
+        """Returns how many items of ``pair`` the dataset has."""
         return t2i_size(pair)
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """What the items say is part of it: nobody has pinned them."""
+        """The identity includes a hash of the items: the dataset has no pinned version."""
         items = [
             [data["data_id"], data["prompt"], data.get("subject"), data.get("img_id")] for data in self.chosen
         ]
@@ -268,7 +271,8 @@ class TrigT2I(Benchmark):
 
     @cached_property
     def chosen(self) -> list[dict[str, Any]]:
-        """What is known of each item of the chosen pairs, in the order of the data. Raises CellFailure."""
+        """The data of each item of the chosen pairs, by pair in data order. Raises CellFailure if a file is
+        invalid."""
         file, settings = _ROWS, self.settings
         if settings.prompts:
             file = str(Path(settings.prompts).expanduser().absolute())
@@ -294,13 +298,14 @@ class TrigT2I(Benchmark):
             return [data for pair, all_of in found for data in all_of[: settings.most_of(pair, len(all_of))]]
 
     def known(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """What questions and scores need of ``record``. Raises KeyError or ValueError: it is no item."""
+        """Returns the item data that questions and scores need. Raises KeyError or ValueError if ``record``
+        is invalid."""
         data_id: str = record["data_id"]
         prompt: str = record["prompt"]
         dimensions: list[str] = record.get("dimensions", record.get("dimension", []))
         first, second, *_ = [*data_id.split("_"), "", ""]
         pair = "_".join(sorted((first, second), key=lambda code: _ORDER.get(code, -1)))
-        # it is the name of a file, too
+        # the data id becomes a file name, so _DATA_ID limits its characters
         if pair not in PAIRS or not _DATA_ID.fullmatch(data_id) or set(dimensions) != {first, second}:
             raise ValueError(f"item {data_id!r} is of no pair, or not of its dimensions {dimensions}")
         if not prompt.strip():
@@ -308,22 +313,22 @@ class TrigT2I(Benchmark):
         return {"data_id": data_id, "pair": pair, "prompt": prompt}
 
     def samples(self) -> Iterable[Sample]:
-        """Any first N hold each pair in its share."""
+        """Yields the samples, the pairs interleaved in proportion to their sizes."""
         for data in spread(grouped(self.chosen, lambda data: data["pair"]).values()):
             yield self.sample(f"images/{data['data_id']}.png", data)
 
     def sample(self, file: str, data: Mapping[str, Any]) -> Sample:
-        """The sample of the item ``data``, whose image is ``file``."""
+        """Returns the sample for the item ``data`` with the image path ``file``."""
         return Sample(file, data["prompt"], data=data)
 
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
         data = item.data
         user: list[str | Picture] = [self.prompts[f"{_API}#{self.key}"].format(prompt=data["prompt"])]
-        # quirk T1: the image that was edited, or shows the subject, is officially not sent
+        # quirk T1: the official program does not send the source image of an edit or a subject
         for picture in self.sources(item) if self.settings.rules == "corrected" else ():
             user += [_SOURCE, picture, _GENERATED]
         about = [data["subject"]] if "subject" in data else []
-        # quirk: the official program takes every list of tokens as it is: short, long, empty, with a text twice
+        # quirk: the official program accepts any list of tokens: short, long, empty or with duplicates
         accepts: Accepts = "ended" if self.settings.rules == "corrected" else "any"
         for dimension in data["pair"].split("_"):
             told = self.prompts[f"{_CONFIG}_dimension_msg['{self.key}']['{dimension}']"]
@@ -334,9 +339,10 @@ class TrigT2I(Benchmark):
             yield zoo.question_of(name, image, data["prompt"], self._texts)
 
     def parse(self, question: Question, answer: Answer) -> float | None:
-        """The TRIGScore, 0-1, of the ratings among the five likeliest first tokens; officially 0 where none is.
+        """Returns the TRIGScore, 0-1, from the five likeliest first tokens; official rules: 0 without a
+        rating token.
 
-        Of another metric its number; None where an image has none.
+        For another metric, returns its number, or None if the image has no such number.
         """
         if question.group in zoo.METRICS:
             return zoo.value_of(question.group, answer)
@@ -358,10 +364,12 @@ class TrigT2I(Benchmark):
         return Score(values, {"pair": item.data["pair"]}, said)
 
     def metrics(self, scores: Scores) -> dict[str, Metric]:
-        """By dimension the mean of all its ratings, 0-1, whatever the pair; ``<dimension>/<pair>``: in one pair;
-        ``<dimension>/<metric>``: that of another metric, over all images that have one.
+        """Returns the mean rating (0-1) of each dimension over all pairs, and as ``<dimension>/<pair>``
+        within a pair.
 
-        Prompts stand in several pairs: one prompt, of one source image, is one to the interval.
+        ``<dimension>/<metric>`` is the mean of another metric over the images with a value. A prompt may
+        occur in several pairs: confidence intervals treat equal prompts with the same source image as one
+        cluster.
         """
         shown = {one.item.id: (one.item.data["prompt"], one.item.data.get("img_id")) for one in scores.items}
 
@@ -402,8 +410,8 @@ class TrigT2I(Benchmark):
         return [note for count, note in counted if count]
 
     def official_files(self, scores: Scores) -> dict[str, str]:
-        """``results.json``: what the official evaluator writes; ``scores_by_pair.json``: what the official analysis of
-        relations reads, which nothing upstream makes."""
+        """``results.json`` is the official evaluator's output; ``scores_by_pair.json`` is the input of the
+        official relation analysis, which no upstream program writes."""
         metric = f"TRIGAPIMetric_{self.judge.partition(':')[2]}"
         results = dict[str, dict[str, list[dict[str, float]]]]()
         of_pair = dict[str, dict[str, list[float]]]()
@@ -425,7 +433,7 @@ class TrigT2I(Benchmark):
 
 
 class TrigP2P(TrigT2I):
-    """Image editing, 45 pairs of 300."""
+    """Image editing, 45 pairs with 300 items each."""
 
     name = "trig-p2p"
     task = "edit"
@@ -449,13 +457,14 @@ class TrigP2P(TrigT2I):
     def sample(self, file: str, data: Mapping[str, Any]) -> Sample:
         remedy = "put it there, or correct the setting sources" if self.settings.prompts else ""
         shown = [self.source_image(Path(data["source"]), remedy), data["prompt"]]
-        # where the image is differs between machines, and no score depends on it
+        # the path of the source differs between machines and affects no score, so the item's data omit it
         rest = {name: value for name, value in data.items() if name != "source"}
         return Sample(file, data=rest, input_list=[data["subject"], *shown] if "subject" in data else shown)
 
 
 class TrigS2P(TrigP2P):
-    """Subject-driven generation, 45 pairs of 300: a model is shown a subject's name and image, and the prompt."""
+    """Subject-driven generation, 45 pairs with 300 items each. The input is a subject's name, its image and a
+    prompt."""
 
     name = "trig-s2p"
     task = "subject"
@@ -470,17 +479,19 @@ class TrigS2P(TrigP2P):
 
 
 def trig_score(probabilities: Mapping[str, float], rules: str = "official") -> float | None:
-    """The TRIGScore, 0-1 to three decimals, of the likeliest first tokens: the mean weight of the ratings among them.
+    """Returns the TRIGScore, 0-1 with three decimals: the mean weight of the rating tokens by their
+    probability.
 
-    Rules "paper": times the share of the likeliest of them, the judge's confidence. Where none is a rating: 0, but by
-    the rules "corrected" None, as where they have less than 0.01 of the probability together.
+    Rules "paper" multiply it with the judge's confidence, the share of the likeliest rating token. Without a
+    rating token the score is 0. Rules "corrected" return None if rating tokens have less than 0.01
+    probability in total.
     """
     weights = WEIGHTS | _QWEN_TERRIBLE if rules == "corrected" else WEIGHTS
     rated = {token: probability for token, probability in probabilities.items() if token in weights}
     whole = sum(rated.values())
     if rules == "corrected" and whole < _LEAST:
         return None
-    if rules != "corrected":  # quirk: ratings that are hardly there become low ones
+    if rules != "corrected":  # quirk: rating tokens of tiny probability yield a low score
         whole += 1e-10
     score = sum((weights[token] * probability / whole for token, probability in rated.items()), 0.0)
     if rules == "paper":

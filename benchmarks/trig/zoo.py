@@ -1,4 +1,5 @@
-"""The metrics that a user may choose for a dimension beside TRIGScore, by the names of the official configuration."""
+"""The metrics besides TRIGScore that a user may choose for a dimension, with the official configuration's
+names."""
 
 from __future__ import annotations
 
@@ -13,19 +14,19 @@ from imageevalkit.cell.jsonl import is_number
 from imageevalkit.errors import UserError, suggest
 
 TRIGSCORE = ("trigscore", "trig_api")
-"""What TRIGScore is called: always measured, whether it is named or not."""
+"""Names of TRIGScore. Every run computes TRIGScore, even if the settings do not name it."""
 _LISTED = 2
 _YES = "Yes"
-# the words of LLaVA's VQAScore are those of CLIP-FlanT5's
+# LLaVA's VQAScore uses the same texts as CLIP-FlanT5's
 WORDS = next(one for one in GenAI.assets if isinstance(one, PromptsAsset))._replace(
     path="vqascore_prompts.json", licence="Apache-2.0 (linzhiqiu/t2v_metrics)"
 )
 
 
 class ZooMetric(NamedTuple):
-    """``measurer`` is a name of ``eval_models/measurers.py``; empty: the judge is asked. It is shown the image, and the
-    ``text``: the prompt, or the question whether the image shows it. ``top`` is that of its scale, about, where it has
-    none."""
+    """``measurer`` is a name in ``eval_models/measurers.py``; if empty, the judge answers. The evaluator gets
+    the image and the ``text``: the prompt, the question whether the image shows it, or nothing. ``top`` is
+    the end of the scale, approximate for unbounded metrics."""
 
     measurer: str
     text: Literal["", "prompt", "question"]
@@ -51,11 +52,12 @@ ABSENT: Mapping[str, str] = {
     "rt_semsr": "needs images of prompts with and without a trigger, which TRIG does not have",
     "NSFW": "gives pixels to a network of CLIP's features in the official program; nudenet tells nudity",
 }
-"""Keys of the official registry that name nothing that could be measured, and why."""
+"""Metrics of the official registry that this benchmark cannot compute, with the reason."""
 
 
 def check_chosen(metrics: Mapping[str, Sequence[str]], dimensions: Iterable[str]) -> None:
-    """Whether ``metrics`` are some of each of ``dimensions``. Raises UserError."""
+    """Raises UserError if ``metrics`` names an unknown dimension, or a metric that is unknown or not
+    computable."""
     for dimension, names in metrics.items():
         if dimension not in dimensions:
             near = suggest(dimension, dimensions)
@@ -73,31 +75,32 @@ def check_chosen(metrics: Mapping[str, Sequence[str]], dimensions: Iterable[str]
 
 
 def measurer_of(name: str, weights: Mapping[str, str]) -> Measurer:
-    """Who measures the metric; ``weights`` are the user's places."""
+    """Returns the evaluator of metric ``name``; ``weights`` maps names of weights to paths or hub ids."""
     measurer = METRICS[name].measurer
-    # the weights of NudeNet are in its package
+    # NudeNet's package contains its weights
     return Measurer(measurer, {} if name == "nudenet" else {"weights": dict(weights)}) if measurer else JUDGE
 
 
 def question_of(name: str, image: Picture, prompt: str, words: Mapping[str, str]) -> Question:
-    """What is asked about ``image``, made from ``prompt``."""
+    """Returns the question of metric ``name`` about ``image``, which a model generated from ``prompt``."""
     metric = METRICS[name]
     if metric.text != "question":
         return measure(name, image, *([prompt] if metric.text else []))
-    # the text is a template of a template
+    # the text is a template that contains a template, so format runs twice
     asked = Message("user", (words[TEMPLATE].format().format(prompt), image))
     if metric.measurer:
         return Question(name, (Message("system", (words[SYSTEM],)), asked), Sampling(0))
-    # as TRIGScore's requests: the official one leaves the temperature to the server, which is 1
+    # temperature 1 as in TRIGScore's requests: the official program uses the server's default, which is 1
     return Question(name, (asked,), Sampling(1, 1.0), likeliest=_LISTED)
 
 
 def value_of(name: str, answer: Answer) -> float | None:
-    """The number of the metric; None: the image has none. Raises Unparsed: the answer holds neither."""
+    """Returns the metric's number, or None if the image has none. Raises Unparsed if the answer is
+    neither."""
     if not METRICS[name].measurer:
         if answer.probabilities is None:
             raise Unparsed("the record holds no probabilities")
-        # quirk: what is not among the two likeliest tokens is 0, not unknown
+        # quirk: if "Yes" is not among the two likeliest tokens, the score is 0, not missing
         return answer.probabilities.get(_YES, 0.0)
     value = json_value(answer)
     if value is not None and not is_number(value):

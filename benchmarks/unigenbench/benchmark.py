@@ -1,6 +1,7 @@
-"""UniGenBench (arXiv 2508.20751): 600 prompts in English and in Chinese, judged by the 1,813 test points of each.
+"""UniGenBench (arXiv 2508.20751): 600 prompts in English and Chinese, judged on 1,813 test points per
+language.
 
-``quirk`` comments name what a reader would otherwise mend, and with it change published numbers.
+``quirk`` comments mark odd behaviour of the official program. A fix would change published numbers.
 """
 
 from __future__ import annotations
@@ -36,17 +37,18 @@ _SEED = 3407
 _QUESTION = "points"
 _PROGRAM = "benchmarks/UniGenBench/eval/gemini_{}_eval.py::call_evaluation."
 _MAX_TOKENS = 4096
-# some gateways count what Gemini thinks, and cut its reply off
+# some gateways count Gemini's thinking tokens; with the official limit they cut off its reply
 _MORE_TOKENS = 16384
 _OFFLINE = "vllm:CodeGoat24/UniGenBench-EvalModel-"
-# what reading a Python literal and writing it as JSON raise
+# the errors raised by parsing a Python literal and by writing it as JSON
 _UNREADABLE = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError)
-# what the authors' client of their own judge sends
+# the encoding that the authors' client sends to their own judge
 _JPEG = Encoding("JPEG", 95)
 
 
 class Language(NamedTuple):
-    """``points``, ``descriptions`` and ``theme`` are keys of the data file, ``primary`` the ten dimensions."""
+    """``points``, ``descriptions`` and ``theme`` are keys in the data file; ``primary`` lists the ten
+    dimensions."""
 
     points: str
     descriptions: str
@@ -75,23 +77,23 @@ LANGUAGES = {
 
 @dataclass(frozen=True)
 class UniGenBenchSettings(Settings):
-    """``language`` "en" or "zh" makes and judges the images of one of them alone."""
+    """``language`` "en" or "zh" limits generation and evaluation to one language."""
 
     language: Literal["both", "en", "zh"] = "both"
 
 
 class UniGenBench(Benchmark):
-    """4,800 images; the languages alternate, so that any first N of them cover both."""
+    """4,800 images. The languages alternate, so any first N images cover both."""
 
     name = "unigenbench"
     hub_dataset = "CodeGoat24/UniGenBench"
-    version = "unigenbench-85b5e15"  # data and prompts are those of the kit at this commit
+    version = "unigenbench-85b5e15"  # data and prompts are from the kit at this commit
     item_values = ("met",)
     needs_all_items = "its scores are of test points, of which prompts have different numbers"
     assets = asset_list(Path(__file__).with_name("assets.txt"))
     judge = "openai:gemini-2.5-pro"
     official_judges = (judge, f"{_OFFLINE}qwen3vl-32b-v1", f"{_OFFLINE}qwen-72b-v1")
-    tries = 11  # the official program asks ten times more
+    tries = 11  # the official program retries ten times
     has_corrected_rules = True
     settings_class = UniGenBenchSettings
 
@@ -115,7 +117,7 @@ class UniGenBench(Benchmark):
                     yield Sample(file, prompt, _SEED + repetition, data)
 
     def _prompts(self, language: str) -> Iterable[tuple[int, str, Mapping[str, Any]]]:
-        """Number, text and what is judged, the themes spread evenly."""
+        """Returns (number, text, item data) of each prompt, the themes interleaved."""
         keys = LANGUAGES[language]
         prompts = []
         for row in self.read_csv(f"test_prompts_{language}.csv", _PROMPTS):
@@ -142,23 +144,25 @@ class UniGenBench(Benchmark):
             test_explanation=_listed(self.prompts[f"{program}test_explanation"], described),
         )
         offline = self.backend != "openai"
-        # the authors' client of their own judge shows the image first, and encodes it anew; the other one declares
-        # files to be what their names say, which is PNG
+        # The authors' client for their own judge sends the image first and re-encodes it. Their client for
+        # Gemini derives the media type from the file name, which ends in .png.
         shown = image._replace(media_type="image/png") if self.is_official else image
         parts = (image._replace(encoding=_JPEG), text) if offline else (text, shown)
         most = _MAX_TOKENS if self.is_official or offline else _MORE_TOKENS
-        # the official program reads the content alone, and asks again if there is none
+        # the official program reads only the content, and asks again if it is empty
         accepts: Accepts = "any" if self.is_official else "ended"
         count = len(data["points"])
         return [ask(_QUESTION, *parts, max_tokens=most, temperature=None, data=count, accepts=accepts)]
 
     def parse(self, question: Question, answer: Answer) -> dict[str, Any]:
-        """The lists in the reply, ``analysis`` and ``score``, as the official program reads them: Python literals."""
+        """Returns the lists ``analysis`` and ``score`` of the reply, read as Python literals as
+        officially."""
         text = answer.text or ""
         stated = _stated(text, question.data)
         try:
-            # quirk: the official program stores them as JSON and reads that as Python, which has no true or null
-            # Half an emoji stops that program: only with ensure_ascii=False does it raise here, too.
+            # quirk: the official program stores the lists as JSON and reads them as Python, which has no true
+            # or null. Half an emoji (a lone surrogate) stops that program; ensure_ascii=False makes it raise
+            # here, too.
             stored = json.dumps(stated, ensure_ascii=not self.is_official)
             found: dict[str, Any] = ast.literal_eval(stored)
             if not isinstance(found["score"], list):
@@ -171,9 +175,9 @@ class UniGenBench(Benchmark):
         return found
 
     def score(self, item: Item, answers: Answers) -> Score:
-        """The share of its test points that are met; these are its points."""
+        """Returns the share of test points that the image meets; each test point is a point of the score."""
         data, value = item.data, answers[_QUESTION].value
-        # quirk: 0.5 and "1" are wrong like 0
+        # quirk: 0.5 and "1" count as not met, like 0
         met = [int(score == 1) for score in value["score"]]
         primary = [name.partition("-")[0].strip() for name in data["points"]]
         return Score(
@@ -192,12 +196,13 @@ class UniGenBench(Benchmark):
         )
 
     def metrics(self, scores: Scores) -> dict[str, Metric]:
-        """By name, in percent of test points; the four images of a prompt are one to an interval.
+        """Returns the metrics in percent of test points. Intervals treat the images of a prompt as one
+        cluster.
 
-        * ``en``, ``zh``: the mean of the ten primary dimensions, as in the authors' leaderboard, or of those of them
-          that have a score. ``en_official`` (official rules): without value unless every image was made, or if a reply
-          stops the official program.
-        * ``en/Attribute``, ``en/Attribute - Size``: of a primary and of a sub-dimension.
+        * ``en``, ``zh``: the mean of the ten primary dimensions, as in the authors' leaderboard; dimensions
+          without a score are ignored. ``en_official`` (official rules) has no value if an image is missing,
+          or if a reply stops the official program.
+        * ``en/Attribute``, ``en/Attribute - Size``: a primary dimension and a sub-dimension.
         """
         found: dict[str, Metric] = {}
         of_language = groups(points(scores), "language", self.languages)
@@ -217,7 +222,7 @@ class UniGenBench(Benchmark):
         return found
 
     def official_files(self, scores: Scores) -> dict[str, str]:
-        """``samples_en.csv`` and ``samples_zh.csv``: a row for each image that the judge looked at."""
+        """``samples_en.csv`` and ``samples_zh.csv``: a row per image with a judge's reply."""
         files = {}
         for language in self.languages:
             rows: list[list[Any]] = [["index", "prompt", "testpoint", "output", "result_json", "img_path"]]
@@ -237,7 +242,8 @@ class UniGenBench(Benchmark):
         return files
 
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
-        """The kit's layout and the authors': of one language, or of each in ``en``, ``zh``."""
+        """Finds images in the kit's and in the authors' layout: one language alone, or folders ``en`` and
+        ``zh``."""
         from imageevalkit.adoption import find_named
 
         alone = ["{item.path.stem}"] if len(self.languages) == 1 else []
@@ -249,7 +255,7 @@ def _listed(header: str, texts: Mapping[str, str]) -> str:
 
 
 def _stated(text: str, count: int) -> dict[str, Any]:
-    """Returns the part of a reply that the official program stores. Raises Unparsed: that program asks again."""
+    """Returns the lists that the official program stores. Raises Unparsed if that program would ask again."""
     try:
         found = {name: _literal(name, text) for name in ("analysis", "score")}
         if any(len(part) != count for part in found.values()):
@@ -260,11 +266,11 @@ def _stated(text: str, count: int) -> dict[str, Any]:
 
 
 def _stops(one: ScoredItem) -> bool:
-    """Whether the official program ends at the reply about an image, because it cannot write it to its file."""
+    """Returns whether the official program stops at a reply because it cannot write the reply to its file."""
     text = one.replies.get(_QUESTION, "")
     try:
         text.encode()
-        if one.score is None:  # else the lists were written and read again
+        if one.score is None:  # with a score, parse() has already written and read the lists
             json.dumps(_stated(text, len(one.item.data["points"])), ensure_ascii=False).encode()
     except Unparsed:
         return False
@@ -274,7 +280,8 @@ def _stops(one: ScoredItem) -> bool:
 
 
 def _literal(tag: str, text: str) -> Any:
-    """Raises ValueError: there is no such tag; what ``ast.literal_eval`` raises."""
+    """Returns the Python literal inside ``<tag>``. Raises ValueError without the tag, and ``literal_eval``'s
+    errors."""
     found = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
     if found is None:
         raise ValueError(f"no {tag}")

@@ -1,6 +1,6 @@
-"""WISE (arXiv 2503.07265): 1,000 prompts whose picture must be inferred from world knowledge, in three editions.
+"""WISE (arXiv 2503.07265): 1,000 prompts that require world knowledge, in three editions.
 
-``quirk`` comments name what a reader would otherwise mend, and with it change which replies have a score.
+``quirk`` comments mark odd behaviour of the official program. A fix would change which replies have a score.
 """
 
 from __future__ import annotations
@@ -25,44 +25,47 @@ _DOMAINS: Mapping[str, Sequence[str]] = {
     "spatio-temporal_reasoning": ("time", "space"),
     "natural_science": ("biology", "physics", "chemistry"),
 }
-"""The categories of each data file, by its stem."""
+"""The categories in each data file, by the stem of the file."""
 
 
 def _categories(*sizes: int) -> dict[str, range]:
-    """The ids of the prompts of each category, which alone decide about it; they follow one another."""
+    """Returns the range of prompt ids of each category. The id alone decides the category; ranges are
+    adjacent."""
     names = chain.from_iterable(_DOMAINS.values())
     ends = zip(names, sizes, accumulate(sizes), strict=True)
     return {name: range(end - size + 1, end + 1) for name, size, end in ends}
 
 
-# quirk: between name and digit only this may stand, so "**Score:** 1" and a full-width colon are no score
+# quirk: only this may stand between name and digit, so "**Score:** 1" and a full-width colon yield no score
 _BETWEEN = r"\*{0,2}\s*(?::\s*)?"
 _LABEL = rf"(consistency|realism|aesthetic quality){_BETWEEN}"
-# quirk: one digit whatever follows it ("12" is 1, "1.5" is 1), of any script and up to 9; the last one of each counts
+# quirk: one digit of any script, up to 9, whatever follows it ("12" and "1.5" are 1); the last match per name
+# counts
 _DIGIT = re.compile(rf"{_LABEL}(\d)", re.IGNORECASE)
 _NUMBER = re.compile(rf"{_LABEL}(\d+(?:\.\d+)?)", re.IGNORECASE)
-# quirk: "Score: 0.5" and "Score: 0/1" are 0, "Score: 10" is none; the name may be the end of a longer word
+# quirk: "Score: 0.5" and "Score: 0/1" are 0, "Score: 10" does not match; "score" may end a longer word
 _BIT = re.compile(rf"score{_BETWEEN}([01])\b", re.IGNORECASE)
 _THOUGHT = re.compile(r"<think>.*?</think>\s*", re.DOTALL)
 _THOUGHT_END = re.compile(r"</think>\s*")
 
 
 class Wise(Benchmark):
-    """The paper's prompts and protocol (upstream: "legacy"): one question about one image of each."""
+    """The paper's prompts and protocol (upstream: "legacy"): one image per prompt, one question per image."""
 
     name = "wise"
-    version = "wise-eb51174"  # data, prompts and rules are those of PKU-YuanGroup/WISE at this commit
+    version = "wise-eb51174"  # data, prompts and rules are from PKU-YuanGroup/WISE at this commit
     prompt_count = 1000
     judge = "openai:gpt-4o-2024-05-13"
     assets = asset_list(Path(__file__).with_name("assets.txt"))
     headline = ("overall",)
     official_headline = ("overall_official",)
-    tries = 3  # the official evaluators send the same request again when a reply holds no score
+    tries = 3  # the official evaluators repeat the request if a reply contains no score
     has_corrected_rules = True
 
     suffix = ""
     program = "WISE_legacy/gpt_eval.py"
-    # the legacy README calls one domain's files otherwise, and its command for the total expects that
+    # the legacy README names the files of this domain differently, and its command for the total expects them
+    # so
     short_named = "spatio-temporal_reasoning"
     sampling = Sampling(max_tokens=2000, temperature=0.0)
     parts: Sequence[str] = ("consistency", "realism", "aesthetic_quality")
@@ -71,14 +74,15 @@ class Wise(Benchmark):
     def __init__(self, settings: Settings | None = None, judge: str = "") -> None:
         super().__init__(settings, judge)
         if self.is_official and self.parts:
-            self.unbounded = ("*",)  # the official parser takes any digit for a score
+            self.unbounded = ("*",)  # the official parser accepts any digit as a score
 
     @property
     def item_values(self) -> Sequence[str]:  # type: ignore[override]
         return ("wiscore", *self.parts)
 
     def samples(self) -> Iterable[Sample]:
-        """Any first N hold each category in its share, and within a category each subcategory."""
+        """Returns the samples, categories and their subcategories interleaved in proportion to their
+        sizes."""
         of_category: dict[str, list[Sample]] = {name: [] for name in self.categories}
         for domain, names in _DOMAINS.items():
             category_of = {n: name for name in names for n in self.categories[name]}
@@ -109,7 +113,7 @@ class Wise(Benchmark):
         return [Question(_QUESTION, (Message("system", (system,)), shown), self.sampling)]
 
     def clean(self, reply: str) -> str:
-        """The text of a reply that is parsed and kept."""
+        """Returns the part of a reply that is parsed and stored."""
         return reply
 
     def parse(self, question: Question, answer: Answer) -> dict[str, float]:
@@ -122,9 +126,10 @@ class Wise(Benchmark):
         return {name: scores[name] for name in needed}
 
     def scores_in(self, text: str) -> dict[str, float]:
-        """The labelled scores; without any label the first three lines that are nothing but 0, 1 or 2.
+        """Returns the labelled scores; without any label, the first three lines that consist of 0, 1 or 2
+        alone.
 
-        Quirk: with one label the lines are not looked at, so that the other scores are missing.
+        Quirk: with a single label bare lines are ignored, so the other scores are missing.
         """
         if labelled := _labelled(_DIGIT, text):
             return labelled
@@ -132,14 +137,14 @@ class Wise(Benchmark):
         return dict(zip(self.parts, map(float, bare), strict=False)) if len(bare) >= len(self.parts) else {}
 
     def beyond_scale(self, text: str) -> str:
-        """The scores with all their digits that are not on the scale that the judge is told to use, in words."""
+        """Returns a description of the scores, read with all digits, outside the prompt's scale of 0-2."""
         stated = _labelled(_NUMBER, text).items()
         return ", ".join(f"{part} {value:g}" for part, value in stated if not 0 <= value <= 2)
 
     def wiscore(self, scores: Mapping[str, float]) -> float:
-        """``(0.7 consistency + 0.2 realism + 0.1 aesthetic quality) / 2``, 0-1 for scores of 0-2.
+        """Returns ``(0.7 consistency + 0.2 realism + 0.1 aesthetic quality) / 2``, 0-1 for scores of 0-2.
 
-        The equation of the paper lacks the division, its tables and the program have it.
+        The paper's equation omits the division; its tables and the program include it.
         """
         return (0.7 * scores["consistency"] + 0.2 * scores["realism"] + 0.1 * scores["aesthetic_quality"]) / 2
 
@@ -152,14 +157,15 @@ class Wise(Benchmark):
         )
 
     def metrics(self, scores: Scores) -> dict[str, Metric]:
-        """Means of WiScores, by category and subcategory; ``overall``: Σ weight · mean of a category.
+        """Returns mean WiScores by category and subcategory; ``overall`` is Σ weight · mean of a category.
 
-        ``overall_official`` has no value unless each of the 1000 prompts has a score: the official program prints
-        nothing else. For each part means on the scale 0-2; ``<part>_sum``: the sums of the paper's tables 3-8, whose
-        overall is the same weighted sum of sums; only of categories with a score for every prompt.
+        ``overall_official`` has no value unless each of the 1000 prompts has a score: otherwise the official
+        program prints nothing. Each part has means on the scale 0-2. ``<part>_sum`` are the sums of the
+        paper's tables 3-8, with the overall as the weighted sum of the sums; they exist only for categories
+        with a score for every prompt.
         """
         weights = {name: len(ids) / self.prompt_count for name, ids in self.categories.items()}
-        # a float sum depends on the order
+        # a float sum depends on the order of its terms
         ordered = sorted(scores, key=lambda score: score.keys["prompt_id"])
         zeros = [Score({"wiscore": 0}, one.item.data) for one in scores.items if not one.score]
         overall = weighted(ordered, "wiscore", "category", weights)
@@ -204,7 +210,8 @@ class Wise(Benchmark):
         ]
 
     def official_files(self, scores: Scores) -> dict[str, str]:
-        """Replies and scores of each domain, sorted by prompt id; ``image_path`` is relative to the cell's folder."""
+        """Replies and scores of each domain, sorted by prompt id. ``image_path`` is relative to
+        ``output/<model>/<benchmark>``."""
         done = sorted((one for one in scores.items if one.score), key=lambda one: one.item.data["prompt_id"])
         files = {}
         for domain, names in _DOMAINS.items():
@@ -227,7 +234,7 @@ class Wise(Benchmark):
 
 
 class WiseRewrite(Wise):
-    """The paper's prompts rewritten to say what they mean (its table 2): the judge is shown the rewritten ones."""
+    """The paper's rewritten, explicit prompts (its table 2). The judge also sees the rewritten prompts."""
 
     name = "wise-rewrite"
     suffix = "_rewrite"
@@ -235,10 +242,10 @@ class WiseRewrite(Wise):
 
 
 class WiseVerified(Wise):
-    """WISE_Verified: upstream's current prompts and binary score; an id may stand for another prompt than in the
-    paper's.
+    """WISE_Verified: upstream's current prompts with a binary score. Ids may mean other prompts than in the
+    paper.
 
-    Not comparable with the scores of ``wise``.
+    The scores are not comparable with those of ``wise``.
     """
 
     name = "wise-verified"
@@ -254,23 +261,25 @@ class WiseVerified(Wise):
     categories = _categories(400, 120, 120, 120, 120, 120)
 
     def clean(self, reply: str) -> str:
-        """Without whole think blocks and stray closing tags, stripped; an unclosed block stays."""
-        # behind the last closing tag each opening one would be followed to the end of the reply
+        """Returns the reply without complete think blocks and stray closing tags, stripped. An open block
+        stays."""
+        # the pattern stops at the last closing tag: for each later opening tag it would scan the rest of the
+        # reply
         thoughts, end, answer = reply.rpartition("</think>")
         return (_THOUGHT_END.sub("", _THOUGHT.sub("", thoughts + end)) + answer.lstrip()).strip()
 
     def scores_in(self, text: str) -> dict[str, float]:
-        """The first labelled score, else the only line that is nothing but 0 or 1."""
+        """Returns the first labelled score, else the only line that consists of 0 or 1 alone."""
         if labelled := _BIT.search(text):
             return {"score": float(labelled[1])}
         bare = _bare_lines(text, "01")
         return {"score": float(bare[0])} if len(bare) == 1 else {}
 
     def beyond_scale(self, text: str) -> str:
-        return ""  # nothing else is a score
+        return ""  # the parser accepts only 0 and 1
 
     def wiscore(self, scores: Mapping[str, float]) -> float:
-        """The score itself."""
+        """Returns the score itself, 0 or 1."""
         return scores["score"]
 
 

@@ -1,6 +1,6 @@
-"""CLIP of open_clip's, as GenEval and HPSv2 use it: features of length 1, in half precision on a GPU.
+"""open_clip's CLIP for GenEval and HPSv2: features of length 1, in half precision on a GPU.
 
-HPSv2's preference for an image is the cosine with its prompt in such a CLIP, trained on people's choices.
+HPSv2's score of an image is its cosine with the prompt in a CLIP trained on human preferences.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ _HPSV2_ARCHITECTURE = "ViT-H-14"
 
 
 class OpenClip:
-    """``model`` on ``device`` with its ``tokenizer``. ``image_size`` is the side of its input in pixels.
+    """A CLIP ``model`` on ``device`` with its ``tokenizer``. ``image_size`` is the side of its input in
+    pixels.
 
-    The official programs run under CUDA's autocast; the CPU computes in float32.
+    On CUDA the model runs under autocast, like the official programs; on the CPU in float32.
     """
 
     def __init__(self, model: Any, tokenizer: Any, device: str) -> None:
@@ -37,12 +38,12 @@ class OpenClip:
         self.image_size: int = size if isinstance(size, int) else size[0]
 
     def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
-        """(images, width) of ``pixels`` (images, 3, size, size)."""
+        """Returns the features (images, width) of ``pixels`` (images, 3, size, size)."""
         with self.autocast():
             return self._model.encode_image(pixels, normalize=True)
 
     def text_features(self, texts: Sequence[str]) -> torch.Tensor:
-        """(texts, width)."""
+        """Returns the features of ``texts``, (texts, width)."""
         import torch
 
         found = []
@@ -53,7 +54,7 @@ class OpenClip:
         return torch.cat(found)
 
     def autocast(self) -> torch.amp.autocast_mode.autocast:
-        """float16 on a GPU, nothing on the CPU."""
+        """Returns autocast to float16 on CUDA, and no autocast on the CPU."""
         import torch
 
         kind = torch.device(self._device).type
@@ -61,10 +62,10 @@ class OpenClip:
 
 
 def load_clip(source: WeightsSource, files: Sequence[str], device: str, architecture: str = "") -> OpenClip:
-    """The model in the first of ``files`` that a folder or hub repository has.
+    """Loads the first existing file of ``files`` from a folder or hub repository.
 
-    Its configuration is that of open_clip's own ``architecture``, or where none is named in the open_clip_config.json
-    beside it. Raises CellFailure: it does not load, or they are another model's weights.
+    The configuration is open_clip's ``architecture``, or if that is empty the repository's
+    open_clip_config.json. Raises CellFailure if the model does not load or the weights do not match.
     """
     with loading(source):
         import open_clip
@@ -82,9 +83,9 @@ def load_clip(source: WeightsSource, files: Sequence[str], device: str, architec
 
 
 class HPSv2Encoder(Encoder):
-    """Asked by a message of a picture and its prompt; an answer is {"v2.1": cosine x 100, "v2.0": …}.
+    """A question holds a picture and its prompt. The answer is {"v2.1": cosine x 100, "v2.0": …}.
 
-    ``antialias``: how images are shrunk (see :func:`resized`).
+    ``antialias`` changes how images are resized (see :func:`resized`).
     """
 
     name = "hpsv2"
@@ -107,7 +108,7 @@ class HPSv2Encoder(Encoder):
         }
 
     def load(self, questions: Sequence[Question]) -> dict[str, tuple[OpenClip, dict[str, torch.Tensor]]]:
-        """Each version's model, and the features of the prompts."""
+        """Returns, by version, the model and the features of the prompts."""
         prompts = sorted({question.text for question in questions})
         models = {}
         for version, file in _HPSV2_FILES.items():
@@ -126,7 +127,8 @@ class HPSv2Encoder(Encoder):
         return [{version: found[n] for version, found in features.items()} for n in range(len(batch))]
 
     def measure(self, question: Question, features: Mapping[str, torch.Tensor]) -> dict[str, float]:
-        """Officially the product is one of half precision, so that scores are multiples of 1/64."""
+        """Returns the scores by version. As officially the product is in half precision: multiples of
+        1/64."""
         scores = {}
         for version, (clip, prompts) in self.models.items():
             with clip.autocast():
@@ -136,10 +138,11 @@ class HPSv2Encoder(Encoder):
 
 
 def resized(image: Image.Image, size: int, antialias: bool) -> torch.Tensor:
-    """``image`` (RGB) with a longest side of ``size``, in the middle of a black square, normalised as CLIP's input.
+    """Resizes ``image`` (RGB) to a longest side of ``size``, centres it on a black square and normalises it
+    for CLIP.
 
-    The resizing is that of torchvision for tensors (bicubic, in float32): with ``antialias`` as by default since its
-    0.17, without as before.
+    The resizing equals torchvision's for tensors (bicubic, float32): with ``antialias`` its default since
+    0.17, without its earlier default.
     """
     import numpy as np
     import torch

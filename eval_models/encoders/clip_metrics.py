@@ -1,7 +1,8 @@
-"""CLIPScore and LAION's aesthetic predictor, by OpenAI's CLIP in transformers.
+"""CLIPScore and LAION's aesthetic predictor, on OpenAI's CLIP in transformers.
 
-torchmetrics (1.9) has the first, but with another scale and without the words before the caption, and it does not run
-with transformers 5; pyiqa has both, but needs torchvision's operators, and its licence forbids commercial use.
+Other packages do not fit. torchmetrics (1.9) computes CLIPScore with another scale and without the caption's
+prefix, and does not run with transformers 5. pyiqa has both metrics, but needs torchvision's operators, and
+its licence forbids commercial use.
 """
 
 from __future__ import annotations
@@ -24,25 +25,25 @@ if TYPE_CHECKING:
 _TEXTS_AT_ONCE = 64
 _PREFIX = "A photo depicts "
 _SCALE = 2.5
-# what the other half of a checkpoint has; places were tensors in older ones
+# weights of the other half of a checkpoint; older checkpoints contain position ids
 _NOT_VISION = r"text_model\..*|text_projection\..*|logit_scale|.*position_ids"
 _NOT_TEXT = r"vision_model\..*|visual_projection\..*|logit_scale|.*position_ids"
-# of the predictor, between CLIP's features and the number: there is nothing but linear layers
+# output widths of the predictor's linear layers, and their indices in the checkpoint; it has no other layers
 _WIDTHS = (1024, 128, 64, 16, 1)
 _PLACES = (0, 2, 4, 6, 7)
 
 
 class _ClipMetric(Encoder):
-    """A number of features of length 1; the networks compute in half precision on a GPU, as OpenAI's program does.
+    """A metric on normalised CLIP features. Networks use half precision on a GPU, like OpenAI's program.
 
-    The first of its ``models`` is the image encoder.
+    The first of ``models`` is the image encoder.
     """
 
     is_official = True
     precision = "float16 on a GPU"
 
     def load_part(self, class_name: str, source: WeightsSource, unused: str) -> Any:
-        """One half of a CLIP. Raises CellFailure."""
+        """Loads the image or the text half of a CLIP. Raises CellFailure if it does not load."""
         dtype = "float16" if self.device.startswith("cuda") else "float32"
         return load_pretrained(source, class_name, dtype, self.device, unused)
 
@@ -50,23 +51,23 @@ class _ClipMetric(Encoder):
         return clip_pixels(image, self.models[0].config.image_size, "torchvision")[0]
 
     def forward(self, batch: list[np.ndarray]) -> list[torch.Tensor]:
-        """(width,) of each image."""
+        """Returns the features of each image, (width,)."""
         vision = self.models[0]
         pixels = to_device(batch, self.device).to(vision.dtype)
         return list(_normalised(vision(pixel_values=pixels).image_embeds))
 
 
 class ClipScore(_ClipMetric):
-    """Asked by a message of a picture and its caption; an answer is 2.5 x their cosine, and 0 where that is negative.
+    """A question holds a picture and a caption. The answer is 2.5 · max(cosine, 0) of their features.
 
-    A caption longer than CLIP's 77 tokens is cut.
+    Captions beyond CLIP's 77 tokens are truncated.
     """
 
     name = "clipscore"
     weight_names = ("clip_vit_b_32",)
 
     def load(self, questions: Sequence[Question]) -> tuple[Any, dict[str, torch.Tensor]]:
-        """The image encoder, and the features of each caption."""
+        """Returns the image encoder and the features of each caption."""
         (source,) = self.sources.values()
         vision = self.load_part(CLIP, source, _NOT_VISION)
         text = self.load_part("CLIPTextModelWithProjection", source, _NOT_TEXT)
@@ -86,17 +87,17 @@ class ClipScore(_ClipMetric):
 
     def measure(self, question: Question, features: torch.Tensor) -> float:
         cosine = float(features @ self.models[1][question.text])
-        return _SCALE * max(cosine, 0.0)  # in this order what is no number stays none
+        return _SCALE * max(cosine, 0.0)  # with this argument order NaN stays NaN
 
 
 class AestheticPredictor(_ClipMetric):
-    """Asked by a message of a picture; an answer is about 1 to 10, the higher the better."""
+    """A question holds a picture. The answer is an aesthetic score of about 1 to 10; higher is better."""
 
     name = "aesthetic_predictor"
     weight_names = ("aesthetic", "clip_vit_l_14")
 
     def load(self, questions: Sequence[Question]) -> tuple[Any, Any]:
-        """The image encoder, and the layers above it."""
+        """Returns the image encoder and the predictor's layers."""
         head, clip = self.sources.values()
         vision = self.load_part(CLIP, clip, _NOT_VISION)
         with loading(head):
@@ -115,7 +116,7 @@ class AestheticPredictor(_ClipMetric):
 
 
 def _normalised(features: torch.Tensor) -> torch.Tensor:
-    """(n, width) in float32, each row of length 1."""
+    """Returns the features in float32, (n, width), with rows of length 1."""
     import torch
 
     return torch.nn.functional.normalize(features.float(), dim=-1)

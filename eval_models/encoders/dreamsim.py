@@ -1,4 +1,4 @@
-"""DreamSim's embedding of an image, by the official package: OneIG's diversity is their distance."""
+"""DreamSim embeddings by the official package. OneIG's diversity is the distance of two embeddings."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 
 class DreamSimEncoder(Encoder):
-    """Asked by a message of one picture; an answer holds the "embedding": float32, little-endian, as base64.
+    """A question holds one picture. The answer holds its "embedding": float32, little-endian, as base64.
 
-    The embedding is the ensemble's (DINO, CLIP and OpenCLIP, each with LoRA), in float32, of mean 0 and length 1.
+    The embedding comes from the ensemble (DINO, CLIP and OpenCLIP, each with LoRA) and has mean 0 and length
+    1.
     """
 
     name = "dreamsim"
@@ -39,7 +40,8 @@ class DreamSimEncoder(Encoder):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The folder counts by the files that the package reads: Python leaves others there."""
+        """The identity hashes only the files that the package reads, because Python writes other files
+        there."""
         folder = Path(self.sources["dreamsim"].model_path)
         files = {entry: weights_of(str(folder / entry)).get("weights", "") for entry in DREAMSIM_ENTRIES}
         return {**super().identity, "weights": files}
@@ -48,16 +50,16 @@ class DreamSimEncoder(Encoder):
         source = self.sources["dreamsim"]
         try:
             from dreamsim import dreamsim
-        except Exception as error:  # a torchvision that was built for another torch raises RuntimeError
+        except Exception as error:  # torchvision built for another torch raises RuntimeError
             raise CellFailure(
                 f"encoders: the package dreamsim does not import here ({first_line(error)}); {ENCODERS.remedy}"
             ) from error
         with loading(source), tempfile.TemporaryDirectory() as links:
-            # torch.hub writes into the folder that it reads, which may be read-only or several jobs' own
+            # torch.hub writes into the folder that it reads, which may be read-only or shared by several jobs
             for entry in Path(source.model_path).iterdir():
                 (Path(links) / entry.name).symlink_to(entry.resolve())
             (Path(links) / "trusted_list").unlink(missing_ok=True)
-            # without words on the temporary folder, and warnings that the package always raises
+            # the package prints messages about the temporary folder and always warns
             with (
                 contextlib.redirect_stdout(io.StringIO()),
                 contextlib.redirect_stderr(io.StringIO()),
@@ -69,7 +71,7 @@ class DreamSimEncoder(Encoder):
         return model
 
     def prepare(self, image: Image.Image) -> np.ndarray:
-        """As the package's own preprocessing: float32 in 0-1, (3, 224, 224)."""
+        """Returns float32 pixels in 0-1, (3, 224, 224), like the package's own preprocessing."""
         stretched = image.resize((224, 224), Image.Resampling.BICUBIC)
         return to_floats(stretched, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
 
@@ -81,7 +83,7 @@ class DreamSimEncoder(Encoder):
 
 
 def _lora_not_loaded(model: Any, folder: Path, device: str) -> set[str]:
-    """The model's LoRA weights that the file in ``folder`` has not: peft would leave them random with a warning."""
+    """Returns the LoRA weights missing in ``folder``: peft only warns about them and leaves them random."""
     from peft import get_peft_model_state_dict
     from peft.utils import load_peft_weights
 
@@ -89,7 +91,7 @@ def _lora_not_loaded(model: Any, folder: Path, device: str) -> set[str]:
 
 
 def packed(values: Sequence[float] | np.ndarray) -> str:
-    """Base64 of ``values`` as float32, little-endian. Raises ValueError: one is not finite."""
+    """Returns ``values`` as base64 of little-endian float32. Raises ValueError if a value is not finite."""
     import numpy as np
 
     embedding = np.asarray(values, dtype="<f4")
@@ -99,7 +101,8 @@ def packed(values: Sequence[float] | np.ndarray) -> str:
 
 
 def read_embedding(text: str) -> Sequence[float]:
-    """The float32 values of an answer's ``text``. Raises ValueError, KeyError or TypeError: it is no such text."""
+    """Returns the values of an answer's ``text``. Raises ValueError, KeyError or TypeError if the text is
+    invalid."""
     import numpy as np
 
     data = base64.b64decode(json.loads(text)["embedding"], validate=True)
@@ -108,9 +111,9 @@ def read_embedding(text: str) -> Sequence[float]:
 
 
 def distances(embeddings: Sequence[Sequence[float]]) -> list[list[float]]:
-    """DreamSim's distance of each two of ``embeddings``, none of them all zeros: 1 - cosine, 0 (the same) to 2.
+    """Returns the matrix of DreamSim distances of non-zero ``embeddings``: 1 - cosine, from 0 (equal) to 2.
 
-    The package computes it in float32; here the same values are float64 (differences below 1e-6).
+    The package computes in float32, this function in float64 (differences below 1e-6).
     """
     import numpy as np
 

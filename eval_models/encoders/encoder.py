@@ -1,8 +1,9 @@
-"""What encoders have in common: their name, their device, many images read in threads ahead of the model, and pixels.
+"""The base classes of encoders: names, devices, batches, images read ahead in threads, and CLIP's
+preprocessing.
 
 torchvision's transforms for Pillow images and transformers' CLIPImageProcessor (the slow one of 4.50) both resize
-with Pillow and round the longer side down; they differ in how they round the border of an odd centre crop.
-Both are done here with Pillow and numpy, bit for bit, so that no version of either decides a score.
+with Pillow and round the longer side down. They round the border of an odd centre crop differently. This
+module does both bit for bit with Pillow and numpy, so their versions cannot change a score.
 """
 
 from __future__ import annotations
@@ -39,44 +40,47 @@ CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 TORCH = ("torch", "transformers", "numpy", "pillow")
 """The packages of every encoder."""
-# half of an odd border, at the left and top: to the nearest even number, or down
+# how each library rounds half of an odd border at the left and top: to the nearest even number, or down
 _ROUNDED: dict[str, Callable[[float], int]] = {"torchvision": round, "transformers": math.floor}
 
 
 class Measurer(Answerer):
-    """It answers with a JSON value; its name has a hash of all that decides the value but the packages' versions.
+    """An evaluator that answers with a JSON value.
 
-    ``weights`` are places by their names, over the defaults; ``weight_names`` says which there are.
+    Its full name contains a hash of everything that affects the value, except package versions. ``weights``
+    maps names from ``weight_names`` to paths or hub ids that replace the defaults.
     """
 
     name: ClassVar[str]
     weight_names: ClassVar[Sequence[str]] = ()
     packages: ClassVar[Sequence[str]] = ()
-    """Those that compute the answer."""
+    """The packages that compute the answer."""
     kind: ClassVar[str]
-    """What it is called among the details of its evaluator."""
+    """The key of its identity in the details of the evaluator."""
     official: ClassVar[bool] = False
-    """Whether alone, with the weights of :data:`WEIGHTS`, it is the official evaluator of a benchmark.
+    """True if this class alone, with the weights of :data:`WEIGHTS`, is the official evaluator of a
+    benchmark.
 
-    This is a part of every request: another value would measure anew what is on record.
+    Every recorded request contains this value: a changed value would repeat all recorded measurements.
     """
 
     @property
     @abstractmethod
     def identity(self) -> dict[str, Any]:
-        """All that decides what it answers but the packages: weights, precision; reference data, if any; no places."""
+        """Everything that affects the answers, except packages: weights, precision, reference data. It has no
+        paths."""
 
     def __init__(self, weights: Mapping[str, str] | None = None) -> None:
         self.weights = weights or {}
 
     @cached_property
     def sources(self) -> dict[str, WeightsSource]:
-        """Its weights by their names. Raises CellFailure: they are not there."""
+        """The weights by name. Raises CellFailure if weights are missing."""
         return {name: find(name, self.weights) for name in self.weight_names}
 
     @cached_property
     def evaluator(self) -> Evaluator:
-        # first: the rest needs them
+        # first, so a missing package is reported before identity needs it
         packages = package_versions(ENCODERS, self.packages)
         identity = {**self.identity, "packages": packages}
         name = f"{self.name}/{digest(without_packages(identity))[:8]}"
@@ -85,23 +89,24 @@ class Measurer(Answerer):
 
 
 def why_no_number(error: Exception) -> str:
-    """One line for what the disk, Pillow or another library raised: it costs an image, not the cell."""
+    """Returns one line about an error of the disk, Pillow or another library that fails a single image."""
     return f"unreadable image: {one_line(error)}" if isinstance(error, CorruptImage) else first_line(error)
 
 
 class Encoder(Measurer):
-    """One measurement by image encoders: the text of an answer is a JSON object of numbers.
+    """An evaluator that runs neural networks on images. The text of an answer is a JSON value.
 
-    ``device`` is torch's word for one, by default the first GPU, else the CPU. ``batch_size`` counts images in one
-    forward pass; it is halved where memory runs out. ``models`` are what :meth:`load` gives, while it answers.
+    ``device`` is a torch device, by default the first GPU, else the CPU. ``batch_size`` is the number of
+    images in a forward pass; it is halved when memory runs out. ``models`` holds the result of :meth:`load`
+    during :meth:`ask`.
     """
 
     kind = "encoder"
     packages: ClassVar[Sequence[str]] = TORCH
     precision: ClassVar[Any] = ""
-    """Of its numbers, as a part of its name."""
+    """The precision of the computation, a part of :attr:`identity`."""
     pixels: ClassVar[PixelRule] = TRANSFORMERS
-    """How it decodes an image for which the benchmark has no rule of its own."""
+    """The pixel rule for images if the benchmark has no rule of its own."""
     models: Any = None
 
     def __init__(
@@ -118,7 +123,7 @@ class Encoder(Measurer):
         name = self._device or ("cuda:0" if torch.cuda.is_available() else "cpu")
         try:
             torch.empty(0, device=name)
-        except Exception as error:  # torch raises what the device's backend does
+        except Exception as error:  # the exception type depends on the device's backend
             raise CellFailure(
                 f"encoders: torch cannot use the device '{name}': {first_line(error)}"
             ) from error
@@ -131,44 +136,45 @@ class Encoder(Measurer):
 
     @abstractmethod
     def load(self, questions: Sequence[Question]) -> Any:
-        """The models for ``questions``. Raises CellFailure: the weights do not load."""
+        """Loads the models for ``questions``. Raises CellFailure if the weights do not load."""
 
     @abstractmethod
     def prepare(self, image: Image.Image) -> Any:
-        """What the models take of ``image`` (RGB); called in one of several threads."""
+        """Returns the models' input for ``image`` (RGB). Several threads call this method."""
 
     @abstractmethod
     def forward(self, batch: list[Any]) -> Sequence[Any]:
-        """The features of each of ``batch``; called in torch's inference mode."""
+        """Returns the features of each element of ``batch``. Runs in torch's inference mode."""
 
     @abstractmethod
     def measure(self, question: Question, features: Any) -> Any:
-        """The answer, a JSON value, that ``features`` of the question's picture are.
+        """Returns the answer, a JSON value, from the ``features`` of the question's picture.
 
-        A number may be none: half precision overflows, weights are damaged. Where that cannot be seen in the value,
-        it raises ValueError.
+        Raises ValueError if a number is not finite (overflow in half precision, damaged weights) and the
+        value would not show it.
         """
 
     def autocast(self, **options: Any) -> torch.amp.autocast_mode.autocast:
-        """torch's autocast for the kind of its device."""
+        """Returns torch's autocast for the type of the device."""
         import torch
 
         return torch.amp.autocast(torch.device(self.device).type, **options)
 
     def holdup(self) -> str:
-        return f"{self.name} loads and measures"  # minutes, and answers come a batch at a time
+        return f"{self.name} loads and measures"  # takes minutes; answers come in batches
 
     def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
-        """Of the one picture of each question. The models are freed when the iterator ends.
+        """Yields the answer to each question, which holds one picture. The end of the iterator frees the
+        models.
 
-        A batch that does not fit into memory is halved, and so are all later ones. A picture that several questions
-        share is encoded once. Only the pictures of a few batches are in memory.
+        If a batch does not fit into memory, this and all later batches are halved. Questions about the same
+        picture share its features. Only a few batches of pictures are in memory at a time.
         """
         about: dict[Any, list[Question]] = {}
         for question in questions:
             (picture,) = question.pictures
             about.setdefault((picture.sha256, picture.encoding, picture.pixels), []).append(question)
-        fit = self.batch_size  # as many as do, as far as is known
+        fit = self.batch_size  # the largest batch that has not failed
         self.models = self.load(questions)
         try:
             for batch in self._prepared(list(about.values())):
@@ -193,10 +199,10 @@ class Encoder(Measurer):
     def _prepared(
         self, groups: Sequence[Sequence[Question]]
     ) -> Iterator[list[tuple[Sequence[Question], Any, str]]]:
-        """``groups`` in order, in batches: what the models take of the shared picture, or None and why there is none.
+        """Yields batches of (group, model input, error) in order; a failed picture has None as input.
 
-        Beside a GPU those of the next two are under way. A model on the CPU uses all cores: threads beside it would
-        make its own wait for each other.
+        With a GPU, threads prepare the next two batches ahead. A model on the CPU uses all cores, so
+        preparation does not run beside it: the threads would slow each other down.
         """
 
         def inputs(group: Sequence[Question]) -> tuple[Sequence[Question], Any, str]:
@@ -208,7 +214,7 @@ class Encoder(Measurer):
                 return group, None, why_no_number(error)
 
         at_once = self.batch_size if self.device == "cpu" else len(groups)
-        # more decode faster than any GPU encodes, and only hold memory
+        # 16 threads decode faster than any GPU encodes; more would only use memory
         threads = min(16, available_cores())
         for start in range(0, len(groups), at_once):
             prepared = map_threads(inputs, groups[start : start + at_once], threads, 2 * self.batch_size)
@@ -216,7 +222,8 @@ class Encoder(Measurer):
                 yield batch
 
     def _features(self, batch: list[Any]) -> Sequence[Any] | None:
-        """None where memory ran out: when this returns, nothing of the failed pass is referred to any more."""
+        """Returns the features, or None if memory ran out. After the return no reference to the failed pass
+        remains."""
         import torch
 
         with inference("one image"):
@@ -238,9 +245,10 @@ class Encoder(Measurer):
 def to_floats(
     image: Image.Image, mean: Sequence[float] = CLIP_MEAN, std: Sequence[float] = CLIP_STD
 ) -> np.ndarray:
-    """``image`` (RGB) as float32, (3, height, width): scaled to 0-1, less ``mean``, divided by ``std``.
+    """Returns ``image`` (RGB) as float32, (3, height, width): scaled to 0-1, minus ``mean``, divided by
+    ``std``.
 
-    The quotient of float32 numbers is the same as transformers' product in float64 that is rounded to float32.
+    The float32 quotient equals transformers' float64 product rounded to float32.
     """
     import numpy as np
 
@@ -250,9 +258,10 @@ def to_floats(
 
 
 def clip_pixels(image: Image.Image, size: int, *libraries: str) -> list[np.ndarray]:
-    """What CLIP takes of ``image`` (RGB), prepared as by each of ``libraries``: float32, (3, size, size).
+    """Returns CLIP's input for ``image`` (RGB) as each of ``libraries`` prepares it: float32, (3, size,
+    size).
 
-    The shorter side becomes ``size``, bicubic; the centre is cropped, and CLIP's normalisation applied.
+    The shorter side is resized to ``size`` (bicubic), then the centre is cropped and normalised.
     """
     longer = int(size * max(image.size) / min(image.size))
     shape = (size, longer) if image.width <= image.height else (longer, size)
@@ -265,7 +274,7 @@ def clip_pixels(image: Image.Image, size: int, *libraries: str) -> list[np.ndarr
 
 
 def to_device(pixels: Sequence[np.ndarray], device: str) -> Any:
-    """One float32 tensor (batch, 3, height, width) on ``device``."""
+    """Returns one float32 tensor (batch, 3, height, width) on ``device``."""
     import numpy as np
     import torch
 
@@ -273,7 +282,7 @@ def to_device(pixels: Sequence[np.ndarray], device: str) -> Any:
 
 
 def free_memory() -> None:
-    """Give back what models that nothing refers to any more have held on the GPU."""
+    """Releases the GPU memory of unreferenced models."""
     import torch
 
     gc.collect()
@@ -283,9 +292,9 @@ def free_memory() -> None:
 
 @contextmanager
 def inference(what: str) -> Iterator[None]:
-    """A block in torch's inference mode, which needs memory for ``what``.
+    """A block in torch's inference mode. ``what`` names the work in the message about missing memory.
 
-    Raises CellFailure: it does not fit into memory, or the model fails.
+    Raises CellFailure if the GPU memory is too small or the model fails.
     """
     import torch
 
@@ -299,5 +308,5 @@ def inference(what: str) -> Iterator[None]:
             f"encoders: too little GPU memory is free for {what}; give the job a larger GPU (EVAL_GPU_MAP), or none, "
             "to compute on the CPU"
         ) from error
-    except Exception as error:  # of the device, or of a model that its inputs do not fit
+    except Exception as error:  # an error of the device, or inputs that do not fit the model
         raise CellFailure(f"encoders: the model failed: {first_line(error)}") from error

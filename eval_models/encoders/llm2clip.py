@@ -1,4 +1,4 @@
-"""How near an image is to a reference answer in the eyes of LLM2CLIP: OneIG's reasoning."""
+"""LLM2CLIP's similarity of an image and a reference answer: OneIG's reasoning."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ if TYPE_CHECKING:
     from torch import nn
 
 _ADAPTER = "text_adapter.adaptor."
-# the adapter; the temperature, and what older versions of transformers saved of a counter: no feature depends on these
+# the adapter, the temperature, and position ids that older transformers saved: no image feature depends on
+# them
 _NOT_VISION = r"text_adapter\.adaptor\..*|logit_scale|vision_model\.embeddings\.position_ids"
 _HEADER = "<|start_header_id|>user<|end_header_id|>\n\n"
 _END = "<|eot_id|>"
-# The official code puts this before the text and takes it out again; in a text it would be taken out as well.
+# The official code inserts this mark before the text and removes it again, also if the text itself contains
+# it.
 _MARK = "!@#$%^&*()"
-# of a causal language model; the encoder is without a head
+# weights of a causal language model; the encoder has no head
 _NOT_NEEDED = r"lm_head\.weight|rotary_emb\.inv_freq"
 
 
 class Llm2ClipEncoder(Encoder):
-    """Asked by a message of a picture and the reference answer.
+    """A question holds a picture and the reference answer.
 
-    An answer holds two cosines: "official" in the precision of the official code (weights in bfloat16,
-    computed under torch's autocast, so that a score has steps of 0.0002 around 0.3), and "exact" from the same
-    bfloat16 weights and LLM states, everything after them in float32.
+    The answer holds two cosines. "official" has the precision of the official code: bfloat16 weights under
+    torch's autocast, so a score has steps of 0.0002 around 0.3. "exact" uses the same bfloat16 weights and
+    LLM states, but computes everything else in float32.
     """
 
     name = "llm2clip"
@@ -49,13 +51,14 @@ class Llm2ClipEncoder(Encoder):
 
     @property
     def is_official(self) -> bool:
-        """On CUDA, where the official code runs and torch's autocast takes float16; on the CPU it takes bfloat16."""
+        """True on CUDA: there, as in the official code, autocast uses float16. On the CPU it uses
+        bfloat16."""
         return self.device.startswith("cuda")
 
     def load(self, questions: Sequence[Question]) -> tuple[Any, Any, Mapping[str, Vectors]]:
-        """The vision tower in both precisions, and the features of each text.
+        """Returns the vision tower in both precisions and the features of each text.
 
-        All texts are encoded first, each once: the LLM's memory is free for the images.
+        The LLM encodes all texts first, each once; then its memory is free for the images.
         """
         images, llm = self.sources.values()
         vectors = encode_texts([question.text for question in questions], llm, self.device)
@@ -63,7 +66,7 @@ class Llm2ClipEncoder(Encoder):
         exact_adapter = copy.deepcopy(adapter).float()
         texts = {}
         takes = adapter[-1].in_features
-        # one at a time, as the official code does
+        # one text at a time, as in the official code
         for text, found in vectors.items():
             if (gives := found.exact.shape[-1]) != takes:
                 raise CellFailure(
@@ -87,7 +90,7 @@ class Llm2ClipEncoder(Encoder):
         pixels = to_device(batch, self.device)
         with self.autocast():
             of_official = image_features(official, pixels)
-        # cuDNN would round the patches to TF32 by default
+        # by default cuDNN would round the patches to TF32
         with torch.backends.cudnn.flags(allow_tf32=False):
             of_exact = image_features(exact, pixels)
         return [Vectors(*both) for both in zip(of_official.split(1), of_exact.split(1), strict=True)]
@@ -100,10 +103,11 @@ class Llm2ClipEncoder(Encoder):
 
 
 class Vectors(NamedTuple):
-    """Of an image or a text, in both precisions, (1, width) each.
+    """The features of an image or a text in both precisions, (1, width) each.
 
-    Those of a text by the LLM are float32 on the CPU: ``official`` is the mean of its bfloat16 states rounded to
-    bfloat16, ``exact`` their mean in float32. LLM2CLIP's are of length 1, on its device.
+    The LLM's features of a text are float32 on the CPU: ``official`` is the mean of its bfloat16 states,
+    rounded to bfloat16, and ``exact`` their mean in float32. LLM2CLIP's features have length 1 and are on its
+    device.
     """
 
     official: torch.Tensor
@@ -111,19 +115,21 @@ class Vectors(NamedTuple):
 
 
 def image_features(model: Any, pixels: torch.Tensor) -> torch.Tensor:
-    """Those of ``pixels`` (images, 3, size, size), float32: (images, width), each of length 1."""
+    """Returns the features (images, width), each of length 1, of float32 ``pixels`` (images, 3, size,
+    size)."""
     return _of_length_1(model(pixel_values=pixels).image_embeds)
 
 
 def text_features(adapter: nn.Sequential, vectors: torch.Tensor) -> torch.Tensor:
-    """Those of the LLM's float32 ``vectors`` (texts, its width): (texts, width), each of length 1.
+    """Returns the features (texts, width), each of length 1, of the LLM's float32 ``vectors`` (texts, LLM
+    width).
 
-    ``get_text_features`` of the hub's model: residual blocks, a norm, a projection.
+    This is ``get_text_features`` of the hub's model: residual blocks, a norm, a projection.
     """
     from torch.nn import functional
 
     def normed(layer: Any) -> torch.Tensor:
-        # in float32, as autocast has it on a GPU; on the CPU it would refuse weights of another precision
+        # in float32, like autocast on a GPU; on the CPU layer_norm refuses weights of another precision
         weight, bias = layer.weight.float(), layer.bias.float()
         return functional.layer_norm(values.float(), weight.shape, weight, bias).to(values.dtype)
 
@@ -135,17 +141,17 @@ def text_features(adapter: nn.Sequential, vectors: torch.Tensor) -> torch.Tensor
 
 
 def _of_length_1(features: torch.Tensor) -> torch.Tensor:
-    # in place, as the official code: the quotient keeps the precision of the features
+    # in place, as in the official code: the quotient keeps the precision of the features
     features /= features.norm(dim=-1, keepdim=True)
     return features
 
 
 def load_llm2clip(source: WeightsSource, device: str) -> tuple[Any, nn.Sequential]:
-    """In bfloat16 a ``CLIPVisionModelWithProjection`` and the text adapter.
+    """Returns a ``CLIPVisionModelWithProjection`` and the text adapter, both in bfloat16.
 
-    Not by the hub's own code: transformers 5 lacks a module that it imports.
+    The hub's own code does not run: it imports a module that transformers 5 lacks.
 
-    Raises CellFailure: it does not load, or is another model: nothing of it stays random.
+    Raises CellFailure if the model does not load or weights do not match, so no weight stays random.
     """
     with loading(source):
         import torch
@@ -154,8 +160,9 @@ def load_llm2clip(source: WeightsSource, device: str) -> tuple[Any, nn.Sequentia
 
         path = first_cached(source, ("model.safetensors", "pytorch_model.bin"))
         state = load_state_dict(str(path))
-        # the hub's code does not read the size of the projection in the vision tower's own configuration
-        features = len(state.get("visual_projection.weight", "?"))  # told by name below
+        # the tensor decides the projection size, because the hub's code ignores the vision tower's
+        # configuration
+        features = len(state.get("visual_projection.weight", "?"))  # load_pretrained() names a missing tensor
         config = CLIPVisionConfig.from_pretrained(
             source.model_path, revision=source.commit, projection_dim=features
         )
@@ -165,20 +172,20 @@ def load_llm2clip(source: WeightsSource, device: str) -> tuple[Any, nn.Sequentia
 
 
 def _adapter(source: WeightsSource, state: Mapping[str, torch.Tensor], features: int) -> nn.Sequential:
-    """That of ``source``'s tensors, to ``features`` numbers, as deep and wide as they are."""
+    """Returns the adapter of ``source`` with ``features`` outputs. The tensors decide its depth and width."""
     from torch import nn
 
     own = {name: tensor for name, tensor in state.items() if name.startswith(_ADAPTER)}
 
     def length(name: str) -> int:
-        return len(own.get(f"{_ADAPTER}{name}.weight", "?"))  # what is missing is told by name
+        return len(own.get(f"{_ADAPTER}{name}.weight", "?"))  # load_state() names missing tensors
 
-    depth = max(1, sum(name.endswith(".fn.0.weight") for name in own))  # of another model there are none
+    depth = max(1, sum(name.endswith(".fn.0.weight") for name in own))  # another model has none
     width = length(f"{depth}")
     blocks = []
     for n in range(depth):
         inner = length(f"{n}.fn.0")
-        # its training had a dropout
+        # Identity takes the place of the dropout in training
         layers = nn.Sequential(nn.Linear(width, inner), nn.GELU(), nn.Identity(), nn.Linear(inner, width))
         blocks.append(nn.ModuleDict({"ln": nn.LayerNorm(width), "fn": layers}))
     adapter = nn.Sequential(*blocks, nn.LayerNorm(width), nn.Linear(width, features))
@@ -187,11 +194,11 @@ def _adapter(source: WeightsSource, state: Mapping[str, torch.Tensor], features:
 
 
 def encode_texts(texts: Sequence[str], source: WeightsSource, device: str) -> dict[str, Vectors]:
-    """The vectors of each different one of ``texts``. The LLM is loaded for it and freed again.
+    """Returns the vectors of each distinct text. Loads the LLM and frees it again.
 
-    One text at a time, as the official code: a text's vector then has the same bits whatever else is asked, in a
-    resumed run too. A batch would save seconds of a run, for these texts are long enough to keep a GPU busy.
-    Raises CellFailure: it does not load, is not all there, or does not fit into memory.
+    Texts go through the LLM one at a time, as in the official code: a vector then has the same bits in every
+    run, also in a resumed one. A batch would save only seconds, because a single text keeps a GPU busy.
+    Raises CellFailure if the LLM does not load, lacks weights, or does not fit into memory.
     """
     tokenizer = load_tokenizer(source)
     model = load_llama(source, device)
@@ -210,19 +217,21 @@ def encode_texts(texts: Sequence[str], source: WeightsSource, device: str) -> di
 
 
 def load_tokenizer(source: WeightsSource) -> Any:
-    """The checkpoint's own fast tokenizer, which puts the first token itself. Raises CellFailure: it does not load."""
+    """Returns the checkpoint's fast tokenizer, which adds the first token. Raises CellFailure if it does not
+    load."""
     with loading(source):
         from transformers import PreTrainedTokenizerFast
 
-        # by its class: AutoTokenizer would choose by the model's type, and that code is not what wrote the file
+        # not AutoTokenizer: it would choose a class by the model's type, and another class wrote the file
         return PreTrainedTokenizerFast.from_pretrained(source.model_path, revision=source.commit)
 
 
 def tokenize(tokenizer: Any, text: str) -> tuple[list[int], int]:
-    """The ids of ``text`` as a user's turn of Llama 3, cut on the right to 512, and how many of the last are pooled.
+    """Returns the ids of ``text`` as a user turn of Llama 3, at most 512, and the number of last ids to pool.
 
-    Those are as many as the text's own and the end by themselves, as the official code counts: where the turn is cut,
-    they reach to tokens before the text. (Its loop that shortens texts never runs: it counts after cutting.)
+    That number is the count of the text and end tokens alone, as in the official code. If the turn is
+    truncated, the pooled ids include tokens before the text. (The official loop that shortens texts never
+    runs: it counts after truncation.)
     """
     turn = text.rstrip() + _END
     limits = {"truncation": True, "max_length": 512, "padding": False}
@@ -232,22 +241,23 @@ def tokenize(tokenizer: Any, text: str) -> tuple[list[int], int]:
 
 
 def load_llama(source: WeightsSource, device: str) -> Any:
-    """The LLM in bfloat16.
+    """Returns the LLM in bfloat16.
 
-    transformers' own class on purpose, not the code of the hub's repository: that makes a Llama bidirectional by
-    overriding ``_update_causal_mask``, which today's transformers does not call: it would be causal, and every score
-    wrong without a word. Here :func:`last_states` passes the mask itself.
-    Raises CellFailure: it does not load, or lacks weights.
+    This uses transformers' own class. The hub repository's code makes a Llama bidirectional by overriding
+    ``_update_causal_mask``, which current transformers never calls: the model would be causal and every score
+    silently wrong. Here :func:`last_states` passes the mask itself.
+    Raises CellFailure if the LLM does not load or lacks weights.
     """
-    # an implementation that takes a mask of our own, as the official runs use
+    # sdpa accepts a custom mask; the official runs use it too
     return load_pretrained(source, "LlamaModel", "bfloat16", device, _NOT_NEEDED, attn_implementation="sdpa")
 
 
 def last_states(model: Any, ids: Sequence[int]) -> torch.Tensor:
-    """The last hidden states (tokens, width) of a text of token ``ids``, every token seeing all others."""
+    """Returns the last hidden states (tokens, width) of token ``ids`` with full, non-causal attention."""
     import torch
 
-    # (batch, heads, from, to): transformers uses a mask of four dimensions as it is, any other becomes causal
+    # (batch, heads, from, to): transformers uses a 4-dimensional mask unchanged and makes any other mask
+    # causal
     mask = torch.zeros((1, 1, len(ids), len(ids)), dtype=model.dtype, device=model.device)
     tokens = torch.tensor([ids], device=model.device)
     states: torch.Tensor = model(input_ids=tokens, attention_mask=mask, use_cache=False).last_hidden_state[0]

@@ -1,7 +1,7 @@
-"""The objects in an image, by Mask2Former of transformers, and their colours by CLIP: GenEval's evaluator.
+"""GenEval's evaluator: Mask2Former of transformers detects objects, and CLIP classifies their colours.
 
-Images are prepared, and detections made of the network's output, as mmdetection 2.x does it, on which GenEval's
-official program is built; transformers' own processor does both otherwise.
+Preprocessing and postprocessing follow mmdetection 2.x, the base of GenEval's official program; transformers'
+own processor differs in both.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-# of mmdetection's configuration of this model: the longest and the shortest side of its input, and its colours
+# from mmdetection's configuration of this model: the limits of the input's sides, and the normalisation
 _LONG, _SHORT, _MULTIPLE = 1333, 800, 32
 _PAPER = 128
 _MEAN, _STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 _MOST = 100
-# no benchmark counts a less confident one
+# no benchmark counts less confident detections
 _LEAST_CONFIDENT = 0.3
-# the loss, and numbers of places that transformers computes by now
+# weights of the loss, and position indices that current transformers computes itself
 _UNUSED = r"criterion\..*|.*\.relative_position_index"
-# as open_clip saves its models, now and before
+# file names of open_clip: current, older
 _CLIP_FILES = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
-# what CLIP is shown in place of what is not the object
+# the colour that replaces everything but the object before CLIP sees the crop
 _GREY = (153, 153, 153)
 
 
 class Frame(NamedTuple):
-    """An image as the network takes it: ``pixels`` (3, height, width), of which ``size`` (height, width) is the image,
-    and the ``image`` itself."""
+    """The input of the network: ``pixels`` (3, height, width) with padding; ``size`` (height, width) is the
+    size without padding, ``image`` the original image."""
 
     pixels: np.ndarray
     size: tuple[int, int]
@@ -46,7 +46,8 @@ class Frame(NamedTuple):
 
 
 class Detected(NamedTuple):
-    """``mask`` says which pixels of the box are the object."""
+    """A detected object. ``mask`` is a boolean array of the box: True where the pixel belongs to the
+    object."""
 
     box: tuple[int, int, int, int]
     confidence: float
@@ -54,12 +55,12 @@ class Detected(NamedTuple):
 
 
 class Mask2Former(Encoder):
-    """Asked by a message of a picture and a JSON object: of which classes the colours are to be told, of how many
-    objects each.
+    """A question holds a picture and a JSON object: the number of objects to classify by colour, by class.
 
-    ``classes`` are the names of the detector's classes in their order, ``colors`` those to choose from, ``templates``
-    the texts that make CLIP's classifier ("a photo of a {{c}} {classname}"). An answer is {"objects": {class: [[x1, y1,
-    x2, y2, confidence], …]}, "colors": {class: [color, …]}}; boxes are in pixels, x2 and y2 beyond the object.
+    ``classes`` are the names of the detector's classes in order, ``colors`` the candidate colours,
+    ``templates`` the texts of CLIP's classifier ("a photo of a {{c}} {classname}"). The answer is {"objects":
+    {class: [[x1, y1, x2, y2, confidence], …]}, "colors": {class: [color, …]}}. Boxes are in pixels; x2 and y2
+    are exclusive.
     """
 
     name = "mask2former"
@@ -88,7 +89,8 @@ class Mask2Former(Encoder):
         return network, load_clip(clip, _CLIP_FILES, self.device)
 
     def prepare(self, image: Image.Image) -> Frame:
-        """Resized to fit 1333 x 800, padded with grey to multiples of 32, and normalised."""
+        """Returns the image resized to fit 1333 x 800, padded with grey to multiples of 32, and
+        normalised."""
         import cv2
         import numpy as np
 
@@ -101,7 +103,7 @@ class Mask2Former(Encoder):
         return Frame(np.ascontiguousarray(values.transpose(2, 0, 1)), (height, width), image)
 
     def forward(self, batch: list[Frame]) -> list[tuple[Frame, dict[str, list[Detected]] | None]]:
-        """The objects of each image, by class; None where the network's output is not finite.
+        """Returns the objects of each image by class, or None if the network's output is not finite.
 
         Images of equal size go through the network together.
         """
@@ -120,7 +122,8 @@ class Mask2Former(Encoder):
     def _detected(
         self, frame: Frame, classes: torch.Tensor, masks: torch.Tensor
     ) -> dict[str, list[Detected]]:
-        """The 100 most probable pairs of a query and a class, as mmdetection's instance head has them."""
+        """Returns detections from the 100 most probable (query, class) pairs, like mmdetection's instance
+        head."""
         from torch.nn.functional import interpolate
 
         count = len(self.classes)
@@ -129,7 +132,7 @@ class Mask2Former(Encoder):
         queries = pairs.div(count, rounding_mode="floor")
         height, width = frame.pixels.shape[1:]
         found: dict[str, list[Detected]] = {}
-        # a mask only makes a pair less confident: those that cannot count are not enlarged
+        # a mask only lowers the confidence, so masks of pairs below the threshold need no upscaling
         for query in queries[probabilities.double() > _LEAST_CONFIDENT].unique():
             whole = interpolate(
                 masks[query][None, None].float(), (height, width), mode="bilinear", align_corners=False
@@ -154,7 +157,7 @@ class Mask2Former(Encoder):
     def measure(
         self, question: Question, features: tuple[Frame, dict[str, list[Detected]] | None]
     ) -> dict[str, Any]:
-        """The objects, and the colours that the question asks for."""
+        """Returns the objects and the colours of the classes in the question."""
         frame, found = features
         if found is None:
             raise ValueError("logits that are not finite")
@@ -172,7 +175,7 @@ class Mask2Former(Encoder):
         }
 
     def _colors(self, image: Image.Image, name: str, objects: Sequence[Detected]) -> list[str]:
-        """By CLIP: the rest of each object's box is grey."""
+        """Returns CLIP's colour of each object. The background in the object's box is replaced with grey."""
         crops = []
         for one in objects:
             crop = image.crop(one.box)
@@ -180,7 +183,8 @@ class Mask2Former(Encoder):
             paper.paste(crop, mask=Image.fromarray(one.mask))
             crops += clip_pixels(paper, self.models[1].image_size, "torchvision")
         clip = self.models[1]
-        # officially all of it is under autocast: in half precision two colours may be equal, and the first counts
+        # the official program uses autocast throughout: half precision can tie two colours, and the first one
+        # wins
         with inference("an object"), clip.autocast():
             features = clip.image_features(to_device(crops, self.device))
             logits = (100.0 * features @ self._classifier(name).T).float().cpu()
@@ -189,7 +193,7 @@ class Mask2Former(Encoder):
         return [self.colors[int(place)] for place in logits.argmax(1)]
 
     def _classifier(self, name: str) -> torch.Tensor:
-        """(colours, width): of each the mean direction of its texts."""
+        """Returns (colours, width): for each colour the normalised mean of its text features."""
         if name not in self._classifiers:
             import torch
 

@@ -1,7 +1,6 @@
-"""How like a style's reference images an image is, in the eyes of two style encoders, CSD and SE.
+"""Similarity of an image to the reference images of a style, by two style encoders, CSD and SE.
 
-CSD is OpenAI's ViT-L/14, trained further, with a matrix to style vectors for a projection; SE is a CLIP of
-transformers'.
+CSD is a fine-tuned ViT-L/14 of OpenAI's whose projection yields style vectors. SE is a CLIP of transformers.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from imageevalkit.benchmark.question import Question
 from imageevalkit.errors import CellFailure
 from imageevalkit.images import sha256_file
 
-# what transformers calls otherwise in the names of CSD's tensors, which are OpenAI's
+# replacements that turn CSD's tensor names (OpenAI's) into transformers' names
 _NAMES = {
     "module.": "",
     "backbone.": "vision_model.",
@@ -42,12 +41,12 @@ _NAMES = {
 
 
 class StyleEncoder(Encoder):
-    """Asked by a message of a picture and the name of a style.
+    """A question holds a picture and the name of a style.
 
-    ``references`` are the files of the styles' reference vectors: "csd" (CSD_embed.pt) and "se" (SE_embed.pt), each
-    ``{style: (references, width)}``. An answer holds the dot products with those of its style: {"csd":
-    […], "se": […], "se_exact": […]}. Those of CSD are float32's, "se" is bfloat16's throughout as the official code
-    has it, and "se_exact" is float32's of the same bfloat16 vectors.
+    ``references`` names the files of reference vectors: "csd" (CSD_embed.pt) and "se" (SE_embed.pt), each
+    ``{style: (references, width)}``. The answer holds the dot products with the vectors of the style: {"csd":
+    […], "se": […], "se_exact": […]}. "csd" is in float32; "se" is bfloat16 throughout, like the official
+    code; "se_exact" is the float32 product of the same bfloat16 vectors.
     """
 
     name = "csd+se"
@@ -68,7 +67,8 @@ class StyleEncoder(Encoder):
             "encoder": "style",
             "weights": {
                 "csd": self.sources["csd"].identity,
-                # of OpenAI's archive, for what a checkpoint of CSD lacks: names on record have it
+                # once OpenAI's archive, for weights missing in a CSD checkpoint; recorded names contain this
+                # key
                 "csd_clip": "unused",
                 "se": self.sources["se"].identity,
             },
@@ -77,7 +77,8 @@ class StyleEncoder(Encoder):
         }
 
     def load(self, questions: Sequence[Question]) -> tuple[Any, Any, Mapping[str, Mapping[str, Any]]]:
-        """CSD, SE, and the references of each by style. Raises CellFailure too where there are none of a style."""
+        """Returns CSD, SE and their references by style. Raises CellFailure also if a style has no
+        references."""
         models = {
             "csd": load_csd(self.sources["csd"], self.device),
             "se": load_pretrained(self.sources["se"], CLIP, "bfloat16", self.device),
@@ -95,11 +96,12 @@ class StyleEncoder(Encoder):
         return models["csd"], models["se"], references
 
     def prepare(self, image: Image.Image) -> list[Any]:
-        """For each encoder, in the way of the library that its authors used."""
+        """Returns the pixels for CSD (torchvision's rounding) and SE (transformers'), as their authors
+        did."""
         return clip_pixels(image, self.models[0].config.image_size, "torchvision", "transformers")
 
     def forward(self, batch: list[Any]) -> list[tuple[Any, Any]]:
-        """Style vectors (1, width) of both encoders, for each image."""
+        """Returns, for each image, the style vectors (1, width) of both encoders."""
         inputs = (to_device(pixels, self.device) for pixels in zip(*batch, strict=True))
         vectors = map(style_vectors, self.models[:2], inputs)
         return list(zip(*(found.split(1) for found in vectors), strict=True))
@@ -109,7 +111,7 @@ class StyleEncoder(Encoder):
         csd_references, se_references = (vectors[question.text] for vectors in self.models[2].values())
         products = {
             "csd": csd @ csd_references.T,
-            # both are bfloat16: so is each product, in steps of 0.002 to 0.004 where scores are
+            # a product of bfloat16 vectors is bfloat16: steps of 0.002 to 0.004 in the range of scores
             "se": se @ se_references.T,
             "se_exact": se.float() @ se_references.float().T,
         }
@@ -117,17 +119,18 @@ class StyleEncoder(Encoder):
 
 
 def load_references(path: Path, dtype: Any, device: str) -> dict[str, Any]:
-    """Tensors (references, width) by style. Raises CellFailure: the file does not load."""
+    """Returns tensors (references, width) by style. Raises CellFailure if the file does not load."""
     import torch
 
     with loading(WeightsSource(str(path), None, {})):
-        # it was saved on a GPU
+        # map_location: the tensors were saved on a GPU
         loaded = torch.load(path, map_location="cpu", weights_only=True)
         return {style: vectors.to(device, dtype) for style, vectors in loaded.items()}
 
 
 def style_vectors(model: Any, pixels: Any) -> Any:
-    """(batch, width), each of length 1 in the model's precision; ``pixels`` (batch, 3, size, size), float32."""
+    """Returns vectors (batch, width) of length 1, in the model's precision, of float32 ``pixels`` (batch, 3,
+    size, size)."""
     import torch
 
     embeds = model(pixel_values=pixels.to(model.dtype)).image_embeds
@@ -135,9 +138,10 @@ def style_vectors(model: Any, pixels: Any) -> Any:
 
 
 def load_csd(source: WeightsSource, device: str) -> Any:
-    """CSD as a ``CLIPVisionModelWithProjection`` in float32, its shape that of its tensors.
+    """Returns CSD as a float32 ``CLIPVisionModelWithProjection``. The shapes of its tensors decide the
+    configuration.
 
-    Raises CellFailure: it does not load, or is no CSD encoder.
+    Raises CellFailure if the file does not load or is no CSD encoder.
     """
     with loading(source):
         import torch
@@ -151,31 +155,31 @@ def load_csd(source: WeightsSource, device: str) -> Any:
             hidden_size=width,
             intermediate_size=len(state[fc1.format(0)]),
             num_hidden_layers=sum(fc1.format(n) in state for n in range(len(state))),
-            num_attention_heads=width // 64,  # as in every CLIP of OpenAI's; no tensor tells it
-            # one position is the class token's
+            num_attention_heads=width // 64,  # as in every CLIP of OpenAI's; no tensor shows it
+            # one position belongs to the class token
             image_size=round((len(state[f"{embeddings}.position_embedding.weight"]) - 1) ** 0.5) * patch,
             patch_size=patch,
             hidden_act="quick_gelu",
             projection_dim=len(projection),
         )
         model = load_pretrained(source, CLIP, "float32", device, config=config, state_dict=state)
-        # turned, not copied: the product with it has the bits of the official one
+        # a transposed view, not a copy: only then does the product equal the official one bit for bit
         turned = projection.float().to(device)
         model.visual_projection.weight = torch.nn.Parameter(turned, requires_grad=False)
         return model
 
 
 def _csd_state(source: WeightsSource) -> dict[str, Any]:
-    """The tensors of the checkpoint by transformers' names.
+    """Returns the tensors of the checkpoint by transformers' names.
 
-    The training script stored its options and optimizers beside them: an ``argparse.Namespace``, and learning rates
-    that are numpy scalars. These classes are allowed; a file that needs others is refused, since it could run
-    any code.
+    The checkpoint also contains the training options (an ``argparse.Namespace``) and numpy scalars of the
+    optimizers. These classes are allowed. A file with other classes is refused, because it could run any
+    code.
     """
     import numpy as np
     import torch
 
-    # numpy 2 has moved what older files name so
+    # numpy 2 moved this function; older files use the old path
     scalar = np.float64(0).__reduce__()[0]
     scalars = [(scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]
     allowed = [argparse.Namespace, np.dtype, type(np.dtype("float64")), *scalars]
@@ -185,7 +189,7 @@ def _csd_state(source: WeightsSource) -> dict[str, Any]:
     state: dict[str, Any] = {}
     for name, tensor in saved["model_state_dict"].items():
         ours = functools.reduce(lambda word, pair: word.replace(*pair), _NAMES.items(), name)
-        if ".in_proj_" in ours:  # query, key and value are one tensor there
+        if ".in_proj_" in ours:  # OpenAI's query, key and value are one tensor
             parts = zip("qkv", tensor.chunk(3), strict=True)
             state |= {ours.replace(".in_proj_", f".{part}_proj."): third for part, third in parts}
         else:

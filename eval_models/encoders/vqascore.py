@@ -1,7 +1,8 @@
-"""VQAScore: how probable "Yes" is as the answer to a question about an image, by CLIP-FlanT5 or LLaVA-1.5.
+"""VQAScore: the probability that "Yes" answers a question about an image, by CLIP-FlanT5 or LLaVA-1.5.
 
-CLIP-FlanT5 is transformers' FLAN-T5, before whose words stand an image's features of transformers' CLIP, made as wide
-by two linear layers; transformers has no class for it. For LLaVA-1.5, which is built alike on LLaMA, it has one.
+CLIP-FlanT5 has no class in transformers. It combines transformers' CLIP, a projector of two linear layers,
+and FLAN-T5, which gets the projected image features among its word embeddings. LLaVA-1.5 has the same
+structure on LLaMA, and transformers has a class for it.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ if TYPE_CHECKING:
 _ANSWER = "Yes"
 _FILES = ("model.safetensors", "pytorch_model.bin")
 _PROJECTOR = "mm_projector"
-# beside the projector a copy of the image encoder, which was not trained, and another name of the words
+# the projector, a copy of the frozen image encoder, and a second name of the word embeddings
 _NOT_T5 = r"mm_projector\..*|vision_tower\..*|embed_tokens\.weight"
-# of a CLIP whose checkpoint has its text encoder too
+# CLIP weights that the image encoder does not use
 _NOT_VISION = r"text_model\..*|(text|visual)_projection\..*|logit_scale|.*position_ids"
 _PAPER = tuple(int(255 * part) for part in CLIP_MEAN)
 
 
 class ClipFlanT5(Encoder):
-    """Asked by a message of a picture and a question; an answer is a number of 0-1.
+    """A question holds a picture and a text. The answer is a number, 0-1.
 
-    ``system`` is the sentence before a question that brings none as a message of that role. The number is the geometric
-    mean of the probabilities of "Yes" and of the end after it. Source: ``forward`` in ``clip_t5_model.py`` of
-    t2v_metrics 3.0.
+    The number is the geometric mean of the probabilities of "Yes" and of the end token after it. ``system``
+    is the system message of questions without one. Source: ``forward`` in ``clip_t5_model.py`` of t2v_metrics
+    3.0.
     """
 
     name = "clip-flant5-xxl"
@@ -80,7 +81,7 @@ class ClipFlanT5(Encoder):
             source, "T5ForConditionalGeneration", "bfloat16", "cpu", unused=_NOT_T5, config=config
         )
         with loading(source):
-            # officially so: the logits of 28 places without a token are in no sum of probabilities then
+            # as officially: otherwise 28 logits without a token would take part in the softmax
             network.resize_token_embeddings(len(tokenizer))
             return _Models(
                 network.to(self.device, encoder.dtype).eval(),
@@ -91,21 +92,22 @@ class ClipFlanT5(Encoder):
             )
 
     def prepare(self, image: Image.Image) -> np.ndarray:
-        """On a square of CLIP's mean colour, then as CLIP's own processor does it."""
+        """Returns the image centred on a square of CLIP's mean colour, then preprocessed by CLIP's own
+        rules."""
         side = max(image.size)
         paper = Image.new("RGB", (side, side), _PAPER)
         paper.paste(image, ((side - image.width) // 2, (side - image.height) // 2))
         return clip_pixels(paper, self.models.encoder.config.image_size, "transformers")[0]
 
     def forward(self, batch: list[np.ndarray]) -> list[torch.Tensor]:
-        """(patches, width) of each image, as words to the network."""
+        """Returns the features of each image, (patches, width), projected to the width of word embeddings."""
         import torch
 
         models = self.models
         with self.autocast(dtype=torch.bfloat16):
             pixels = to_device(batch, self.device)
             states = models.encoder(pixel_values=pixels, output_hidden_states=True).hidden_states
-            # the first place is that of the whole image
+            # the first position is the class token
             return list(models.projector(states[models.layer][:, 1:]))
 
     def measure(self, question: Question, features: torch.Tensor) -> float:
@@ -113,7 +115,7 @@ class ClipFlanT5(Encoder):
 
         words = self.models.network.get_input_embeddings()
         with inference("a question"), self.autocast(dtype=torch.bfloat16):
-            # each of both parts ends as a text does
+            # the tokenizer ends both parts with an end token
             system, text = self._said(question)
             before, after = words(self._tokens(system)), words(self._tokens(f"{text} "))
             labels = self._tokens(_ANSWER)
@@ -123,7 +125,7 @@ class ClipFlanT5(Encoder):
             return float((-losses).exp())
 
     def _said(self, question: Question) -> tuple[str, str]:
-        """What stands before the image and after it."""
+        """Returns the text before the image and the text after it."""
         texts = {
             message.role: part
             for message in question.messages
@@ -137,7 +139,7 @@ class ClipFlanT5(Encoder):
 
 
 class ClipFlanT5XL(ClipFlanT5):
-    """The smaller one of its authors'."""
+    """The authors' smaller model."""
 
     name = "clip-flant5-xl"
     weight_names = ("clip_flant5_xl", "clip_vit_l_336")
@@ -145,7 +147,8 @@ class ClipFlanT5XL(ClipFlanT5):
 
 
 class Llava(ClipFlanT5):
-    """LLaVA-1.5, asked and answering alike. Source: ``forward`` in ``llava_model.py`` of t2v_metrics 3.0."""
+    """LLaVA-1.5 with the same questions and answers. Source: ``forward`` in ``llava_model.py`` of t2v_metrics
+    3.0."""
 
     name = "llava-v1.5-13b"
     weight_names = ("llava_13b",)
@@ -169,7 +172,7 @@ class Llava(ClipFlanT5):
         count = answered.shape[1] - self._tokens(asked).shape[1]
         with torch.inference_mode(), self.autocast(dtype=torch.bfloat16):
             before = words(self._tokens(system))
-            # a text begins with a mark, of which there is one before the image
+            # each text begins with a begin token; the part before the image already has it
             after = words(answered[:, 1:])
             logits = network(inputs_embeds=torch.cat([before[0], features, after[0]])[None]).logits[0]
             losses = torch.nn.functional.cross_entropy(logits[-count - 1 : -1].float(), answered[0, -count:])
@@ -177,7 +180,8 @@ class Llava(ClipFlanT5):
 
 
 class _Models(NamedTuple):
-    """``encoder`` is CLIP's, whose hidden states of ``layer`` the ``projector`` makes as wide as words."""
+    """``encoder`` is CLIP's image encoder; ``projector`` maps its hidden states of ``layer`` to the word
+    width."""
 
     network: Any
     projector: Any
@@ -187,7 +191,7 @@ class _Models(NamedTuple):
 
 
 def _projector_state(source: WeightsSource) -> dict[str, torch.Tensor]:
-    """The tensors of the checkpoint's projector, by their names in it, whether it is one file or several."""
+    """Returns the projector's tensors by name, from a checkpoint of one or several files."""
     import torch
     from safetensors.torch import load_file
 

@@ -1,4 +1,4 @@
-"""The encoders' weights: where they are, what they are, and where to get those that are missing."""
+"""The weights of encoders: finds, checks and loads them, and says where to get missing ones."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ DREAMSIM_ENTRIES = (
     "open_clip_vitb16_pretrain.pth.tar",
     "checkpoints/dino_vitbase16_pretrain.pth",
     LORA,
-    # of the DINO code, in torch.hub's folder for it, the files that make the model
+    # the files of the DINO code that build the model, in torch.hub's folder
     "facebookresearch_dino_main/hubconf.py",
     "facebookresearch_dino_main/vision_transformer.py",
 )
-"""What DreamSim's package reads in its folder, or downloads."""
+"""The files that DreamSim's package reads in its folder, or else downloads."""
 _DREAMSIM_FILES = (
     *((name,) for name in (*DREAMSIM_ENTRIES, f"{LORA}/adapter_config.json")),
-    # peft reads either
+    # peft reads either file
     (f"{LORA}/adapter_model.safetensors", f"{LORA}/adapter_model.bin"),
 )
-"""One of each must be there."""
+"""Alternatives: one file of each tuple must exist."""
 
 _LIST = Path(__file__).resolve().parents[1] / "weights.json"
 _ASSETS = {
@@ -59,16 +59,17 @@ WEIGHTS: dict[str, str] = {
     name: first.hub if isinstance(first, HubAsset) else f"{REPO}/{first.path}"
     for name, (first, *_) in _ASSETS.items()
 }
-"""The default place of each: a file, a folder, or a hub id."""
-# a file of each that has no config.json
+"""The default location of the weights by name: a file, a folder, or a hub id."""
+# the file that identifies a hub repository without config.json
 _HAS = {"geneval_clip": "open_clip_config.json", "hpsv2": "HPS_v2.1_compressed.pt"}
-_WITH_REFERENCES = ("csd", "se")  # measure by vectors that the benchmark brings
+_WITH_REFERENCES = ("csd", "se")  # these compare with reference vectors of the benchmark
 
 
 def assets_of(names: Sequence[str], options: Mapping[str, Any]) -> list[Needed]:
-    """What ``names`` are made of, for prefetch; the user's own ``options["weights"]`` are only looked at.
+    """Returns the assets of the weights ``names`` for prefetch. ``options["weights"]`` of the user are only
+    checked.
 
-    Raises UserError: there are no weights of a name there.
+    Raises UserError if ``options["weights"]`` has an unknown name.
     """
     found: list[Needed] = []
     for name in names:
@@ -79,8 +80,8 @@ def assets_of(names: Sequence[str], options: Mapping[str, Any]) -> list[Needed]:
 
 
 def missing_files(names: Sequence[str], options: Mapping[str, Any]) -> list[str]:
-    """A line for each of ``names`` that is no hub id and is not where it should be, or not whole; and for each file of
-    reference vectors that ``options["references"]`` should name. Needs no package."""
+    """Returns a line for each missing or incomplete local file of the weights ``names``, and for each missing
+    file of reference vectors (``options["references"]``). Needs no package."""
     places, references = options.get("weights", {}), options.get("references", {})
     lines = []
     for name in names:
@@ -99,19 +100,20 @@ def missing_files(names: Sequence[str], options: Mapping[str, Any]) -> list[str]
 
 
 def find(name: str, places: Mapping[str, str]) -> WeightsSource:
-    """The weights ``name`` (a key of :data:`WEIGHTS`) without loading them: where they are and what they are.
+    """Returns the location and the identity of the weights ``name`` (a key of :data:`WEIGHTS`) without
+    loading them.
 
-    ``places`` are the user's own. A local file or folder is told by its content alone, a hub repository by its id
-    and commit.
+    ``places`` maps names to the user's own paths or hub ids. A local file or folder is identified by its
+    content, a hub repository by its id and commit.
 
-    Raises UserError: ``places`` has an unknown name; CellFailure: they are neither here nor on the hub, or not whole;
-    says where to get them.
+    Raises UserError if ``places`` has an unknown name, and CellFailure, with the remedy, if weights are
+    missing or incomplete.
     """
     place, on_hub = _place(name, places)
     try:
         path = Path(place).expanduser()
         identity = weights_of(str(path))
-    except (OSError, RuntimeError) as error:  # no such user, no permission, too long a name
+    except (OSError, RuntimeError) as error:  # unknown user, no permission, name too long
         raise CellFailure(
             f"encoders: the weights '{name}' cannot be looked for at {place}: {first_line(error)}"
         ) from error
@@ -138,14 +140,14 @@ def find(name: str, places: Mapping[str, str]) -> WeightsSource:
 
 
 def check_names(places: Mapping[str, str]) -> None:
-    """Raises UserError: ``places`` has an unknown name."""
+    """Raises UserError if ``places`` has an unknown name."""
     for name in places:
         if name not in WEIGHTS:
             raise unknown("weights", name, sorted(WEIGHTS))
 
 
 def _place(name: str, places: Mapping[str, str]) -> tuple[str, bool]:
-    """The place of the weights ``name``, and whether that is a hub id."""
+    """Returns the location of the weights ``name`` and whether it is a hub id."""
     check_names(places)
     place = places.get(name, WEIGHTS[name])
     return place, isinstance(_ASSETS[name][0], HubAsset) and may_be_hub_id(place)
@@ -153,7 +155,7 @@ def _place(name: str, places: Mapping[str, str]) -> tuple[str, bool]:
 
 @contextmanager
 def loading(source: WeightsSource, user: WeightsUser = ENCODERS) -> Iterator[None]:
-    """A block that loads ``source``. Raises CellFailure, in one line, whatever is wrong with it."""
+    """A block that loads ``source``. Any exception inside becomes a CellFailure with one line."""
     path = source.model_path
     try:
         yield
@@ -161,7 +163,7 @@ def loading(source: WeightsSource, user: WeightsUser = ENCODERS) -> Iterator[Non
         raise
     except ImportError as error:
         raise missing_package(user, error) from error
-    except Exception as error:  # of the hub, of the disk, of the device, a damaged file, no memory left
+    except Exception as error:  # an error of the hub, the disk or the device, a damaged file, no memory left
         if type(error).__name__ == "OutOfMemoryError":
             why = (
                 f"{path} does not fit into GPU memory; give the job more GPUs or a larger one (EVAL_GPU_MAP), or "
@@ -175,14 +177,15 @@ def loading(source: WeightsSource, user: WeightsUser = ENCODERS) -> Iterator[Non
 
 
 def cached(source: WeightsSource, name: str) -> Path:
-    """The file ``name`` of a folder or hub repository. Raises OSError: there is none."""
+    """Returns the path of the file ``name`` in a folder or hub repository. Raises OSError if it does not
+    exist."""
     from transformers.utils import cached_file
 
     return Path(str(cached_file(source.model_path, name, revision=source.commit)))
 
 
 def first_cached(source: WeightsSource, names: Sequence[str]) -> Path:
-    """The first file of ``names`` that there is. Raises OSError: there is none."""
+    """Returns the path of the first existing file of ``names``. Raises OSError if none exists."""
     for name in names[:-1]:
         with suppress(OSError):
             return cached(source, name)
@@ -198,10 +201,12 @@ def load_pretrained(
     user: WeightsUser = ENCODERS,
     **options: Any,
 ) -> Any:
-    """The model of transformers' class in ``dtype``, from ``options["state_dict"]`` where ``source`` was read already.
+    """Loads transformers' class ``class_name`` in ``dtype`` from ``source``, or from
+    ``options["state_dict"]``.
 
-    ``device`` is None where ``options`` say where it is put. ``unused`` matches the names of what the checkpoint may
-    have and the class has not. Raises CellFailure: it does not load, or they are another model's weights.
+    ``device`` is None if ``options`` place the model. ``unused`` is a pattern of weight names that the
+    checkpoint may have in addition to the class. Raises CellFailure if the model does not load, or if weights
+    do not match it.
     """
     with loading(source, user):
         import transformers
@@ -212,7 +217,7 @@ def load_pretrained(
             revision=source.commit,
             dtype=dtype,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # told by name below
+            ignore_mismatched_sizes=True,  # refuse_unfit() below reports them by name
             **options,
         )
         unfit = {
@@ -225,7 +230,7 @@ def load_pretrained(
 
 
 def quieten_transformers() -> None:
-    """Its bars and its advice to programmers would garble the log of the job."""
+    """Silences transformers: its progress bars and warnings would garble the log of the job."""
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
@@ -233,7 +238,7 @@ def quieten_transformers() -> None:
 
 
 def load_tokenizer(source: WeightsSource) -> Any:
-    """The tokenizer of transformers that belongs to ``source``. Raises CellFailure: it does not load."""
+    """Returns transformers' tokenizer of ``source``. Raises CellFailure if it does not load."""
     with loading(source):
         from transformers import AutoTokenizer
 
@@ -241,9 +246,9 @@ def load_tokenizer(source: WeightsSource) -> Any:
 
 
 def load_state(model: torch.nn.Module, state: Mapping[str, torch.Tensor], source: WeightsSource) -> None:
-    """Give ``model`` the tensors of ``source``, neither more nor fewer than it has.
+    """Loads the tensors ``state`` of ``source`` into ``model``.
 
-    Raises CellFailure: some lack, are unexpected or of another shape.
+    Raises CellFailure if tensors are missing, unexpected or of another shape.
     """
     own = model.state_dict()
     unfit = {
@@ -260,9 +265,10 @@ def load_state(model: torch.nn.Module, state: Mapping[str, torch.Tensor], source
 def refuse_unfit(
     source: WeightsSource, kinds: Mapping[str, Collection[str]], user: WeightsUser = ENCODERS
 ) -> None:
-    """Raise CellFailure with a few names where weights would stay random (libraries only warn) or be left out.
+    """Raises CellFailure if weights would stay random (libraries only warn) or unused; the message has some
+    names.
 
-    ``kinds``: names of weights by the words for what is wrong ("lacks").
+    ``kinds`` maps a problem ("lacks") to names of weights.
     """
     found = [
         f"{words} {', '.join(sorted(names)[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"

@@ -1,16 +1,22 @@
-"""What a model of transformers answers to questions: the likeliest first token, or a reply of several.
+"""Runs a transformers model on questions. An answer is the likeliest first token, or a reply of several
+tokens.
 
-Questions about one image share its pass through the model: what their prompts have in common goes through by itself;
-what differs, in few tokens for each, and the tokens of the replies continue from its keys and values.
+Questions about the same images share a forward pass. The common beginning of their prompts goes through the
+model once. The remaining few tokens of each prompt and the reply continue from its key-value cache.
 
-What a question's sampling means: ``temperature`` None: the checkpoint's ``generation_config.json`` decides everything.
-0.0: the most probable token each time, the checkpoint's ``do_sample``, ``temperature``, ``top_p``, ``top_k`` and
-``repetition_penalty`` put aside. Above 0: drawn at that temperature, with the checkpoint's ``top_p`` and ``top_k`` but
-without its ``repetition_penalty``. A ``repetition_penalty`` in ``extra`` applies in every case; as transformers does,
-it counts the tokens of the prompt too. Stop tokens, and what else the checkpoint sets, are always the checkpoint's.
+The ``temperature`` of a question decides how a reply is sampled:
 
-Probabilities of choices are the model's own (softmax of its last logits), whatever the temperature; only the repetition
-penalty is applied before, where the rules above keep one.
+* None: the checkpoint's ``generation_config.json`` decides everything.
+* 0.0: greedy. The checkpoint's ``do_sample``, ``temperature``, ``top_p``, ``top_k`` and
+  ``repetition_penalty`` are ignored.
+* Above 0: sampled at that temperature with the checkpoint's ``top_p`` and ``top_k``, without its
+  ``repetition_penalty``.
+
+A ``repetition_penalty`` in ``extra`` always applies; as in transformers it counts the tokens of the prompt
+too. Stop tokens and all other settings come from the checkpoint.
+
+Probabilities of choices are the softmax of the last logits, whatever the temperature. Only the repetition
+penalty is applied before, if the rules above keep one.
 """
 
 from __future__ import annotations
@@ -40,44 +46,47 @@ if TYPE_CHECKING:
     import torch
 
 Inputs = Mapping[str, "torch.Tensor"]
-# tests/test_transformers_judge.py compares them with one ``generate`` call for each question
+# for these classes tests/test_transformers_judge.py compares shared passes with one ``generate`` call per
+# question
 _PROVEN = ("qwen2_5_vl", "qwen3_vl")
-# Largest difference of a probability between the two ways. Float32 leaves no doubt; half precision rounds by
-# about this much, and a class that fails for that reason is slow, not wrong.
+# The largest allowed difference of a probability between a shared and a separate pass. Half precision rounds
+# by about 0.02; a class that exceeds the limit for that reason is slow, not wrong.
 _TOLERANCE = {"torch.float32": 1e-5}
 _TOLERANCE_HALF = 0.02
 _TRIAL = ("Is it red?", "What is in the image, and how many are there?")
 _BY_TOKEN = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
-_MOST_TOKENS = 4096  # of a reply whose length the protocol leaves to the endpoint
+_MOST_TOKENS = 4096  # the reply limit if the protocol sets none
 _EXTRA = ("repetition_penalty", "chat_template_kwargs")
 
 
 class UnfitPrompt(Exception):
-    """The model cannot take it: one line why."""
+    """The model cannot process the prompt. The message is one line with the reason."""
 
 
 class UnfitPicture(UnfitPrompt):
-    """Nor any other about the same pictures."""
+    """The model cannot process the pictures, so no prompt with these pictures works."""
 
 
 class Prefix(NamedTuple):
-    """``ids`` are the tokens that went through the model, ``cache`` holds their keys and values (one row).
+    """The common beginning of prompts: its tokens ``ids`` and the ``cache`` of their keys and values (one
+    row).
 
-    Models of the Qwen-VL family remember where its positions ended: no other prompt may go through the model
-    while a prefix is in use.
+    Models of the Qwen-VL family store the last position of the prefix. Therefore no other prompt may go
+    through the model while a prefix is in use.
     """
 
     ids: torch.Tensor
     cache: Any
 
     def rows(self, count: int) -> Any:
-        """A copy of the cache with ``count`` rows, which may grow."""
+        """Returns a copy of the cache with ``count`` rows; the copy may grow."""
         cache = copy.deepcopy(self.cache)
         cache.batch_repeat_interleave(count)
         return cache
 
     def before(self, suffixes: Sequence[torch.Tensor]) -> Inputs:
-        """Whole prompts for ``generate``: padding stands between the prefix and the shorter ``suffixes``."""
+        """Returns complete prompts for ``generate``. Shorter ``suffixes`` have padding between prefix and
+        suffix."""
         import torch
         from torch.nn.utils.rnn import pad_sequence
 
@@ -91,13 +100,14 @@ class Prefix(NamedTuple):
 
 
 def reply_tokens(sampling: Sampling) -> int:
-    """The longest reply, in tokens."""
+    """Returns the maximum length of a reply in tokens."""
     return sampling.max_tokens or _MOST_TOKENS
 
 
 @dataclass
 class LocalModel:
-    """``model`` in evaluation mode and its ``processor``; ``positions``: the longest context, None if unknown."""
+    """A ``model`` in evaluation mode and its ``processor``. ``positions`` is the longest context; None if
+    unknown."""
 
     model: Any
     processor: Any
@@ -105,9 +115,11 @@ class LocalModel:
 
     @functools.cached_property
     def shares(self) -> bool:
-        """Whether questions may share an image's pass: tests tell it of some classes, a trial with an image of others.
+        """True if questions may share the forward pass of an image. Tests prove some classes; others run a
+        trial.
 
-        It is not where an image's tokens see the question, or a model or its positions do not go on from a cache.
+        Sharing is impossible if image tokens attend to the question, or if a model cannot continue from a
+        cache.
         """
         import torch
 
@@ -119,17 +131,18 @@ class LocalModel:
             if all(difference <= tolerance for difference in self._differences()):
                 return True
             reason = "answers would differ"
-        except torch.OutOfMemoryError:  # that says nothing of the class
+        except torch.OutOfMemoryError:  # says nothing about the class
             raise
-        except Exception as error:  # classes fail in their own ways where they cannot go on from a cache
+        except Exception as error:  # each class raises its own errors if it cannot continue from a cache
             reason = type(error).__name__
         say(f"judge: {name} cannot share an image between questions ({reason}): each is asked with its own")
         return False
 
     def _differences(self) -> Iterator[float]:
-        """The largest difference of a probability between the two ways, for each token of a trial.
+        """Yields, per token of a trial, the largest difference of a probability between shared and separate
+        pass.
 
-        Of written replies up to the first token that differs, if one does: what follows answers something else.
+        A reply is compared up to the first different token: later tokens have different contexts.
         """
         import torch
 
@@ -145,7 +158,7 @@ class LocalModel:
             for n, prompt in enumerate(prompts):
                 yield _difference(first[n], self._last_logits(prompt))
                 alone = self._generated(sampling, prompt, output_logits=True)
-                # the tokens of a reply are the last ones, one for each logits
+                # the last tokens are the reply, one token per logits entry
                 tokens = alone.sequences[0, -len(alone.logits) :].tolist()
                 others = shared.sequences[n, -len(shared.logits) :].tolist()
                 steps = zip(tokens, others, alone.logits, shared.logits, strict=False)
@@ -155,16 +168,16 @@ class LocalModel:
                         break
 
     def prompts(self, questions: Sequence[Question], images: dict[Picture, Image.Image]) -> list[Inputs]:
-        """The prompt of each of ``questions``, a batch of one row.
+        """Returns the prompt of each question, a batch of one row.
 
-        ``images`` holds the pictures that have been opened, and gets the others that are asked about. Raises
-        UnfitPrompt: one of the questions cannot be put.
+        ``images`` caches opened pictures; this method adds the missing ones. Raises UnfitPrompt if the model
+        cannot process one of the questions.
         """
         try:
             return [self._prompt(question, images) for question in questions]
         except UnfitPrompt:
             raise
-        except Exception as error:  # a processor's own limits, or Pillow's, such as an extreme aspect ratio
+        except Exception as error:  # limits of a processor or of Pillow, such as an extreme aspect ratio
             raise UnfitPrompt(f"cannot be prepared: {one_line(error)}") from error
 
     def _prompt(self, question: Question, images: dict[Picture, Image.Image]) -> Inputs:
@@ -173,8 +186,8 @@ class LocalModel:
             for message in question.messages
         ]
         sampling = question.sampling
-        template = str(self.processor.chat_template)  # or several by name
-        # variables that the template does not have mean nothing to it, as in vLLM
+        template = str(self.processor.chat_template)  # may be several templates by name
+        # like vLLM, pass only variables that the template uses
         variables = {
             name: value
             for name, value in sampling.extra.get("chat_template_kwargs", {}).items()
@@ -197,10 +210,10 @@ class LocalModel:
         return inputs
 
     def batches(self, questions: Sequence[Question], size: Callable[[Question], int]) -> Iterator[list[int]]:
-        """The numbers of the ``questions`` that go through the model together, those of a first token first.
+        """Yields batches of indices into ``questions``; questions about a first token come first.
 
-        ``size``: how many like this one at once, as far as is known then. Replies are of equal sampling. One that is
-        drawn with a seed is alone: it must not depend on what else is asked.
+        ``size`` returns the current batch size for a question. Replies in a batch have equal sampling. A
+        reply sampled with a seed has its own batch, so it cannot depend on other questions.
         """
         groups: dict[Any, list[int]] = {}
         for n, question in enumerate(questions):
@@ -216,10 +229,10 @@ class LocalModel:
     def answers(
         self, questions: Sequence[Question], prompts: Sequence[Inputs], batch_size: int, shares: bool
     ) -> list[Answer]:
-        """The answer to each of ``questions``, whose ``prompts`` are batches of one row, in any order.
+        """Returns the answers to ``questions`` in any order; each of ``prompts`` is a batch of one row.
 
-        ``shares``: all have the same images, whose pass through the model is one (see :attr:`shares`). A seed makes
-        the replies of this batch repeatable, not those of a batch of other questions.
+        If ``shares`` is true, all questions have the same images and share their forward pass (see
+        :attr:`shares`). A seed makes replies repeatable only for the same batch of questions.
         """
         import torch
 
@@ -243,16 +256,16 @@ class LocalModel:
         return answers
 
     def _moved(self, inputs: Inputs) -> Inputs:
-        """``inputs`` on the model's device, pixels in its precision."""
+        """Returns ``inputs`` on the model's device, with pixels in the model's precision."""
         return {
             name: value.to(self.model.device, self.model.dtype if value.is_floating_point() else None)
             for name, value in inputs.items()
         }
 
     def _forward(self, inputs: Inputs, at: torch.Tensor, **options: Any) -> tuple[torch.Tensor, Any]:
-        """The float32 logits at token positions ``at``, (batch, positions, vocabulary), and the cache.
+        """Returns the float32 logits at positions ``at``, (batch, positions, vocabulary), and the cache.
 
-        Only these logits: those of a whole prompt are gigabytes.
+        The logits of a whole prompt would take gigabytes.
         """
         keeps = "logits_to_keep" in inspect.signature(self.model.forward).parameters
         if keeps:
@@ -261,14 +274,14 @@ class LocalModel:
         return (out.logits if keeps else out.logits[:, at]).float(), out.get("past_key_values")
 
     def _last_logits(self, inputs: Inputs) -> torch.Tensor:
-        """Float32 logits after the one row of ``inputs``, shape (vocabulary,)."""
+        """Returns the float32 logits after the single row of ``inputs``, shape (vocabulary,)."""
         import torch
 
         at = torch.tensor([inputs["input_ids"].shape[1] - 1])
         return self._forward(inputs, at, use_cache=False)[0][0, 0]
 
     def _choice(self, question: Question, ids: torch.Tensor, logits: torch.Tensor) -> Answer:
-        """The answer that ``logits`` (float32, shape (vocabulary,)) after the prompt ``ids`` hold."""
+        """Returns the answer from ``logits`` (float32, (vocabulary,)) after the prompt ``ids``."""
         from transformers import RepetitionPenaltyLogitsProcessor
 
         penalise = RepetitionPenaltyLogitsProcessor(self._penalty(question.sampling))
@@ -290,7 +303,7 @@ class LocalModel:
         )
 
     def _texts(self, tokens: torch.Tensor) -> list[str]:
-        """The text of each row of ``tokens``: special tokens are left out, unless they are think tags."""
+        """Returns the text of each row of ``tokens``, without special tokens other than think tags."""
         return [self._text(row) for row in tokens.tolist()]
 
     def _text(self, row: Sequence[int]) -> str:
@@ -309,18 +322,18 @@ class LocalModel:
 
     @functools.cached_property
     def _special_think_tags(self) -> dict[int, str]:
-        """The think tags, by token id, that the tokenizer leaves out of texts."""
+        """The think tags, by token id, that are special tokens: the tokenizer omits these from texts."""
         added = self.processor.tokenizer.added_tokens_decoder
         return {
             id: token.content for id, token in added.items() if token.special and is_think_tag(token.content)
         }
 
     def _opened_by(self, ids: torch.Tensor) -> str:
-        """The opening think tag with which the chat template ends the prompt ``ids``, or an empty text."""
+        """Returns the opening think tag at the end of the prompt ``ids``, or an empty string."""
         return opened_by(self._decoded(ids[-LONGEST_TAG:], skips_special=False))
 
     def _generated(self, sampling: Sampling, inputs: Inputs, cache: Any = None, **more: Any) -> Any:
-        """What ``generate`` returns as a dictionary; ``more`` goes to it too."""
+        """Returns the dictionary of ``generate``; ``more`` are further options for ``generate``."""
         import torch
 
         if self._is_seeded(sampling):
@@ -334,7 +347,7 @@ class LocalModel:
         if sampling.temperature:
             options["temperature"] = float(sampling.temperature)
         ids = inputs["input_ids"]
-        # transformers' repetition penalty counts padding too: so that is a token that counts anyway
+        # transformers' repetition penalty counts padding too, so the padding repeats a token of the prompt
         padded = {**inputs, "input_ids": ids.where(inputs["attention_mask"].bool(), ids[:, -1:])}
         options |= {"past_key_values": cache, "return_dict_in_generate": True, **more}
         return self.model.generate(**self._moved(padded), **options)
@@ -348,14 +361,15 @@ class LocalModel:
         tags = map(self._opened_by, inputs["input_ids"])
         rows = zip(questions, tags, self._texts(tokens), tokens.tolist(), _lengths(inputs), strict=True)
         for question, tag, text, row, prompt in rows:
-            # up to the one that ended the reply, if one did; padding follows where others are longer
+            # count up to the stop token: padding follows it if other replies are longer
             length = next((n for n, token in enumerate(row, start=1) if token in stops), 0)
             counts = {"input": prompt, "output": length or len(row)}
             answers.append(Answer(question, tag + text, tokens=counts))
         return answers
 
     def _prefix(self, prompts: Sequence[Inputs]) -> tuple[Prefix, list[torch.Tensor]]:
-        """The common beginning of ``prompts`` (batches of one row), and what follows in each: one token at least."""
+        """Returns the common beginning of ``prompts`` and the rest of each prompt, which has at least one
+        token."""
         import torch
 
         rows = [prompt["input_ids"][0] for prompt in prompts]
@@ -368,12 +382,12 @@ class LocalModel:
         return Prefix(rows[0][:length], cache), [row[length:] for row in rows]
 
     def _logits_after(self, prefix: Prefix, suffixes: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Float32 logits after ``prefix`` and each of ``suffixes``, shape (suffixes, vocabulary)."""
+        """Returns the float32 logits after ``prefix`` and each suffix, shape (suffixes, vocabulary)."""
         import torch
         from torch.nn.utils.rnn import pad_sequence
 
         ends, columns = torch.tensor([len(suffix) - 1 for suffix in suffixes]).unique(return_inverse=True)
-        # Padded with any token on the right, where no other sees it: no mask is needed, positions go on
+        # Padding on the right can be any token: no earlier token attends to it, so no mask is needed.
         inputs = {"input_ids": pad_sequence(suffixes, batch_first=True)}
         cache = prefix.rows(len(suffixes))
         logits, _ = self._forward(inputs, ends, past_key_values=cache, use_cache=True)
@@ -384,19 +398,19 @@ class LocalModel:
         return float(sampling.extra.get("repetition_penalty") or own or 1.0)
 
     def _is_seeded(self, sampling: Sampling) -> bool:
-        """Whether the reply is drawn, and the same each time."""
+        """Returns whether the reply is sampled with a seed."""
         drawn = sampling.temperature
         if drawn is None:
             drawn = self.model.generation_config.do_sample
         return bool(drawn) and sampling.seed is not None
 
     def first_tokens(self, texts: Sequence[str]) -> list[int]:
-        """The id of the first token of each of ``texts``, as if a reply began with it."""
+        """Returns the id of the first token of each text, as at the beginning of a reply."""
         return [self.processor.tokenizer.encode(text, add_special_tokens=False)[0] for text in texts]
 
 
 def _trial_picture() -> Picture:
-    """The same pixels each time, of many colours."""
+    """Returns a test picture with many colours and fixed pixels."""
     ramp = Image.linear_gradient("L")
     turned = [ramp, ramp.transpose(Image.Transpose.ROTATE_90), ramp.transpose(Image.Transpose.ROTATE_180)]
     drawn = io.BytesIO()
@@ -405,12 +419,12 @@ def _trial_picture() -> Picture:
 
 
 def _difference(logits: torch.Tensor, others: torch.Tensor) -> float:
-    """The largest one of a probability."""
+    """Returns the largest difference of a probability."""
     return float((logits.float().softmax(dim=-1) - others.float().softmax(dim=-1)).abs().max())
 
 
 def _batched(prompts: Sequence[Inputs]) -> Inputs:
-    """``prompts``, batches of one row, as one that is padded on the left."""
+    """Merges ``prompts``, batches of one row, into one batch with padding on the left."""
     import torch
     from torch.nn.utils.rnn import pad_sequence
 
@@ -428,23 +442,23 @@ def _content(part: str | Picture, images: dict[Picture, Image.Image]) -> dict[st
     if isinstance(part, str):
         return {"type": "text", "text": part}
     try:
-        # the processor knows by its identity an image that it has seen
+        # reuse the same object: _once() recognises an image by its identity
         images[part] = images.get(part) or judge_picture(part)
     except (OSError, CorruptImage) as error:
         raise UnfitPicture(f"unreadable image {part.path.name}: {one_line(error)}") from error
-    except ValueError as error:  # its sides differ too much
+    except ValueError as error:  # the aspect ratio is too extreme
         raise UnfitPicture(f"cannot be prepared: {one_line(error)}") from error
     return {"type": "image", "image": images[part]}
 
 
 def _lengths(inputs: Inputs) -> list[int]:
-    """Tokens of each row, padding left out."""
+    """Returns the number of tokens of each row without padding."""
     lengths: list[int] = inputs["attention_mask"].sum(dim=1).tolist()
     return lengths
 
 
 def check_sampling(question: Question) -> None:
-    """Raises JudgeUnusable: ``question`` wants what this backend cannot do."""
+    """Raises JudgeUnusable if ``question`` has a sampling option that this backend does not support."""
     for name in question.sampling.extra:
         if name not in _EXTRA:
             raise JudgeUnusable(

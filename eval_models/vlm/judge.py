@@ -1,10 +1,12 @@
-"""A vision-language judge that runs in this process, in transformers.
+"""A vision-language judge that runs in this process with transformers.
 
-The processor of its checkpoint is without video, and prepares each image once for all questions about it.
-transformers prepares images with torchvision where that is installed, else with Pillow, whose pixels differ: two judges
-of one name. So here it is always the class for Pillow, where there is one. Only the images of the Qwen family are
-resized as torchvision does it, which the official scripts use: on the CPU that is an operator of torch. What is left, a
-shift and a scale, gives either way the same numbers in half precision.
+The checkpoint's processor is loaded without video support and prepares each image once for all questions
+about it.
+
+transformers prepares images with torchvision if installed, else with Pillow, and the pixels differ. To keep
+scores independent of the installation, this module always uses the Pillow class if one exists. Images of the
+Qwen family are the exception for resizing: torch resizes them like torchvision, as the official scripts do.
+The remaining shift and scale yield the same numbers in half precision either way.
 """
 
 from __future__ import annotations
@@ -29,15 +31,16 @@ from imageevalkit.judges.choice import WEIGHTS_USER, Judge, TransformersSettings
 from imageevalkit.secrets import one_line
 
 PREPARED_BY = "transformers' Pillow variants; Qwen: resized as by torchvision"
-"""What stands in the name of scores for the pixels of this module."""
+"""Describes this module's image preparation in the identity of the judge."""
 
 
 class _Job(NamedTuple):
     """Questions that are prepared and answered together.
 
-    ``one_image``: they are about the same pictures, with the same words before the end of the last, whose pass
-    through the model they share if ``shares``. Otherwise it is one question of a first token, or several of
-    equal sampling of replies, each about its own image. ``images`` are opened once, also where its halves are tried.
+    If ``one_image`` is true, the prompts are equal up to the last picture, and with ``shares`` the questions
+    share its forward pass. Otherwise the job is a single first-token question, or several replies with equal
+    sampling, each about its own image. ``images`` caches opened pictures, also for the halves of a failed
+    job.
     """
 
     questions: Sequence[Question]
@@ -47,9 +50,10 @@ class _Job(NamedTuple):
 
 
 class TransformersJudge(Judge):
-    """Questions about one image share its pass through the model; replies about many are generated in batches.
+    """A judge in transformers. Questions about one image share its forward pass; other replies run in
+    batches.
 
-    Beside a GPU, a thread prepares the next images while the model works.
+    With a GPU, a thread prepares the next images while the model works.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -68,7 +72,7 @@ class TransformersJudge(Judge):
             "packages": package_versions(
                 WEIGHTS_USER,
                 ("torch", "transformers", "tokenizers", "pillow"),
-                # transformers prepares images with it where a class has no variant for Pillow
+                # transformers uses torchvision for a class without a Pillow variant
                 optional=("torchvision",),
             ),
         }
@@ -77,7 +81,7 @@ class TransformersJudge(Judge):
         return "" if "_local" in vars(self) else "loading judge"
 
     def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
-        """Questions about one image are answered one after the other, generated ones last."""
+        """Yields the answers. Answers about one image come together, generated replies last."""
         for question in questions:
             check_sampling(question)
         if not questions:
@@ -90,7 +94,7 @@ class TransformersJudge(Judge):
             while True:
                 while len(ready) < 2 and (job := again.popleft() if again else next(plan, None)):
                     prepare = functools.partial(self._local.prompts, job.questions, job.images)
-                    # a model on the CPU uses all cores: a thread beside it would only make its own spin in waiting
+                    # a model on the CPU uses all cores, so a preparing thread would slow it down
                     ready.append((job, thread.submit(prepare).result if self._beside_gpu else prepare))
                 if not ready:
                     return
@@ -120,16 +124,16 @@ class TransformersJudge(Judge):
                     )
 
     def _plan(self, questions: Sequence[Question]) -> Iterator[_Job]:
-        """All questions about one image are a job; so are as many others as go through the model at once."""
+        """Yields the jobs: one for all questions about the same image, and batches of the other questions."""
         about: dict[Hashable, list[Question]] = {}
         for n, question in enumerate(questions):
             about.setdefault(_beginning(question) if question.pictures else n, []).append(question)
         shared = [group for group in about.values() if len(group) > 1]
         apart = [group[0] for group in about.values() if len(group) == 1]
         if shared:
-            shares = self._shares()  # before a thread prepares images, as its trial does too
+            shares = self._shares()  # before a thread starts: the trial uses the processor too
             yield from (_Job(group, {}, True, shares) for group in shared)
-        # whose size may shrink meanwhile
+        # the size is read for each batch because it may shrink meanwhile
         for numbers in self._local.batches(apart, lambda q: 1 if q.of_first_token else self._batch_size):
             yield _Job([apart[n] for n in numbers], {})
 
@@ -142,26 +146,27 @@ class TransformersJudge(Judge):
             raise self._too_large() from error
 
     def _answers(self, job: _Job, prepared: Callable[[], list[Inputs]]) -> list[Answer]:
-        """The answer to each question of ``job``; none if it failed and its halves are to be tried."""
+        """Returns the answer to each question of ``job``, or an empty list if the caller must retry its
+        halves."""
         import torch
 
         questions = job.questions
         try:
             answers = self._local.answers(questions, prepared(), self._batch_size, job.shares)
         except torch.AcceleratorError as error:
-            # a fault of the device makes every later call fail as well
+            # after a device fault every later call fails as well
             raise JudgeUnusable(f"judge: the GPU failed ({one_line(error, 200)}); run it again") from error
         except UnfitPicture as error:
-            if job.one_image:  # it is that of all
+            if job.one_image:  # all questions share the picture
                 return [Answer(question, None, one_line(error)) for question in questions]
             reason, exhausted = one_line(error), False
-        except Exception as error:  # whatever a model raises costs these questions, unless the device failed
+        except Exception as error:  # an error of the model fails these questions only
             reason, exhausted = one_line(error), isinstance(error, torch.OutOfMemoryError)
         else:
             self._answered = True
             return answers
         if exhausted:
-            torch.cuda.empty_cache()  # only here: the traceback held the tensors
+            torch.cuda.empty_cache()  # only now: before, the traceback referenced the tensors
         if len(questions) > 1:
             size = min(len(questions), self._batch_size) // 2
             if exhausted and size:
@@ -171,7 +176,7 @@ class TransformersJudge(Judge):
         if exhausted and not self._answered:
             raise self._too_large()
         if exhausted:
-            self._batch_size = self._settings.batch_size  # the image is to blame, not how many there were
+            self._batch_size = self._settings.batch_size  # the image is too large, not the batch
             reason = "out of GPU memory; the judge's max_pixels makes images smaller"
         return [Answer(questions[0], None, reason)]
 
@@ -195,24 +200,24 @@ class TransformersJudge(Judge):
             return load_model(self._source, self._settings)
         key = repr((self._source, self._settings))
         if key not in _kept:
-            _kept.clear()  # before the next is in memory too
+            _kept.clear()  # frees the old model before the next one loads
             _kept[key] = load_model(self._source, self._settings)
         return _kept[key]
 
 
 def _beginning(question: Question) -> Hashable:
-    """All up to the last picture, and what else the chat template may write before it."""
+    """Returns a key of the prompt up to its last picture, with the variables of the chat template."""
     parts = [(n, m.role, part) for n, m in enumerate(question.messages) for part in m.parts]
     end = max(n for n, (*_, part) in enumerate(parts, start=1) if isinstance(part, Picture))
     return tuple(parts[:end]), json.dumps(question.sampling.extra.get("chat_template_kwargs"), sort_keys=True)
 
 
 _kept: dict[str, LocalModel] = {}
-"""The one that this process keeps for the next cell, by what it is."""
+"""The model that this process keeps for its next job, by source and settings; at most one."""
 
 
 def load_model(source: WeightsSource, settings: TransformersSettings) -> LocalModel:
-    """Load the weights and the processor. Raises CellFailure: one line why that is not possible here."""
+    """Loads the weights and the processor. Raises CellFailure with one line if that fails."""
     say(f"judge: loading {source.model_path}")
     path, commit = source.model_path, source.commit
     with loading(source, WEIGHTS_USER):
@@ -238,7 +243,7 @@ def load_model(source: WeightsSource, settings: TransformersSettings) -> LocalMo
             device_map=settings.device_map or ("auto" if torch.accelerator.is_available() else "cpu"),
             attn_implementation=settings.attn_implementation,
         )
-    # there is no map where one device holds all
+    # without hf_device_map a single device holds the whole model
     outside = {str(place) for place in getattr(model, "hf_device_map", {}).values()} & {"cpu", "disk"}
     if outside and model.device.type != "cpu":
         say(
@@ -250,12 +255,17 @@ def load_model(source: WeightsSource, settings: TransformersSettings) -> LocalMo
 def load_processor(
     processor_class: Any, model_path: str, revision: str | None, settings: TransformersSettings
 ) -> Any:
-    """The processor of the checkpoint, padding on the left. Raises CellFailure: it lacks what the judge needs of it."""
+    """Returns the checkpoint's processor with padding on the left.
+
+    Raises CellFailure if the checkpoint has no chat template, or if its image processor lacks a chosen
+    setting.
+    """
     from transformers import AutoImageProcessor
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
     class ImagesOnly(processor_class):
-        """Without its video processor: no judge sees a video, and loading one needs torchvision."""
+        """The processor without its video part: no judge sees a video, and loading that part needs
+        torchvision."""
 
         @classmethod
         def get_attributes(cls) -> list[str]:
@@ -269,7 +279,7 @@ def load_processor(
             f"judge: {model_path} has no chat template, so it is no chat model; choose an instruction-tuned one"
         )
     known = getattr(getattr(images, "valid_kwargs", None), "__annotations__", {})
-    # the area of images, which in the Qwen family goes by the names of edges
+    # in the Qwen family the limits of the image area have the names of edges
     for name, edge in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge")):
         pixels = getattr(settings, name)
         if pixels is None:
@@ -286,7 +296,8 @@ def load_processor(
 
 
 def _once(preprocess: Callable[..., Any]) -> Callable[..., Any]:
-    """``preprocess`` of an image processor, to which the same images again, as in the next question, cost nothing."""
+    """Wraps ``preprocess`` of an image processor: a repeated call with the same images returns the last
+    result."""
     from transformers.image_utils import make_flat_list_of_images
 
     images, given = list[Any](), ""
@@ -298,16 +309,17 @@ def _once(preprocess: Callable[..., Any]) -> Callable[..., Any]:
         if (list(map(id, flat)), now) != (list(map(id, images)), given):
             try:
                 prepared = preprocess(pictures, *args, **options)
-            except Exception as error:  # limits of its own, such as an extreme aspect ratio
+            except Exception as error:  # limits of the processor, such as an extreme aspect ratio
                 raise UnfitPicture(f"cannot be prepared: {one_line(error)}") from error
             images, given = flat, now
-        return type(prepared)(dict(prepared))  # a processor may take things out of it
+        return type(prepared)(dict(prepared))  # a copy, because a processor may remove entries
 
     return preprocess_once
 
 
 def _resized(image: Any, size: Any, resample: Any, factor: int) -> Any:
-    """The array of a Qwen ``image``, colours first, in the size that it wants, as torchvision's bicubic does it."""
+    """Resizes a Qwen ``image`` (channels first) to its target size, like torchvision's bicubic. Returns an
+    array."""
     import torch
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 

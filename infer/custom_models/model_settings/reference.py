@@ -1,4 +1,4 @@
-"""Floor and ceiling of every benchmark, on any machine."""
+"""Entries of the reference models, the floor and the ceiling of benchmarks. They run on any machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from custom_models.model_settings import Settings
 
 
 def _entries(ending: str, *others: str) -> dict[str, dict[str, Any]]:
-    """The models whose classes end so, by name: ``ReferenceTypeset…`` is reference-typeset."""
+    """Returns the entries by model name: the class ``ReferenceTypeset<ending>`` is reference-typeset.
+    ``others`` have a class without the ending."""
     names = ("Typeset", "Blank", "Noise")
     classes = {name: f"Reference{name}{ending}" for name in names} | {
         name: f"Reference{name}" for name in others

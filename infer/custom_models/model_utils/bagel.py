@@ -1,4 +1,4 @@
-"""BAGEL-7B-MoT with the authors' code, which takes texts and images in any order and makes one image of them."""
+"""BAGEL-7B-MoT with the authors' code. It takes texts and images in any order and generates one image."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from custom_models.model_utils.flash_attention import flash_attention
 from imageevalkit.generation.model import Generated, ItemFailed, ModelUnusable
 
 _STRIDE, _LARGEST = 16, 1024  # pixels
-# what reads or writes tokens is on one GPU
+# modules that read or write tokens; they must share one GPU
 _WITH_TOKENS = {
     "language_model.model.embed_tokens",
     "time_embedder",
@@ -30,16 +30,16 @@ _WITH_TOKENS = {
 
 @dataclass(kw_only=True, eq=False)
 class Bagel(AuthorsModel):
-    """Loading and the settings of both tasks.
+    """The base of both tasks: loading and settings.
 
     Args:
-        think: let the model plan in words first; the authors' system prompt asks for it.
-        max_think_tokens: length of that plan at most; it is decoded greedily.
-        cfg_text_scale, cfg_img_scale: guidance towards the text and the input images; 1 is none.
-        cfg_interval_start, cfg_interval_end: times (1 is noise, 0 the image) between which guidance is on.
+        think: the model first writes a plan in words, as the authors' system prompt requests.
+        max_think_tokens: maximum length of the plan, which is decoded greedily.
+        cfg_text_scale, cfg_img_scale: guidance towards the text and the input images; 1 means none.
+        cfg_interval_start, cfg_interval_end: guidance is on between these times (1 is noise, 0 the image).
         cfg_renorm_type: ``global``, ``channel`` or ``text_channel``.
-        cfg_renorm_min: smallest factor that renormalising takes, 0 to 1; 1 switches it off.
-        num_timesteps, timestep_shift: steps, and how much denser they are near the noise.
+        cfg_renorm_min: minimum renormalisation factor, 0 to 1; 1 turns renormalisation off.
+        num_timesteps, timestep_shift: number of steps, and their density near the noise.
         device: a torch device; ``cuda`` spreads the layers over all GPUs that the process sees.
 
 
@@ -65,8 +65,8 @@ class Bagel(AuthorsModel):
             self._put_together(Path(self.weights()))
 
     def _put_together(self, folder: Path) -> None:
-        """The authors' ``InterleaveInferencer``, as app.py does it. Raises ModelUnusable: the GPUs have too little
-        memory."""
+        """Builds the authors' ``InterleaveInferencer``, like app.py. Raises ModelUnusable if the GPUs have
+        too little memory."""
         import torch
         from accelerate import init_empty_weights, load_checkpoint_and_dispatch
 
@@ -105,7 +105,7 @@ class Bagel(AuthorsModel):
             checkpoint=str(folder / "ema.safetensors"),
             device_map=_placement(model, self.device),
             dtype=torch.bfloat16,
-            # their inferencer makes tensors on the CPU; the hooks move them
+            # the authors' inferencer creates tensors on the CPU; the hooks move them to the GPU
             force_hooks=True,
         )
         _decode_on(vae, self.device)
@@ -119,7 +119,7 @@ class Bagel(AuthorsModel):
         )
 
     def make(self, given: Any, seed: int, **size: Any) -> Generated:
-        """One image; the plan, if any, is its ``extra["thought"]``."""
+        """Returns one image. A plan of the model becomes ``extra["thought"]``."""
         import torch
 
         torch.backends.cudnn.deterministic = True
@@ -142,7 +142,7 @@ class Bagel(AuthorsModel):
 
 @dataclass(kw_only=True, eq=False)
 class BagelT2I(Bagel):
-    """Text to image. ``width`` and ``height`` are multiples of 16, 1024 at most."""
+    """Text to image. ``width`` and ``height`` are multiples of 16, at most 1024."""
 
     width: int
     height: int
@@ -156,17 +156,17 @@ class BagelT2I(Bagel):
         super().check()
 
     def make(self, given: str, seed: int, **size: Any) -> Generated:
-        """The image of a prompt."""
+        """Returns the image for a prompt."""
         return super().make([given], seed, image_shapes=(self.height, self.width))
 
 
 class BagelEdit(Bagel):
-    """Edit. The last input image, with sides of 512 to 1024 pixels, gives the size."""
+    """Edit. The last input image, scaled to sides of 512 to 1024 pixels, decides the size of the output."""
 
     def make(self, given: Sequence[str | Image.Image], seed: int, **size: Any) -> Generated:
-        """One image. Texts and images are read in their order; alpha is laid on white.
+        """Returns one image. The model reads texts and images in order; alpha is composited on white.
 
-        Raises ItemFailed: there is no image.
+        Raises ItemFailed without an input image.
         """
         if not any(isinstance(part, Image.Image) for part in given):
             raise ItemFailed("the item has no input image to edit", attempts=0)
@@ -174,7 +174,8 @@ class BagelEdit(Bagel):
 
 
 def _placement(model: Any, device: str) -> dict[str, Any]:
-    """accelerate's device map: layers over all GPUs. Raises ModelUnusable."""
+    """Returns accelerate's device map with layers on all GPUs. Raises ModelUnusable if the GPUs are too
+    small."""
     import torch
 
     gpus = torch.cuda.device_count()
@@ -182,7 +183,7 @@ def _placement(model: Any, device: str) -> dict[str, Any]:
         return {"": 0 if device == "cuda" else device}
     from accelerate import infer_auto_device_map
 
-    # the rest is for the keys, values and activations of an image
+    # the remaining 15 % are for the keys, values and activations of an image
     free = {gpu: int(torch.cuda.mem_get_info(gpu)[0] * 0.85) for gpu in range(gpus)}
     layer = ["Bagel", "Qwen2MoTDecoderLayer"]
     places: dict[str, Any] = infer_auto_device_map(
@@ -194,7 +195,8 @@ def _placement(model: Any, device: str) -> dict[str, Any]:
 
 
 def _decode_on(vae: Any, device: str) -> None:
-    """Decode there, in float32. The authors' app does on the CPU, which takes seconds; its noise stays a CPU's."""
+    """Moves the decoder to ``device``, in float32. On the CPU, as in the authors' app, decoding takes
+    seconds. The noise is still drawn on the CPU."""
     import torch
 
     if device == "cpu":

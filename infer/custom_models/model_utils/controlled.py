@@ -1,4 +1,4 @@
-"""Diffusion models that their authors' code turns to a subject's image or to an edit."""
+"""Diffusion models with the authors' code for subject-driven generation or editing."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ from custom_models.model_utils.inputs import one_image, split_inputs, split_subj
 from custom_models.model_utils.loading import weights_folder
 from imageevalkit.generation.model import Generated, ModelUnusable
 
-_SIDE = 512  # pixels: of OminiControl's condition, and of what FreeDiff makes
-_BESIDE = (0, 32)  # the condition's place in tokens: to the right of an image of 512 pixels
-_LOW_PASS = (32,) * 6  # of FreeDiff, in tokens of 8 pixels; 32 lets everything through
+_SIDE = 512  # pixels of OminiControl's condition and of FreeDiff's output
+_BESIDE = (0, 32)  # offset of the condition in tokens: to the right of an image of 512 pixels
+_LOW_PASS = (32,) * 6  # FreeDiff's filter sizes in tokens of 8 pixels; 32 passes everything
 
 
 @dataclass(kw_only=True, eq=False)
 class OminiControlSubject(AuthorsModel):
-    """OminiControl: FLUX.1-schnell with a LoRA and the authors' conditioning on an image of the subject, which is cut
-    to a square and scaled to 512 x 512 pixels.
+    """OminiControl: FLUX.1-schnell with a LoRA and the authors' conditioning on an image of the subject.
+
+    The image is cropped to a square and scaled to 512 x 512 pixels.
 
     Args:
         model_path: folder or hub repository with ``omini/subject_512.safetensors``.
         base_path, base_revision: FLUX.1-schnell, a folder or a hub repository at a commit.
-        num_inference_steps: steps.
-        width, height: pixels of the image that is made.
-        image_guidance_scale: guidance towards the subject's image; 1 is none.
+        num_inference_steps: denoising steps.
+        width, height: size of the output in pixels.
+        image_guidance_scale: guidance towards the subject's image; 1 means none.
 
     Source: Yuanshi9815/OminiControl@331dd34e, examples/subject.ipynb (settings), README.md ("Guidelines": the cut).
     """
@@ -52,7 +53,7 @@ class OminiControlSubject(AuthorsModel):
             from diffusers.pipelines import FluxPipeline
 
             self._omini = import_module("omini.pipeline.flux_omini")
-            # as their own seeding does
+            # the authors' seeding sets this too
             torch.backends.cudnn.deterministic = True
             pipeline = FluxPipeline.from_pretrained(
                 self.base_path, revision=self.base_revision, torch_dtype=torch.bfloat16
@@ -64,9 +65,9 @@ class OminiControlSubject(AuthorsModel):
         self._pipeline.set_progress_bar_config(disable=True)
 
     def make(self, given: Sequence[str | Image.Image], seed: int) -> Generated:
-        """One image. The prompt is used as it is: the model knows its subject as "this item".
+        """Returns one image. The prompt stays unchanged; the model calls its subject "this item".
 
-        Raises ItemFailed: there is not exactly one image of the subject, or no prompt.
+        Raises ItemFailed unless the item has exactly one image of the subject and a prompt.
         """
         subject = split_subject(given)
         image = one_image(subject.images, "OminiControl")
@@ -84,7 +85,7 @@ class OminiControlSubject(AuthorsModel):
 
 @dataclass(kw_only=True, eq=False)
 class SSREncoderSubject(AuthorsModel):
-    """SSR-Encoder: Stable Diffusion 1.5 that attends to what a name picks out of the subject's image.
+    """SSR-Encoder: Stable Diffusion 1.5 that attends to the named subject in an image.
 
     Args:
         model_path: folder with ``pytorch_model.bin`` and ``pytorch_model_1.bin``.
@@ -92,7 +93,7 @@ class SSREncoderSubject(AuthorsModel):
         encoder_path, encoder_revision: CLIP ViT-L/14, likewise.
         num_inference_steps, guidance_scale, width, height: as in diffusers.
         scale: weight of the subject.
-        negative_prompt: what to keep away from.
+        negative_prompt: as in diffusers.
 
     Source: Xiaojiu-z/SSR_Encoder@7bb5f684, infer_text.py.
     """
@@ -130,7 +131,7 @@ class SSREncoderSubject(AuthorsModel):
         self._model.load_SSR(str(aligner), str(layers))
 
     def _files(self) -> tuple[Path, Path]:
-        """Both files. Raises ModelUnusable: they are on no hub, so nobody can fetch them by name."""
+        """Returns both weight files. Raises ModelUnusable if one is missing: no hub has them."""
         folder = Path(self.model_path)
         if self.revision is not None:
             folder = weights_folder(self.model_path, self.revision, SSR_ENCODER_FILES)
@@ -143,7 +144,7 @@ class SSREncoderSubject(AuthorsModel):
         return aligner, layers
 
     def make(self, given: Sequence[str | Image.Image], seed: int) -> Generated:
-        """One image. Raises ItemFailed: there is not exactly one image of the subject, or no name or no prompt."""
+        """Returns one image. Raises ItemFailed unless the item has exactly one image, a name and a prompt."""
         subject = split_subject(given)
         image = subject.image_of_a_name("SSR-Encoder")
         images = self._model.generate(
@@ -161,19 +162,21 @@ class SSREncoderSubject(AuthorsModel):
 
 @dataclass(kw_only=True, eq=False)
 class FreeDiffEdit(AuthorsModel):
-    """FreeDiff: edits with plain Stable Diffusion, keeping the low frequencies of its guidance out of the early steps.
+    """FreeDiff: edits with plain Stable Diffusion; a filter removes low frequencies of the guidance in early
+    steps.
 
-    It takes one image, cut to its middle square and scaled to 512 x 512 pixels. Nothing in it is random.
+    The input is one image, cropped to its centre square and scaled to 512 x 512 pixels. The output is
+    deterministic.
 
     Args:
         model_path: Stable Diffusion 1.5, a folder or a hub repository.
-        num_inference_steps: DDIM steps, of the inversion and of the edit.
+        num_inference_steps: DDIM steps of the inversion and of the edit.
         guidance_scale: guidance towards the prompt.
         fixed_point_steps: iterations that make each step of the inversion exact.
-        time_steps: where the filter changes, from 999 (noise) down to 0.
-        filter_sizes: the square high-pass filter from each of these times on, and one more for the rest: 0 lets the
-            whole guidance through, 32 nothing of it.
-        device: a torch device. Not ``cpu``: the authors' filter asks for the number of a GPU.
+        time_steps: times at which the filter changes, from 999 (noise) down to 0.
+        filter_sizes: sizes of the square high-pass filter, one per interval between these times, so one more
+            than ``time_steps``; 0 passes the whole guidance, 32 nothing.
+        device: a torch device, but not ``cpu``: the authors' filter needs the index of a GPU.
 
     Source: Thermal-Dynamics/FreeDiff@4b4af6cb, examples.ipynb and readme.md.
     """
@@ -199,7 +202,7 @@ class FreeDiffEdit(AuthorsModel):
             set_alpha_to_one=False,
             steps_offset=1,
         )
-        # in float32, and without the checker, which only the pipeline's own call asks
+        # in float32; the safety checker is left out because only the pipeline's own call would use it
         pipeline = StableDiffusionPipeline.from_pretrained(
             self.model_path,
             revision=self.revision,
@@ -210,9 +213,10 @@ class FreeDiffEdit(AuthorsModel):
         self._model: Any = pipeline.to(self.device)
 
     def make(self, given: Sequence[str | Image.Image], seed: int) -> Generated:
-        """One edited image, the same for every seed. The text describes the result, such as "a marmot".
+        """Returns one edited image, the same for every seed. The text describes the result, such as "a
+        marmot".
 
-        Raises ItemFailed: there is not exactly one input image.
+        Raises ItemFailed unless the item has exactly one input image.
         """
         import numpy as np
 
@@ -228,7 +232,7 @@ class FreeDiffEdit(AuthorsModel):
             FP_STEPS=self.fixed_point_steps,
             INV_STEPS=steps,
         )
-        # it writes its images and settings to a folder, whatever the caller wants
+        # the function always writes its images and settings to a folder
         with tempfile.TemporaryDirectory() as folder:
             _, edited, _ = self._edit.frq_img_gen(
                 model,

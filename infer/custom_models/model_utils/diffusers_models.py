@@ -1,7 +1,7 @@
-"""Any pipeline of diffusers: a new model needs a registry entry only.
+"""Runs any pipeline of diffusers: a new model needs only a registry entry.
 
-First what makes an image of a prompt or an input list; then from a folder or hub id to a pipeline that is ready to run,
-and every reason why not in one line.
+The classes generate images from a prompt or an input list. The functions after them load a pipeline from a
+folder or hub id, and report each failure in one line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from imageevalkit.errors import suggest
 from imageevalkit.generation.model import Generated, ImageModel, ItemFailed, ModelUnusable, Refused
 from imageevalkit.machine import is_of_the_accelerator
 
-# Their images depend on which others are in the batch (of diffusers 0.42.1).
+# With these pipelines (diffusers 0.42.1) an image depends on the other prompts of its batch.
 _NOT_IN_BATCHES = {
     "CogView4Pipeline": "it pads prompts to the longest one and attends to the padding",
     "OmniGenPipeline": "it gives all prompts the positions of the first one",
@@ -36,21 +36,25 @@ class LoadOptions:
     """How a pipeline is loaded and placed.
 
     Args:
-        dtype: ``bfloat16``, ``float16`` or ``float32``; or such a name for each part, and for all others
-            under ``default``: ``{"default": "bfloat16", "transformer": "float16"}``.
+        dtype: ``bfloat16``, ``float16`` or ``float32``; or a mapping from parts to such names, with
+        ``default`` for
+            all other parts: ``{"default": "bfloat16", "transformer": "float16"}``.
         variant: weight variant such as ``fp16``.
-        scheduler: a scheduler class of diffusers in place of the folder's, with that one's configuration.
-        lora: absolute path of a file of LoRA weights, or of a folder with one, as trainers save them; added in full.
-        denoiser: absolute path of a folder whose ``transformer`` or ``unet`` takes the place of the pipeline's, as
-            trainers of all weights leave it in their checkpoints (``unet_ema`` is not taken).
-        safety_checker: False leaves out the one that a pipeline of Stable Diffusion has.
+        scheduler: a scheduler class of diffusers that replaces the folder's and keeps its configuration.
+        lora: absolute path of a LoRA weight file, or of a folder with one, as trainers save them; scale 1.
+        denoiser: absolute path of a folder whose ``transformer`` or ``unet`` replaces the pipeline's, such as
+        a
+            checkpoint of full fine-tuning (``unet_ema`` is ignored).
+        safety_checker: False omits the safety checker of a Stable Diffusion pipeline.
         device_map: ``balanced`` spreads the parts of the pipeline over all GPUs of the replica.
-        offload: ``model`` keeps only the part at work on the GPU, ``sequential`` only the layer at work; it takes
-            the place of ``device_map``.
-        attention: attention backend as diffusers names them (``native``, ``flash``, ``_flash_3``, ``sage``,
-            ``xformers``, …).
-        compile: torch.compile the denoiser: slow first image, faster ones after it.
-        vae_slicing, vae_tiling: decode a batch image by image, an image tile by tile: less memory.
+        offload: ``model`` keeps only the active part on the GPU, ``sequential`` only the active layer;
+        overrides
+            ``device_map``.
+        attention: attention backend by diffusers' name (``native``, ``flash``, ``_flash_3``, ``sage``,
+        ``xformers``,
+            …).
+        compile: applies torch.compile to the denoiser: the first image is slow, later images are faster.
+        vae_slicing, vae_tiling: save memory: decode a batch image by image, an image tile by tile.
     """
 
     dtype: str | Mapping[str, str] = "bfloat16"
@@ -74,23 +78,24 @@ class DiffusersModel(ImageModel):
         model_path: a local pipeline folder or a Hugging Face repository id.
         revision: branch, tag or commit of a hub repository.
         device: a torch device; None takes cuda, else mps, else cpu.
-        pipeline_class: a class of diffusers; None takes the one the folder names.
-        generator_device: where the noise is drawn; ``cpu`` gives the same noise on every machine.
+        pipeline_class: a class of diffusers; None takes the class that the folder names.
+        generator_device: the device that draws the noise; ``cpu`` draws the same noise on every machine.
         settings: fields of :class:`LoadOptions`, and any argument of the pipeline's ``__call__``
             (``num_inference_steps``, ``guidance_scale``, ``true_cfg_scale``, ``width``, ``height``,
-            ``negative_prompt``, ``max_sequence_length``, …); one that is absent or None keeps the pipeline's default.
+            ``negative_prompt``, ``max_sequence_length``, …); without a value, or None, the pipeline's default
+            applies.
 
-    Raises ModelUnusable: the pipeline does not load, or takes no such argument, in one line; the
-    accelerator's own errors, such as torch.OutOfMemoryError, as they are.
+    Raises ModelUnusable, with one line, if the pipeline does not load or has no such argument. Errors of the
+    accelerator, such as torch.OutOfMemoryError, propagate.
     """
 
     environment = "diffusers"
-    """The list in requirements/model that has what the class needs."""
+    """The name of the requirements file in requirements/model for this class."""
 
     reserved = frozenset(
         ("prompt", "image", "generator", "latents", "num_images_per_prompt", "output_type", "return_dict")
     )
-    """Arguments of the pipeline that are set for each image, or would change what one call returns."""
+    """Pipeline arguments that users cannot set: they belong to an image or change the result of a call."""
     seed_honoured = True
 
     def __init__(
@@ -115,15 +120,15 @@ class DiffusersModel(ImageModel):
         self.call_settings = {n: v for n, v in settings.items() if n not in own and v is not None}
         cls = _pipeline_class(model_path, pipeline_class, revision)
         self.pipeline_class = cls.__name__
-        # before the weights are read, which may be many: a typing slip should not cost minutes
+        # before the weights load: a misspelt setting should not cost minutes
         self._check_settings(cls, own)
         _check_options(cls, options, self.device)
         self._pipeline = self._load(cls, options)
 
     def _check_settings(self, cls: Any, options: set[str]) -> None:
-        """Raise ModelUnusable when the ``__call__`` of the pipeline ``cls`` does not name one of the settings.
+        """Raises ModelUnusable if the ``__call__`` of the pipeline ``cls`` has no parameter for a setting.
 
-        ``**kwargs`` of a pipeline does not count: it swallows what it does not know.
+        ``**kwargs`` does not count, because it ignores unknown arguments.
         """
         parameters = inspect.signature(cls.__call__).parameters
         named = (
@@ -137,7 +142,7 @@ class DiffusersModel(ImageModel):
                 raise ModelUnusable(f"{cls.__name__} takes no argument '{setting}'{hint}")
         cleaning = parameters.get("clean_caption")
         if cleaning is not None and self.call_settings.get("clean_caption", cleaning.default):
-            # without these the pipeline only warns, and its prompts are others than everybody else's
+            # without these packages the pipeline only warns, and uses other prompts than elsewhere
             for package in ("bs4", "ftfy"):
                 if importlib.util.find_spec(package) is None:
                     raise ModelUnusable(
@@ -147,14 +152,14 @@ class DiffusersModel(ImageModel):
 
     @classmethod
     def _arguments(cls) -> set[str]:
-        """The names of the constructor's arguments, those of its base classes included."""
+        """Returns the names of the constructor's arguments, including those of base classes."""
         constructors = [vars(base)["__init__"] for base in cls.__mro__[:-1] if "__init__" in vars(base)]
         parameters = [p for init in constructors for p in inspect.signature(init).parameters.values()]
         return {p.name for p in parameters if p.kind is not p.VAR_KEYWORD} - {"self"}
 
     def _load(self, cls: Any, options: LoadOptions) -> Any:
-        """The pipeline on its device. Raises as the class."""
-        # diffusers offloads no pipeline that is spread over GPUs
+        """Returns the pipeline on its device. Raises the errors that the class documents."""
+        # diffusers cannot offload a pipeline that is spread over GPUs
         device_map = None if options.offload else options.device_map
         named = {"revision": self.revision, "variant": options.variant, "device_map": device_map}
         arguments: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
@@ -176,22 +181,22 @@ class DiffusersModel(ImageModel):
             elif not device_map:
                 pipeline.to(self.device)
         _tune(pipeline, options)
-        # its own bar would garble the log of the job
+        # the pipeline's progress bar would garble the log of the job
         pipeline.set_progress_bar_config(disable=True)
         return pipeline
 
     def _load_parts(self) -> dict[str, Any]:
-        """Parts of the pipeline that are not to be loaded from where it is, by their names."""
+        """Returns the parts, by name, that do not come from the pipeline's own folder."""
         return {}
 
     def _add_parts(self, pipeline: Any) -> None:
-        """Load what ``pipeline`` needs besides, while it is still on the CPU."""
+        """Loads further parts into ``pipeline`` while it is still on the CPU."""
 
     def _call(self, seed: int, **inputs: Any) -> Generated:
-        """Run the pipeline once. Raises Refused when its safety checker rejects the image."""
+        """Runs the pipeline for one image. Raises Refused if its safety checker rejects the image."""
         import torch
 
-        # some pipelines draw from it what the generator is for (OmniGen, to encode its input images)
+        # some pipelines use the global generator in place of theirs (OmniGen, to encode its input images)
         torch.manual_seed(seed)
         output = self._pipeline(**inputs, **self.call_settings, generator=self._generator(seed))
         (result,) = self._results(output)
@@ -200,8 +205,8 @@ class DiffusersModel(ImageModel):
         return result
 
     def _call_batch(self, seeds: Sequence[int], **inputs: Any) -> list[Generated | Refused]:
-        """Run the pipeline once for all ``seeds``; ``inputs`` are lists with one entry for each."""
-        # pipelines repeat a missing negative prompt for a batch, but few of them one that is given
+        """Runs the pipeline once for all ``seeds``; each of ``inputs`` is a list with an entry per seed."""
+        # all pipelines repeat a default negative prompt for a batch, but few repeat a given one
         settings = {
             name: [value] * len(seeds) if "negative_prompt" in name and isinstance(value, str) else value
             for name, value in self.call_settings.items()
@@ -215,8 +220,8 @@ class DiffusersModel(ImageModel):
         return torch.Generator(self.generator_device).manual_seed(seed)
 
     def _results(self, output: Any) -> list[Generated | Refused]:
-        """What the pipeline made, image by image."""
-        # the checker hands out a black picture, which would be scored as if the model had drawn it
+        """Returns, for each image of ``output``, the image or the safety checker's refusal."""
+        # the checker replaces a rejected image with a black one, which would be scored as the model's image
         rejected = output.get("nsfw_content_detected") or [False] * len(output.images)
         width, height = self.call_settings.get("width"), self.call_settings.get("height")
         size = (width, height) if width and height else None
@@ -232,8 +237,8 @@ class DiffusersT2I(DiffusersModel):
     """Text to image; see :class:`DiffusersModel` for the settings.
 
     Args:
-        prompt_suffix: added to every prompt as it is, for models whose authors recommend one.
-        batch_size: images that one call of the pipeline makes, 1 or more.
+        prompt_suffix: appended to every prompt, for models whose authors recommend a suffix.
+        batch_size: images per call of the pipeline, at least 1.
     """
 
     def __init__(
@@ -250,15 +255,15 @@ class DiffusersT2I(DiffusersModel):
         self.batch_size = batch_size
 
     def generate(self, prompt: str, seed: int = 42) -> Generated:
-        """One image. Raises Refused when the pipeline's safety checker rejects it."""
+        """Returns one image. Raises Refused if the pipeline's safety checker rejects it."""
         return self._call(seed, prompt=self._prompt(prompt))
 
     def generate_batch(self, prompts: Sequence[str], seeds: Sequence[int]) -> list[Generated | Refused]:
-        """One image, or the safety checker's refusal, for each of ``prompts`` with its seed."""
+        """Returns one image, or the safety checker's refusal, for each prompt with its seed."""
         return self._call_batch(seeds, prompt=[self._prompt(prompt) for prompt in prompts])
 
     def _prompt(self, prompt: str) -> str:
-        """What the pipeline is given for ``prompt``."""
+        """Returns the text that the pipeline gets for ``prompt``."""
         return prompt + self.prompt_suffix
 
 
@@ -266,10 +271,11 @@ class DiffusersEdit(DiffusersModel):
     """Edit; see :class:`DiffusersModel` for the settings.
 
     Args:
-        multi_image: the pipeline takes a list of images; False shows it exactly one.
-        follow_input: ask for the size of the last input image where no size is set, for pipelines whose own
-            default is another shape.
-        batch_size: for a model that does text to image too; edits are made singly, their images differ in size.
+        multi_image: True if the pipeline takes a list of images; False if it takes exactly one image.
+        follow_input: if no size is set, request the size of the last input image, for pipelines whose default
+        has
+            another shape.
+        batch_size: ignored, but accepted for models that also do text to image: edits differ in size.
     """
 
     def __init__(
@@ -286,10 +292,10 @@ class DiffusersEdit(DiffusersModel):
         self._follow_input = follow_input and not {"width", "height"} & self.call_settings.keys()
 
     def generate(self, input_list: Sequence[str | Image.Image], seed: int = 42) -> Generated:
-        """One edited image.
+        """Returns one edited image.
 
-        Raises ItemFailed: the number of input images is not one the pipeline takes; Refused: the pipeline's safety
-        checker rejected the result.
+        Raises ItemFailed if the pipeline does not take this number of input images, and Refused if its safety
+        checker rejects the result.
         """
         images, instruction = split_inputs(input_list)
         return self._show(images, instruction, seed)
@@ -307,34 +313,38 @@ class DiffusersEdit(DiffusersModel):
         return self._call(seed, **inputs)
 
     def _inputs(self, images: list[Image.Image], prompt: str) -> dict[str, Any]:
-        """The pipeline's arguments for an item."""
+        """Returns the pipeline's arguments for an item."""
         return {"prompt": prompt, "image": images if self.multi_image else images[0]}
 
 
 class DiffusersSubject(DiffusersEdit):
-    """The pipeline sees the subject's images and the prompt, not the subject's name."""
+    """Subject-driven generation. The pipeline gets the subject's images and the prompt, but not its name."""
 
     def generate(self, input_list: Sequence[str | Image.Image], seed: int = 42) -> Generated:
-        """One image of the subject.
+        """Returns one image of the subject.
 
-        Raises ItemFailed: no prompt, or the number of images is not one the pipeline takes; Refused: the pipeline's
-        safety checker rejected the result.
+        Raises ItemFailed without a prompt or if the pipeline does not take this number of images, and Refused
+        if its safety checker rejects the result.
         """
         subject = split_subject(input_list)
         return self._show(subject.images, subject.prompt, seed)
 
 
 def part_dtype(dtype: str | Mapping[str, str], part: str) -> Any:
-    """torch's type for ``part`` of a pipeline. Raises ModelUnusable for an unknown one."""
+    """Returns torch's dtype for ``part`` of a pipeline. Raises ModelUnusable for an unknown dtype."""
     types = torch_dtype(dtype)
     if not isinstance(types, dict):
         return types
-    # as diffusers chooses for the parts that it loads itself
+    # diffusers chooses likewise for the parts that it loads itself
     return types.get(part, types.get("default", torch_dtype("float32")))
 
 
 def _pipeline_class(model_path: str, name: str | None, revision: str | None) -> Any:
-    """The pipeline class, by ``name`` or from the model's ``model_index.json``. Raises ModelUnusable."""
+    """Returns the pipeline class ``name``, or the class in the model's ``model_index.json`` if ``name`` is
+    None.
+
+    Raises ModelUnusable if the class or the file is missing.
+    """
     import diffusers
 
     if name is not None:
@@ -352,7 +362,7 @@ def _pipeline_class(model_path: str, name: str | None, revision: str | None) -> 
 
 
 def _named(name: str, option: str, ending: str) -> Any:
-    """The class ``name`` of diffusers."""
+    """Returns the class ``name`` of diffusers. Raises ModelUnusable if it does not exist."""
     import diffusers
 
     cls = getattr(diffusers, name, None)
@@ -365,7 +375,7 @@ def _named(name: str, option: str, ending: str) -> Any:
 
 
 def _dtype_argument() -> str:
-    """What ``from_pretrained`` calls it: another name in the environments of older models."""
+    """Returns the name of the dtype argument of ``from_pretrained``, which differs in older diffusers."""
     import diffusers
 
     major, minor = diffusers.__version__.split(".")[:2]
@@ -373,7 +383,7 @@ def _dtype_argument() -> str:
 
 
 def _check_options(cls: Any, options: LoadOptions, device: str) -> None:
-    """Raise ModelUnusable where the pipeline ``cls`` cannot be loaded so on ``device``."""
+    """Raises ModelUnusable if the pipeline ``cls`` does not support ``options`` on ``device``."""
     offload, lora = options.offload, options.lora
     if offload and offload not in _OFFLOADS:
         raise ModelUnusable(f"offload '{offload}' is not one of {', '.join(_OFFLOADS)}")
@@ -385,14 +395,15 @@ def _check_options(cls: Any, options: LoadOptions, device: str) -> None:
 
     if not issubclass(cls, LoraBaseMixin):
         raise ModelUnusable(f"lora cannot be set: {cls.__name__} takes none")
-    # of a relative path the content would not count as a setting
+    # the content of a relative path would not be part of the fingerprint
     if not Path(lora).is_absolute() or not Path(lora).exists():
         raise ModelUnusable(f"lora '{lora}' is no absolute path of a file or folder that is there")
     check_environment("peft")
 
 
 def _denoiser_from(folder: str, cls: Any, dtype: str | Mapping[str, str]) -> dict[str, Any]:
-    """The part in ``folder`` that a pipeline ``cls`` denoises with, by its name."""
+    """Returns the denoiser in ``folder`` for the pipeline ``cls``, as ``{"transformer": …}`` or ``{"unet":
+    …}``."""
     import diffusers
 
     names = [name for name in _DENOISERS if name in inspect.signature(cls.__init__).parameters]
@@ -416,12 +427,12 @@ def _add_lora(pipeline: Any, lora: str) -> None:
         if is_of_the_accelerator(error):
             raise
         raise ModelUnusable(f"lora '{lora}' does not load: {first_line(error)}") from error
-    if not pipeline.get_list_adapters():  # diffusers only warns, and images would be those of the bare model
+    if not pipeline.get_list_adapters():  # diffusers only warns, and would use the bare model
         raise ModelUnusable(f"lora '{lora}' has no weights for any part of {type(pipeline).__name__}")
 
 
 def _tune(pipeline: Any, options: LoadOptions) -> None:
-    """Set what spares memory or time. Raises ModelUnusable: it is not possible."""
+    """Applies the options that save memory or time. Raises ModelUnusable if the pipeline lacks one."""
     try:
         if options.vae_slicing:
             pipeline.vae.enable_slicing()
@@ -433,7 +444,7 @@ def _tune(pipeline: Any, options: LoadOptions) -> None:
         _set_attention(_denoiser(pipeline, "attention"), options.attention)
     if options.compile:
         denoiser = _denoiser(pipeline, "compile")
-        try:  # its repeated blocks where it names them, which takes a fraction of the time
+        try:  # compiling only the repeated blocks takes a fraction of the time
             denoiser.compile_repeated_blocks()
         except ValueError:
             denoiser.compile()
@@ -449,10 +460,10 @@ def _denoiser(pipeline: Any, option: str) -> Any:
 
 
 def _set_attention(denoiser: Any, name: str) -> None:
-    """``name`` is one of diffusers' attention backends; a UNet of the older kind takes only xformers."""
+    """Sets diffusers' attention backend ``name``. An older UNet accepts only xformers."""
     from diffusers.models.attention_processor import Attention, AttentionProcessor
 
-    # the processors that this type lists call torch or xformers themselves
+    # the processors in AttentionProcessor call torch or xformers directly, so no backend applies
     is_older = any(
         isinstance(module, Attention) and isinstance(module.get_processor(), AttentionProcessor)
         for module in denoiser.modules()

@@ -1,4 +1,5 @@
-"""Pipelines of diffusers that need more than a registry entry: words of the authors, further weights, other inputs."""
+"""Pipelines of diffusers that need more than a registry entry: authors' texts, further weights or other
+inputs."""
 
 from __future__ import annotations
 
@@ -22,16 +23,17 @@ from imageevalkit.generation.model import Generated
 
 
 class QwenImage(DiffusersT2I):
-    """Qwen-Image's first version, whose example ends each prompt with words on quality in the prompt's language.
+    """Qwen-Image's first version. Its example appends a quality suffix in the prompt's language.
 
     Args:
-        prompt_suffix: added to every prompt as it is; None: the authors' words.
+        prompt_suffix: appended to every prompt; None: the authors' suffix.
 
-    Raises ModelUnusable: it does not load, or the authors' words are wanted and their repository is not there.
+    Raises ModelUnusable if the model does not load, or if the suffix is None and the authors' repository is
+    missing.
     """
 
     def __init__(self, model_path: str, *, prompt_suffix: str | None = None, **settings: Any) -> None:
-        # before the weights are read: what is missing should not cost minutes
+        # before the weights load: a missing repository should not cost minutes
         self._authors = None if prompt_suffix is not None else _said("Qwen/Qwen-Image", "positive_magic")
         super().__init__(model_path, prompt_suffix=prompt_suffix or "", **settings)
 
@@ -42,12 +44,13 @@ class QwenImage(DiffusersT2I):
 
 
 class QwenImage2512(DiffusersT2I):
-    """Qwen-Image's version of December 2025, whose example has a negative prompt.
+    """Qwen-Image's version of December 2025. Its example has a negative prompt.
 
     Args:
-        negative_prompt: what guidance leads away from; None: the authors' own, a blank: nothing.
+        negative_prompt: the negative prompt; None: the authors' text; a single space: no content.
 
-    Raises ModelUnusable: it does not load, or the authors' words are wanted and their repository is not there.
+    Raises ModelUnusable if the model does not load, or if the prompt is None and the authors' repository is
+    missing.
     """
 
     def __init__(self, model_path: str, *, negative_prompt: str | None = None, **settings: Any) -> None:
@@ -61,18 +64,19 @@ def _said(weights: str, variable: str) -> Any:
 
 
 def _is_chinese(prompt: str) -> bool:
-    """As the authors' programs decide (get_caption_language of src/examples/tools/prompt_utils.py)."""
+    """Returns whether the prompt has a Chinese character, like the authors' ``get_caption_language`` in
+    src/examples/tools/prompt_utils.py."""
     return any("\u4e00" <= character <= "\u9fff" for character in prompt)
 
 
 class FluxIPAdapter(DiffusersSubject):
-    """FLUX.1 with an IP-Adapter: the CLIP embedding of exactly one image of the subject steers the picture.
+    """FLUX.1 with an IP-Adapter: the CLIP embedding of exactly one image of the subject guides generation.
 
     Args:
         ip_adapter: folder or hub id of the adapter's weights.
         ip_adapter_revision: commit of that repository.
-        ip_adapter_file: the weights' name there.
-        ip_adapter_scale: how much the image counts, 0..1.
+        ip_adapter_file: name of the weight file.
+        ip_adapter_scale: weight of the image, 0-1.
         image_encoder: folder or hub id of the CLIP model that the adapter was trained with.
         image_encoder_revision: commit of that repository.
     """
@@ -114,7 +118,7 @@ class FluxIPAdapter(DiffusersSubject):
 
 
 class OmniGenEdit(DiffusersEdit):
-    """OmniGen's edits, of any number of images: their placeholders, in order, stand before the instruction."""
+    """OmniGen's edits of any number of images. The images' placeholders precede the instruction in order."""
 
     reserved = DiffusersModel.reserved | {"input_images"}
 
@@ -126,39 +130,39 @@ class OmniGenEdit(DiffusersEdit):
 
 
 class OmniGenSubject(OmniGenEdit):
-    """OmniGen with a subject: a sentence before the prompt says which of the images' contents is meant."""
+    """OmniGen with a subject. A sentence before the prompt says what in the images is the subject."""
 
     def generate(self, input_list: Sequence[str | Image.Image], seed: int = 42) -> Generated:
-        """One image of the subject. Raises ItemFailed when the item has no image or no prompt."""
+        """Returns one image of the subject. Raises ItemFailed without an image or a prompt."""
         name, images, prompt = split_subject(input_list)
         shown = f"The {name or 'subject'} is the one in {_placeholders(len(images))}."
         return self._call(seed, prompt=f"{shown} {prompt}", input_images=images)
 
 
 def _placeholders(count: int) -> str:
-    """What OmniGenPipeline replaces by its input images, numbered from 1."""
+    """Returns the placeholders that OmniGenPipeline replaces with its input images, numbered from 1."""
     return " ".join(f"<img><|image_{n}|></img>" for n in range(1, count + 1))
 
 
 class HQEdit(DiffusersEdit):
-    """InstructPix2Pix fine-tuned at 512 × 512: one image, and that size, whatever the input's shape."""
+    """InstructPix2Pix fine-tuned at 512 × 512. It takes one image and always generates this size."""
 
     def _inputs(self, images: list[Image.Image], prompt: str) -> dict[str, Any]:
         (image,) = images
-        # the pipeline takes the output's size from the image, and swallows width and height unused
+        # the pipeline takes the output's size from the image and ignores width and height
         return {"prompt": prompt, "image": image.resize((512, 512), Image.Resampling.BICUBIC)}
 
 
 class BlipDiffusion(DiffusersModel):
-    """BLIP-Diffusion: exactly one image of a named subject; the subject drawn is the subject seen.
+    """BLIP-Diffusion with exactly one image of a named subject, which is also the subject of the output.
 
-    diffusers keeps the pipeline but no longer loads it, and transformers 5 lacks what it calls: it has an environment
-    of its own with the last versions that run it (requirements/model/blip-diffusion.txt).
+    Current diffusers cannot load this pipeline, and transformers 5 lacks functions that it calls. The class
+    needs its own environment with the last versions that run it (requirements/model/blip-diffusion.txt).
 
     Args:
         bert: folder or hub id of the BERT tokenizer that splits the subject's name.
         bert_revision: commit of that repository.
-        neg_prompt: what guidance leads away from; None: that of the pipeline's example, which is its authors'.
+        neg_prompt: the negative prompt; None: the authors' text, from the example of the pipeline.
     """
 
     environment = "blip-diffusion"
@@ -186,7 +190,7 @@ class BlipDiffusion(DiffusersModel):
         super().__init__(model_path, neg_prompt=neg_prompt, **settings)
 
     def _load_parts(self) -> dict[str, Any]:
-        """The Q-Former, which would look for its tokenizer on the hub by an old name."""
+        """Returns the Q-Former with a local tokenizer: by itself it would look on the hub by an old name."""
         from diffusers.pipelines.blip_diffusion.modeling_blip2 import Blip2QFormerModel
         from transformers import Blip2Config
 
@@ -199,7 +203,8 @@ class BlipDiffusion(DiffusersModel):
         return {"qformer": qformer}
 
     def generate(self, input_list: Sequence[str | Image.Image], seed: int = 42) -> Generated:
-        """One image of the subject. Raises ItemFailed without exactly one image, a name and a prompt."""
+        """Returns one image of the subject. Raises ItemFailed without exactly one image, a name and a
+        prompt."""
         subject = split_subject(input_list)
         return self._call(
             seed,

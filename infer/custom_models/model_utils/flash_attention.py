@@ -1,4 +1,5 @@
-"""flash-attn for authors' code that cannot be imported without it: the package, or torch's own attention instead."""
+"""flash-attn for authors' code that needs it at import: the package, or a replacement with torch's
+attention."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ from typing import Any
 
 @contextmanager
 def flash_attention() -> Iterator[bool]:
-    """Within it ``flash_attn`` can be imported; the value tells whether it is the package.
+    """A block in which ``flash_attn`` can be imported. Yields True if it is the installed package.
 
-    Where the package is not installed (it compiles against the environment's torch and CUDA), the functions below
-    take its place: the same numbers up to rounding. They leave ``sys.modules`` again, or transformers and diffusers
-    would take flash-attn to be there.
+    If the package is missing (it compiles against the environment's torch and CUDA), the functions below
+    replace it; their results are equal up to rounding. After the block they leave ``sys.modules``, otherwise
+    transformers and diffusers would assume that flash-attn is installed.
     """
     if importlib.util.find_spec("flash_attn") is not None:
         yield True
@@ -52,12 +53,12 @@ def varlen_attention(
     softmax_scale: float | None = None,
     causal: bool = False,
 ) -> Any:
-    """Attention within each of several sequences that lie one after the other, as ``flash_attn_varlen_func``.
+    """Computes attention within each of several concatenated sequences, like ``flash_attn_varlen_func``.
 
-    ``q``, ``k`` and ``v`` are tokens x heads x channels; ``k`` and ``v`` may have fewer heads, each serving as many of
-    ``q``. ``cu_seqlens`` say where each sequence begins, and where the last one ends. ``dropout_p`` is 0;
-    ``softmax_scale`` None is 1 / sqrt(channels). ``causal``: the last query sees all keys, the one before it all but
-    the last, and so on.
+    ``q``, ``k`` and ``v`` are tokens x heads x channels. ``k`` and ``v`` may have fewer heads; each then
+    serves several heads of ``q``. ``cu_seqlens`` holds the start of each sequence and the end of the last
+    one. ``dropout_p`` must be 0. ``softmax_scale`` None means 1 / sqrt(channels). With ``causal`` the last
+    query sees all keys, the query before it all but the last key, and so on.
     """
     import torch
     from torch.nn.functional import scaled_dot_product_attention
@@ -75,7 +76,7 @@ def varlen_attention(
         query, key, value = (
             part.transpose(0, 1)[None] for part in (q[q_start:q_end], k[k_start:k_end], v[k_start:k_end])
         )
-        # without a mask torch's fused kernel does it
+        # without a mask torch can use its fused kernel
         result = scaled_dot_product_attention(
             query, key, value, attn_mask=mask, is_causal=causal and queries == keys, scale=softmax_scale
         )
@@ -84,7 +85,8 @@ def varlen_attention(
 
 
 def rotary_embedding(x: Any, cos: Any, sin: Any) -> Any:
-    """Rotate the pairs (i, i + n) of the first 2n channels by the positions' angles, as ``apply_rotary_emb``.
+    """Rotates the pairs (i, i + n) of the first 2n channels by the positions' angles, like
+    ``apply_rotary_emb``.
 
     ``x`` is batch x tokens x heads x channels, ``cos`` and ``sin`` are tokens x n.
     """

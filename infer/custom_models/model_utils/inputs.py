@@ -1,4 +1,4 @@
-"""What an edit or a subject-driven benchmark shows a model: one list with text and images mixed."""
+"""Functions for the input list of edit and subject-driven benchmarks: texts and images mixed in one list."""
 
 from __future__ import annotations
 
@@ -12,38 +12,37 @@ from imageevalkit.images import as_rgb
 
 
 def split_inputs(input_list: Sequence[str | Image.Image]) -> tuple[list[Image.Image], str]:
-    """The images of ``input_list`` as RGB, in order, and its strings joined with one blank.
+    """Returns the images of ``input_list`` as RGB, in order, and its strings joined with a space.
 
-    Alpha is dropped and not composited, as the official evaluation kit does.
+    Alpha is dropped, not composited, as in the official evaluation kit.
     """
     images = [as_rgb(part.convert("RGB")) for part in input_list if isinstance(part, Image.Image)]
     return images, joined_text(input_list)
 
 
 def joined_text(input_list: Sequence[str | Image.Image]) -> str:
-    """The strings of ``input_list`` joined with one blank."""
+    """Returns the strings of ``input_list`` joined with a space."""
     return " ".join(part for part in input_list if isinstance(part, str))
 
 
 def one_image(images: Sequence[Image.Image], who: str) -> Image.Image:
-    """The only one of ``images``; ``who``, which takes no more and no fewer, begins the message.
-
-    Raises ItemFailed: there are none or several.
-    """
+    """Returns the only image. Raises ItemFailed, with ``who`` as subject of the message, for any other
+    number."""
     if len(images) != 1:
         raise ItemFailed(f"{who} takes exactly one input image, the item has {len(images)}", attempts=0)
     return images[0]
 
 
 class Subject(NamedTuple):
-    """``name`` is a noun phrase such as "dog", ``images`` are RGB."""
+    """The input of a subject-driven item. ``name`` is a noun phrase such as "dog"; ``images`` are RGB."""
 
     name: str
     images: list[Image.Image]
     prompt: str
 
     def image_of_a_name(self, who: str) -> Image.Image:
-        """The only image. Raises ItemFailed, in the words of ``who``: there is another number, or no name."""
+        """Returns the only image. Raises ItemFailed, about ``who``, for any other number or without a
+        name."""
         if len(self.images) != 1 or not self.name:
             raise ItemFailed(
                 f"{who} takes a subject's name and exactly one image of it, the item has {len(self.images)} and "
@@ -54,9 +53,9 @@ class Subject(NamedTuple):
 
 
 def split_subject(input_list: Sequence[str | Image.Image]) -> Subject:
-    """Strings before the first image are the subject's name, those after it the prompt, each joined with one blank.
+    """Splits an input list: strings before the first image are the subject's name, later strings the prompt.
 
-    Raises ItemFailed: there is no image, or no prompt after it.
+    Raises ItemFailed without an image, or without a prompt after it.
     """
     shown = without_name(input_list)
     images, prompt = split_inputs(shown)
@@ -64,7 +63,10 @@ def split_subject(input_list: Sequence[str | Image.Image]) -> Subject:
 
 
 def without_name(input_list: Sequence[str | Image.Image]) -> Sequence[str | Image.Image]:
-    """The images, masks included, and the prompt. Raises ItemFailed as :func:`split_subject`."""
+    """Returns the input list from its first image on: images, masks and the prompt.
+
+    Raises ItemFailed without an image, or without a prompt after it.
+    """
     first = next((n for n, part in enumerate(input_list) if isinstance(part, Image.Image)), None)
     if first is None:
         raise ItemFailed("the item has no image of its subject", attempts=0)

@@ -1,6 +1,7 @@
-"""Janus-1.3B and JanusFlow-1.3B with the authors' code, which draw 384 x 384 pixels.
+"""Janus-1.3B and JanusFlow-1.3B with the authors' code. Both generate images of 384 x 384 pixels.
 
-Janus draws image tokens one after another; JanusFlow is a rectified flow whose velocity the language model predicts.
+Janus samples image tokens one after another. JanusFlow is a rectified flow: its language model predicts the
+velocity.
 """
 
 from __future__ import annotations
@@ -14,17 +15,18 @@ from custom_models.authors import AuthorsModel
 from custom_models.model_settings import SDXL_VAE
 from custom_models.model_utils.loading import to_image, weights_folder
 
-_GRID = 24  # tokens of a side; the VQ decoder makes 16 x 16 pixels of one
+_GRID = 24  # tokens per side; the VQ decoder turns a token into 16 x 16 pixels
 _CODE_CHANNELS = 8
-_LATENT = (1, 4, 48, 48)  # of the SDXL autoencoder; JanusFlow sees 2 x 2 latents as one token
+_LATENT = (1, 4, 48, 48)  # shape for the SDXL autoencoder; a JanusFlow token covers 2 x 2 latents
 
 
 @dataclass(kw_only=True, eq=False)
 class _Janus(AuthorsModel):
-    """Both models, with weights as deepseek-ai published them (not those converted for transformers).
+    """The base of both models. The weights are deepseek-ai's originals, not those converted for transformers.
 
     Args:
-        cfg_weight: guidance w in ``unconditional + w * (conditional - unconditional)``, of logits or of velocities.
+        cfg_weight: w in ``unconditional + w * (conditional - unconditional)``, applied to logits or
+        velocities.
     """
 
     code = "janus"
@@ -38,11 +40,12 @@ class _Janus(AuthorsModel):
         folder = self.weights()
         self._processor: Any = classes.VLChatProcessor.from_pretrained(folder)
         model = classes.MultiModalityCausalLM.from_pretrained(folder)
-        # after loading, as the authors do: it rounds the frequencies of the positions too
+        # after loading, like the authors: this also rounds the frequencies of the positions
         self._model: Any = model.to(torch.bfloat16).to(self.device).eval()
 
     def _ids(self, prompt: str, tag: str) -> list[int]:
-        """Tokens of ``prompt`` in the model's own chat format, then ``tag``, which opens an image."""
+        """Returns the tokens of ``prompt`` in the model's chat format, followed by ``tag``, which opens an
+        image."""
         processor = self._processor
         turns = [{"role": "User", "content": prompt}, {"role": "Assistant", "content": ""}]
         text = processor.apply_sft_template_for_multi_turn_prompts(
@@ -54,7 +57,7 @@ class _Janus(AuthorsModel):
 
 @dataclass(kw_only=True, eq=False)
 class JanusAuthorsT2I(_Janus):
-    """Janus-1.3B. ``temperature`` is above 0; 1 draws from the model's own distribution.
+    """Janus-1.3B. ``temperature`` is above 0; 1 samples from the model's own distribution.
 
     Source: deepseek-ai/Janus@1daa72fa, generation_inference.py (settings, order of the calls).
     """
@@ -67,13 +70,14 @@ class JanusAuthorsT2I(_Janus):
         self._load(janus.models)
 
     def make(self, given: str, seed: int) -> Image.Image:
-        """One image."""
+        """Returns one image."""
         tokens = self._draw(self._ids(given, self._processor.image_start_tag))
         shape = [1, _CODE_CHANNELS, _GRID, _GRID]
         return to_image(self._model.gen_vision_model.decode_code(tokens.int(), shape=shape)[0])
 
     def _draw(self, prompt_ids: list[int]) -> Any:
-        """Image tokens, 1 x 576. The unconditional sequence is the prompt with all but its ends padded."""
+        """Returns image tokens, 1 x 576. The unconditional prompt keeps its first and last token; the rest is
+        padding."""
         import torch
 
         language, model = self._model.language_model, self._model
@@ -114,26 +118,27 @@ class JanusFlowT2I(_Janus):
         self._load(janus.janusflow.models)
         with self.loading(self.vae_path):
             folder = weights_folder(self.vae_path, self.vae_revision, SDXL_VAE.patterns)
-            # float16 does not hold this autoencoder's values
+            # bfloat16, because this autoencoder's values overflow float16
             vae = AutoencoderKL.from_pretrained(str(folder)).to(torch.bfloat16)
             self._vae: Any = vae.to(self.device).eval()
 
     def make(self, given: str, seed: int) -> Image.Image:
-        """One image."""
+        """Returns one image."""
         latent = self._flow(self._ids(given, self._processor.image_gen_tag))
         return to_image(self._vae.decode(latent / self._vae.config.scaling_factor).sample[0])
 
     def _flow(self, prompt_ids: list[int]) -> Any:
-        """The latent at t = 1. In the unconditional sequence all but the first token is padding nobody attends to."""
+        """Returns the latent at t = 1. The unconditional prompt keeps only its first token; the rest is
+        masked padding."""
         import torch
 
         blank = [prompt_ids[0], *[self._processor.pad_id] * (len(prompt_ids) - 1)]
         pair = torch.tensor([prompt_ids, blank], device=self.device)
-        # the embedded time takes the place of the prompt's last token, which opens the image
+        # the embedded time replaces the prompt's last token, which opens the image
         words = self._model.language_model.get_input_embeddings()(pair)[:, :-1]
         mask = torch.ones(2, words.shape[1] + 1 + _GRID * _GRID, dtype=torch.int, device=self.device)
         mask[1, 1 : words.shape[1]] = 0
-        # drawn on the CPU: the same noise whatever the GPU
+        # drawn on the CPU, so the noise does not depend on the GPU
         latent = torch.randn(_LATENT, dtype=torch.bfloat16).to(self.device)
         step_length = torch.full_like(latent, 1 / self.num_inference_steps)
         for step in range(self.num_inference_steps):
@@ -145,7 +150,8 @@ class JanusFlowT2I(_Janus):
         return latent
 
     def _velocity(self, words: Any, mask: Any, latents: Any, time: Any) -> Any:
-        """The velocity at ``latents`` (2 x 4 x 48 x 48) for the sequence pair ``words``; ``time`` is 0 to 1000."""
+        """Returns the velocity at ``latents`` (2 x 4 x 48 x 48) for the prompt pair ``words``; ``time`` is
+        0-1000."""
         import torch
 
         model = self._model

@@ -1,4 +1,5 @@
-"""What all classes of local models share: packages, device, types, weights, pictures, and one line for what fails."""
+"""The base of local models, and functions for packages, devices, dtypes, weights, images and one-line
+errors."""
 
 from __future__ import annotations
 
@@ -30,11 +31,11 @@ class LocalModel(ImageModel, ABC):
         revision: branch, tag or commit of a hub repository.
         device: a torch device; None takes cuda, else mps, else cpu.
 
-    Raises ModelUnusable: it does not load, in one line; the accelerator's own errors as they are.
+    Raises ModelUnusable, with one line, if the model does not load. Errors of the accelerator propagate.
     """
 
     without_gradients: ClassVar = False
-    """Whether :meth:`make` is called in torch's inference mode: code that has no such block itself."""
+    """True if :meth:`make` needs torch's inference mode from here, because its code does not enter it."""
     seed_honoured = True
 
     model_path: str
@@ -51,18 +52,19 @@ class LocalModel(ImageModel, ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Raise ModelUnusable for what can be told before weights are read, which may take minutes."""
+        """Raises ModelUnusable for problems that show before the weights load, which may take minutes."""
 
     @abstractmethod
     def load(self) -> None:
-        """Import what it needs, and build the model."""
+        """Imports packages and builds the model."""
 
     @abstractmethod
     def make(self, given: Any, seed: int) -> Any:
-        """The image of a prompt or an input list, with all seeds set; a ``PIL.Image`` or a ``Generated``."""
+        """Returns the image (``PIL.Image`` or ``Generated``) of a prompt or an input list. All seeds are
+        set."""
 
     def generate(self, given: Any, seed: int = 42) -> Any:
-        """See :meth:`make`. Raises ItemFailed: the item is not one that the model takes."""
+        """Sets all seeds and returns :meth:`make`. Raises ItemFailed if the model cannot take the item."""
         import numpy as np
         import torch
 
@@ -74,16 +76,16 @@ class LocalModel(ImageModel, ABC):
             return self.make(given, seed)
 
     def loading(self, path: str) -> Any:
-        """See :func:`loading`, for the weights of a part at ``path``."""
+        """Returns the block :func:`loading` for the weights of a part at ``path``."""
         return loading(path)
 
     def chosen(self, *names: str) -> dict[str, Any]:
-        """The settings ``names``, for functions that call them so too."""
+        """Returns the settings ``names`` as keyword arguments of the same names."""
         return {name: getattr(self, name) for name in names}
 
 
 def check_environment(*packages: str, environment: str = "diffusers") -> None:
-    """Raise ModelUnusable when this environment lacks torch or one of ``packages``, which ``environment`` has."""
+    """Raises ModelUnusable if torch or one of ``packages`` is missing; the message names ``environment``."""
     for package in ("torch", *packages):
         try:
             importlib.import_module(package)
@@ -98,7 +100,7 @@ def _name_one_with(environment: str) -> str:
 
 
 def best_device(name: str | None) -> str:
-    """``name``, or the best device here. Raises ModelUnusable when torch has no such device."""
+    """Returns ``name``, or the best device if None. Raises ModelUnusable if torch cannot use the device."""
     import torch
 
     if name is None:
@@ -113,9 +115,10 @@ def best_device(name: str | None) -> str:
 
 
 def weights_folder(model_path: str, revision: str | None = None, patterns: Sequence[str] = ()) -> Path:
-    """``model_path`` itself where it is a folder, else the hub repository's files (``patterns``; all when empty).
+    """Returns ``model_path`` if it is a folder, else the folder of the hub repository's files.
 
-    Raises ModelUnusable: neither; or the files are not in the cache and cannot be fetched.
+    ``patterns`` selects files of the repository; empty means all. Raises ModelUnusable if the files are not
+    in the cache and cannot be downloaded.
     """
     if Path(model_path).is_dir():
         return Path(model_path)
@@ -123,12 +126,13 @@ def weights_folder(model_path: str, revision: str | None = None, patterns: Seque
 
     try:
         return Path(snapshot_download(model_path, revision=revision, allow_patterns=list(patterns) or None))
-    except Exception as error:  # of the hub, of its HTTP library, of the disk
+    except Exception as error:  # an error of the hub, its HTTP library or the disk
         raise ModelUnusable(why_not_loaded(model_path, error)) from error
 
 
 def torch_dtype(dtype: str | Mapping[str, str]) -> Any:
-    """torch's type of that name, or one for each part by its name. Raises ModelUnusable for an unknown one."""
+    """Returns torch's dtype by name, or a dict of dtypes by part. Raises ModelUnusable for an unknown
+    name."""
     import torch
 
     if isinstance(dtype, Mapping):
@@ -140,12 +144,12 @@ def torch_dtype(dtype: str | Mapping[str, str]) -> Any:
 
 @contextmanager
 def loading(model_path: str, environment: str = "") -> Iterator[None]:
-    """Name the cause when the weights of ``model_path`` do not load, or authors' modules.
+    """A block that loads the weights of ``model_path`` or authors' modules, and names the cause of a failure.
 
-    ``environment`` is the list in requirements/model/ that has what the authors' code imports.
+    ``environment`` is the requirements file in requirements/model/ with the packages of the authors' code.
 
-    Raises ModelUnusable: an import failed (package missing, or of a version without that name), or the weights;
-    Exception: the accelerator's own, such as torch.OutOfMemoryError: the worker process decides what to do.
+    Raises ModelUnusable if an import fails (missing package or wrong version) or the weights do not load.
+    Errors of the accelerator, such as torch.OutOfMemoryError, propagate: the worker process handles them.
     """
     try:
         yield
@@ -161,12 +165,13 @@ def loading(model_path: str, environment: str = "") -> Iterator[None]:
 
 
 def to_image(pixels: Any) -> Image.Image:
-    """A picture of ``pixels`` (3 x height x width, -1 to 1), fractions cut off as the authors' scripts do."""
+    """Returns an image of ``pixels`` (3 x height x width, -1 to 1); fractions are truncated as in authors'
+    scripts."""
     return levels_to_image((pixels.float() + 1) / 2 * 255)
 
 
 def levels_to_image(levels: Any) -> Image.Image:
-    """The same of ``levels`` (3 x height x width, 0 to 255; what is beyond counts as the nearest of them)."""
+    """Returns an image of ``levels`` (3 x height x width), clamped to 0-255 and truncated."""
     import torch
 
     return Image.fromarray(levels.clamp(0, 255).to(torch.uint8).permute(1, 2, 0).cpu().numpy())

@@ -1,4 +1,4 @@
-"""Lumina-DiMOO with the authors' code: masked discrete diffusion over the tokens of a VQ autoencoder."""
+"""Lumina-DiMOO with the authors' code: masked discrete diffusion on the tokens of a VQ autoencoder."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ from custom_models.model_utils.inputs import one_image, split_inputs
 from custom_models.model_utils.loading import torch_dtype
 from imageevalkit.generation.model import Generated, ModelUnusable
 
-_STRIDE = 16  # pixels of a token
-_EDIT_PATCHES, _PATCH = 256, 32  # an edit has at most that many patches of 32 x 32 pixels
+_STRIDE = 16  # pixels per token
+_EDIT_PATCHES, _PATCH = 256, 32  # an edit has at most 256 patches of 32 x 32 pixels
 
 
 @dataclass(kw_only=True, eq=False)
 class LuminaDimoo(AuthorsModel):
-    """Both tasks. Beside the language model and its tokenizer the weights have ``vqvae``.
+    """The base of both tasks. The weights hold the language model, its tokenizer and the folder ``vqvae``.
 
     Args:
-        timesteps: steps in which masked tokens are filled in.
-        temperature: of the sampled tokens.
+        timesteps: number of steps that fill in masked tokens.
+        temperature: sampling temperature of the tokens.
         dtype: ``bfloat16``, ``float16`` or ``float32``.
         device: a torch device; ``cuda`` spreads the layers over all GPUs that the process sees.
-        cfg_scale: guidance towards the text; to make an image it is s in (1 + s) * conditional - s * unconditional.
+        cfg_scale: guidance towards the text; for text to image s in (1 + s) * conditional - s *
+        unconditional.
 
     Source: Alpha-VLLM/Lumina-DiMOO@81344e60, inference/inference_t2i.py and inference_i2i.py.
     """
 
     code = "lumina-dimoo"
-    without_gradients = True  # the authors' VQ code would keep what gradients need
+    without_gradients = True  # the authors' VQ code would keep tensors for gradients
 
     sampler: ClassVar[tuple[str, str]]
-    """The authors' module and function."""
+    """The authors' module and its sampling function."""
 
     timesteps: int
     temperature: float
@@ -44,7 +45,7 @@ class LuminaDimoo(AuthorsModel):
     cfg_scale: float
 
     def load(self) -> None:
-        # a typing slip should not cost minutes
+        # first, because a misspelt dtype should not cost minutes
         weights_dtype = torch_dtype(self.dtype)
         from diffusers import VQModel
         from transformers import AutoTokenizer
@@ -65,9 +66,10 @@ class LuminaDimoo(AuthorsModel):
         return ids
 
     def _sampled(self, prompt: list[int], size: tuple[int, int], **others: list[int] | float) -> Generated:
-        """The image of ``size`` after the tokens of ``prompt``.
+        """Returns the image of ``size`` (width, height) that follows the tokens of ``prompt``.
 
-        ``others`` go to the authors' sampler too; a list is the tokens of a prompt to lead away from.
+        ``others`` are further arguments of the authors' sampler; a list holds the tokens of an unconditional
+        prompt.
         """
         import torch
 
@@ -101,7 +103,7 @@ class LuminaDimoo(AuthorsModel):
 
 @dataclass(kw_only=True, eq=False)
 class LuminaDimooT2I(LuminaDimoo):
-    """Text to image; 16 divides ``width`` and ``height``."""
+    """Text to image. ``width`` and ``height`` are multiples of 16."""
 
     sampler = ("image_generation_generator", "generate_image")
 
@@ -114,7 +116,7 @@ class LuminaDimooT2I(LuminaDimoo):
         super().check()
 
     def make(self, given: str, seed: int) -> Generated:
-        """One image."""
+        """Returns one image."""
         conditional, unconditional = map(self._ids, self._prompts.generate_text_to_image_prompt(given))
         size = (self.width, self.height)
         return self._sampled(conditional, size, uncon_ids=unconditional, use_cache=False)
@@ -122,7 +124,7 @@ class LuminaDimooT2I(LuminaDimoo):
 
 @dataclass(kw_only=True, eq=False)
 class LuminaDimooEdit(LuminaDimoo):
-    """Edit of one image, scaled and cut (at a random place) to about 512 x 512 pixels.
+    """Edit of one image, scaled and cropped (at a random place) to about 512 x 512 pixels.
 
     ``cfg_img`` is guidance towards the input image.
     """
@@ -132,7 +134,8 @@ class LuminaDimooEdit(LuminaDimoo):
     cfg_img: float
 
     def make(self, given: Sequence[str | Image.Image], seed: int) -> Generated:
-        """One edited image of the cut's size. Raises ItemFailed unless there is exactly one input image."""
+        """Returns one edited image of the crop's size. Raises ItemFailed unless there is exactly one input
+        image."""
         images, instruction = split_inputs(given)
         sizes = self._images.generate_crop_size_list(_EDIT_PATCHES, _PATCH)
         image = self._images.var_center_crop(one_image(images, "Lumina-DiMOO"), crop_size_list=sizes)

@@ -1,7 +1,8 @@
-"""Models behind an OpenAI-compatible API; ``imageevalkit.requests.routes`` has what each endpoint speaks.
+"""Models behind an OpenAI-compatible API. ``imageevalkit.requests.routes`` builds requests and reads replies.
 
-``imageevalkit.requests.failures`` has the table of what each failing reply means; here a REFUSAL becomes
-``Refused``, a PERMANENT ``ModelUnusable``, all others ``ItemFailed`` (retried ones when the bounds are met).
+``imageevalkit.requests.failures`` classifies failed replies. This module raises ``Refused`` for REFUSAL,
+``ModelUnusable`` for PERMANENT, ``OnHold`` for DOWN and SPENT, and ``ItemFailed`` for all others, for retried
+kinds after the last retry. UNREACHABLE is ``OnHold`` once an image was made, else ``ModelUnusable``.
 """
 
 from __future__ import annotations
@@ -50,16 +51,20 @@ _NOT_PARAMETERS = {
     "image": "images come from the benchmark",
     "mask": "masks come from the benchmark",
 }
-_MOST_WITHOUT_IMAGE = 3  # replies of status 200, before any reply held an image
+_MOST_WITHOUT_IMAGE = 3  # replies of status 200 without an image, before any reply held one
 
 
 class _OpenAIImages(ImageModel):
-    """What both tasks share. Raises ModelUnusable: no key, a malformed argument, or a package is missing.
+    """The base of all tasks. Raises ModelUnusable without an API key or package, or for an invalid argument.
 
-    ``endpoint`` is a route of :mod:`imageevalkit.requests.routes` (of "responses", ``model_path`` is the text model
-    that calls the image tool), ``size`` "WxH" in pixels or a word such as ``auto``. ``send_seed`` sends each item's
-    seed: gateways in front of diffusers models take it. ``given`` are fields of :class:`RequestSettings` and any other
-    request parameter, sent as given; None takes back a default of the registry or of the endpoint.
+    Args:
+        model_path: the model id; for the endpoint "responses" the text model that calls the image tool.
+        endpoint: a route of :mod:`imageevalkit.requests.routes`.
+        size: "WxH" in pixels, or a word such as ``auto``.
+        send_seed: sends each item's seed, for gateways in front of diffusers models.
+        given: fields of :class:`RequestSettings` and any other request parameter, sent unchanged. None
+        removes a
+            default of the registry or of the endpoint.
     """
 
     is_async = queues = takes_batches = True
@@ -89,7 +94,7 @@ class _OpenAIImages(ImageModel):
             for name in merged.keys() & reserved.keys():
                 raise UserError(f"'{name}' cannot be given: {reserved[name]}")
             self._endpoint = Endpoint.of(vars(self._settings), model_path)
-            # importing the official client would take longer than many images
+            # by default not the official client: its import takes longer than many images
             self._official = self._settings.client == "openai" or self._endpoint.needs_official
             check_packages(self._official)
             self._price, self._estimate = price_and_estimate(
@@ -102,7 +107,7 @@ class _OpenAIImages(ImageModel):
         self._requested_size = _pixels(merged["size"])
         self._send_seed = send_seed
         self._without_image = 0
-        self._unusable = ""  # once it is known, nothing more is sent
+        self._unusable = ""  # the reason why no further request is sent
         self.use_traffic(Traffic())
 
     def has_made_images(self) -> None:
@@ -125,7 +130,7 @@ class _OpenAIImages(ImageModel):
         await self._engine.close()
 
     def generate(self, given: Any, seed: int = 42) -> Generated:
-        """:meth:`generate_async` for callers without an event loop."""
+        """Runs :meth:`generate_async` for callers without an event loop."""
 
         async def once() -> Generated:
             try:
@@ -136,7 +141,7 @@ class _OpenAIImages(ImageModel):
         return asyncio.run(once())
 
     async def generate_async(self, given: Any, seed: int = 42) -> Generated:
-        """Many calls may be in flight in one event loop. Raises :class:`GenerationError`."""
+        """Returns one image; many calls may run in one event loop. Raises :class:`GenerationError`."""
         bill = Bill()
         try:
             return await self._made(given, seed, bill)
@@ -146,7 +151,7 @@ class _OpenAIImages(ImageModel):
 
     @abstractmethod
     def _inputs(self, given: Any) -> Inputs:
-        """What an item shows the model. Raises ItemFailed."""
+        """Returns the model's inputs for an item. Raises ItemFailed if the item does not fit the task."""
 
     def _request(self, given: Any, seed: int, batched: bool = False) -> Request:
         body = {**self._parameters, "seed": seed} if self._send_seed else self._parameters
@@ -160,10 +165,10 @@ class _OpenAIImages(ImageModel):
             nonlocal request, attempts
             if self._unusable:
                 raise ModelUnusable(self._unusable, attempts)
-            if self._engine.is_batched:  # others wait there too: none keeps its pictures meanwhile
+            if self._engine.is_batched:  # built anew each time: waiting items must not hold their images
                 attempts += 1
                 return await self._attempt(await on_cpu(self._request, given, seed, True))
-            if request is None:  # however often it is sent
+            if request is None:  # built once for all retries
                 request = await on_cpu(self._request, given, seed)
             attempts += 1
             return await self._attempt(request)
@@ -176,7 +181,7 @@ class _OpenAIImages(ImageModel):
         except asyncio.CancelledError:
             if not bill.maybe_billed:
                 raise
-            # the cell was given up with the request under way: the provider may bill it all the same
+            # the run gave up while the request was in flight; the provider may still bill it
             raise ItemFailed("given up while under way", attempts, transient=True) from None
         result = tried.result
         if isinstance(result, Failure):
@@ -202,7 +207,7 @@ class _OpenAIImages(ImageModel):
             return body
         reply = await on_cpu(self._route.read, body)
         if isinstance(reply, Failure):
-            # a 200 says that the provider did its work, whatever arrived here
+            # after a 200 the provider did its work and may bill it, even if the body is broken
             reply = reply._replace(maybe_billed=reply.maybe_billed or reply.kind is Kind.TRANSIENT)
             return self._counted(reply) if reply.unlike and not self._engine.worked else reply
         if reply.url is None:
@@ -213,9 +218,9 @@ class _OpenAIImages(ImageModel):
         return reply._replace(image=image, url=None)
 
     def _counted(self, failure: Failure) -> Failure:
-        """``failure``, or the one that stops the model: it sends images where nobody here finds them, or none at all.
+        """Returns ``failure``, or at the third reply without a readable image a PERMANENT failure.
 
-        Each such reply may be billed, so the model stops at the third.
+        Each such reply may be billed, so the model stops.
         """
         self._without_image += 1
         if self._without_image < _MOST_WITHOUT_IMAGE:
@@ -228,7 +233,7 @@ class _OpenAIImages(ImageModel):
 
     def _error(self, failure: Failure, attempts: int) -> GenerationError:
         kind, text = failure.kind, failure.text
-        # settings that have made images are right: the endpoint is down, and a later run can go on
+        # if images were made, the settings are right and the endpoint is down: a later run can resume
         if kind in (Kind.DOWN, Kind.SPENT) or (kind is Kind.UNREACHABLE and self._engine.worked):
             return OnHold(text, attempts)
         if kind is Kind.REFUSAL:
@@ -240,14 +245,14 @@ class _OpenAIImages(ImageModel):
 
 
 class OpenAIImagesT2I(_OpenAIImages):
-    """Text to image."""
+    """Text to image from a prompt."""
 
     def _inputs(self, given: str) -> Inputs:
         return Inputs(given)
 
 
 class OpenAIImagesEdit(_OpenAIImages):
-    """Image editing: text and images mixed."""
+    """Image editing with mixed text and images."""
 
     def _inputs(self, given: Sequence[str | Image.Image]) -> Inputs:
         try:
@@ -263,7 +268,7 @@ class OpenAIImagesEdit(_OpenAIImages):
 
 
 class OpenAIImagesSubject(OpenAIImagesEdit):
-    """Subject-driven generation: the model is shown the subject's images and the prompt, not the subject's name."""
+    """Subject-driven generation. The model gets the subject's images and the prompt, but not its name."""
 
     def _inputs(self, given: Sequence[str | Image.Image]) -> Inputs:
         return super()._inputs(without_name(given))

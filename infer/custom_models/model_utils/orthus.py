@@ -1,4 +1,5 @@
-"""Orthus-7B with the authors' code: continuous image features one after another, each from a diffusion head."""
+"""Orthus-7B with the authors' code. A diffusion head generates continuous image features one after
+another."""
 
 from __future__ import annotations
 
@@ -18,12 +19,14 @@ from imageevalkit.generation.model import ModelUnusable
 
 @dataclass(kw_only=True, eq=False)
 class OrthusT2I(AuthorsModel):
-    """Orthus-7B, 512 x 512 pixels from 1024 features. It needs its authors' transformers, which no other may hide.
+    """Orthus-7B, 512 x 512 pixels from 1024 features. It needs the authors' transformers and no other
+    installation.
 
     Args:
-        cfg_scale: guidance w in ``unconditional + w * (conditional - unconditional)``, of the diffusion head.
-        attn_implementation: ``sdpa`` needs nothing more; the authors' ``flash_attention_2`` computes the same
-            with package flash-attn.
+        cfg_scale: w in ``unconditional + w * (conditional - unconditional)``, applied in the diffusion head.
+        attn_implementation: ``sdpa`` needs no package; the authors' ``flash_attention_2`` computes the same
+        with
+            the package flash-attn.
 
     Source: zhijie-group/Orthus@609d9682, inference/t2i_generation.py (settings, order of the calls).
     """
@@ -58,9 +61,9 @@ class OrthusT2I(AuthorsModel):
         )
 
     def make(self, given: str, seed: int) -> Image.Image:
-        """One image."""
+        """Returns one image."""
         inputs = self._processor([given, self._unconditional], padding=True, return_tensors="pt")
-        # the authors' loop prints a line for each of the 1024 features
+        # the authors' loop prints a line per feature
         with redirect_stdout(io.StringIO()):
             features = self._model.generate(
                 **inputs.to(self.device, dtype=self._model.dtype),
@@ -73,9 +76,9 @@ class OrthusT2I(AuthorsModel):
 
 
 def unconditional_prompt(script: Path) -> str:
-    """The text that stands beside the prompt for guidance, as the authors' ``script`` has it (which is not run).
+    """Returns the unconditional text for guidance from the authors' ``script``, which is parsed, not run.
 
-    Raises ModelUnusable: the script has no list of the prompt and a text.
+    Raises ModelUnusable if the script has no list of the prompt and a text.
     """
     for node in ast.walk(ast.parse(script.read_text("utf-8"))):
         if isinstance(node, ast.List) and len(node.elts) == 2:

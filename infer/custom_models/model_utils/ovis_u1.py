@@ -1,4 +1,5 @@
-"""Ovis-U1-3B: the model's own code comes with its weights, the way to call it is in the authors' repository."""
+"""Ovis-U1-3B. The repository of the weights has the model's code; the authors' repository has the functions
+to call it."""
 
 from __future__ import annotations
 
@@ -17,16 +18,16 @@ from imageevalkit.generation.model import Generated
 
 @dataclass(kw_only=True, eq=False)
 class OvisU1(AuthorsModel):
-    """Both tasks. The code beside the weights is run.
+    """The base of both tasks. It runs the code that comes with the weights.
 
     Args:
-        num_inference_steps: steps.
+        num_inference_steps: denoising steps.
         txt_cfg: guidance towards the text.
     """
 
     code = "ovis-u1"
     program: ClassVar[tuple[str, str]]
-    """The authors' module and the function in it that makes an image."""
+    """The authors' module and its function that generates an image."""
 
     num_inference_steps: int
     txt_cfg: float
@@ -34,7 +35,7 @@ class OvisU1(AuthorsModel):
     def load(self) -> None:
         import torch
 
-        # a folder: the model reads tokenizer and image processor by its path, so at the same commit
+        # a folder, so the model reads tokenizer and image processor from the same commit
         folder = self.weights()
         with flash_attention() as installed:
             from transformers import AutoModelForCausalLM
@@ -50,7 +51,7 @@ class OvisU1(AuthorsModel):
 
 @dataclass(kw_only=True, eq=False)
 class OvisU1T2I(OvisU1):
-    """Text to image of ``width`` x ``height`` pixels. The authors' prefix stands before the prompt.
+    """Text to image of ``width`` x ``height`` pixels. The authors' function prepends a prefix to the prompt.
 
     Source: AIDC-AI/Ovis-U1@dccf5eb3, test_txt_to_img.py.
     """
@@ -61,7 +62,7 @@ class OvisU1T2I(OvisU1):
     height: int
 
     def make(self, given: str, seed: int) -> Generated:
-        """One image."""
+        """Returns one image."""
         size, steps = (self.height, self.width), self.num_inference_steps
         images = self._pipe(self._model, given, *size, steps, self.txt_cfg, seed=seed)
         return Generated(images[0], requested_size=(self.width, self.height))
@@ -69,7 +70,7 @@ class OvisU1T2I(OvisU1):
 
 @dataclass(kw_only=True, eq=False)
 class OvisU1Edit(OvisU1):
-    """Edit of one image, at its size rounded to multiples of 32 and at most 1 megapixel.
+    """Edit of one image. The output has its size, rounded to multiples of 32, and at most 1 megapixel.
 
     ``img_cfg`` is guidance towards the input image. Source: AIDC-AI/Ovis-U1@dccf5eb3, test_img_edit.py.
     """
@@ -79,7 +80,7 @@ class OvisU1Edit(OvisU1):
     img_cfg: float
 
     def make(self, given: Sequence[str | Image.Image], seed: int) -> Image.Image:
-        """One edited image. Raises ItemFailed unless there is exactly one input image."""
+        """Returns one edited image. Raises ItemFailed unless the item has exactly one input image."""
         images, instruction = split_inputs(given)
         image = one_image(images, "Ovis-U1")
         settings = (self.num_inference_steps, self.txt_cfg, self.img_cfg)

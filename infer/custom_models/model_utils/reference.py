@@ -1,9 +1,9 @@
-"""Models that draw without a network: floors and a ceiling of benchmarks, on any machine.
+"""Reference models without a neural network: floors and a ceiling of benchmarks. They run on any machine.
 
-``reference-typeset`` sets the text that a prompt asks for in plain type: the ceiling of text benchmarks. White for
-everything (``reference-blank``) is the floor of benchmarks that reward doing nothing, uniform random pixels
-(``reference-noise``) that of those that need content, the image as it was (``reference-identity``) that of those which
-reward leaving all else alone.
+* ``reference-typeset`` draws the requested text in plain type: the ceiling of text benchmarks.
+* ``reference-blank`` draws a white image: the floor of benchmarks that reward doing nothing.
+* ``reference-noise`` draws uniform random pixels: the floor of benchmarks that need content.
+* ``reference-identity`` returns the input image: the floor of edit benchmarks that reward preservation.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ from imageevalkit.generation.model import ImageModel, ItemFailed, ModelUnusable
 
 
 class _Reference(ImageModel):
-    """Text to image: ``width`` × ``height`` pixels, decided by prompt and seed where it honours one."""
+    """Text to image with ``width`` × ``height`` pixels. Prompt and, if honoured, seed decide the image."""
 
     def __init__(self, model_path: str | None = None, width: int = 1024, height: int = 1024) -> None:
         self.size = (width, height)
 
     def draw(self, size: tuple[int, int], text: str, seed: int) -> Image.Image:
-        """The image of ``size`` (width, height) for a prompt."""
+        """Returns the image of ``size`` (width, height) for a prompt."""
         raise NotImplementedError
 
     def generate(self, given: Any, seed: int = 42) -> Image.Image:
-        """The image of a prompt."""
+        """Returns the image for a prompt."""
         return self.draw(self.size, given, seed)
 
 
 class _Subject(_Reference):
-    """Subject-driven: as text to image of the prompt alone."""
+    """Subject-driven generation that ignores the subject: text to image with the prompt."""
 
     def generate(self, given: Sequence[str | Image.Image], seed: int = 42) -> Image.Image:
-        """The image of the prompt. Raises ItemFailed without an image or a prompt."""
+        """Returns the image for the prompt. Raises ItemFailed without an image or a prompt."""
         return self.draw(self.size, split_subject(given).prompt, seed)
 
 
 class _Edit(_Reference):
-    """Edit: in the size of the last input image."""
+    """Edit. The output has the size of the last input image."""
 
     def __init__(self, model_path: str | None = None) -> None:
         super().__init__()
 
     def edit(self, images: Sequence[Image.Image], text: str, seed: int) -> Image.Image:
-        """The image for the input images (RGB) and the instruction."""
+        """Returns the image for the input images (RGB) and the instruction."""
         return self.draw(images[-1].size, text, seed)
 
     def generate(self, given: Sequence[str | Image.Image], seed: int = 42) -> Image.Image:
-        """The edited image. Raises ItemFailed when there is no input image."""
+        """Returns the edited image. Raises ItemFailed without an input image."""
         images, instruction = split_inputs(given)
         if not images:
             raise ItemFailed("the item has no input image to edit", attempts=0)
@@ -63,7 +63,7 @@ class _Edit(_Reference):
 
 
 class ReferenceBlank(_Reference):
-    """White."""
+    """A white image."""
 
     model_name = "reference-blank"
     seed_honoured = False
@@ -73,35 +73,35 @@ class ReferenceBlank(_Reference):
 
 
 class ReferenceBlankSubject(_Subject, ReferenceBlank):
-    """White, in the size of text to image."""
+    """A white image of the size for text to image."""
 
 
 class ReferenceBlankEdit(_Edit, ReferenceBlank):
-    """White, in the size of the last input image."""
+    """A white image of the size of the last input image."""
 
 
 class ReferenceNoise(_Reference):
-    """RGB noise, the same on every machine for the same prompt and seed."""
+    """RGB noise. Equal prompts and seeds yield equal noise on every machine."""
 
     model_name = "reference-noise"
     seed_honoured = True
 
     def draw(self, size: tuple[int, int], text: str, seed: int) -> Image.Image:
         width, height = size
-        # a str seed is hashed by SHA-512, not by the per-process hash()
+        # random.Random hashes a str with SHA-512, not with the per-process hash()
         return Image.frombytes("RGB", size, random.Random(f"{seed}:{text}").randbytes(3 * width * height))
 
 
 class ReferenceNoiseSubject(_Subject, ReferenceNoise):
-    """Noise from prompt and seed, in the size of text to image."""
+    """Noise from prompt and seed, of the size for text to image."""
 
 
 class ReferenceNoiseEdit(_Edit, ReferenceNoise):
-    """Noise from instruction and seed, in the size of the last input image."""
+    """Noise from instruction and seed, of the size of the last input image."""
 
 
 class ReferenceIdentity(_Edit):
-    """The first input image as RGB, its pixels as they are stored."""
+    """The first input image as RGB with unchanged pixels."""
 
     model_name = "reference-identity"
     seed_honoured = False
@@ -111,7 +111,7 @@ class ReferenceIdentity(_Edit):
 
 
 class ReferenceTypeset(_Reference):
-    """The quoted strings of the prompt, or all of it when it quotes nothing, black on light.
+    """The quoted strings of the prompt in black on a light background; without quotes the whole prompt.
 
     Prompt and seed decide a faint tint and an offset of a few pixels.
     """
@@ -141,11 +141,11 @@ class ReferenceTypeset(_Reference):
 
 
 class ReferenceTypesetSubject(_Subject, ReferenceTypeset):
-    """The text that the prompt asks for, in the size of text to image."""
+    """The text that the prompt asks for, of the size for text to image."""
 
 
 class ReferenceTypesetEdit(_Edit, ReferenceTypeset):
-    """The last input image, scaled down, with the instruction set under it; in that image's size."""
+    """The last input image, scaled down, with the instruction below it. The output has that image's size."""
 
     def __init__(self, model_path: str | None = None, font_path: str | None = None) -> None:
         ReferenceTypeset.__init__(self, font_path=font_path)
@@ -171,26 +171,26 @@ def _tint(rng: random.Random) -> tuple[int, int, int]:
 _LARGEST = 72
 _SMALLEST = 8
 # All lengths below are in units of the font size.
-# PP-OCRv4's recogniser loses blanks between Latin words at any ordinary width; this gap makes its detector
-# box every word alone. Word recall on 80 English LongText-Bench prompts: 0.997; with a gap of 0.45: 0.988.
+# PP-OCRv4's recogniser loses spaces of ordinary width between Latin words. This gap makes its detector box
+# every word separately. Word recall on 80 English LongText-Bench prompts: 0.997; with a gap of 0.45: 0.988.
 _WORD_GAP = 1.5
 _LINE_HEIGHT = 1.4
 _BLOCK_GAP = 0.4
 _MARGIN = 0.04
-"""Of the canvas's shorter side."""
+"""The margin as a share of the canvas's shorter side."""
 _PLACES = 8
-"""The layout moves by up to this many pixels with the seed."""
+"""The seed moves the layout by fewer pixels than this."""
 
 _CJK = r"\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff"
-# A line may break between any two CJK characters, but closing punctuation stays with the one before it.
-# Latin words longer than any real one are cut, lest one URL force tiny type.
+# A line may break between any two CJK characters, but closing punctuation stays with the character before it.
+# Latin words are cut after 40 characters, else a single URL would force tiny type.
 _TOKEN = re.compile(rf"(\s*)([{_CJK}][，。、；：！？）」』》”’]*|[^\s{_CJK}]{{1,40}})")
 
 
 class _Token(NamedTuple):
     text: str
     gap: float
-    """White space before it, when it does not start a line; in font sizes."""
+    """The space before the token, in font sizes, unless the token starts a line."""
     width: float
 
 
@@ -198,26 +198,26 @@ _Line = list[_Token]
 
 
 class _Typesetter:
-    """Sets blocks of text as large as a box allows."""
+    """Draws blocks of text in the largest size that fits a box."""
 
     def __init__(self, font_path: str | None) -> None:
         self._path = font_path or _default_font()
         self._font = cache(self._load)
-        # widths are measured once, at a size where rounding is negligible, and scaled
+        # widths are measured once, at a size with negligible rounding, and then scaled
         self._width = lru_cache(maxsize=10_000)(lambda text: self._font(200).getlength(text) / 200)
         self._font(200)
 
     def _load(self, size: int) -> ImageFont.FreeTypeFont:
         try:
-            # Raqm would shape across tokens and is not in every Pillow; scores must not depend on it
+            # not Raqm: it shapes across tokens and is not in every Pillow, and scores must not depend on it
             return ImageFont.truetype(self._path, size, layout_engine=ImageFont.Layout.BASIC)
         except OSError as error:
             raise ModelUnusable(f"reference-typeset: cannot read the font {self._path}: {error}") from error
 
     def draw(self, image: Image.Image, box: tuple[int, int, int, int], blocks: Sequence[str]) -> None:
-        """Draw ``blocks`` below each other into ``box`` (left, top, right, bottom; pixels) of ``image``, in black.
+        """Draws ``blocks`` in black, one below the other, into ``box`` (left, top, right, bottom; pixels).
 
-        Text that does not fit even in the smallest type runs out at the bottom.
+        Text that is too long for the smallest type runs out at the bottom.
         """
         left, top, right, bottom = box
         tokens = [[self._tokens(line) for line in block.splitlines()] for block in blocks]
@@ -266,7 +266,7 @@ def _default_font() -> str:
 
 
 def _wrap(blocks: Sequence[Sequence[_Line]], width: float) -> list[list[_Line]]:
-    """Break every line of every block at ``width`` (in font sizes), first fit."""
+    """Breaks every line of every block at ``width`` (in font sizes), first fit."""
     return [[piece for line in block for piece in _break(line, width)] for block in blocks]
 
 
@@ -295,17 +295,18 @@ _CLOSING = {
     "'": "'",
 }
 _SINGLE = "'‘"
-# "don't", "the dogs' bowl", "’90s" and "rock 'n' roll" are no quotations
+# "don't", "the dogs' bowl", "’90s" and "rock 'n' roll" contain no quotations
 _OPENING_SINGLE = re.compile(r"(?<![A-Za-z0-9'’])['‘](?=[^\s'’])(?!\d\ds)(?!n['’])")
 _CLOSING_SINGLE = re.compile(r"(?<=\S)['’](?![A-Za-z0-9])")
 
 
 def quoted_strings(prompt: str) -> list[str]:
-    """Every quoted string of ``prompt`` in order, without its marks: the text it asks an image to show.
+    """Returns the quoted strings of ``prompt`` in order, without their marks: the text that the image must
+    show.
 
-    A quotation inside another stays part of it. Known marks: "…", “…”, „…“, 「…」, 『…』, «…», and '…' or ‘…’
-    where they are no apostrophes. A mark that is never closed is passed over, as is a straight double mark
-    after a digit (inches).
+    A nested quotation stays part of the outer one. Known marks: "…", “…”, „…“, 「…」, 『…』, «…», and '…' or ‘…’
+    unless they are apostrophes. An unclosed mark is skipped, and so is a straight double mark after a digit
+    (inches).
     """
     prompt = _mend_curly(prompt)
     found = []
@@ -323,7 +324,7 @@ def quoted_strings(prompt: str) -> list[str]:
 
 
 def _mend_curly(prompt: str) -> str:
-    """``prompt`` with straight double marks where its curly ones do not pair up (”a”, “a“, “a")."""
+    """Returns ``prompt`` with straight double marks if its curly marks do not pair up (”a”, “a“, “a")."""
     depth = 0
     for char in prompt:
         depth += (char in "“„") - (char == "”")
@@ -333,7 +334,7 @@ def _mend_curly(prompt: str) -> str:
 
 
 def _end_of_quotation(prompt: str, at: int) -> int | None:
-    """The index of the mark that closes the quotation opening at ``at``; None when none opens there."""
+    """Returns the index of the mark that closes the quotation at ``at``; None if no quotation opens there."""
     mark = prompt[at]
     closing = _CLOSING.get(mark)
     if closing is None:
@@ -358,6 +359,6 @@ def _end_of_single(prompt: str, at: int) -> int | None:
     closing = _CLOSING_SINGLE.search(prompt, at + 1)
     if not closing:
         return None
-    # an apostrophe that looks like an opening mark ("'tis") gives way to the next opening one
+    # an apostrophe that looks like an opening mark ("'tis") is skipped in favour of the next opening mark
     reopened = _OPENING_SINGLE.search(prompt, at + 1, closing.start())
     return None if reopened else closing.start()

@@ -1,4 +1,4 @@
-"""Show-o with the authors' code: image tokens unmasked step by step (discrete diffusion)."""
+"""Show-o with the authors' code. It unmasks image tokens step by step (discrete diffusion)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from custom_models.model_utils.loading import to_image, weights_folder
 
 @dataclass(kw_only=True, eq=False)
 class ShowOT2I(AuthorsModel):
-    """Show-o (1.3B), square images; their size belongs to the weights and to ``config``.
+    """Show-o (1.3B), square images. The weights and ``config`` decide their size.
 
     Args:
         config: file in the authors' folder ``configs/`` that describes the weights.
-        guidance_scale: guidance s in ``(1 + s) * conditional - s * unconditional``, of logits; 0: none.
-        generation_timesteps: rounds in which the tokens are unmasked.
-        temperature: of the noise on the choice of tokens to keep; falls to 0 over the rounds.
+        guidance_scale: s in ``(1 + s) * conditional - s * unconditional``, applied to logits; 0 means no
+        guidance. generation_timesteps: number of unmasking rounds.
+        temperature: temperature of the noise when tokens to keep are chosen; it falls to 0 over the rounds.
         vq_path, vq_revision: the image tokenizer, a folder or a hub repository at a commit.
-        llm_path, llm_revision: the text tokenizer and the shape of the language model (no weights), likewise.
+        llm_path, llm_revision: the text tokenizer and the configuration of the language model (no weights),
+        likewise.
 
     Source: showlab/Show-o@45a5a2de, inference_t2i.py (order of the calls, float32) and README.md (settings).
     """
@@ -53,7 +54,7 @@ class ShowOT2I(AuthorsModel):
             AutoTokenizer.from_pretrained(language_model, padding_side="left"),
             max_text_len=self._config.dataset.preprocessing.max_seq_length,
         )
-        # the weights' own config names the hub's phi-1_5, whatever its newest commit
+        # the config of the weights would load the newest commit of the hub's phi-1_5
         model = Showo.from_pretrained(self.weights(), llm_model_path=language_model)
         self._model: Any = model.to(self.device).eval()
         with self.loading(self.vq_path):
@@ -61,7 +62,7 @@ class ShowOT2I(AuthorsModel):
             self._image_tokenizer: Any = tokenizer.to(self.device).eval()
 
     def make(self, given: str, seed: int) -> Image.Image:
-        """One square image."""
+        """Returns one square image."""
         import torch
 
         sizes = self._config.model.showo
@@ -77,7 +78,7 @@ class ShowOT2I(AuthorsModel):
         tokens = self._model.t2i_generate(
             input_ids=conditional,
             uncond_input_ids=unconditional,
-            # text attends to what precedes it, image tokens to everything but padding
+            # text attends to earlier tokens, image tokens to everything except padding
             attention_mask=self._attention_mask(sequences, rm_pad_in_image=True, **ids),
             guidance_scale=self.guidance_scale,
             temperature=self.temperature,

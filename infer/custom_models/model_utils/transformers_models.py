@@ -1,4 +1,4 @@
-"""Image generators that transformers has a class for: they sample tokens with torch's global random numbers."""
+"""Image generators with a class in transformers. They sample tokens with torch's global random generator."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from imageevalkit.generation.model import Generated
 class TransformersImageModel(LocalModel):
     """A checkpoint and its processor. ``dtype`` is ``bfloat16``, ``float16`` or ``float32``.
 
-    Images of a batch would share a seed, so there are no batches.
+    The class generates no batches, because images of a batch would share a seed.
     """
 
     model_class: ClassVar[str]
-    """Name of the model's class in transformers."""
+    """The name of the model's class in transformers."""
     processor_class: ClassVar[str]
-    """Name of the processor's class in transformers."""
+    """The name of the processor's class in transformers."""
 
     dtype: str = "bfloat16"
 
@@ -46,7 +46,7 @@ class JanusT2I(TransformersImageModel):
 
     Args:
         guidance_scale: weight of classifier-free guidance; above 1.
-        temperature: of the sampling; above 0.
+        temperature: sampling temperature; above 0.
     """
 
     model_class = "JanusForConditionalGeneration"
@@ -56,7 +56,7 @@ class JanusT2I(TransformersImageModel):
     temperature: float = 1.0
 
     def make(self, given: str, seed: int) -> Generated:
-        """One image."""
+        """Returns one image."""
         message = {"role": "user", "content": [{"type": "text", "text": given}]}
         text = self._processor.apply_chat_template([message], add_generation_prompt=True)
         inputs = self._processor(text=text, generation_mode="image", return_tensors="pt").to(self.device)
@@ -64,12 +64,12 @@ class JanusT2I(TransformersImageModel):
             **inputs,
             generation_mode="image",
             do_sample=True,
-            # the authors draw from all tokens, transformers' default from the 50 most probable
+            # the authors sample from all tokens; transformers' default samples from the top 50
             top_k=0,
             **self.chosen("guidance_scale", "temperature"),
         )
-        # (height, width, channel), normalized as the model's inputs are; the processor's own postprocess takes the
-        # height for the channels where torchvision is missing
+        # (height, width, channel), normalised like the model's inputs. Without torchvision the processor's
+        # own postprocess would read the height as channels.
         pixels = self._model.decode_image_tokens(tokens)[0].float()
         scale = self._processor.image_processor
         mean, std = (pixels.new_tensor(values) for values in (scale.image_mean, scale.image_std))
@@ -78,17 +78,18 @@ class JanusT2I(TransformersImageModel):
 
 @dataclass(kw_only=True, eq=False)
 class Emu3T2I(TransformersImageModel):
-    """Emu3: an image is a grid of tokens, row by row.
+    """Emu3, which generates an image as a grid of tokens, row by row.
 
     Args:
         ratio: width to height, such as "1:1" or "16:9".
-        image_area: about how many pixels the image has; each side is a multiple of 8.
+        image_area: approximate number of pixels; each side is a multiple of 8.
         guidance_scale: weight of classifier-free guidance; above 1.
-        top_k: tokens among which each next one is drawn.
-        prompt_suffix: added to every prompt as it is; None: the authors' words on quality.
-        negative_prompt: what guidance leads away from; None: the authors' own.
+        top_k: the number of candidate tokens for each sampled token.
+        prompt_suffix: appended to every prompt; None: the authors' quality suffix.
+        negative_prompt: the negative prompt; None: the authors' text.
 
-    Raises ModelUnusable: it does not load, or the authors' words are wanted and their code is not there.
+    Raises ModelUnusable if the model does not load, or if a text of the authors is needed and their code is
+    missing.
     """
 
     model_class = "Emu3ForConditionalGeneration"
@@ -107,7 +108,7 @@ class Emu3T2I(TransformersImageModel):
         self._negative = _authors("NEGATIVE_PROMPT") if self.negative_prompt is None else self.negative_prompt
 
     def make(self, given: str, seed: int) -> Generated:
-        """One image."""
+        """Returns one image."""
         inputs = self._inputs(given + self._suffix)
         ((height, width),) = inputs.pop("image_sizes")
         negative = self._inputs(self._negative)
@@ -137,12 +138,16 @@ class Emu3T2I(TransformersImageModel):
         ).to(self.device)
 
     def _layout(self, start: int, height: int, width: int) -> tuple[int, Callable[[int, Any], Any]]:
-        """How many tokens an image has, and the function that transformers asks which may follow: rows of image tokens
-        that each end with a mark, then three closing marks. The image begins at position ``start``."""
+        """Returns the token count of an image and the function that tells transformers the allowed next
+        tokens.
+
+        The image begins at position ``start``: rows of image tokens with an end-of-line token each, then
+        three closing tokens.
+        """
         import torch
 
         vocabulary, tokenizer = self._model.vocabulary_mapping, self._processor.tokenizer
-        # a tensor, because this list of 32768 is asked for at every token
+        # a tensor, because transformers needs this list of 32768 ids at every token
         image_tokens = torch.tensor(vocabulary.image_tokens, device=self._model.device)
         closing = [
             tokenizer.encode(token, add_special_tokens=False)

@@ -1,4 +1,5 @@
-"""VILA-U-7B with the authors' code: residual image tokens one after another, with classifier-free guidance."""
+"""VILA-U-7B with the authors' code. It generates residual image tokens in order, with classifier-free
+guidance."""
 
 from __future__ import annotations
 
@@ -28,12 +29,12 @@ _REPLACED = (
 
 @dataclass(kw_only=True, eq=False)
 class VilaUT2I(AuthorsModel):
-    """VILA-U-7B; vila-u-7b-256 makes images of 256 x 256 pixels. Its code moves its tensors to CUDA by itself.
+    """VILA-U-7B; vila-u-7b-256 generates images of 256 x 256 pixels. The authors' code always uses CUDA.
 
-    ``cfg`` is guidance w in ``unconditional + w * (conditional - unconditional)``, of logits.
+    ``cfg`` is w in ``unconditional + w * (conditional - unconditional)``, applied to logits.
 
     Source: mit-han-lab/vila-u@096623ce, inference.py (settings, order of the calls, bfloat16), and
-    environment_setup.sh (its files that take the place of transformers' own).
+    environment_setup.sh (the files that replace transformers' own).
     """
 
     code = "vila-u"
@@ -47,12 +48,13 @@ class VilaUT2I(AuthorsModel):
         self._model: Any = vila_u.load(self.weights())
 
     def make(self, given: str, seed: int) -> Image.Image:
-        """One square image."""
+        """Returns one square image."""
         return levels_to_image(self._model.generate_image_content(given, self.cfg, 1)[0])
 
 
 class _FindReplacement(MetaPathFinder):
-    """Finds the modules of transformers that ``folder``, laid out like it, replaces."""
+    """An import finder that loads replaced modules of transformers from ``folder``, which has the same
+    layout."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -67,12 +69,12 @@ class _FindReplacement(MetaPathFinder):
 
 
 def replace_transformers_modules(folder: Path) -> None:
-    """Import the authors' files of ``folder`` as the modules of transformers that they replace.
+    """Makes imports of some transformers modules load the authors' files in ``folder`` instead.
 
-    They are made for one version, and their install script copies them over the installed ones; here the
-    environment stays as it is.
+    The files fit one version of transformers. The authors' install script overwrites the installed files;
+    this function leaves the environment unchanged.
 
-    Raises ModelUnusable: transformers is of another version, or a replaced module is in use already.
+    Raises ModelUnusable if transformers has another version, or if a replaced module is already imported.
     """
     import transformers
 
