@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from imageevalkit.errors import UserError
-from imageevalkit.launch import gpus
+from imageevalkit.launch import gpu_pool, gpus
 from imageevalkit.launch.gpu_pool import GpuPool, Lease, Offer, lock
 from imageevalkit.launch.gpus import Gpu, MinFreeMemory
 from tests.support.fake_nvidia_smi import (
@@ -218,7 +218,10 @@ def test_the_driver_is_asked_again_after_it_failed(
     assert take(pool).gpus == [WHOLE[0]]
 
 
-def test_memory_of_the_job_before_is_not_another_process(make_pool: MakePool, tmp_path: Path) -> None:
+def test_memory_of_the_job_before_is_not_another_process(
+    make_pool: MakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_pool, "_FREEING", LONGEST_WAIT)  # a busy machine takes longer to ask
     pool = make_pool(WHOLE[:1], "90%")
     lease = take(pool)
     set_memory(tmp_path, {"GPU-0": 40})
