@@ -296,9 +296,10 @@ class _NodeJob:
         With ``preempt_send_user_signal``, Slurm sends SIGUSR1 when the grace time begins and SIGTERM when it
         ends. Without that setting, Slurm sends SIGTERM only.
         """
-        asked = ["squeue", "--noheader", f"--jobs={os.environ['SLURM_JOB_ID']}", "--Format=PreemptTime"]
-        done = subprocess.run(asked, capture_output=True, text=True, check=False)
-        return done.returncode == 0 and done.stdout.strip() not in ("", "N/A")
+        try:
+            return Slurm().is_preempted(os.environ["SLURM_JOB_ID"])
+        except (SlurmFailed, UserError):  # a node without squeue, or a silent controller
+            return False
 
     def _back_in_queue(self, why: str, attempt: int = 1) -> ExitStatus:
         until = time.monotonic() + _ENDED_WITHIN

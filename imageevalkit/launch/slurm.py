@@ -131,6 +131,11 @@ class Slurm:
         rows = (line.split(_TAB, len(_COLUMNS) - 1) for line in printed.splitlines())
         return {number: Queued(*row) for number, *row in rows if len(row) == len(Queued._fields)}
 
+    def is_preempted(self, number: str) -> bool:
+        """Returns True if Slurm is taking the nodes of this job for another one. Raises as :meth:`submit`."""
+        printed = _asked("squeue", "--noheader", f"--jobs={number}", "--Format=PreemptTime")
+        return printed.strip() not in ("", "N/A")
+
     def requeue(self, number: str) -> None:
         """Ends a running job and puts it back into the queue. Raises as :meth:`submit`."""
         _asked("scontrol", "requeue", number)
