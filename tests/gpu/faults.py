@@ -28,6 +28,7 @@ def examine(part: Part) -> None:
     records = kit.records("generation.jsonl", BENCHMARK, "faulty")
     log = "\n".join(path.read_text(errors="replace") for path in kit.log.rglob("*.log"))
     note = "fake errors of memory" if part.tiny else "real errors of memory"
+    print(log, flush=True)
     for label, words in _SAID.items():
         part.check(label, [] if words in log else [f"'{words}' is not in the log: {log[-600:]}"], note)
     last = {record["prompt"]: record for record in records}

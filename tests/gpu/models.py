@@ -14,8 +14,8 @@ from PIL import Image
 from imageevalkit.generation.model import ImageModel
 from perf.toolkit import geneval2_items
 
-FAULTY_ITEMS = 8
-KILLED, HANGS, TOO_LARGE = 3, 5, 6
+FAULTY_ITEMS = 12
+KILLED, HANGS, TOO_LARGE = 5, 9, 10
 """Numbers of items: the first try kills or hangs its process; no memory is enough for the last."""
 _SHARE = 0.3
 """Of the GPU's memory, what an item takes: three do not fit."""
