@@ -82,7 +82,7 @@ def _examine(name: str, tiny: bool, end: float) -> Iterator[Row]:
         stop = time.monotonic() + seconds
         with log.open("w", encoding="utf-8") as out:
             process = subprocess.Popen(
-                command, cwd=REPO, env=_environ(tiny), stdin=subprocess.DEVNULL, stdout=out, stderr=out
+                command, cwd=REPO, env=_environ(name, tiny), stdin=subprocess.DEVNULL, stdout=out, stderr=out
             )
             try:
                 while process.poll() is None and time.monotonic() < stop:
@@ -113,9 +113,13 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _environ(tiny: bool) -> dict[str, str]:
-    """The variables of a part; open_clip and its like stand beside the tests' environment."""
-    paths = [REPO, REPO / "infer", Path(sys.prefix) / "dreamsim-packages"]
+def _environ(name: str, tiny: bool) -> dict[str, str]:
+    """The variables of the part ``name``."""
+    paths = [REPO, REPO / "infer"]
+    packages = Path(sys.prefix) / "dreamsim-packages"
+    if name == "metrics" and packages.is_dir():
+        # open_clip and the torchvision that it imports, whose operators need a torch for CUDA
+        paths += [*[REPO / "tests/support/torchvision_ops"] * tiny, packages]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "HF_HUB_OFFLINE": "1"}
     return {**environ, "CUDA_VISIBLE_DEVICES": ""} if tiny else environ
 

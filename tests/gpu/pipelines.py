@@ -14,7 +14,7 @@ from tests.gpu.part import GIB, Part, free_memory, measured, synchronize
 
 _OF_BARE_LOOP = at_least(0.97)
 _STEPS = 4
-_SIDE = {False: 1024, True: 64}
+_SIDE = {False: 1024, True: 32}
 # of the bare loop and of the toolkit; those after the first are timed
 _IMAGES = {"flux.1-dev": 13, "sd3.5-medium": 25, "qwen-image": 9}
 _TINY_IMAGES = 6
