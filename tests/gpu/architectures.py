@@ -95,7 +95,7 @@ class Architecture(NamedTuple):
         """Returns the pipeline with random weights on ``device``."""
         import diffusers
 
-        with _drawn_on(device, dtype):
+        with drawn_on(device, dtype):
             parts = self.parts(sizes={} if tiny else self.sizes)
         pipeline = getattr(diffusers, self.pipeline)(**parts)
         pipeline.set_progress_bar_config(disable=True)
@@ -192,7 +192,7 @@ class RandomT2I(DiffusersT2I):
 
 
 @contextmanager
-def _drawn_on(device: str, dtype: Any) -> Iterator[None]:
+def drawn_on(device: str, dtype: Any) -> Iterator[None]:
     """New modules have their weights on ``device``, in ``dtype``, from the first on."""
     import torch
 

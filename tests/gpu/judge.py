@@ -5,6 +5,7 @@ The toolkit looks at an image once for all questions about it; the plain way, as
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Sequence
 
@@ -22,10 +23,11 @@ from tests.support.vision_passes import VisionPasses
 
 _OF_PLAIN_CALLS = at_least(2.0)
 _IMAGES, _TINY_IMAGES, _PER_TURN = 24, 4, 4
-# A wrong position changes a probability by more than its size. bfloat16 has 8 bits, which 28 layers round in turn.
 _GREEDY = {"repetition_penalty": 1.0}
 """Soft-TIFA puts the checkpoint's own sampling aside."""
-_APART, _TINY_APART = 0.25, 1e-3
+# of the logarithm of a probability, which is about -10: a wrong position changes it by more than 1, and the rounding of
+# 28 layers to bfloat16 by less
+_APART, _TINY_APART = 0.03, 1e-4
 
 
 def examine(part: Part) -> None:
@@ -45,12 +47,12 @@ def examine(part: Part) -> None:
             answer = answers[question.item, question.name]
             if answer.probabilities is None:
                 raise RuntimeError(f"no reply: {answer.error}")
-            yield [answer.probabilities[wanted] for wanted in question.choices]
+            yield [math.log(answer.probabilities[wanted]) for wanted in question.choices]
 
     def ask_plain(asked: Sequence[Question]) -> Iterator[Sequence[float]]:
         for question in asked:
             probabilities = official.ask(question, **_GREEDY).probabilities
-            yield [probabilities[wanted] for wanted in question.choices]
+            yield [math.log(probabilities[wanted]) for wanted in question.choices]
 
     label = f"Qwen2.5-VL, {sum(map(len, turns))} questions about {count} images / generate calls"
     apart = _TINY_APART if part.tiny else _APART

@@ -41,7 +41,9 @@ def _card() -> str:
         total = pynvml.nvmlDeviceGetMemoryInfo(gpu).total / GIB
         name, driver = pynvml.nvmlDeviceGetName(gpu), pynvml.nvmlSystemGetDriverVersion()
     except pynvml.NVMLError as error:
-        raise RuntimeError(f"no NVIDIA GPU answers ({error}); on the CPU: bash test.sh --gpu --tiny") from error
+        raise RuntimeError(
+            f"no NVIDIA GPU answers ({error}); on the CPU: bash test.sh --gpu --tiny"
+        ) from error
     return f"{name}, {total:.0f} GiB, driver {driver}"
 
 
@@ -66,7 +68,9 @@ class Document:
             sections[names.index(part)] = f"{own}\n"
         else:
             sections.append(f"{own}\n")
-        write_atomic(self._path, _HEADING.join([f"{before.rstrip()}\n", *(f"{s.rstrip()}\n" for s in sections)]))
+        write_atomic(
+            self._path, _HEADING.join([f"{before.rstrip()}\n", *(f"{s.rstrip()}\n" for s in sections)])
+        )
 
 
 def _table(rows: Sequence[Row]) -> list[str]:
