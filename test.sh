@@ -1,11 +1,23 @@
 #!/usr/bin/env bash
 # All tests, linters and type checks; makes the environments it needs. Usage: bash test.sh [pytest arguments]
+# The examination of a GPU: bash test.sh --gpu [--wheels FOLDER] [--tiny] [--parts A,B] [--seconds S] [--write FILE];
+# --wheels: on a machine without a network, with a folder that tests/gpu/pack.sh has filled.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 # modules are compiled once, when they are first imported: to compile all of torch and its like takes longer than that
 unset PYTHONPATH PYTHONDONTWRITEBYTECODE
 export PIP_NO_COMPILE=no # pip reads it as the value of its setting "compile"
 export PIP_USER=0        # a pip.conf with "user = true" does not go with --target
+
+is_gpu=''
+if [[ ${1-} == --gpu ]]; then
+  is_gpu=1
+  shift
+fi
+if [[ $is_gpu && ${1-} == --wheels ]]; then
+  bash tests/gpu/install.sh "${2-}"
+  exec .venv-test/bin/python -m tests.gpu "${@:3}"
+fi
 
 # what is under way in the background ends with this script, however it ends
 checked=''
@@ -31,6 +43,13 @@ install_beside() {
     echo "note: the packages of $list cannot be installed: the tests that need them will be skipped" >&2
   fi
 }
+if [[ $is_gpu ]]; then
+  install_beside dreamsim
+  wait "$driver"
+  status=0
+  "$bin/python" -m tests.gpu "$@" || status=$?
+  exit "$status"
+fi
 waits=("$driver")
 for name in dreamsim blip_diffusion mplug nudenet; do
   install_beside "$name" &
