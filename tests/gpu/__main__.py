@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from perf.harness import REPO, Row, Table
-from tests.gpu.part import COLUMNS, PARTS, read_rows
+from tests.gpu.part import COLUMNS, PARTS, TINY_PARTS, read_rows
 from tests.gpu.written import Document, described
 
 _LONGEST = 530.0
@@ -38,17 +38,16 @@ def main() -> int:
     """Examine the parts that the command line names; the status is 1 where a row failed or missed its bar."""
     parser = argparse.ArgumentParser(prog="bash test.sh --gpu", description=__doc__)
     parser.add_argument("--tiny", action="store_true", help="tiny models on the CPU; no bars of speed")
-    parser.add_argument(
-        "--parts", default=",".join(PARTS), metavar="A,B", help="which parts, in this order (%(default)s)"
-    )
+    names = ",".join(PARTS)
+    parser.add_argument("--parts", metavar="A,B", help=f"which parts, in this order, of {names}")
     parser.add_argument(
         "--seconds", type=float, default=_LONGEST, help="for all parts on a GPU (%(default)g)"
     )
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the table into this document too")
     given = parser.parse_args()
-    chosen = given.parts.split(",")
+    chosen = given.parts.split(",") if given.parts else TINY_PARTS if given.tiny else [*PARTS]
     if unknown := [name for name in chosen if name not in PARTS]:
-        parser.error(f"--parts {','.join(unknown)}: use {','.join(PARTS)}")
+        parser.error(f"--parts {','.join(unknown)}: use {names}")
     try:
         machine = described(given.tiny)
     except RuntimeError as error:

@@ -94,10 +94,12 @@ class Architecture(NamedTuple):
     def build(self, device: str, dtype: Any, tiny: bool) -> Any:
         """Returns the pipeline with random weights on ``device``."""
         import diffusers
+        import torch
 
-        with drawn_on(device, dtype):
+        # small ones have the same weights in every precision; large ones would need twice the memory for that
+        with drawn_on(device, torch.float32 if tiny else dtype):
             parts = self.parts(sizes={} if tiny else self.sizes)
-        pipeline = getattr(diffusers, self.pipeline)(**parts)
+        pipeline = getattr(diffusers, self.pipeline)(**parts).to(dtype)
         pipeline.set_progress_bar_config(disable=True)
         return pipeline
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from imageevalkit.launch.gpus import Gpu, memory, visible_gpus
+from imageevalkit.launch.gpus import memory, visible_gpus
 from perf.toolkit import BENCHMARK
 from tests.gpu.kit import Kit
 from tests.gpu.part import Part
@@ -125,7 +125,7 @@ def _masks(part: Part) -> None:
     problems = []
     for mask, wanted in masks.items():
         keys = [f"GPU-{uuid}" for uuid in json.loads(started[mask].communicate()[0])]
-        ours = [Gpu(*each).key for each in visible_gpus({"CUDA_VISIBLE_DEVICES": mask})]
+        ours = [each.key for each in visible_gpus({"CUDA_VISIBLE_DEVICES": mask})]
         if not keys == ours == wanted:
             problems.append(f"CUDA_VISIBLE_DEVICES={mask}: torch sees {keys}, a run {ours}")
     part.check("CUDA_VISIBLE_DEVICES by index, by UUID, empty: torch and a run see the same", problems)

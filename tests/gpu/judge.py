@@ -38,7 +38,7 @@ def examine(part: Part) -> None:
     sizes = {} if part.tiny else QWEN2_5_VL_7B
     save_qwen2_5_vl(folder, **sizes, dtype=part.dtype, device=part.device)
     official = PlainJudge(folder, part.device)
-    options = JudgeOptions({"device_map": part.device})
+    options = JudgeOptions({"device_map": "cpu"} if part.tiny else {})
     judge = registry.judge(f"transformers:{folder}", {}, options=options)
 
     def ask_judge(asked: Sequence[Question]) -> Iterator[Sequence[float]]:

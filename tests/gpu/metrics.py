@@ -29,17 +29,18 @@ from imageevalkit.machine import available_cores
 from perf.harness import Row, at_least, at_most
 from tests.gpu.architectures import drawn_on
 from tests.gpu.part import GIB, Part, free_memory
-from tests.gpu.ways import Work, compare
+from tests.gpu.ways import Work, apart, compare
 from tests.support import tiny_measurers as saved
 from tests.support.image_questions import save_image
 from tests.support.tiny_encoders import STYLES, save_csd, save_references, save_se
 
 _OF_PLAIN_LOOP = at_least(1.0)
-_IMAGES, _TINY_IMAGES = 96, 4
+_IMAGES, _TINY_IMAGES = 96, 2
 _SIDE, _TINY_SIDE = 1024, 64
 _APART, _TINY_APART = 0.05, 1e-4
 _LEFT_BEHIND = 0.1
 """GiB that the models of a process may leave behind on the GPU: the libraries' workspaces."""
+_HALVED = "HPSv2, two ViT-H/14"
 
 # The sizes of the published configurations.
 _VIT_L: dict[str, Any] = {
@@ -152,24 +153,39 @@ def _mask2former(folder: Path, tiny: bool) -> Encoder:
 METRICS: dict[str, Metric] = {
     "CLIPScore, ViT-B/32": Metric(_clipscore),
     "aesthetic predictor, ViT-L/14": Metric(_aesthetic, ("",)),
-    "HPSv2, two ViT-H/14": Metric(_hpsv2),
+    _HALVED: Metric(_hpsv2),
     "VQAScore, CLIP-FlanT5-XL": Metric(_vqascore, is_half=True),
     "Mask2Former, Swin-S": Metric(_mask2former, ('{"cat": 1}', "{}")),
     "OneIG style, two ViT-L/14": Metric(_style, STYLES),
 }
 
 
+class Loaded(NamedTuple):
+    """An encoder with its ``models``, which stay in memory, and questions."""
+
+    encoder: Encoder
+    models: Any
+    questions: list[Question]
+
+
 def examine(part: Part) -> None:
-    """Examine each metric model, then several in one process."""
+    """Examine each metric model, then all of them in this process."""
     count, side = (_TINY_IMAGES, _TINY_SIDE) if part.tiny else (_IMAGES, _SIDE)
     with ThreadPoolExecutor(available_cores()) as threads:
-        save = partial(_save, part.folder, side)
-        pictures = list(threads.map(save, range(count)))
-    encoders: dict[str, tuple[Encoder, list[Question]]] = {}
+        pictures = list(threads.map(partial(_save, part.folder, side), range(count)))
+    loaded: dict[str, Loaded] = {}
     for n, (label, metric) in enumerate(METRICS.items()):
-        part.attempt(label, _metric, part, label, metric, part.folder / str(n), pictures, encoders)
-    part.attempt("several metric models in one process", _together, part, encoders)
-    part.attempt("a batch that does not fit", _halved, part, encoders)
+        part.attempt(label, _metric, part, label, metric, part.folder / str(n), pictures, loaded)
+    part.attempt(f"{_HALVED}: a batch that does not fit", _halved, part, loaded)
+    part.attempt("several metric models in one process", _together, part, loaded)
+    patch.stopall()
+    loaded.clear()
+    free_memory()
+    label = "  GPU memory that they leave behind"
+    if part.tiny:
+        part.skip(label, "no GPU")
+    else:
+        part.add(Row(label, torch.cuda.memory_allocated() / GIB, at_most(_LEFT_BEHIND), unit=" GiB"))
 
 
 def _save(folder: Path, side: int, n: int) -> Picture:
@@ -182,7 +198,7 @@ def _metric(
     metric: Metric,
     folder: Path,
     pictures: Sequence[Picture],
-    encoders: dict[str, tuple[Encoder, list[Question]]],
+    loaded: dict[str, Loaded],
 ) -> None:
     folder.mkdir()
     encoder = metric.save(folder, part.tiny)
@@ -191,18 +207,17 @@ def _metric(
         replace(measure("any", picture, text), item=picture.path.stem)
         for picture, text in zip(pictures, texts, strict=False)
     ]
-    encoders[label] = encoder, questions
     models = encoder.load(questions)
+    # a run loads a model once: its seconds are not those of an image
+    patch.object(encoder, "load", return_value=models).start()
+    loaded[label] = Loaded(encoder, models, questions)
 
     def plain(asked: Sequence[Question]) -> Iterator[Sequence[float]]:
         encoder.models = models
         yield from map(partial(_alone, encoder), asked)
 
-    # a run loads a model once: its seconds are not those of an image
-    with patch.object(encoder, "load", return_value=models):
-        apart = _TINY_APART if part.tiny and not metric.is_half else _APART
-        compare(part, f"{label} / a plain loop", plain, _asking(encoder), [questions], _OF_PLAIN_LOOP, apart)
-    encoder.models = None
+    limit = _TINY_APART if part.tiny and not metric.is_half else _APART
+    compare(part, f"{label} / a plain loop", plain, _asking(encoder), [questions], _OF_PLAIN_LOOP, limit)
 
 
 def _alone(encoder: Encoder, question: Question) -> Sequence[float]:
@@ -235,48 +250,18 @@ def _numbers(value: Any) -> list[float]:
     return [number for each in value for number in _numbers(each)] if isinstance(value, list) else [value]
 
 
-def _together(part: Part, encoders: dict[str, tuple[Encoder, list[Question]]]) -> None:
-    """All models at once, each asked about an image in turn, beside one after another; then all are gone."""
-    asked = {label: questions[:4] for label, (_, questions) in encoders.items()}
-    alone = {label: list(_asking(encoder)(asked[label])) for label, (encoder, _) in encoders.items()}
-    streams = [encoder.ask(asked[label]) for label, (encoder, _) in encoders.items()]
-    found: dict[str, dict[str, list[float]]] = {label: {} for label in encoders}
-    for answers in zip(*streams, strict=True):
-        for label, answer in zip(encoders, answers, strict=True):
-            found[label][answer.question.item] = _numbers(json.loads(answer.text or "null"))
-    held = _allocated()
-    for stream in streams:
-        list(stream)  # which frees its model
-    free_memory()
-    problems = [
-        f"{label}: other numbers than alone"
-        for label in encoders
-        if [found[label][question.item] for question in asked[label]] != alone[label]
-    ]
-    part.check(f"{len(encoders)} metric models in one process: the numbers of each alone", problems)
-    if part.tiny:
-        part.skip("  GiB that they leave behind", "no GPU")
-    else:
-        note = f"all at once {held:.1f} GiB"
-        left = _allocated()
-        part.add(
-            Row("  GiB that they leave behind", left, at_most(_LEFT_BEHIND), {"note": note}, unit=" GiB")
-        )
-
-
-def _halved(part: Part, encoders: dict[str, tuple[Encoder, list[Question]]]) -> None:
+def _halved(part: Part, loaded: dict[str, Loaded]) -> None:
     """A process that may have only a little more memory than one image takes: batches are halved, numbers stay."""
-    label = "HPSv2, two ViT-H/14"
-    words = f"{label}: a batch that does not fit is halved, its numbers stay"
+    words = f"{_HALVED}: a batch that does not fit is halved, its numbers stay"
     if part.tiny:
         part.skip(words, "no GPU")
         return
-    encoder, questions = encoders[label]
+    encoder, _, questions = loaded[_HALVED]
     whole = list(_asking(encoder)(questions))
     torch.cuda.reset_peak_memory_stats()
     list(_asking(encoder)(questions[:1]))
     total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction((torch.cuda.max_memory_reserved() + GIB // 8) / total)
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.max_memory_reserved() + GIB // 16) / total)
     said = io.StringIO()
     try:
         with contextlib.redirect_stdout(said):
@@ -285,14 +270,24 @@ def _halved(part: Part, encoders: dict[str, tuple[Encoder, list[Question]]]) -> 
         torch.cuda.set_per_process_memory_fraction(1.0)
     print(said.getvalue(), flush=True)
     problems = [] if "from now on" in said.getvalue() else ["memory did not run out"]
-    pairs = [
-        pair for some, others in zip(whole, halved, strict=True) for pair in zip(some, others, strict=True)
-    ]
-    if max(abs(one - other) for one, other in pairs) > _APART * max(abs(one) for one, _ in pairs):
+    if apart(whole, halved) > _APART:
         problems.append("other numbers than with whole batches")
     part.check(words, problems)
 
 
-def _allocated() -> float:
-    """GiB that torch holds on the GPU."""
-    return torch.cuda.memory_allocated() / GIB if torch.cuda.is_available() else 0.0
+def _together(part: Part, loaded: dict[str, Loaded]) -> None:
+    """All models answer in turns, an image at a time, as they do alone."""
+    asked = {label: questions[:2] for label, (*_, questions) in loaded.items()}
+    alone = {label: list(_asking(encoder)(asked[label])) for label, (encoder, *_) in loaded.items()}
+    streams = [encoder.ask(asked[label]) for label, (encoder, *_) in loaded.items()]
+    found: dict[str, dict[str, list[float]]] = {label: {} for label in loaded}
+    for answers in zip(*streams, strict=True):
+        for label, answer in zip(loaded, answers, strict=True):
+            found[label][answer.question.item] = _numbers(json.loads(answer.text or "null"))
+    problems = [
+        f"{label}: other numbers than alone"
+        for label in loaded
+        if apart([found[label][question.item] for question in asked[label]], alone[label]) > _TINY_APART
+    ]
+    note = "" if part.tiny else f"{torch.cuda.memory_allocated() / GIB:.1f} GiB"
+    part.check(f"{len(loaded)} metric models in one process: the numbers of each alone", problems, note)

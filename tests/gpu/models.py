@@ -20,6 +20,8 @@ KILLED, HANGS, TOO_LARGE = 5, 9, 10
 _SHARE = 0.3
 """Of the GPU's memory, what an item takes: three do not fit."""
 _FITTING = 2
+_PAUSE = 2.0
+"""Seconds before a process ends, in which another thread sends what it has to say."""
 
 
 class Faulty(ImageModel):
@@ -47,6 +49,7 @@ class Faulty(ImageModel):
         items = 9 if numbers == [TOO_LARGE] else len(numbers)
         held = self._allocate(items)
         if KILLED in numbers and self._is_first("killed"):
+            time.sleep(_PAUSE)
             os.kill(os.getpid(), signal.SIGKILL)
         if HANGS in numbers and self._is_first("hangs"):
             time.sleep(3600)

@@ -41,6 +41,8 @@ PARTS: dict[str, PartSetting] = {
     "vllm": PartSetting("served", 120),
 }
 """The parts in their order: what a short time has room for comes first."""
+TINY_PARTS = [name for name in PARTS if name not in ("flux.1-dev", "qwen-image")]
+"""Those on the CPU: tiny pipelines differ in their classes only, which the precision part has too."""
 
 
 class Part:

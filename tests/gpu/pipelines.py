@@ -27,9 +27,9 @@ _OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "sd3.5-medium": {
         "batch_size=4": {"batch_size": 4},
         "batch_size=8": {"batch_size": 8},
-        "vae_tiling=true": {"vae_tiling": True},
         "compile=true": {"compile": True},
         "offload=model": {"offload": "model"},
+        "vae_tiling=true": {"vae_tiling": True},
     },
 }
 _TINY_OPTIONS = ("attention=native", "batch_size=4")
@@ -114,8 +114,8 @@ def _rate(part: Part, **options: Any) -> tuple[float, str, str]:
         "", architecture=part.name, tiny=part.tiny, dtype=part.dtype, **_settings(part), **options
     )
     batch = model.batch_size
-    # four calls at least, or eight images; offload takes seconds for each
-    calls = 2 if part.tiny or options.get("offload") else max(4, 8 // batch)
+    # offload takes seconds for each
+    calls = 2 if part.tiny or options.get("offload") else max(2, 8 // batch)
     with measured() as first:
         _make(model, 0)
     with measured() as found:

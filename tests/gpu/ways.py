@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 from imageevalkit.benchmark.question import Question
@@ -20,7 +22,7 @@ def compare(
     ours: Work,
     turns: Sequence[Sequence[Question]],
     bar: Bar,
-    apart: float,
+    limit: float,
 ) -> None:
     """Add two rows: how many times as fast ours is, against ``bar``; how far apart the numbers of both are.
 
@@ -31,7 +33,7 @@ def compare(
         ours: the toolkit's.
         turns: the questions of each turn; some of the first are asked once more before it, unmeasured.
         bar: of the speed, on a GPU.
-        apart: the largest difference that rounding explains, as a share of the largest number.
+        limit: the largest difference that rounding explains, as a share of the largest number.
     """
     numbers: tuple[list[Sequence[float]], list[Sequence[float]]] = ([], [])
     seconds, memory = [0.0, 0.0], ["", ""]
@@ -46,7 +48,13 @@ def compare(
     count = sum(map(len, turns))
     note = f"plain {memory[0]} GiB" if memory[0] else ""
     part.speed(label, count / seconds[1], count / seconds[0], bar, GiB=memory[1], note=note)
-    pairs = [pair for some, others in zip(*numbers, strict=True) for pair in zip(some, others, strict=True)]
-    largest = max(abs(number) for pair in pairs for number in pair) or 1.0
-    distance = max(abs(one - other) for one, other in pairs) / largest
-    part.add(Row("  largest difference of a number / the largest number", distance, at_most(apart)))
+    words = "  largest difference of a number / the largest number"
+    part.add(Row(words, apart(*numbers), at_most(limit)))
+
+
+def apart(some: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) -> float:
+    """The largest difference of two numbers, as a share of the largest number; infinite if one is none."""
+    pairs = [pair for one, other in zip(some, others, strict=True) for pair in zip(one, other, strict=True)]
+    if any(math.isnan(one - other) for one, other in pairs):
+        return math.inf
+    return max(abs(one - other) for one, other in pairs) / (max(map(abs, itertools.chain(*pairs))) or 1.0)

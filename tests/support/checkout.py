@@ -100,7 +100,7 @@ def _files() -> list[Path]:
 
 
 def _names() -> list[str]:
-    """The files that git would commit, relative to the tree; without git or its folder, all that it would not ignore."""
+    """The files that git would commit, relative to the tree; without git's folder, those of the toolkit's folders."""
     try:
         listed = subprocess.run(
             ["git", "ls-files", "-co", "--exclude-standard", "-z", ":!tests", ":!perf"],
@@ -111,7 +111,15 @@ def _names() -> list[str]:
     except (OSError, subprocess.CalledProcessError):
         return [
             str(path.relative_to(REPO))
-            for part in ("benchmarks", "eval", "eval_models", "imageevalkit", "infer", "requirements", "utils")
+            for part in (
+                "benchmarks",
+                "eval",
+                "eval_models",
+                "imageevalkit",
+                "infer",
+                "requirements",
+                "utils",
+            )
             for path in (REPO / part).rglob("*")
             if not {"__pycache__", "node_modules", "checkpoints"} & {*path.parts} and not path.is_dir()
         ] + ["config.sh", "eval.sh"]
