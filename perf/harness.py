@@ -237,10 +237,6 @@ class Table:
         )
 
 
-class WrongOption(ValueError):
-    """What a program cannot do with the options that it was given."""
-
-
 def run_program(
     about: str,
     main: Callable[[argparse.Namespace, Path], Table],
@@ -266,10 +262,7 @@ def run_program(
         if isinstance(default, tuple) and (unknown := set(getattr(given, name)) - {*default}):
             parser.error(f"--{name} {','.join(unknown)}: use {','.join(default)}")
     with tempfile.TemporaryDirectory(prefix="perf-") as folder:
-        try:
-            table = main(given, Path(folder))
-        except WrongOption as error:
-            parser.error(str(error))
+        table = main(given, Path(folder))
     sys.exit(table.status)
 
 
