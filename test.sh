@@ -14,8 +14,13 @@ if [[ ${1-} == --gpu ]]; then
   is_gpu=1
   shift
 fi
+# the copies of the tree that tests run have the compiled modules too
+compile() {
+  .venv-test/bin/python -m compileall -q benchmarks eval_models imageevalkit infer utils
+}
 if [[ $is_gpu && ${1-} == --wheels ]]; then
   bash tests/gpu/install.sh "${2-}"
+  compile
   exec .venv-test/bin/python -m tests.gpu "${@:3}"
 fi
 
@@ -46,6 +51,7 @@ install_beside() {
 if [[ $is_gpu ]]; then
   install_beside dreamsim
   wait "$driver"
+  compile
   status=0
   "$bin/python" -m tests.gpu "$@" || status=$?
   exit "$status"
@@ -80,8 +86,7 @@ check >"$checked" 2>&1 &
 checks=$!
 
 for job in "${waits[@]}"; do wait "$job"; done
-# the copies of the tree that tests run have this too
-"$bin/python" -m compileall -q benchmarks eval_models imageevalkit infer utils
+compile
 
 echo "== tests"
 status=0

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from imageevalkit.launch.gpu_pool import LEASES
 from imageevalkit.launch.gpus import memory, visible_gpus
 from perf.toolkit import BENCHMARK
 from tests.gpu.kit import Kit
@@ -43,6 +44,7 @@ def examine(part: Part) -> None:
     machine = _Machine(part)
     part.attempt("leases of two runs", _leases, part, machine)
     part.attempt("the floor of free memory", _floor, part, machine)
+    (LEASES / machine.fake).unlink(missing_ok=True)
 
 
 class _Machine:
@@ -52,10 +54,10 @@ class _Machine:
         self.kit = Kit(part, part.folder / "tree", _IMAGES)
         self.kit.add("holding", "tests.gpu.models", "Holding", gpus=1)
         self.environ: dict[str, str] = {}
-        self._fake, self._uuid = part.folder / "smi", f"GPU-fake-{os.getpid()}"
+        self._smi, self.fake = part.folder / "smi", f"GPU-fake-{os.getpid()}"
         if part.tiny:
-            self._fake.mkdir()
-            self.environ["PATH"] = install_fake_nvidia_smi(self._fake, [self._uuid])["PATH"]
+            self._smi.mkdir()
+            self.environ["PATH"] = install_fake_nvidia_smi(self._smi, [self.fake])["PATH"]
             self.environ["CUDA_VISIBLE_DEVICES"] = "0"
         self._tiny = part.tiny
 
@@ -72,8 +74,8 @@ class _Machine:
     def hold(self) -> Callable[[], None]:
         """Let another process hold GPU memory; returns a function that ends it."""
         if self._tiny:
-            set_memory(self._fake, {self._uuid: 80 * _HELD})
-            return lambda: set_memory(self._fake, {self._uuid: 0.5})
+            set_memory(self._smi, {self.fake: 80 * _HELD})
+            return lambda: set_memory(self._smi, {self.fake: 0.5})
         pipe = subprocess.PIPE
         command = [sys.executable, "-c", _HOLD, str(_HELD)]
         holder = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)

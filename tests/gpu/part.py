@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from perf.harness import Bar, Row
+from perf.harness import Bar, Row, at_least
 
 GIB = 1 << 30
 COLUMNS = ("plain", "ours", "GiB", "note")
@@ -81,7 +81,7 @@ class Part:
 
     def check(self, label: str, problems: list[str], note: str = "") -> None:
         """Add a row that is 1 where there are no ``problems``."""
-        self.add(Row(label, float(not problems), figures={"note": note}, problems=problems))
+        self.add(Row(label, float(not problems), at_least(1.0), {"note": note}, problems))
 
     def skip(self, label: str, why: str) -> None:
         """Add a row that says why nothing was measured."""

@@ -41,9 +41,13 @@ def _card() -> str:
         total = pynvml.nvmlDeviceGetMemoryInfo(gpu).total / GIB
         name, driver = pynvml.nvmlDeviceGetName(gpu), pynvml.nvmlSystemGetDriverVersion()
     except pynvml.NVMLError as error:
-        raise RuntimeError(
-            f"no NVIDIA GPU answers ({error}); on the CPU: bash test.sh --gpu --tiny"
-        ) from error
+        import torch  # here: it takes seconds
+
+        if not torch.cuda.is_available():
+            why = f"no NVIDIA GPU answers ({error}); on the CPU: bash test.sh --gpu --tiny"
+            raise RuntimeError(why) from error
+        total = torch.cuda.get_device_properties(0).total_memory / GIB
+        name, driver = torch.cuda.get_device_name(0), "unknown"
     return f"{name}, {total:.0f} GiB, driver {driver}"
 
 
