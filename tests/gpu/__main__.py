@@ -27,6 +27,8 @@ _LONGEST = 530.0
 """Seconds for all parts on a GPU: a machine that is lent for ten minutes leaves room for the start."""
 _TINY_LONGEST = 600.0
 """Seconds for a part on the CPU, however busy it is."""
+PACKAGES = Path(os.environ.get("DREAMSIM_PACKAGES") or Path(sys.prefix) / "dreamsim-packages")
+"""open_clip and its like, where they are not in this Python's environment."""
 _SHORTEST = 20.0
 """Seconds with which a part is started."""
 _LOGS = REPO / "log" / "gpu"
@@ -117,10 +119,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _environ(name: str, tiny: bool) -> dict[str, str]:
     """The variables of the part ``name``."""
     paths = [REPO, REPO / "infer"]
-    packages = Path(sys.prefix) / "dreamsim-packages"
-    if name == "metrics" and packages.is_dir():
+    if name == "metrics" and PACKAGES.is_dir():
         # open_clip and the torchvision that it imports, whose operators need a torch for CUDA
-        paths += [*[REPO / "tests/support/torchvision_ops"] * tiny, packages]
+        paths += [*[REPO / "tests/support/torchvision_ops"] * tiny, PACKAGES]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "HF_HUB_OFFLINE": "1"}
     # threads of numerical libraries wait for each other by spinning, where anything else runs beside them
     return {**environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"} if tiny else environ
