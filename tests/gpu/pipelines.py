@@ -23,11 +23,12 @@ _OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "flux.1-dev": {
         "attention=native": {"attention": "native"},
         "attention=_native_cudnn": {"attention": "_native_cudnn"},
+        # last: it may take the rest of the time
+        "compile=true": {"compile": True},
     },
     "sd3.5-medium": {
         "batch_size=4": {"batch_size": 4},
         "batch_size=8": {"batch_size": 8},
-        "compile=true": {"compile": True},
         "offload=model": {"offload": "model"},
         "vae_tiling=true": {"vae_tiling": True},
     },
