@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,16 +33,17 @@ _QUESTIONS = 3
 
 def examine(part: Part) -> None:
     """Evaluate a reference model with a served judge."""
-    environment = part.folder / "vllm" if part.tiny else Path(sys.prefix)
+    program = shutil.which("vllm", path=f"{sys.prefix}/bin:{os.environ['PATH']}")
+    environment = Path(program).parents[1] if program and not part.tiny else part.folder / "vllm"
     judge = part.folder / "judge"
     if part.tiny:
         install(environment)
         judge.mkdir()
         (judge / "config.json").write_text("{}")  # all that is looked at before vLLM starts
-    elif (environment / "bin/vllm").exists():
+    elif program:
         save_qwen3_vl(judge, text=_TEXT, vision=_VISION, dtype="bfloat16", device="cuda")
     else:
-        part.skip(_LABEL, f"vLLM is not installed in {environment}")
+        part.skip(_LABEL, "no vllm on PATH")
         return
     kit = Kit(part, part.folder / "tree", 1)
     add_served_benchmark(kit.checkout, "served")
