@@ -76,7 +76,7 @@ def _examine(name: str, tiny: bool, end: float) -> Iterator[Row]:
         return
     log = _LOGS / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="gpu-", dir=_place(tiny)) as folder:
+    with tempfile.TemporaryDirectory(prefix="gpu-", dir=_place(tiny), ignore_cleanup_errors=True) as folder:
         rows, count = Path(folder) / "rows.jsonl", 0
         work = Path(folder) / "work"
         work.mkdir()
@@ -122,7 +122,8 @@ def _environ(name: str, tiny: bool) -> dict[str, str]:
     if name == "metrics" and PACKAGES.is_dir():
         # open_clip and the torchvision that it imports, whose operators need a torch for CUDA
         paths += [*[REPO / "tests/support/torchvision_ops"] * tiny, PACKAGES]
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "HF_HUB_OFFLINE": "1"}
+    ours = {"PYTHONPATH": os.pathsep.join(map(str, paths)), "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
+    environ = {**os.environ, **ours}
     # threads of numerical libraries wait for each other by spinning, where anything else runs beside them
     return {**environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"} if tiny else environ
 
