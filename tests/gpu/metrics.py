@@ -84,6 +84,8 @@ _MASK2FORMER: dict[str, Any] = {
     "num_attention_heads": 8,
     "dim_feedforward": 2048,
     "num_queries": 100,
+    # few objects, as in a picture
+    "confidence": 10,
 }
 _COLORS, _TEMPLATES = ("red", "blue", "green"), ("a photo of a {{c}} {classname}",)
 

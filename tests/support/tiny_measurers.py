@@ -24,12 +24,14 @@ def save_mask2former(
     *,
     classes: int = len(CLASSES),
     seed: int = 0,
+    confidence: float = 60,
     backbone: Mapping[str, Any] | None = None,
     **config: Any,
 ) -> None:
     """A detector of so many classes with 12 queries, as its authors have published one.
 
-    ``backbone`` and ``config`` change its shape.
+    ``confidence`` is a factor of the weights that tell classes: some guesses shall be confident. ``backbone`` and
+    ``config`` change its shape.
     """
     import torch
     from safetensors.torch import save_file
@@ -61,8 +63,7 @@ def save_mask2former(
         Mask2FormerConfig(backbone_config=SwinConfig(**swin), num_labels=classes, **shape)
     )
     with torch.no_grad():
-        # so that some of its guesses are confident
-        model.class_predictor.weight.mul_(60)
+        model.class_predictor.weight.mul_(confidence)
     model.save_pretrained(folder)
     state = _saved(folder)
     # tensors that the hub's has, of an older version
