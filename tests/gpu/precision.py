@@ -43,7 +43,10 @@ def _family(part: Part, name: str) -> None:
         options = {"device": part.device, "dtype": dtype, "batch_size": batch_size}
         return RandomT2I("", architecture=name, tiny=True, **options, **_CALL)
 
-    seeds = list(range(len(_PROMPTS)))
+    # a convolution in bfloat16 takes a CPU long
+    sizes = _BATCHES[:1] if part.tiny else _BATCHES
+    prompts = _PROMPTS[: sizes[-1]]
+    seeds = list(range(len(prompts)))
     alone = model()
     plain = _singly(alone, seeds)
     problems = [] if _apart(plain, _singly(alone, seeds)) == 0 else ["the same seeds make other pixels"]
@@ -57,17 +60,17 @@ def _family(part: Part, name: str) -> None:
             part.skip(label, "not on the CPU")
         else:
             _distance(part, label, _apart(plain, _singly(model(dtype), seeds)) / other, limit)
-    for size in _BATCHES:
+    for size in sizes:
         batched, made = model(batch_size=size), list[Any]()
         for start in range(0, len(seeds), size):
             chunk = slice(start, start + size)
-            made += batched.generate_batch(_PROMPTS[chunk], seeds[chunk])
+            made += batched.generate_batch(prompts[chunk], seeds[chunk])
         distance = _apart(plain, [np.asarray(each.image, dtype=float) for each in made]) / other
         _distance(part, f"{name}: batches of {size} beside single images", distance, _BATCH_APART)
 
 
 def _singly(model: RandomT2I, seeds: list[int]) -> list[Any]:
-    images = [model.generate(prompt, seed).image for prompt, seed in zip(_PROMPTS, seeds, strict=True)]
+    images = [model.generate(prompt, seed).image for prompt, seed in zip(_PROMPTS, seeds, strict=False)]
     return [np.asarray(image, dtype=float) for image in images]
 
 
