@@ -1,11 +1,28 @@
 #!/usr/bin/env bash
 # All tests, linters and type checks; makes the environments it needs. Usage: bash test.sh [pytest arguments]
+# The examination of a GPU: bash test.sh --gpu [--wheels FOLDER] [--tiny] [--parts A,B] [--seconds S] [--write FILE];
+# --wheels: on a machine without a network, with a folder that tests/gpu/pack.sh has filled.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 # modules are compiled once, when they are first imported: to compile all of torch and its like takes longer than that
 unset PYTHONPATH PYTHONDONTWRITEBYTECODE
 export PIP_NO_COMPILE=no # pip reads it as the value of its setting "compile"
 export PIP_USER=0        # a pip.conf with "user = true" does not go with --target
+
+is_gpu=''
+if [[ ${1-} == --gpu ]]; then
+  is_gpu=1
+  shift
+fi
+# the copies of the tree that tests run have the compiled modules too
+compile() {
+  .venv-test/bin/python -m compileall -q benchmarks eval_models imageevalkit infer utils
+}
+if [[ $is_gpu && ${1-} == --wheels ]]; then
+  bash tests/gpu/install.sh "${2-}"
+  compile
+  exec .venv-test/bin/python -m tests.gpu "${@:3}"
+fi
 
 # what is under way in the background ends with this script, however it ends
 checked=''
@@ -31,6 +48,14 @@ install_beside() {
     echo "note: the packages of $list cannot be installed: the tests that need them will be skipped" >&2
   fi
 }
+if [[ $is_gpu ]]; then
+  install_beside dreamsim
+  wait "$driver"
+  compile
+  status=0
+  "$bin/python" -m tests.gpu "$@" || status=$?
+  exit "$status"
+fi
 waits=("$driver")
 for name in dreamsim blip_diffusion mplug nudenet; do
   install_beside "$name" &
@@ -61,8 +86,7 @@ check >"$checked" 2>&1 &
 checks=$!
 
 for job in "${waits[@]}"; do wait "$job"; done
-# the copies of the tree that tests run have this too
-"$bin/python" -m compileall -q benchmarks eval_models imageevalkit infer utils
+compile
 
 echo "== tests"
 status=0

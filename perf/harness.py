@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -161,7 +162,8 @@ def at_least(limit: float) -> Bar:
 class Row(NamedTuple):
     """One line of a table: ``ratio``, or where it has a ``unit`` a size of its own, is held against ``bar``.
 
-    ``figures`` are by column; ``problems`` say why nothing was measured. ``others`` as in :class:`Usage`.
+    ``figures`` are by column; ``problems`` say why nothing was measured, ``skipped`` why nothing was to be. ``others``
+    as in :class:`Usage`.
     """
 
     label: str
@@ -171,17 +173,27 @@ class Row(NamedTuple):
     problems: Sequence[str] = ()
     others: float = 0.0
     unit: str = ""
+    skipped: str = ""
 
     @property
     def verdict(self) -> str:
         if self.problems:
             return "FAILED"
+        if self.skipped:
+            return "skipped"
         return "" if self.bar is None else "ok" if self.bar.keeps(self.ratio) else "MISSED"
 
     @property
     def keeps(self) -> bool:
         """Whether nothing failed and no bar was missed."""
-        return self.verdict in ("ok", "")
+        return self.verdict in ("ok", "", "skipped")
+
+    @property
+    def cells(self) -> tuple[str, str, str]:
+        """The ratio, the bar and the verdict, as a table shows them."""
+        digits = 3 if self.ratio < 0.1 else 2 if self.ratio < 100 else 0
+        ratio = "" if math.isnan(self.ratio) else f"{self.ratio:.{digits}f}{self.unit}"
+        return ratio, f"{self.bar.sign} {self.bar.limit:g}{self.unit}" if self.bar else "", self.verdict
 
 
 class Table:
@@ -196,17 +208,14 @@ class Table:
         """Print ``rows``."""
         for row in rows:
             self.status |= not row.keeps
-            digits = 3 if row.ratio < 0.1 else 2 if row.ratio < 100 else 0
             self._print(
                 row.label,
-                f"{row.ratio:.{digits}f}{row.unit}",
-                f"{row.bar.sign} {row.bar.limit:g}{row.unit}" if row.bar else "",
-                row.verdict,
+                *row.cells,
                 *(row.figures.get(name, "") for name in self._columns),
                 f"{row.others:.2f}",
             )
-            for problem in row.problems:
-                print(f"    {problem}", flush=True)
+            for reason in (*row.problems, *filter(None, [row.skipped])):
+                print(f"    {reason}", flush=True)
 
     def measure(self, run: Callable[..., Sequence[Row]], *given: Any) -> None:
         """Add the rows that ``run`` gives; it runs again while a bar is missed on a machine that is not free."""
@@ -226,10 +235,6 @@ class Table:
             sep="  ",
             flush=True,
         )
-
-
-class WrongOption(ValueError):
-    """What a program cannot do with the options that it was given."""
 
 
 def run_program(
@@ -257,10 +262,7 @@ def run_program(
         if isinstance(default, tuple) and (unknown := set(getattr(given, name)) - {*default}):
             parser.error(f"--{name} {','.join(unknown)}: use {','.join(default)}")
     with tempfile.TemporaryDirectory(prefix="perf-") as folder:
-        try:
-            table = main(given, Path(folder))
-        except WrongOption as error:
-            parser.error(str(error))
+        table = main(given, Path(folder))
     sys.exit(table.status)
 
 

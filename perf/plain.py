@@ -1,4 +1,4 @@
-"""The plain ways of doing the same work, for comparison: ``python -m perf.plain pool|judge|loop --items FILE …``.
+"""The plain ways of doing the same work, for comparison: ``python -m perf.plain pool|judge --items FILE …``.
 
 FILE is the ``items.json`` of the benchmark that the toolkit is measured with.
 """
@@ -11,11 +11,9 @@ import io
 import json
 import multiprocessing
 import os
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 _TRIES = 3
 Items = Sequence[Mapping[str, str]]
@@ -93,38 +91,14 @@ def judge(items: Items, options: argparse.Namespace) -> None:
     (options.out / "replies.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
 
-def loop(items: Items, options: argparse.Namespace) -> None:
-    """A loop over a diffusers pipeline as its documentation shows it; each image is saved where the loop made it.
-
-    ``times.json`` beside them tells when each batch was on the disk, in seconds.
-    """
-    import torch
-    from diffusers import DiffusionPipeline
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    pipeline: Any = DiffusionPipeline.from_pretrained(options.model, torch_dtype=torch.float32).to(device)
-    pipeline.set_progress_bar_config(disable=True)
-    times = []
-    for first in range(0, len(items), options.workers):
-        part = [item["prompt"] for item in items[first : first + options.workers]]
-        generators = [torch.Generator("cpu").manual_seed(42) for _ in part]
-        images = pipeline(part, generator=generators, num_inference_steps=options.steps).images
-        for number, image in enumerate(images, first):
-            image.save(options.out / f"{number:04d}.png")
-        times.append(time.time())
-    (options.out / "times.json").write_text(json.dumps(times))
-
-
 def main() -> None:
-    ways = {"pool": pool, "judge": judge, "loop": loop}
+    ways = {"pool": pool, "judge": judge}
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("way", choices=ways)
     parser.add_argument("--items", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--workers", type=int, default=1, help="processes, threads, or prompts in one call")
+    parser.add_argument("--workers", type=int, default=1, help="processes or threads")
     parser.add_argument("--images", type=Path, help="of judge: the folder of the items' files")
-    parser.add_argument("--model", default="", help="of loop: the folder of a pipeline")
-    parser.add_argument("--steps", type=int, default=2)
     options = parser.parse_args()
     options.out.mkdir(parents=True)
     ways[options.way](json.loads(options.items.read_text(encoding="utf-8")), options)

@@ -185,18 +185,8 @@ class Toolkit:
             servers=[server.pid for server in servers],
         )
 
-    def run_job(
-        self,
-        stage: str,
-        *words: str,
-        server: ServerProcess | None = None,
-        python: str = "",
-        more: Mapping[str, str] = {},
-    ) -> Usage:
-        """The job of ``stage`` alone, as the launcher starts it for eval.sh with ``words``.
-
-        It gets ``more`` variables, and may be run by another ``python``.
-        """
+    def run_job(self, stage: str, *words: str, server: ServerProcess | None = None) -> Usage:
+        """The job of ``stage`` alone, as the launcher starts it for eval.sh with ``words``."""
         env = self.environ(server)
         planned = subprocess.run(
             [sys.executable, "-P", "-m", "perf.toolkit", stage, *words],
@@ -207,29 +197,22 @@ class Toolkit:
         )
         job = json.loads(planned.stdout)
         return measure(
-            [python, *job["command"][1:]] if python else job["command"],
+            job["command"],
             cwd=self.checkout,
-            environ={**job["environ"], **more},
+            environ=job["environ"],
             log=self.checkout / job["log"],
             servers=[server.pid] if server else [],
         )
 
-    def run_plainly(
-        self,
-        way: str,
-        *words: str,
-        output: Path,
-        server: ServerProcess | None = None,
-        more: Mapping[str, str] = {},
-    ) -> Usage:
+    def run_plainly(self, way: str, *words: str, output: Path, server: ServerProcess) -> Usage:
         """One of the plain ways (``perf/plain.py``) with the same items, into ``output``."""
         command = [sys.executable, "-P", "-m", "perf.plain", way, "--out", str(output), *words]
         return measure(
             [*command, "--items", str(self.checkout / "benchmarks/perf/items.json")],
             cwd=REPO,
-            environ={**self.environ(server), "PYTHONPATH": str(REPO), **more},
+            environ={**self.environ(server), "PYTHONPATH": str(REPO)},
             log=self.log / "plain.log",
-            servers=[server.pid] if server else [],
+            servers=[server.pid],
         )
 
     def prefetch(self, *words: str) -> None:

@@ -94,15 +94,36 @@ class Edits:
 @functools.cache
 def _files() -> list[Path]:
     """All tracked and new files that a run may read, and what test.sh has compiled of them."""
-    names = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard", "-z", ":!tests", ":!perf"],
-        cwd=REPO,
-        capture_output=True,
-        check=True,
-    ).stdout.decode()
-    files = [REPO / name for name in filter(None, names.split("\0"))]
+    files = [REPO / name for name in _names()]
     compiled = [Path(importlib.util.cache_from_source(str(f))) for f in files if f.suffix == ".py"]
     return [file for file in files + compiled if file.is_file()]
+
+
+def _names() -> list[str]:
+    """The files that git would commit, relative to the tree; without git's folder, those of the toolkit's folders."""
+    try:
+        listed = subprocess.run(
+            ["git", "ls-files", "-co", "--exclude-standard", "-z", ":!tests", ":!perf"],
+            cwd=REPO,
+            capture_output=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return [
+            str(path.relative_to(REPO))
+            for part in (
+                "benchmarks",
+                "eval",
+                "eval_models",
+                "imageevalkit",
+                "infer",
+                "requirements",
+                "utils",
+            )
+            for path in (REPO / part).rglob("*")
+            if not {"__pycache__", "node_modules", "checkpoints"} & {*path.parts} and not path.is_dir()
+        ] + ["config.sh", "eval.sh"]
+    return list(filter(None, listed.stdout.decode().split("\0")))
 
 
 def make_checkout(folder: Path) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,38 +19,51 @@ from tests.support.tiny_encoders import save_csd, save_se
 CLASSES = ("cat", "dog", "cup")
 
 
-def save_mask2former(folder: Path, *, classes: int = len(CLASSES), seed: int = 0) -> None:
-    """A detector of so many classes with 12 queries, as its authors have published one."""
+def save_mask2former(
+    folder: Path,
+    *,
+    classes: int = len(CLASSES),
+    seed: int = 0,
+    confidence: float = 60,
+    backbone: Mapping[str, Any] | None = None,
+    **config: Any,
+) -> None:
+    """A detector of so many classes with 12 queries, as its authors have published one.
+
+    ``confidence`` is a factor of the weights that tell classes: some guesses shall be confident. ``backbone`` and
+    ``config`` change its shape.
+    """
     import torch
     from safetensors.torch import save_file
     from transformers import Mask2FormerConfig, Mask2FormerForUniversalSegmentation, SwinConfig
 
     torch.manual_seed(seed)
-    backbone = SwinConfig(
-        image_size=64,
-        embed_dim=8,
-        depths=[1, 1, 1, 1],
-        num_heads=[1, 1, 2, 2],
-        window_size=7,
-        out_features=["stage1", "stage2", "stage3", "stage4"],
+    swin: dict[str, Any] = {
+        "image_size": 64,
+        "embed_dim": 8,
+        "depths": [1, 1, 1, 1],
+        "num_heads": [1, 1, 2, 2],
+        "window_size": 7,
+        "out_features": ["stage1", "stage2", "stage3", "stage4"],
+        **(backbone or {}),
+    }
+    shape: dict[str, Any] = {
+        "feature_size": 32,
+        "mask_feature_size": 32,
+        "hidden_dim": 32,
+        "encoder_feedforward_dim": 16,
+        "encoder_layers": 1,
+        "decoder_layers": 2,
+        "num_attention_heads": 2,
+        "dim_feedforward": 16,
+        "num_queries": 12,
+        **config,
+    }
+    model = Mask2FormerForUniversalSegmentation(
+        Mask2FormerConfig(backbone_config=SwinConfig(**swin), num_labels=classes, **shape)
     )
-    config = Mask2FormerConfig(
-        backbone_config=backbone,
-        feature_size=32,
-        mask_feature_size=32,
-        hidden_dim=32,
-        encoder_feedforward_dim=16,
-        encoder_layers=1,
-        decoder_layers=2,
-        num_attention_heads=2,
-        dim_feedforward=16,
-        num_queries=12,
-        num_labels=classes,
-    )
-    model = Mask2FormerForUniversalSegmentation(config)
     with torch.no_grad():
-        # so that some of its guesses are confident
-        model.class_predictor.weight.mul_(60)
+        model.class_predictor.weight.mul_(confidence)
     model.save_pretrained(folder)
     state = _saved(folder)
     # tensors that the hub's has, of an older version
@@ -70,40 +83,53 @@ def clip_config(width: int = 16) -> dict[str, Any]:
     }
 
 
-def save_open_clip(folder: Path, *, seed: int = 0, quick_gelu: bool = True) -> None:
+def save_open_clip(
+    folder: Path, *, seed: int = 0, quick_gelu: bool = True, config: Mapping[str, Any] | None = None
+) -> None:
     """As open_clip saves a model for the hub."""
     import open_clip
     import torch
     from safetensors.torch import save_file
 
     torch.manual_seed(seed)
-    config = {**clip_config(), "quick_gelu": quick_gelu}
+    shape = {**(config or clip_config()), "quick_gelu": quick_gelu}
     folder.mkdir(parents=True, exist_ok=True)
-    model = open_clip.CLIP(**config)
+    model = open_clip.CLIP(**shape)
     save_file(model.state_dict(), folder / "open_clip_model.safetensors")
     preprocess = {"mean": [0.5] * 3, "std": [0.5] * 3}
     (folder / "open_clip_config.json").write_text(
-        json.dumps({"model_cfg": config, "preprocess_cfg": preprocess}), encoding="utf-8"
+        json.dumps({"model_cfg": shape, "preprocess_cfg": preprocess}), encoding="utf-8"
     )
 
 
-def save_hpsv2(folder: Path, *, seed: int = 0) -> None:
-    """Both versions' checkpoints; their architecture's name stands for a small one in this process from now on."""
+def save_hpsv2(folder: Path, *, seed: int = 0, config: Mapping[str, Any] | None = None) -> None:
+    """Both versions' checkpoints; their architecture's name stands for ``config`` in this process from now on."""
     import open_clip
     import torch
 
     folder.mkdir(parents=True, exist_ok=True)
+    shape = config or clip_config()
     for n, name in enumerate(("HPS_v2_compressed.pt", "HPS_v2.1_compressed.pt")):
         torch.manual_seed(seed + n)
         # in half precision, which is what "compressed" means
-        state = open_clip.CLIP(**clip_config()).half().state_dict()
+        state = open_clip.CLIP(**shape).half().state_dict()
         torch.save({"state_dict": state}, folder / name)
-    (folder / "ViT-H-14.json").write_text(json.dumps(clip_config()), encoding="utf-8")
+    (folder / "ViT-H-14.json").write_text(json.dumps(shape), encoding="utf-8")
     open_clip.add_model_config(folder / "ViT-H-14.json")
 
 
-def save_clip_flant5(folder: Path, tower: Path, *, seed: int = 0) -> None:
-    """CLIP-FlanT5 in ``folder`` and its image encoder in ``tower``, as their authors have published them."""
+def save_clip_flant5(
+    folder: Path,
+    tower: Path,
+    *,
+    seed: int = 0,
+    network: Mapping[str, Any] | None = None,
+    vision: Mapping[str, Any] | None = None,
+) -> None:
+    """CLIP-FlanT5 in ``folder`` and its image encoder in ``tower``, as their authors have published them.
+
+    ``network`` and ``vision`` change their shapes.
+    """
     import torch
     from transformers import CLIPConfig, CLIPModel, T5Config, T5ForConditionalGeneration
 
@@ -111,26 +137,31 @@ def save_clip_flant5(folder: Path, tower: Path, *, seed: int = 0) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     tokens = _save_t5_tokenizer(folder)
     # as of the real one, more rows than there are tokens
+    shape: dict[str, Any] = {
+        "d_model": 16,
+        "d_kv": 8,
+        "d_ff": 32,
+        "num_layers": 1,
+        "num_heads": 2,
+        **(network or {}),
+    }
     config = T5Config(
         vocab_size=tokens + 28,
-        d_model=16,
-        d_kv=8,
-        d_ff=32,
-        num_layers=1,
-        num_heads=2,
+        **shape,
         feed_forward_proj="gated-gelu",
         tie_word_embeddings=False,
         pad_token_id=0,
         eos_token_id=1,
         decoder_start_token_id=0,
     )
-    vision = {
+    eye: dict[str, Any] = {
         "hidden_size": 24,
         "intermediate_size": 32,
         "num_hidden_layers": 3,
         "num_attention_heads": 2,
         "image_size": 32,
         "patch_size": 8,
+        **(vision or {}),
     }
     text = {
         "hidden_size": 16,
@@ -141,10 +172,11 @@ def save_clip_flant5(folder: Path, tower: Path, *, seed: int = 0) -> None:
         "max_position_embeddings": 8,
     }
     # the whole CLIP in one of torch's files, with numbers of places that it had as tensors then
-    clip = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=8))
+    clip = CLIPModel(CLIPConfig(text_config=text, vision_config=eye, projection_dim=8))
     clip.save_pretrained(tower)
     state = _saved(tower)
-    for part, count in (("text", 8), ("vision", 17)):
+    patches = (eye["image_size"] // eye["patch_size"]) ** 2
+    for part, count in (("text", 8), ("vision", patches + 1)):
         state[f"{part}_model.embeddings.position_ids"] = torch.arange(count)[None]
     torch.save(state, tower / "pytorch_model.bin")
     settings = {
@@ -154,15 +186,16 @@ def save_clip_flant5(folder: Path, tower: Path, *, seed: int = 0) -> None:
         "mm_vision_select_layer": -2,
     }
     (folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
-    network = T5ForConditionalGeneration(config)
+    t5 = T5ForConditionalGeneration(config)
     # its class has the words by a fourth name, the image encoder and the projector
     state = {
         f"vision_tower.vision_tower.{name}": tensor for name, tensor in clip.vision_model.named_parameters()
     }
-    state |= {**network.state_dict(), "embed_tokens.weight": network.shared.weight}
-    for n, shape in ((0, (16, 24)), (2, (16, 16))):
-        state[f"mm_projector.{n}.weight"] = torch.randn(shape) / 4
-        state[f"mm_projector.{n}.bias"] = torch.randn(16) / 4
+    state |= {**t5.state_dict(), "embed_tokens.weight": t5.shared.weight}
+    width = config.d_model
+    for n, taken in ((0, eye["hidden_size"]), (2, width)):
+        state[f"mm_projector.{n}.weight"] = torch.randn(width, taken) / taken**0.5
+        state[f"mm_projector.{n}.bias"] = torch.randn(width) / 4
     names, places = list(state), dict[str, str]()
     for n, names_here in enumerate((names[::2], names[1::2]), 1):
         file = f"pytorch_model-{n:05d}-of-00002.bin"
@@ -266,8 +299,18 @@ def save_mplug(folder: Path, *, hidden: int = 24, seed: int = 0) -> None:
     torch.save({"model": network.state_dict()}, folder / "pytorch_model.bin")
 
 
-def save_clip(folder: Path, *, seed: int = 0, width: int = 12) -> Any:
-    """A whole CLIP with its tokenizer, as OpenAI's are on the hub: the model."""
+def save_clip(
+    folder: Path,
+    *,
+    seed: int = 0,
+    width: int = 12,
+    vision: Mapping[str, Any] | None = None,
+    text: Mapping[str, Any] | None = None,
+) -> Any:
+    """A whole CLIP with its tokenizer, as OpenAI's are on the hub: the model.
+
+    ``vision`` and ``text`` change its shape.
+    """
     import torch
     from transformers import CLIPConfig, CLIPModel
 
@@ -281,10 +324,11 @@ def save_clip(folder: Path, *, seed: int = 0, width: int = 12) -> Any:
         "num_attention_heads": 2,
         "projection_dim": width,
     }
-    vision = {**shape, "hidden_size": 24, "image_size": 32, "patch_size": 8, "initializer_factor": 5.0}
-    text = {**shape, "hidden_size": 16, "vocab_size": len(tokenizer), "initializer_factor": 5.0}
-    text |= {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
-    model = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=width)).eval()
+    eye = {**shape, "hidden_size": 24, "image_size": 32, "patch_size": 8, "initializer_factor": 5.0}
+    words = {**shape, "hidden_size": 16, "vocab_size": len(tokenizer), "initializer_factor": 5.0}
+    words |= {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1, **(text or {})}
+    eye |= vision or {}
+    model = CLIPModel(CLIPConfig(text_config=words, vision_config=eye, projection_dim=width)).eval()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return model

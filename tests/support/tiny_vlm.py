@@ -82,27 +82,22 @@ def save_qwen3_vl(
     _save_processor(folder, tokenizer, "Qwen3VL", patch=16)
 
 
-def save_qwen2_5_vl(folder: Path) -> None:
-    """Qwen2.5-VL: windowed vision attention, a default system message, a checkpoint-wide repetition penalty."""
-    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+def save_qwen2_5_vl(
+    folder: Path,
+    *,
+    text: Mapping[str, Any] | None = None,
+    vision: Mapping[str, Any] | None = None,
+    dtype: str = "float32",
+    device: str = "cpu",
+) -> None:
+    """Qwen2.5-VL: windowed vision attention, a default system message, a checkpoint-wide repetition penalty.
 
-    tokenizer = _tokenizer(_DEFAULT_SYSTEM + _CHAT)
-    config = Qwen2_5_VLConfig(
-        text_config={
-            **_text(tokenizer, 64, 2),
-            "rope_parameters": {"rope_theta": 1e6, "rope_type": "default", "mrope_section": [4, 2, 2]},
-        },
-        vision_config={
-            "depth": 2,
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_heads": 2,
-            "out_hidden_size": 64,
-            "fullatt_block_indexes": [1],
-        },
-        **_token_ids(tokenizer),
-    )
-    _save_model(folder, Qwen2_5_VLForConditionalGeneration, config)
+    The options are those of :func:`save_qwen3_vl`.
+    """
+    from transformers import Qwen2_5_VLForConditionalGeneration
+
+    tokenizer, config = qwen2_5_vl(text, vision)
+    _save_model(folder, Qwen2_5_VLForConditionalGeneration, config, dtype, device)
     _save_processor(folder, tokenizer, "Qwen2_5_VL", patch=14)
     _write(
         folder / "generation_config.json",
@@ -114,6 +109,30 @@ def save_qwen2_5_vl(folder: Path) -> None:
             "pad_token_id": tokenizer.pad_token_id,
         },
     )
+
+
+def qwen2_5_vl(
+    text: Mapping[str, Any] | None = None, vision: Mapping[str, Any] | None = None
+) -> tuple[Any, Any]:
+    """The tokenizer and the configuration of a Qwen2.5-VL; ``text`` and ``vision`` change its shape."""
+    from transformers import Qwen2_5_VLConfig
+
+    tokenizer = _tokenizer(_DEFAULT_SYSTEM + _CHAT)
+    decoder = {
+        **_text(tokenizer, 64, 2),
+        "rope_parameters": {"rope_theta": 1e6, "rope_type": "default", "mrope_section": [4, 2, 2]},
+        **(text or {}),
+    }
+    tower = {
+        "depth": 2,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_heads": 2,
+        "fullatt_block_indexes": [1],
+        **(vision or {}),
+        "out_hidden_size": decoder["hidden_size"],
+    }
+    return tokenizer, Qwen2_5_VLConfig(text_config=decoder, vision_config=tower, **_token_ids(tokenizer))
 
 
 def save_llava(folder: Path) -> None:

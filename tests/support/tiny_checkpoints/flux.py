@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tests.support.tiny_checkpoints.parts import (
     TEXT_WIDTH,
+    Sizes,
     byte_tokenizer,
     clip_text,
     clip_tokenizer,
@@ -22,12 +24,12 @@ _HEADS, _HEAD_DIM = 2, 16
 
 def save_flux(folder: Path, guidance: bool = True) -> None:
     """A FluxPipeline; ``guidance`` as in dev, without it as in schnell."""
-    save(folder, "FluxPipeline", **_flux_parts(guidance))
+    save(folder, "FluxPipeline", **flux_parts(guidance))
 
 
 def save_flux_kontext(folder: Path) -> None:
     """A FluxKontextPipeline."""
-    save(folder, "FluxKontextPipeline", **_flux_parts(True))
+    save(folder, "FluxKontextPipeline", **flux_parts(True))
 
 
 def save_flux_ip_adapter(folder: Path) -> None:
@@ -110,31 +112,32 @@ def save_flux2_klein(folder: Path) -> None:
     )
 
 
-def _flux_parts(guidance: bool) -> dict[str, Any]:
+def flux_parts(guidance: bool = True, sizes: Sizes = MappingProxyType({})) -> dict[str, Any]:
+    """The parts of a FluxPipeline; ``sizes`` are settings of parts by their names, to make them larger."""
     import torch
     from diffusers import FluxTransformer2DModel
 
     torch.manual_seed(0)
     clip, bytes_ = clip_tokenizer(), byte_tokenizer()
-    transformer = FluxTransformer2DModel(
-        in_channels=16,
-        num_layers=1,
-        num_single_layers=1,
-        attention_head_dim=_HEAD_DIM,
-        num_attention_heads=_HEADS,
-        joint_attention_dim=TEXT_WIDTH,
-        pooled_projection_dim=TEXT_WIDTH,
-        guidance_embeds=guidance,
-        axes_dims_rope=(4, 4, 8),
-    )
+    transformer = {
+        "in_channels": 16,
+        "num_layers": 1,
+        "num_single_layers": 1,
+        "attention_head_dim": _HEAD_DIM,
+        "num_attention_heads": _HEADS,
+        "joint_attention_dim": TEXT_WIDTH,
+        "pooled_projection_dim": TEXT_WIDTH,
+        "axes_dims_rope": (4, 4, 8),
+        **sizes.get("transformer", {}),
+    }
     return {
         "scheduler": flow_scheduler(use_dynamic_shifting=guidance),
-        "vae": vae(shift_factor=0.1),
-        "text_encoder": clip_text(clip),
+        "vae": vae(**{"shift_factor": 0.1, **sizes.get("vae", {})}),
+        "text_encoder": clip_text(clip, **sizes.get("text_encoder", {})),
         "tokenizer": clip,
-        "text_encoder_2": t5(bytes_),
+        "text_encoder_2": t5(bytes_, **sizes.get("text_encoder_2", {})),
         "tokenizer_2": bytes_,
-        "transformer": transformer,
+        "transformer": FluxTransformer2DModel(**transformer, guidance_embeds=guidance),
     }
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 TEXT_WIDTH = 16
 """Hidden size of every text encoder here."""
+Sizes = Mapping[str, Mapping[str, Any]]
+"""Settings of a pipeline's parts by their names."""
 
 
 def vocabulary(*special: str) -> dict[str, int]:
@@ -77,14 +80,20 @@ def clip_text(tokenizer: Any, projected: bool = False, **config: Any) -> Any:
     return model(CLIPTextConfig(**settings)).eval()
 
 
-def t5(tokenizer: Any, width: int = TEXT_WIDTH) -> Any:
+def t5(tokenizer: Any, width: int = TEXT_WIDTH, **config: Any) -> Any:
     """T5's encoder."""
     from transformers import T5Config, T5EncoderModel
 
-    config = T5Config(
-        vocab_size=len(tokenizer), d_model=width, d_kv=8, d_ff=TEXT_WIDTH, num_layers=1, num_heads=2
-    )
-    return T5EncoderModel(config).eval()
+    settings = {
+        "vocab_size": len(tokenizer),
+        "d_model": width,
+        "d_kv": 8,
+        "d_ff": TEXT_WIDTH,
+        "num_layers": 1,
+        "num_heads": 2,
+        **config,
+    }
+    return T5EncoderModel(T5Config(**settings)).eval()
 
 
 def decoder_config(tokenizer: Any, layers: int = 1) -> dict[str, Any]:
@@ -107,14 +116,17 @@ def vae(blocks: int = 2, latent_channels: int = 4, **config: Any) -> Any:
     """An AutoencoderKL that scales down by 2 to the power of ``blocks - 1``."""
     from diffusers import AutoencoderKL
 
+    settings = {
+        "block_out_channels": (8,) * blocks,
+        "norm_num_groups": 4,
+        "latent_channels": latent_channels,
+        "sample_size": 64,
+        **config,
+    }
     return AutoencoderKL(
-        block_out_channels=(8,) * blocks,
-        norm_num_groups=4,
         down_block_types=("DownEncoderBlock2D",) * blocks,
         up_block_types=("UpDecoderBlock2D",) * blocks,
-        latent_channels=latent_channels,
-        sample_size=64,
-        **config,
+        **settings,
     ).eval()
 
 

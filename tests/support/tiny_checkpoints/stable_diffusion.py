@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tests.support.tiny_checkpoints.parts import (
     TEXT_WIDTH,
+    Sizes,
     byte_tokenizer,
     clip_text,
     clip_tokenizer,
@@ -77,36 +79,40 @@ def save_stable_diffusion_xl(folder: Path, variant: str | None = None) -> None:
 
 def save_stable_diffusion_3(folder: Path) -> None:
     """A StableDiffusion3Pipeline."""
+    save(folder, "StableDiffusion3Pipeline", **stable_diffusion_3_parts())
+
+
+def stable_diffusion_3_parts(sizes: Sizes = MappingProxyType({})) -> dict[str, Any]:
+    """The parts of a StableDiffusion3Pipeline; ``sizes`` are settings of parts by their names, to make them larger."""
     import torch
     from diffusers import SD3Transformer2DModel
 
     torch.manual_seed(0)
     clip, bytes_ = clip_tokenizer(), byte_tokenizer()
-    transformer = SD3Transformer2DModel(
-        sample_size=32,
-        patch_size=1,
-        in_channels=4,
-        num_layers=1,
-        attention_head_dim=8,
-        num_attention_heads=2,
-        joint_attention_dim=2 * TEXT_WIDTH,
-        caption_projection_dim=16,
-        pooled_projection_dim=2 * TEXT_WIDTH,
-        out_channels=4,
-    )
-    save(
-        folder,
-        "StableDiffusion3Pipeline",
-        transformer=transformer,
-        scheduler=flow_scheduler(shift=3.0),
-        vae=vae(shift_factor=0.06),
-        text_encoder=clip_text(clip, projected=True),
-        tokenizer=clip,
-        text_encoder_2=clip_text(clip, projected=True),
-        tokenizer_2=clip_tokenizer(),
-        text_encoder_3=t5(bytes_, 2 * TEXT_WIDTH),
-        tokenizer_3=bytes_,
-    )
+    transformer = {
+        "sample_size": 32,
+        "patch_size": 1,
+        "in_channels": 4,
+        "num_layers": 1,
+        "attention_head_dim": 8,
+        "num_attention_heads": 2,
+        "joint_attention_dim": 2 * TEXT_WIDTH,
+        "caption_projection_dim": 16,
+        "pooled_projection_dim": 2 * TEXT_WIDTH,
+        "out_channels": 4,
+        **sizes.get("transformer", {}),
+    }
+    return {
+        "transformer": SD3Transformer2DModel(**transformer),
+        "scheduler": flow_scheduler(shift=3.0),
+        "vae": vae(**{"shift_factor": 0.06, **sizes.get("vae", {})}),
+        "text_encoder": clip_text(clip, projected=True, **sizes.get("text_encoder", {})),
+        "tokenizer": clip,
+        "text_encoder_2": clip_text(clip, projected=True, **sizes.get("text_encoder_2", {})),
+        "tokenizer_2": clip_tokenizer(),
+        "text_encoder_3": t5(bytes_, **{"width": 2 * TEXT_WIDTH, **sizes.get("text_encoder_3", {})}),
+        "tokenizer_3": bytes_,
+    }
 
 
 def _stable_diffusion_parts(unet_in_channels: int) -> dict[str, Any]:

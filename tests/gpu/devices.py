@@ -1,0 +1,180 @@
+"""GPUs as a run sees them: NVML beside torch, device masks, the leases of two runs, and the floor of free memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from imageevalkit.launch.gpu_pool import LEASES
+from imageevalkit.launch.gpus import memory, visible_gpus
+from perf.toolkit import BENCHMARK
+from tests.gpu.kit import Kit
+from tests.gpu.part import Part
+from tests.support.fake_nvidia_smi import install_fake_nvidia_smi, set_memory
+
+_IMAGES = 3
+_MIB = 1 << 20
+_HELD = 0.2
+"""The share of a GPU's memory that another process holds: more than GPU_MIN_FREE_MEMORY allows."""
+_SEEN = """
+import json, torch
+count = torch.cuda.device_count()
+print(json.dumps([str(torch.cuda.get_device_properties(n).uuid) for n in range(count)]))
+"""
+_HOLD = """
+import sys, torch
+total = torch.cuda.get_device_properties(0).total_memory
+held = torch.empty(int(float(sys.argv[1]) * total), dtype=torch.uint8, device="cuda")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def examine(part: Part) -> None:
+    """Examine the GPUs of this machine; on the CPU, fakes of them."""
+    for label, run in (("NVML beside torch", _nvml), ("device masks", _masks)):
+        if part.tiny:
+            part.skip(label, "no GPU")
+        else:
+            part.attempt(label, run, part)
+    machine = _Machine(part)
+    part.attempt("leases of two runs", _leases, part, machine)
+    part.attempt("the floor of free memory", _floor, part, machine)
+    (LEASES / machine.fake).unlink(missing_ok=True)
+
+
+class _Machine:
+    """The toolkit with a model that holds a GPU, which is a fake in ``part.folder`` on the CPU."""
+
+    def __init__(self, part: Part) -> None:
+        self.kit = Kit(part, part.folder / "tree", _IMAGES)
+        self.kit.add("holding", "tests.gpu.models", "Holding", gpus=1)
+        self.environ: dict[str, str] = {}
+        self._smi, self.fake = part.folder / "smi", f"GPU-fake-{os.getpid()}"
+        if part.tiny:
+            self._smi.mkdir()
+            self.environ["PATH"] = install_fake_nvidia_smi(self._smi, [self.fake])["PATH"]
+            self.environ["CUDA_VISIBLE_DEVICES"] = "0"
+        self._tiny = part.tiny
+
+    def start(self, folder: Path) -> subprocess.Popen[str]:
+        """A run of the model, whose results are in ``folder``."""
+        return self.kit.start(
+            *("--model_names", "holding", "--ds_names", BENCHMARK, "--eval", "false", "--replicas", "1"),
+            *("--custom_model_kwargses", f"spans={folder}.spans"),
+            **self.environ,
+            IMAGEEVALKIT_OUTPUT=str(folder / "output"),
+            IMAGEEVALKIT_LOG=str(folder / "log"),
+        )
+
+    def hold(self) -> Callable[[], None]:
+        """Let another process hold GPU memory; returns a function that ends it."""
+        if self._tiny:
+            set_memory(self._smi, {self.fake: 80 * _HELD})
+            return lambda: set_memory(self._smi, {self.fake: 0.5})
+        pipe = subprocess.PIPE
+        command = [sys.executable, "-c", _HOLD, str(_HELD)]
+        holder = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+        assert holder.stdout
+        if holder.stdout.readline() != "held\n":
+            raise RuntimeError("another process cannot take GPU memory")
+
+        def release() -> None:
+            holder.communicate("")
+
+        return release
+
+
+def _nvml(part: Part) -> None:
+    import torch
+
+    problems, sizes = [], memory()
+    gpus = visible_gpus()
+    seen = [f"GPU-{torch.cuda.get_device_properties(n).uuid}" for n in range(torch.cuda.device_count())]
+    if [gpu.key for gpu in gpus] != seen:
+        problems.append(f"NVML shows {[gpu.key for gpu in gpus]}, torch {seen}")
+    total = torch.cuda.get_device_properties(0).total_memory / _MIB
+    told = sizes[seen[0]]
+    if abs(told.total - total) > 0.03 * total:
+        problems.append(f"NVML tells {told.total:.0f} MiB in all, torch {total:.0f}")
+    free = torch.cuda.mem_get_info(0)[0] / _MIB
+    before = memory()[seen[0]].free
+    if abs(before - free) > 0.02 * total:
+        problems.append(f"NVML tells {before:.0f} MiB free, torch {free:.0f}")
+    held = torch.empty(int(0.1 * total) * _MIB, dtype=torch.uint8, device="cuda")
+    taken = before - memory()[seen[0]].free
+    if abs(taken - held.numel() / _MIB) > 0.01 * total:
+        problems.append(f"{held.numel() / _MIB:.0f} MiB were taken, NVML tells {taken:.0f}")
+    part.check("NVML and torch: the same GPUs, total and free memory", problems, f"{total / 1024:.1f} GiB")
+
+
+def _masks(part: Part) -> None:
+    gpu = visible_gpus()[0]
+    masks = {"": [], gpu.name: [gpu.key], gpu.key: [gpu.key]}
+    started = {
+        mask: subprocess.Popen(
+            [sys.executable, "-c", _SEEN],
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": mask, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for mask in masks
+    }
+    problems = []
+    for mask, wanted in masks.items():
+        keys = [f"GPU-{uuid}" for uuid in json.loads(started[mask].communicate()[0])]
+        ours = [each.key for each in visible_gpus({"CUDA_VISIBLE_DEVICES": mask})]
+        if not keys == ours == wanted:
+            problems.append(f"CUDA_VISIBLE_DEVICES={mask}: torch sees {keys}, a run {ours}")
+    part.check("CUDA_VISIBLE_DEVICES by index, by UUID, empty: torch and a run see the same", problems)
+
+
+def _leases(part: Part, machine: _Machine) -> None:
+    folders = [part.folder / name for name in ("one", "two")]
+    outputs = [run.communicate()[0] for run in [machine.start(folder) for folder in folders]]
+    print(*outputs, sep="\n", flush=True)
+    spans = [_spans(folder) for folder in folders]
+    problems = [f"{len(each)} of {_IMAGES} images were made" for each in spans if len(each) < _IMAGES]
+    if not problems:
+        first, second = sorted(spans)
+        if max(end for _, end in first) > min(start for start, _ in second):
+            problems.append("both runs had the GPU at the same time")
+    waited = sum("held by another run" in output for output in outputs)
+    if waited != 1:
+        problems.append(f"{waited} of the two runs say that they wait for the other")
+    part.check("two runs: one has the GPU, the other waits for it", problems, _kind(part))
+
+
+def _floor(part: Part, machine: _Machine) -> None:
+    folder = part.folder / "three"
+    release = machine.hold()
+    run = machine.start(folder)
+    assert run.stdout
+    waited = ""
+    for line in run.stdout:
+        print(line, end="", flush=True)
+        if "in use by another process" in line:
+            waited = line
+            break
+    release()
+    print(run.communicate()[0], flush=True)
+    problems = [] if waited else ["the run did not wait"]
+    if len(_spans(folder)) < _IMAGES:
+        problems.append("the run did not go on when the memory was free")
+    part.check("a run waits until GPU_MIN_FREE_MEMORY is free", problems, _kind(part))
+
+
+def _spans(folder: Path) -> list[tuple[float, float]]:
+    file = Path(f"{folder}.spans")
+    if not file.exists():
+        return []
+    rows = [line.split() for line in file.read_text(encoding="utf-8").splitlines()]
+    return [(float(row[0]), float(row[1])) for row in rows]
+
+
+def _kind(part: Part) -> str:
+    return "a fake GPU" if part.tiny else ""

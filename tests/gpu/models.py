@@ -1,0 +1,95 @@
+"""Models that misbehave, or only hold their GPU, each in the way that an item's number says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from imageevalkit.generation.model import ImageModel
+from perf.toolkit import geneval2_items
+
+FAULTY_ITEMS = 12
+KILLED, HANGS, TOO_LARGE = 5, 9, 10
+"""Numbers of items: the first try kills or hangs its process; no memory is enough for the last."""
+_SHARE = 0.3
+"""Of the GPU's memory, what an item takes: three do not fit."""
+_FITTING = 2
+_PAUSE = 2.0
+"""Seconds before a process ends, in which another thread sends what it has to say."""
+
+
+class Faulty(ImageModel):
+    """Makes grey images of :data:`FAULTY_ITEMS` prompts.
+
+    Args:
+        marks: a folder that remembers, over all processes, what has happened.
+        fake: whether the errors of memory are only raised; else GPU memory is really asked for.
+    """
+
+    model_name = "faulty"
+    batch_size = 4
+
+    def __init__(self, model_path: str, *, marks: str, fake: bool) -> None:
+        self._marks, self._fake = Path(marks), fake
+        self._prompts = geneval2_items(FAULTY_ITEMS).prompts
+
+    def generate(self, prompt: str, seed: int = 42) -> Image.Image:
+        """Returns an image, or does what the item's number says."""
+        return self.generate_batch([prompt], [seed])[0]
+
+    def generate_batch(self, prompts: Sequence[str], seeds: Sequence[int]) -> list[Image.Image]:
+        """Returns an image for each of ``prompts``, or does what the number of one says."""
+        numbers = [self._prompts.index(prompt) for prompt in prompts]
+        items = 9 if numbers == [TOO_LARGE] else len(numbers)
+        held = self._allocate(items)
+        if KILLED in numbers and self._is_first("killed"):
+            time.sleep(_PAUSE)
+            os.kill(os.getpid(), signal.SIGKILL)
+        if HANGS in numbers and self._is_first("hangs"):
+            time.sleep(3600)
+        del held
+        return [Image.new("RGB", (64, 64), (20 * number, 99, 99)) for number in numbers]
+
+    def _allocate(self, items: int) -> Any:
+        import torch
+
+        if not self._fake:
+            total = torch.cuda.get_device_properties(0).total_memory
+            return torch.empty(int(items * _SHARE * total), dtype=torch.uint8, device="cuda")
+        if items > _FITTING:
+            raise torch.cuda.OutOfMemoryError(f"CUDA out of memory: a fake for {items} items")
+        return None
+
+    def _is_first(self, name: str) -> bool:
+        try:
+            (self._marks / name).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+
+class Holding(ImageModel):
+    """Takes a second for each image, and writes when it did so, and on which device.
+
+    Args:
+        spans: the file that gets a line for each image: start, end, CUDA_VISIBLE_DEVICES.
+    """
+
+    model_name = "holding"
+
+    def __init__(self, model_path: str, *, spans: str) -> None:
+        self._spans = Path(spans)
+
+    def generate(self, prompt: str, seed: int = 42) -> Image.Image:
+        """Returns a grey image after a second."""
+        started = time.time()
+        time.sleep(1)
+        with self._spans.open("a", encoding="utf-8") as file:
+            file.write(f"{started} {time.time()} {os.environ.get('CUDA_VISIBLE_DEVICES')}\n")
+        return Image.new("RGB", (64, 64), (99, 99, 99))
