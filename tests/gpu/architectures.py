@@ -176,11 +176,14 @@ class RandomT2I(DiffusersT2I):
 
     Args:
         architecture: a name of :data:`ARCHITECTURES`.
-        tiny: whether it is of few numbers.
+        tiny: True for small sizes.
+        built: a pipeline of the architecture to use in place of a new one. The settings change it.
     """
 
-    def __init__(self, model_path: str, *, architecture: str, tiny: bool = False, **settings: Any) -> None:
-        self._architecture, self._tiny = ARCHITECTURES[architecture], tiny
+    def __init__(
+        self, model_path: str, *, architecture: str, tiny: bool = False, built: Any = None, **settings: Any
+    ) -> None:
+        self._architecture, self._tiny, self._built = ARCHITECTURES[architecture], tiny, built
         super().__init__(model_path, pipeline_class=self._architecture.pipeline, **settings)
 
     def _load(self, cls: Any, options: LoadOptions) -> Any:
@@ -189,6 +192,8 @@ class RandomT2I(DiffusersT2I):
 
     def from_pretrained(self, model_path: str, **arguments: Any) -> Any:
         """Returns the pipeline, as the class method of that name in diffusers."""
+        if self._built is not None:
+            return self._built
         dtype = arguments.get("dtype") or arguments["torch_dtype"]
         return self._architecture.build(self.device, dtype, self._tiny)
 

@@ -1,4 +1,4 @@
-"""A local judge of Qwen2.5-VL-7B's architecture: Soft-TIFA's questions, and one ``generate`` call for each of them.
+"""A local judge of Qwen2.5-VL-7B's architecture: Soft-TIFA's questions against one ``generate`` call for each.
 
 The toolkit looks at an image once for all questions about it; the plain way, as official scripts do, for each.
 """
@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from imageevalkit import registry
-from imageevalkit.benchmark.question import Question
+from imageevalkit.benchmark.question import Picture, Question
 from imageevalkit.judges.choice import JudgeOptions
 from perf.harness import Row, at_least, at_most
 from tests.gpu.architectures import QWEN2_5_VL_7B
-from tests.gpu.part import Part
-from tests.gpu.ways import compare
+from tests.gpu.part import Part, held
+from tests.gpu.ways import Numbers, compare, differences
 from tests.support.image_questions import atom_questions, read_prompts, save_image
 from tests.support.plain_judge import PlainJudge
 from tests.support.tiny_vlm import save_qwen2_5_vl
@@ -25,9 +26,10 @@ _OF_PLAIN_CALLS = at_least(2.0)
 _IMAGES, _TINY_IMAGES, _PER_TURN = 24, 4, 4
 _GREEDY = {"repetition_penalty": 1.0}
 """Soft-TIFA puts the checkpoint's own sampling aside."""
-# of the logarithm of a probability, which is about -10: a wrong position changes it by more than 1, and the rounding of
-# 28 layers to bfloat16 by less
-_APART, _TINY_APART = 0.03, 1e-4
+_APART, _TINY_APART = 0.02, 1e-4
+_CONTROL = at_most(0.5)
+_CHECKED = 8
+"""How many questions one forward pass each answers too, also about another image."""
 
 
 def examine(part: Part) -> None:
@@ -37,29 +39,68 @@ def examine(part: Part) -> None:
     folder = part.folder / "judge"
     sizes = {} if part.tiny else QWEN2_5_VL_7B
     save_qwen2_5_vl(folder, **sizes, dtype=part.dtype, device=part.device)
+    before = held()
     official = PlainJudge(folder, part.device)
+    plain_own = held() - before
     options = JudgeOptions({"device_map": "cpu"} if part.tiny else {})
     judge = registry.judge(f"transformers:{folder}", {}, options=options)
 
-    def ask_judge(asked: Sequence[Question]) -> Iterator[Sequence[float]]:
+    def ask_judge(asked: Sequence[Question]) -> Iterator[Numbers]:
         answers = {(answer.question.item, answer.question.name): answer for answer in judge.ask(asked)}
         for question in asked:
             answer = answers[question.item, question.name]
             if answer.probabilities is None:
                 raise RuntimeError(f"no reply: {answer.error}")
-            yield [math.log(answer.probabilities[wanted]) for wanted in question.choices]
+            yield _shares(question, answer.probabilities)
 
-    def ask_plain(asked: Sequence[Question]) -> Iterator[Sequence[float]]:
+    def ask_plain(asked: Sequence[Question]) -> Iterator[Numbers]:
         for question in asked:
-            probabilities = official.ask(question, **_GREEDY).probabilities
-            yield [math.log(probabilities[wanted]) for wanted in question.choices]
+            yield _shares(question, official.ask(question, **_GREEDY).probabilities)
+
+    def pass_forward(asked: Sequence[Question]) -> Iterator[Numbers]:
+        for question in asked:
+            yield _shares(question, official.forward(question))
 
     label = f"Qwen2.5-VL, {sum(map(len, turns))} questions about {count} images / generate calls"
-    apart = _TINY_APART if part.tiny else _APART
-    compare(part, label, ask_plain, ask_judge, turns, _OF_PLAIN_CALLS, apart)
+    limit = at_most(_TINY_APART if part.tiny else _APART)
+    before = held()
+    list(ask_judge(turns[0][:1]))  # loads the judge
+    own = plain_own, held() - before
+    both = compare(part, label, ask_plain, ask_judge, turns, _OF_PLAIN_CALLS, own)
+    words = "  largest difference of a probability among the choices"
+    part.add(Row(f"{words}: generate calls", max(differences(*both)), limit))
+    asked = turns[0][:_CHECKED]
+    passed = list(pass_forward(asked))
+    difference = max(differences(passed, both[1][: len(asked)]))
+    part.add(Row(f"{words}: forward passes", difference, limit))
+    other = next(question.pictures[0] for question in turns[-1])
+    control = max(differences(passed, list(pass_forward([_about(other, question) for question in asked]))))
+    note = {"note": f"another image: {control:.2g}"}
+    ratio = difference / control if control else math.inf
+    part.add(Row("  the same / that of another image", ratio, _CONTROL, note))
     with VisionPasses() as vision:
         list(ask_judge([question for asked in turns for question in asked]))
     part.add(Row("  passes of images through the vision tower / images", vision.images / count, at_most(1.0)))
+
+
+def _shares(question: Question, probabilities: Mapping[str, float]) -> list[float]:
+    """Returns the probabilities of the choices if no other reply were possible.
+
+    With random weights all probabilities are tiny, and so are their differences.
+    """
+    found = [probabilities[wanted] for wanted in question.choices]
+    return [probability / sum(found) for probability in found]
+
+
+def _about(picture: Picture, question: Question) -> Question:
+    """Returns ``question`` about ``picture``."""
+    messages = [
+        message._replace(
+            parts=tuple(picture if isinstance(each, Picture) else each for each in message.parts)
+        )
+        for message in question.messages
+    ]
+    return replace(question, messages=tuple(messages))
 
 
 def _questions(part: Part, count: int) -> list[list[Question]]:

@@ -28,8 +28,8 @@ from imageevalkit.judges.api import open_picture
 from imageevalkit.machine import available_cores
 from perf.harness import Row, at_least, at_most
 from tests.gpu.architectures import drawn_on
-from tests.gpu.part import GIB, Part, free_memory
-from tests.gpu.ways import Work, apart, compare
+from tests.gpu.part import GIB, Part, free_memory, held
+from tests.gpu.ways import Numbers, Work, compare, differences, share
 from tests.support import tiny_measurers as saved
 from tests.support.image_questions import save_image
 from tests.support.tiny_encoders import STYLES, save_csd, save_references, save_se
@@ -37,7 +37,14 @@ from tests.support.tiny_encoders import STYLES, save_csd, save_references, save_
 _OF_PLAIN_LOOP = at_least(1.0)
 _IMAGES, _TINY_IMAGES = 96, 2
 _SIDE, _TINY_SIDE = 1024, 64
-_APART, _TINY_APART = 0.05, 1e-4
+_APART, _HALF_APART, _TINY_APART = 0.2, 0.5, 1e-3
+"""Differences of the numbers, as shares of what another image changes. HPSv2's scores are multiples of 1/64."""
+_OTHERS = 16
+"""How many images are measured as other images."""
+_ALIKE = 1e-4
+"""A share of the largest number. If another image changes less, no comparison of numbers means anything."""
+_LONGEST_METRIC, _LONGEST_CHECK = 25.0, 10.0
+"""Seconds with which a model, and a check of all models, is started."""
 _LEFT_BEHIND = 0.1
 """GiB that the models of a process may leave behind on the GPU: the libraries' workspaces."""
 _HALVED = "HPSv2, two ViT-H/14"
@@ -50,7 +57,8 @@ _VIT_L: dict[str, Any] = {
     "num_attention_heads": 16,
     "patch_size": 14,
     "image_size": 224,
-    "initializer_factor": 1.0,
+    # with 1 all images look alike
+    "initializer_factor": 2.0,
 }
 _VIT_B: dict[str, Any] = {
     **_VIT_L,
@@ -65,7 +73,7 @@ _CLIP_TEXT: dict[str, Any] = {
     "intermediate_size": 2048,
     "num_hidden_layers": 12,
     "num_attention_heads": 8,
-    "initializer_factor": 1.0,
+    "initializer_factor": 2.0,
 }
 _T5_XL: dict[str, Any] = {"d_model": 2048, "d_kv": 64, "d_ff": 5120, "num_layers": 24, "num_heads": 32}
 _SWIN_SMALL: dict[str, Any] = {
@@ -163,11 +171,15 @@ METRICS: dict[str, Metric] = {
 
 
 class Loaded(NamedTuple):
-    """An encoder with its ``models``, which stay in memory, and questions."""
+    """An encoder with its ``models``, which stay in memory, and questions.
+
+    ``others`` are, at each position of an answer, what another image changes.
+    """
 
     encoder: Encoder
     models: Any
     questions: list[Question]
+    others: list[float]
 
 
 def examine(part: Part) -> None:
@@ -177,9 +189,20 @@ def examine(part: Part) -> None:
         pictures = list(threads.map(partial(_save, part.folder, side), range(count)))
     loaded: dict[str, Loaded] = {}
     for n, (label, metric) in enumerate(METRICS.items()):
-        part.attempt(label, _metric, part, label, metric, part.folder / str(n), pictures, loaded)
-    part.attempt(f"{_HALVED}: a batch that does not fit", _halved, part, loaded)
-    part.attempt("several metric models in one process", _together, part, loaded)
+        given = (part, label, metric, part.folder / str(n), pictures, loaded)
+        part.attempt(label, _metric, *given, seconds=_LONGEST_METRIC)
+    words = f"{_HALVED}: a batch that does not fit is halved, its numbers stay"
+    if part.tiny:
+        part.skip(words, "no GPU")
+    elif _HALVED in loaded:
+        part.attempt(words, _halved, part, words, loaded[_HALVED], seconds=_LONGEST_CHECK)
+    else:
+        part.skip(words, f"{_HALVED} is not loaded")
+    words = "several metric models in one process: the numbers of each alone"
+    if len(loaded) > 1:
+        part.attempt(words, _together, part, loaded, seconds=_LONGEST_CHECK)
+    else:
+        part.skip(words, f"{len(loaded)} models are loaded")
     patch.stopall()
     loaded.clear()
     free_memory()
@@ -187,7 +210,7 @@ def examine(part: Part) -> None:
     if part.tiny:
         part.skip(label, "no GPU")
     else:
-        part.add(Row(label, torch.cuda.memory_allocated() / GIB, at_most(_LEFT_BEHIND), unit=" GiB"))
+        part.add(Row(label, held() / GIB, at_most(_LEFT_BEHIND), unit=" GiB"))
 
 
 def _save(folder: Path, side: int, n: int) -> Picture:
@@ -209,17 +232,46 @@ def _metric(
         replace(measure("any", picture, text), item=picture.path.stem)
         for picture, text in zip(pictures, texts, strict=False)
     ]
-    models = encoder.load(questions)
+    before = held()
+    with _without_random_weights() if label == _HALVED else contextlib.nullcontext():
+        models = encoder.load(questions)
+    own = held() - before
     # a run loads a model once: its seconds are not those of an image
     patch.object(encoder, "load", return_value=models).start()
-    loaded[label] = Loaded(encoder, models, questions)
 
-    def plain(asked: Sequence[Question]) -> Iterator[Sequence[float]]:
+    def plain(asked: Sequence[Question]) -> Iterator[Numbers]:
         encoder.models = models
         yield from map(partial(_alone, encoder), asked)
 
-    limit = _TINY_APART if part.tiny and not metric.is_half else _APART
-    compare(part, f"{label} / a plain loop", plain, _asking(encoder), [questions], _OF_PLAIN_LOOP, limit)
+    numbers = list(plain(questions[:_OTHERS]))
+    shown = [*pictures[1:], pictures[0]]
+    moved = [
+        replace(measure("any", picture, question.text), item=picture.path.stem)
+        for picture, question in zip(shown, questions[:_OTHERS], strict=False)
+    ]
+    others = differences(numbers, list(plain(moved)))
+    loaded[label] = Loaded(encoder, models, questions, others)
+    ours = _asking(encoder)
+    both = compare(part, f"{label} / a plain loop", plain, ours, [questions], _OF_PLAIN_LOOP, (own, own))
+    limit = _HALF_APART if metric.is_half else _TINY_APART if part.tiny else _APART
+    largest = max(abs(number) for answer in numbers for number in answer)
+    alike = min(others) <= _ALIKE * largest
+    problems = [f"another image changes a number by {min(others):.2g} of {largest:.3g}"] if alike else []
+    words = "  largest difference of a number / that of another image"
+    figures = {"note": f"another image: {min(others):.2g}"}
+    part.add(Row(words, share(differences(*both), others), at_most(limit), figures, problems))
+
+
+@contextlib.contextmanager
+def _without_random_weights() -> Iterator[None]:
+    """A block in which torch draws no weights: the CPU takes long to draw those of large models before they load."""
+    from torch.nn import init
+
+    names = [name for name in vars(init) if name.endswith("_") and not name.startswith("_")]
+    with contextlib.ExitStack() as patches:
+        for name in names:
+            patches.enter_context(patch.object(init, name, lambda tensor, *_, **__: tensor))
+        yield
 
 
 def _alone(encoder: Encoder, question: Question) -> Sequence[float]:
@@ -232,7 +284,7 @@ def _alone(encoder: Encoder, question: Question) -> Sequence[float]:
 
 
 def _asking(encoder: Encoder) -> Work:
-    def ask(asked: Sequence[Question]) -> Iterator[Sequence[float]]:
+    def ask(asked: Sequence[Question]) -> Iterator[Numbers]:
         answers = {answer.question.item: answer for answer in encoder.ask(asked)}
         for question in asked:
             answer = answers[question.item]
@@ -252,13 +304,9 @@ def _numbers(value: Any) -> list[float]:
     return [number for each in value for number in _numbers(each)] if isinstance(value, list) else [value]
 
 
-def _halved(part: Part, loaded: dict[str, Loaded]) -> None:
-    """A process that may have only a little more memory than one image takes: batches are halved, numbers stay."""
-    words = f"{_HALVED}: a batch that does not fit is halved, its numbers stay"
-    if part.tiny:
-        part.skip(words, "no GPU")
-        return
-    encoder, _, questions = loaded[_HALVED]
+def _halved(part: Part, words: str, loaded: Loaded) -> None:
+    """Limit the memory of this process to little more than one image needs."""
+    encoder, _, questions, others = loaded
     whole = list(_asking(encoder)(questions))
     torch.cuda.reset_peak_memory_stats()
     list(_asking(encoder)(questions[:1]))
@@ -272,24 +320,27 @@ def _halved(part: Part, loaded: dict[str, Loaded]) -> None:
         torch.cuda.set_per_process_memory_fraction(1.0)
     print(said.getvalue(), flush=True)
     problems = [] if "from now on" in said.getvalue() else ["memory did not run out"]
-    if apart(whole, halved) > _APART:
+    if share(differences(whole, halved), others) > _APART:
         problems.append("other numbers than with whole batches")
     part.check(words, problems)
 
 
 def _together(part: Part, loaded: dict[str, Loaded]) -> None:
     """All models answer in turns, an image at a time, as they do alone."""
-    asked = {label: questions[:2] for label, (*_, questions) in loaded.items()}
-    alone = {label: list(_asking(encoder)(asked[label])) for label, (encoder, *_) in loaded.items()}
-    streams = [encoder.ask(asked[label]) for label, (encoder, *_) in loaded.items()]
+    asked = {label: each.questions[:2] for label, each in loaded.items()}
+    alone = {label: list(_asking(each.encoder)(asked[label])) for label, each in loaded.items()}
+    streams = [each.encoder.ask(asked[label]) for label, each in loaded.items()]
     found: dict[str, dict[str, list[float]]] = {label: {} for label in loaded}
     for answers in zip(*streams, strict=True):
         for label, answer in zip(loaded, answers, strict=True):
             found[label][answer.question.item] = _numbers(json.loads(answer.text or "null"))
     problems = [
         f"{label}: other numbers than alone"
-        for label in loaded
-        if apart([found[label][question.item] for question in asked[label]], alone[label]) > _TINY_APART
+        for label, each in loaded.items()
+        if share(
+            differences([found[label][question.item] for question in asked[label]], alone[label]), each.others
+        )
+        > _TINY_APART
     ]
-    note = "" if part.tiny else f"{torch.cuda.memory_allocated() / GIB:.1f} GiB"
+    note = "" if part.tiny else f"{held() / GIB:.1f} GiB"
     part.check(f"{len(loaded)} metric models in one process: the numbers of each alone", problems, note)

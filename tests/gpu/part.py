@@ -1,4 +1,4 @@
-"""What all parts of the examination share: where and how they run, and how they hand over their rows.
+"""The common base of all parts of the examination: time limits, rows, and measurements.
 
 ``python -m tests.gpu.part NAME …`` is one part in a process of its own; ``python -m tests.gpu`` starts it.
 """
@@ -19,7 +19,8 @@ from perf.harness import Bar, Row, at_least
 
 GIB = 1 << 30
 COLUMNS = ("plain", "ours", "GiB", "note")
-"""What a row may tell besides: speeds, the most GPU memory that torch held, and a remark."""
+"""The other columns of a row: two speeds, the peak of GPU memory (model and activations), a remark."""
+NO_TIME = "no time left"
 
 
 class PartSetting(NamedTuple):
@@ -30,30 +31,31 @@ class PartSetting(NamedTuple):
 
 
 PARTS: dict[str, PartSetting] = {
-    "devices": PartSetting("devices", 70),
-    "faults": PartSetting("faults", 90),
-    "precision": PartSetting("precision", 60),
-    "flux.1-dev": PartSetting("pipelines", 170),
-    "sd3.5-medium": PartSetting("pipelines", 130),
-    "judge": PartSetting("judge", 110),
-    "metrics": PartSetting("metrics", 130),
-    "qwen-image": PartSetting("pipelines", 110),
+    "devices": PartSetting("devices", 120),
+    "faults": PartSetting("faults", 120),
+    "precision": PartSetting("precision", 120),
+    "judge": PartSetting("judge", 120),
+    "metrics": PartSetting("metrics", 160),
+    "flux.1-dev": PartSetting("pipelines", 100),
+    "sd3.5-medium": PartSetting("pipelines", 90),
     "vllm": PartSetting("served", 120),
+    "qwen-image": PartSetting("pipelines", 120),
 }
-"""The parts in their order: what a short time has room for comes first."""
+"""The parts in their order. The limits exceed the total: a part rarely needs its limit, and the last parts may get no
+time."""
 TINY_PARTS = [name for name in PARTS if name not in ("flux.1-dev", "qwen-image")]
-"""Those on the CPU: tiny pipelines differ in their classes only, which the precision part has too."""
+"""The parts that ``--tiny`` runs: tiny pipelines differ in their classes only, which ``precision`` covers."""
 
 
 class Part:
-    """One part that runs: ``tiny`` models on the CPU, or models of true size on a GPU.
+    """One part of the examination: ``tiny`` models on the CPU, or models of true size on a GPU.
 
     Args:
-        name: one of :data:`PARTS`.
-        folder: an empty folder for its files.
-        rows: the file that gets its rows, a JSON object in each line.
-        seconds: how long it may take.
-        tiny: whether it runs on the CPU.
+        name: a name in :data:`PARTS`.
+        folder: an empty folder for the part's files.
+        rows: the file to which the part appends its rows, a JSON object in each line.
+        seconds: the time limit.
+        tiny: True on the CPU.
     """
 
     def __init__(self, name: str, folder: Path, rows: Path, seconds: float, tiny: bool) -> None:
@@ -80,20 +82,23 @@ class Part:
         self.add(Row(label, ours / plain, None if self.tiny else bar, shown))
 
     def check(self, label: str, problems: list[str], note: str = "") -> None:
-        """Add a row that is 1 where there are no ``problems``."""
+        """Add a row whose ratio is 1 without ``problems``, else 0."""
         self.add(Row(label, float(not problems), at_least(1.0), {"note": note}, problems))
 
     def skip(self, label: str, why: str) -> None:
-        """Add a row that says why nothing was measured."""
+        """Add a row without a measurement; ``why`` is the reason."""
         self.add(Row(label, float("nan"), skipped=why))
 
     def add(self, row: Row) -> None:
-        """Hand over ``row``."""
+        """Append ``row`` to the file of rows."""
         with self._rows.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row._asdict()) + "\n")
 
-    def attempt(self, label: str, run: Callable[..., None], *given: Any) -> None:
-        """Call ``run``; if it fails, a row says why, and the part goes on."""
+    def attempt(self, label: str, run: Callable[..., None], *given: Any, seconds: float = 0.0) -> None:
+        """Call ``run``. If it fails, or fewer than ``seconds`` are left on a GPU, a row reports the reason."""
+        if not self.tiny and self.left < seconds:
+            self.skip(label, NO_TIME)
+            return
         try:
             run(*given)
         except Exception as error:
@@ -104,7 +109,7 @@ class Part:
 
 
 def read_rows(file: Path, start: int = 0) -> list[Row]:
-    """Returns the rows that a part has handed over, those after the first ``start``."""
+    """Returns the rows in ``file`` after the first ``start`` rows."""
     if not file.exists():
         return []
     lines = file.read_text(encoding="utf-8").split("\n")[start:-1]
@@ -113,7 +118,7 @@ def read_rows(file: Path, start: int = 0) -> list[Row]:
 
 
 def synchronize() -> None:
-    """Wait until the GPU has done what it was given: a clock that is read before counts too little."""
+    """Waits until the GPU has finished all queued work. A clock that is read before shows too little time."""
     import torch
 
     if torch.cuda.is_available():
@@ -121,7 +126,7 @@ def synchronize() -> None:
 
 
 def free_memory() -> None:
-    """Give back the GPU memory that nothing refers to any more."""
+    """Releases the GPU memory of unreferenced tensors."""
     import torch
 
     gc.collect()
@@ -129,20 +134,33 @@ def free_memory() -> None:
         torch.cuda.empty_cache()
 
 
+def held() -> int:
+    """Returns the bytes of GPU memory that this process's tensors occupy; 0 without a GPU."""
+    import torch
+
+    return torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
+
+
 class Measured:
-    """The ``seconds`` that a block took, and the most GPU memory in it, in GiB ("" without a GPU)."""
+    """The ``seconds`` of a block, and its peak of GPU ``memory`` in GiB ("" without a GPU)."""
 
     seconds = 0.0
     memory = ""
 
 
 @contextmanager
-def measured() -> Iterator[Measured]:
-    """Measure a block; the GPU has done all of it at the end."""
+def measured(own: int = 0) -> Iterator[Measured]:
+    """Measures a block, until the GPU has finished it.
+
+    Args:
+        own: bytes of the block's model that are in GPU memory before the block. Other models of this process do not
+            count.
+    """
     import torch
 
     found = Measured()
     synchronize()
+    others = held() - own
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     started = time.monotonic()
@@ -150,7 +168,7 @@ def measured() -> Iterator[Measured]:
     synchronize()
     found.seconds = time.monotonic() - started
     if torch.cuda.is_available():
-        found.memory = f"{torch.cuda.max_memory_allocated() / GIB:.1f}"
+        found.memory = f"{(torch.cuda.max_memory_allocated() - others) / GIB:.1f}"
 
 
 def main() -> None:

@@ -1,17 +1,17 @@
-"""The plain way and the toolkit's over the same questions, in turns: a machine that slows down slows both."""
+"""The plain way and the toolkit's way to answer the same questions, in turns: a slower machine slows both."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 
 from imageevalkit.benchmark.question import Question
-from perf.harness import Bar, Row, at_most
+from perf.harness import Bar
 from tests.gpu.part import Part, measured
 
-Work = Callable[[Sequence[Question]], Iterator[Sequence[float]]]
-"""Answers questions: the numbers of each, in order."""
+Numbers = Sequence[float]
+Work = Callable[[Sequence[Question]], Iterator[Numbers]]
+"""Answers questions: yields the numbers of each, in order."""
 _WARMING = 32
 
 
@@ -22,39 +22,48 @@ def compare(
     ours: Work,
     turns: Sequence[Sequence[Question]],
     bar: Bar,
-    limit: float,
-) -> None:
-    """Add two rows: how many times as fast ours is, against ``bar``; how far apart the numbers of both are.
+    own: tuple[int, int] = (0, 0),
+) -> tuple[list[Numbers], list[Numbers]]:
+    """Adds a row with the ratio of both speeds; returns the numbers of the plain way and of ours.
 
     Args:
-        part: gets the rows.
-        label: what is asked.
+        part: gets the row.
+        label: the label of the row.
         plain: the plain way.
-        ours: the toolkit's.
-        turns: the questions of each turn; some of the first are asked once more before it, unmeasured.
-        bar: of the speed, on a GPU.
-        limit: the largest difference that rounding explains, as a share of the largest number.
+        ours: the toolkit's way.
+        turns: the questions of each turn. The first questions are asked once before, unmeasured.
+        bar: the bar of the ratio on a GPU.
+        own: bytes of GPU memory that the models of both ways occupy before they are asked.
     """
-    numbers: tuple[list[Sequence[float]], list[Sequence[float]]] = ([], [])
+    numbers: tuple[list[Numbers], list[Numbers]] = ([], [])
     seconds, memory = [0.0, 0.0], ["", ""]
     for work in (plain, ours):
         list(work(turns[0][:_WARMING]))
     for asked in turns:
         for n, work in enumerate((plain, ours)):
-            with measured() as found:
+            with measured(own[n]) as found:
                 numbers[n].extend(work(asked))
             seconds[n] += found.seconds
             memory[n] = max(memory[n], found.memory, key=lambda text: float(text or 0))
     count = sum(map(len, turns))
     note = f"plain {memory[0]} GiB" if memory[0] else ""
     part.speed(label, count / seconds[1], count / seconds[0], bar, GiB=memory[1], note=note)
-    words = "  largest difference of a number / the largest number"
-    part.add(Row(words, apart(*numbers), at_most(limit)))
+    return numbers
 
 
-def apart(some: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) -> float:
-    """The largest difference of two numbers, as a share of the largest number; infinite if one is none."""
-    pairs = [pair for one, other in zip(some, others, strict=True) for pair in zip(one, other, strict=True)]
-    if any(math.isnan(one - other) for one, other in pairs):
-        return math.inf
-    return max(abs(one - other) for one, other in pairs) / (max(map(abs, itertools.chain(*pairs))) or 1.0)
+def differences(some: Sequence[Numbers], others: Sequence[Numbers]) -> list[float]:
+    """Returns the largest difference at each position of the answers; infinite if a number is NaN."""
+    found: list[float] = []
+    for one, other in zip(some, others, strict=True):
+        for n, (left, right) in enumerate(zip(one, other, strict=True)):
+            if n == len(found):
+                found.append(0.0)
+            distance = abs(left - right)
+            found[n] = math.inf if math.isnan(distance) else max(found[n], distance)
+    return found
+
+
+def share(distances: Sequence[float], of: Sequence[float]) -> float:
+    """Returns the largest quotient of ``distances`` and ``of``, position by position; infinite for a divisor of 0."""
+    pairs = zip(distances, of, strict=True)
+    return max((distance / whole if whole else math.inf) if distance else 0.0 for distance, whole in pairs)
