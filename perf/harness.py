@@ -48,14 +48,14 @@ class Seconds(NamedTuple):
 
     @classmethod
     def now(cls) -> Seconds:
-        """So many so far; those of the machine include what its host has stolen."""
+        """Returns the seconds until now. Seconds of the machine include those that its host has stolen."""
         own, machine = psutil.Process().cpu_times(), psutil.cpu_times()
         busy = machine.user + machine.nice + machine.system + machine.irq + machine.softirq + machine.steal
         ended = own.children_user + own.children_system
         return cls(time.monotonic(), time.process_time(), ended, busy)
 
     def since(self, earlier: Seconds) -> Seconds:
-        """What came between."""
+        """Returns the seconds between ``earlier`` and this time."""
         return Seconds(*(after - before for after, before in zip(self, earlier, strict=True)))
 
 

@@ -98,17 +98,17 @@ def _nvml(part: Part) -> None:
     if [gpu.key for gpu in gpus] != seen:
         problems.append(f"NVML shows {[gpu.key for gpu in gpus]}, torch {seen}")
     total = torch.cuda.get_device_properties(0).total_memory / _MIB
-    told = sizes[seen[0]]
-    if abs(told.total - total) > 0.03 * total:
-        problems.append(f"NVML tells {told.total:.0f} MiB in all, torch {total:.0f}")
+    reported = sizes[seen[0]]
+    if abs(reported.total - total) > 0.03 * total:
+        problems.append(f"NVML reports {reported.total:.0f} MiB in all, torch {total:.0f}")
     free = torch.cuda.mem_get_info(0)[0] / _MIB
     before = memory()[seen[0]].free
     if abs(before - free) > 0.02 * total:
-        problems.append(f"NVML tells {before:.0f} MiB free, torch {free:.0f}")
+        problems.append(f"NVML reports {before:.0f} MiB free, torch {free:.0f}")
     held = torch.empty(int(0.1 * total) * _MIB, dtype=torch.uint8, device="cuda")
     taken = before - memory()[seen[0]].free
     if abs(taken - held.numel() / _MIB) > 0.01 * total:
-        problems.append(f"{held.numel() / _MIB:.0f} MiB were taken, NVML tells {taken:.0f}")
+        problems.append(f"{held.numel() / _MIB:.0f} MiB were allocated, NVML reports {taken:.0f}")
     part.check("NVML and torch: the same GPUs, total and free memory", problems, f"{total / 1024:.1f} GiB")
 
 
@@ -138,7 +138,7 @@ def _leases(part: Part, machine: _Machine) -> None:
     outputs = [run.communicate()[0] for run in [machine.start(folder) for folder in folders]]
     print(*outputs, sep="\n", flush=True)
     spans = [_spans(folder) for folder in folders]
-    problems = [f"{len(each)} of {_IMAGES} images were made" for each in spans if len(each) < _IMAGES]
+    problems = [f"{len(each)} of {_IMAGES} images were generated" for each in spans if len(each) < _IMAGES]
     if not problems:
         first, second = sorted(spans)
         if max(end for _, end in first) > min(start for start, _ in second):
@@ -164,7 +164,7 @@ def _floor(part: Part, machine: _Machine) -> None:
     print(run.communicate()[0], flush=True)
     problems = [] if waited else ["the run did not wait"]
     if len(_spans(folder)) < _IMAGES:
-        problems.append("the run did not go on when the memory was free")
+        problems.append("the run did not resume when the memory was free")
     part.check("a run waits until GPU_MIN_FREE_MEMORY is free", problems, _kind(part))
 
 

@@ -1,4 +1,4 @@
-"""Workers that are killed, run out of memory, or hang: each item that can be made is made, and the log says why not."""
+"""Workers that are killed, run out of memory, or hang: all other items are generated, and the log has the reasons."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tests.gpu.part import GIB, Part
 
 _ITEM_TIMEOUT = "5"
 _SAID = {
-    "a worker that is killed: the log says SIGKILL": "SIGKILL",
+    "a worker that is killed: the log reports SIGKILL": "SIGKILL",
     "a batch that does not fit: halved": "out of memory with a batch of 4: going on with 2",
     "a worker that hangs: ended after ITEM_TIMEOUT": "(ITEM_TIMEOUT)",
 }
 
 
 def examine(part: Part) -> None:
-    """Make the images of a model with all these faults in one run."""
+    """Generate the images of a model with all these faults in one run."""
     kit = Kit(part, part.folder, FAULTY_ITEMS)
     kit.add("faulty", "tests.gpu.models", "Faulty", gpus=0 if part.tiny else 1)
     marks = part.folder / "marks"
@@ -42,7 +42,7 @@ def examine(part: Part) -> None:
     )
     made = [prompt for prompt, record in last.items() if record["status"] == "ok"]
     problems = [] if len(made) == FAULTY_ITEMS - 1 else [f"{len(made)} of {FAULTY_ITEMS - 1}: {log[-600:]}"]
-    part.check("all other items are made", problems, note)
+    part.check("all other items are generated", problems, note)
     if part.tiny:
         part.skip("the GPU's memory is free again after the run", "no GPU")
         return

@@ -26,7 +26,7 @@ class Kit(Toolkit):
         super().__init__(folder, items.entries)
         self.prompts = items.prompts
         if not part.tiny:
-            (self.checkout / "pynvml.py").unlink()  # tests' stand-in, which hides all GPUs
+            (self.checkout / "pynvml.py").unlink()  # the tests' fake, which hides all GPUs
 
     def add(self, name: str, module: str, class_name: str, gpus: int) -> None:
         """Add a model: the class of a module of this tree, on so many GPUs."""
@@ -47,7 +47,7 @@ class Kit(Toolkit):
         )
 
     def generate(self, model: str, kwargs: str, *words: str, **env: str) -> str:
-        """Make the images of ``model``; returns the output of the run, whatever its status."""
+        """Generate the images of ``model``; returns the output of the run, whatever its status."""
         words = ("--model_names", model, "--ds_names", BENCHMARK, "--eval", "false", *words)
         output: str = self.start(*words, "--custom_model_kwargses", kwargs, **env).communicate()[0]
         print(output, flush=True)

@@ -1,4 +1,4 @@
-"""A judge that a run serves with vLLM, where that is installed; on the CPU a stand-in for vLLM's command."""
+"""A judge that a run serves with vLLM, where that is installed; on the CPU a fake of vLLM's command."""
 
 from __future__ import annotations
 
@@ -54,10 +54,6 @@ def examine(part: Part) -> None:
     print(kit.start(*words, **env).communicate()[0], flush=True)
     replies = kit.records("judgements.jsonl", "served", "reference-noise")
     answered = sum(record["status"] != "failed" for record in replies)
-    note = (
-        "a stand-in for vLLM"
-        if part.tiny
-        else json.dumps(kit.result("reference-noise", "served").get("state"))
-    )
+    note = "a fake vLLM" if part.tiny else json.dumps(kit.result("reference-noise", "served").get("state"))
     problems = [] if replies else [kit.last_words()]
     part.add(Row(_LABEL, answered / _QUESTIONS, at_least(1.0), {"note": note}, problems))
