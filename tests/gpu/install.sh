@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes .venv and .venv-test of what the Python of this machine has and a folder of wheels, without a network:
+# Makes .venv and .venv-test from this machine's Python packages and a folder of wheels, without a network:
 #   bash tests/gpu/install.sh FOLDER
 # tests/gpu/pack.sh fills the folder. PYTHON names the interpreter (python3).
 set -euo pipefail
@@ -12,11 +12,15 @@ fail() {
 }
 
 folder=${1-} python=${PYTHON:-python3}
-compgen -G "$folder/*.whl" >/dev/null || fail "--wheels '$folder': no wheels there; bash tests/gpu/pack.sh makes them"
-# a link: of an earlier call
+compgen -G "$folder/*.whl" >/dev/null || fail "--wheels '$folder': the folder has no wheels; bash tests/gpu/pack.sh FOLDER fills it"
+# a link is of an earlier call, which may have failed
 if [[ -L .venv-test ]]; then rm -rf .venv .venv-test; fi
-[[ ! -e .venv && ! -e .venv-test ]] || fail "--wheels makes .venv and .venv-test: move those that are there away"
+for path in .venv .venv-test; do
+  [[ ! -e $path ]] || fail "$PWD/$path exists: --wheels makes its own; rename or delete $PWD/$path"
+done
 
+# first: after a failure the next call recognises its own environment by the link
+ln -s .venv .venv-test
 # the packages of an interpreter that is a venv itself are not those of the system
 "$python" -m venv --without-pip .venv
 site=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
@@ -24,6 +28,5 @@ site=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"
   >"$site/machine.pth"
 "$python" -m pip --disable-pip-version-check install -q --no-index --no-deps --no-compile --no-cache-dir \
   --target "$site" "$folder"/*.whl
-ln -s .venv .venv-test
 # as utils/make_env.sh notes that an environment holds this list
 sha256sum <<<"$(cat requirements/driver.txt)" | cut -d ' ' -f 1 >.venv/.imageevalkit-requirements
