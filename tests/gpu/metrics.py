@@ -334,13 +334,14 @@ def _together(part: Part, loaded: dict[str, Loaded]) -> None:
     for answers in zip(*streams, strict=True):
         for label, answer in zip(loaded, answers, strict=True):
             found[label][answer.question.item] = _numbers(json.loads(answer.text or "null"))
+    limit = _TINY_APART if part.tiny else _APART
     problems = [
         f"{label}: other numbers than alone"
         for label, each in loaded.items()
         if share(
             differences([found[label][question.item] for question in asked[label]], alone[label]), each.others
         )
-        > _TINY_APART
+        > limit
     ]
     note = "" if part.tiny else f"{held() / GIB:.1f} GiB"
     part.check(f"{len(loaded)} metric models in one process: the numbers of each alone", problems, note)

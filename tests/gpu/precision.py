@@ -1,4 +1,4 @@
-"""Half precision beside float32, and seeds: small pipelines of three families, in batches of several sizes."""
+"""Half precision against float32, and seeds: small pipelines of three families, in batches of several sizes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _family(part: Part, name: str) -> None:
         problems.append(f"other seeds make almost the same pixels: they differ by {other:.2g}")
     part.check(f"{name}: the same seed twice, another seed", problems, f"another differs by {other:.3g}")
     for dtype, limit in _HALF.items():
-        label = f"{name}: {dtype} beside float32"
+        label = f"{name}: {dtype} against float32"
         if part.tiny and dtype == "float16":
             part.skip(label, "not on the CPU")
         else:
@@ -66,7 +66,7 @@ def _family(part: Part, name: str) -> None:
             chunk = slice(start, start + size)
             made += batched.generate_batch(prompts[chunk], seeds[chunk])
         distance = _apart(plain, [np.asarray(each.image, dtype=float) for each in made]) / other
-        _distance(part, f"{name}: batches of {size} beside single images", distance, _BATCH_APART)
+        _distance(part, f"{name}: batches of {size} against single images", distance, _BATCH_APART)
 
 
 def _singly(model: RandomT2I, seeds: list[int]) -> list[Any]:
