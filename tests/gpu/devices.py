@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,11 +62,11 @@ class _Machine:
             self.environ["CUDA_VISIBLE_DEVICES"] = "0"
         self._tiny = part.tiny
 
-    def start(self, folder: Path) -> subprocess.Popen[str]:
-        """A run of the model, whose results are in ``folder``."""
+    def start(self, folder: Path, until: Path) -> subprocess.Popen[str]:
+        """A run of the model with results in ``folder``, which generates no image before the file ``until`` exists."""
         return self.kit.start(
             *("--model_names", "holding", "--ds_names", BENCHMARK, "--eval", "false", "--replicas", "1"),
-            *("--custom_model_kwargses", f"spans={folder}.spans"),
+            *("--custom_model_kwargses", f"spans={folder}.spans,until={until}"),
             **self.environ,
             IMAGEEVALKIT_OUTPUT=str(folder / "output"),
             IMAGEEVALKIT_LOG=str(folder / "log"),
@@ -134,38 +135,46 @@ def _masks(part: Part) -> None:
 
 
 def _leases(part: Part, machine: _Machine) -> None:
-    folders = [part.folder / name for name in ("one", "two")]
-    outputs = [run.communicate()[0] for run in [machine.start(folder) for folder in folders]]
-    print(*outputs, sep="\n", flush=True)
+    folders, until = [part.folder / name for name in ("one", "two")], part.folder / "until"
+    holder = machine.start(folders[0], until)
+    while holder.poll() is None and not Path(f"{folders[0]}.spans.begun").exists():
+        time.sleep(0.05)
+    other = machine.start(folders[1], until)
+    has_waited = _says(other, "held by another run")
+    until.touch()
+    print(holder.communicate()[0], other.communicate()[0], sep="\n", flush=True)
     spans = [_spans(folder) for folder in folders]
     problems = [f"{len(each)} of {_IMAGES} images were generated" for each in spans if len(each) < _IMAGES]
     if not problems:
         first, second = sorted(spans)
         if max(end for _, end in first) > min(start for start, _ in second):
             problems.append("both runs had the GPU at the same time")
-    waited = sum("held by another run" in output for output in outputs)
-    if waited != 1:
-        problems.append(f"{waited} of the two runs say that they wait for the other")
+    if not has_waited:
+        problems.append("the second run did not report that it waits for the first")
     part.check("two runs: one has the GPU, the other waits for it", problems, _kind(part))
 
 
 def _floor(part: Part, machine: _Machine) -> None:
     folder = part.folder / "three"
     release = machine.hold()
-    run = machine.start(folder)
-    assert run.stdout
-    waited = ""
-    for line in run.stdout:
-        print(line, end="", flush=True)
-        if "in use by another process" in line:
-            waited = line
-            break
+    run = machine.start(folder, until=folder.parent)
+    has_waited = _says(run, "in use by another process")
     release()
     print(run.communicate()[0], flush=True)
-    problems = [] if waited else ["the run did not wait"]
+    problems = [] if has_waited else ["the run did not wait"]
     if len(_spans(folder)) < _IMAGES:
         problems.append("the run did not resume when the memory was free")
     part.check("a run waits until GPU_MIN_FREE_MEMORY is free", problems, _kind(part))
+
+
+def _says(run: subprocess.Popen[str], words: str) -> bool:
+    """Prints the output of ``run`` until a line contains ``words``. Returns False if the run ends without them."""
+    assert run.stdout
+    for line in run.stdout:
+        print(line, end="", flush=True)
+        if words in line:
+            return True
+    return False
 
 
 def _spans(folder: Path) -> list[tuple[float, float]]:

@@ -75,21 +75,25 @@ class Faulty(ImageModel):
 
 
 class Holding(ImageModel):
-    """Takes a second for each image, and writes when it did so, and on which device.
+    """Holds its GPU until a file exists, and writes when it generated each image.
 
     Args:
-        spans: the file that gets a line for each image: start, end, CUDA_VISIBLE_DEVICES.
+        spans: the file that gets a line for each image: start and end. The file ``spans`` + ".begun" appears when the
+            first image begins.
+        until: no image is ready before this file exists.
     """
 
     model_name = "holding"
 
-    def __init__(self, model_path: str, *, spans: str) -> None:
-        self._spans = Path(spans)
+    def __init__(self, model_path: str, *, spans: str, until: str) -> None:
+        self._spans, self._until = Path(spans), Path(until)
 
     def generate(self, prompt: str, seed: int = 42) -> Image.Image:
-        """Returns a grey image after a second."""
+        """Returns a grey image."""
         started = time.time()
-        time.sleep(1)
+        Path(f"{self._spans}.begun").touch()
+        while not self._until.exists():
+            time.sleep(0.05)
         with self._spans.open("a", encoding="utf-8") as file:
-            file.write(f"{started} {time.time()} {os.environ.get('CUDA_VISIBLE_DEVICES')}\n")
+            file.write(f"{started} {time.time()}\n")
         return Image.new("RGB", (64, 64), (99, 99, 99))
