@@ -86,7 +86,7 @@ class SimulatedSlurm(Slurm):
         return "n1"
 
     def report_of(self, job: Job, node: str) -> Report | None:
-        """What a job leaves."""
+        """Writes the files that a job leaves."""
         return Report(0, outcomes={key: Outcome(COMPLETE, "made") for key in job.owed}, node=node)
 
     def queue(self) -> dict[str, Queued]:
@@ -245,7 +245,7 @@ def test_what_sbatch_does_not_say_is_seen_in_the_queue(plan: Plan, is_taken: boo
 
 
 class OneAfterAnother(SimulatedSlurm):
-    """Jobs that come after others wait for them, unless they are told to start early."""
+    """A job waits for the jobs before it, unless the launcher starts it early."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan, seconds=100)

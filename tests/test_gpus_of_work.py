@@ -91,7 +91,7 @@ def set_age(path: Path, seconds: float) -> None:
 def test_no_image_is_read_that_is_as_old_as_its_record(
     benchmark: Callable[[int], FakeDataset], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of a large run are terabytes: the job that may make them again reads them."""
+    """The images of a large run are terabytes, so only the job that may generate them again reads them."""
     generate(FakeModel(), benchmark(4))
     read = list[str]()
     whole = images.bytes_of_file

@@ -29,7 +29,7 @@ _GREEDY = {"repetition_penalty": 1.0}
 _APART, _TINY_APART = 0.02, 1e-4
 _CONTROL = at_most(0.5)
 _CHECKED = 8
-"""How many questions one forward pass each answers too, also about another image."""
+"""The number of questions that a plain forward pass answers too, about their own and about another image."""
 
 
 def examine(part: Part) -> None:

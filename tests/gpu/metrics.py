@@ -40,7 +40,7 @@ _SIDE, _TINY_SIDE = 1024, 64
 _APART, _HALF_APART, _TINY_APART = 0.2, 0.5, 1e-3
 """Differences of the numbers, as shares of what another image changes. HPSv2's scores are multiples of 1/64."""
 _OTHERS = 16
-"""How many images are measured as other images."""
+"""The number of images that are also measured in place of another image."""
 _ALIKE = 1e-4
 """A share of the largest number. If another image changes less, no comparison of numbers means anything."""
 _LONGEST_METRIC, _LONGEST_CHECK = 25.0, 10.0

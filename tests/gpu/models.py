@@ -18,7 +18,7 @@ FAULTY_ITEMS = 12
 KILLED, HANGS, TOO_LARGE = 5, 9, 10
 """Numbers of items: the first try kills or hangs its process; no memory is enough for the last."""
 _SHARE = 0.3
-"""Of the GPU's memory, what an item takes: three do not fit."""
+"""The share of the GPU's memory that an item takes. Three items do not fit."""
 _FITTING = 2
 _PAUSE = 2.0
 """Seconds before a process ends, in which another thread sends what it has to say."""
