@@ -86,7 +86,7 @@ class SimulatedSlurm(Slurm):
         return "n1"
 
     def report_of(self, job: Job, node: str) -> Report | None:
-        """Writes the files that a job leaves."""
+        """Returns the report that a job leaves, or None if it leaves none."""
         return Report(0, outcomes={key: Outcome(COMPLETE, "made") for key in job.owed}, node=node)
 
     def queue(self) -> dict[str, Queued]:
