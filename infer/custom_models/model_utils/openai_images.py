@@ -165,7 +165,8 @@ class _OpenAIImages(ImageModel):
             nonlocal request, attempts
             if self._unusable:
                 raise ModelUnusable(self._unusable, attempts)
-            if self._engine.is_batched:  # built anew each time: waiting items must not hold their images
+            # each call builds the request again, because waiting items must not keep their images in memory
+            if self._engine.is_batched:
                 attempts += 1
                 return await self._attempt(await on_cpu(self._request, given, seed, True))
             if request is None:  # built once for all retries
