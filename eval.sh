@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The driver: configuration from config.sh, options from the command line, one plan, one launch.
-# Everything that decides lives in imageevalkit/launch; this file only reads bash configuration.
+# Everything that decides lives in imageevalkit/cli; this file only reads bash configuration.
 set -euo pipefail
 
 if ((BASH_VERSINFO[0] < 5)) && [[ $BASH_VERSION != 4.[3-9]* ]]; then
@@ -74,7 +74,7 @@ if [[ -n $asks_help || ! -x $DRIVER ]]; then
   # -P: the user's working folder must not shadow our packages or the standard library
   python=$DRIVER
   [[ -x $DRIVER ]] || python=$(find_python)
-  PYTHONPATH=$OUR_PATHS "$python" -P -m imageevalkit.launch.options "$@"
+  PYTHONPATH=$OUR_PATHS "$python" -P -m imageevalkit.plan.options "$@"
   [[ -z $asks_help ]] || exit 0
 fi
 
@@ -120,15 +120,15 @@ if ((status)); then
   exit 2
 fi
 if [[ -n ${PYTHONPATH:-} ]]; then
-  PYTHONPATH=$("$DRIVER" -IS "$REPO/imageevalkit/launch/python_path.py" "$DRIVER")
+  PYTHONPATH=$("$DRIVER" -IS "$REPO/imageevalkit/common/python_path.py" "$DRIVER")
 fi
 export PYTHONPATH="$OUR_PATHS${PYTHONPATH:+:$PYTHONPATH}"
 # exec: the launcher becomes this process, so that Ctrl-C, SIGTERM and its exit status are the launcher's own
 exec 3< <(dump_config)
 # utils/prefetch.sh reads the same configuration
-program=launch
+program=cli
 if [[ ${1-} == --prefetch ]]; then
-  program=prefetch
+  program=cli.prefetch
   shift
 fi
 exec "$DRIVER" -P -m "imageevalkit.$program" --config-fd 3 "$@"

@@ -17,8 +17,8 @@ from eval_models.encoders.encoder import Measurer, why_no_number
 from eval_models.encoders.weights import ENCODERS, loading
 from imageevalkit.assets.weights import first_line
 from imageevalkit.benchmark.question import Answer, Question
-from imageevalkit.errors import CellFailure
-from imageevalkit.images import map_threads, sha256_file
+from imageevalkit.common.errors import CellFailure
+from imageevalkit.common.images import map_threads, sha256_file
 from imageevalkit.judges.api import open_picture
 
 if TYPE_CHECKING:

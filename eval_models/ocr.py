@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.benchmark.question import Answer, Question
-from imageevalkit.cell.results import Evaluator
-from imageevalkit.errors import CellFailure
-from imageevalkit.images import CorruptImage, decode, on_white, sha256_file
+from imageevalkit.common.errors import CellFailure
+from imageevalkit.common.images import CorruptImage, decode, on_white, sha256_file
+from imageevalkit.store.results import Evaluator
 
 if TYPE_CHECKING:
     import numpy as np

@@ -22,12 +22,12 @@ from imageevalkit.assets.weights import without_cache_layout
 from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.benchmark.contract import Benchmark, benchmark_code
 from imageevalkit.benchmark.question import PixelRule
-from imageevalkit.cell import REPO, REWRITER_NAME
-from imageevalkit.cell.items import MODEL_NAME_MARK, SampleEntry
-from imageevalkit.errors import CellFailure, UserError, remedy_of_import, suggest, unknown
-from imageevalkit.guest_code import guest_code
+from imageevalkit.common.errors import CellFailure, UserError, remedy_of_import, suggest, unknown
+from imageevalkit.common.guest_code import guest_code
+from imageevalkit.common.redaction import one_line
 from imageevalkit.judges.choice import BACKENDS, JudgeChoice, JudgeOptions, JudgeSetting
-from imageevalkit.secrets import one_line
+from imageevalkit.store.cell import REPO, REWRITER_NAME
+from imageevalkit.store.items import MODEL_NAME_MARK, SampleEntry
 
 TASKS = ("t2i", "edit", "subject")
 _API_JUDGES = "imageevalkit.judges.client"
@@ -343,7 +343,7 @@ def rewriter_names() -> list[str]:
 
 
 def rewriter_class(name: str) -> Any:
-    """Returns the class of the rewriter ``name`` (:class:`imageevalkit.rewriting.rewriter.Rewriter`).
+    """Returns the class of the rewriter ``name`` (:class:`imageevalkit.extras.rewrite.rewriter.Rewriter`).
 
     Raises UserError if there is none, or its file has an error.
     """
@@ -359,7 +359,7 @@ def rewriter_class(name: str) -> Any:
     if not classes or inspect.isabstract(classes[0]):
         raise UserError(
             f"infer/custom_rewriters/{name}.py holds no class with name = '{name}' and all methods of a Rewriter "
-            "(imageevalkit/rewriting/rewriter.py)"
+            "(imageevalkit/extras/rewrite/rewriter.py)"
         )
     return classes[0]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 
 from custom_models.load_model import load_model
-from imageevalkit.errors import run_main
-from imageevalkit.generation.job import main
+from imageevalkit.common.errors import run_main
+from imageevalkit.generate.job import main
 
 if __name__ == "__main__":
     run_main(functools.partial(main, load_model))

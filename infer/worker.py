@@ -6,7 +6,7 @@ import socket
 import sys
 
 from custom_models.load_model import load_model
-from imageevalkit.generation.worker import serve
+from imageevalkit.generate.worker import serve
 
 if __name__ == "__main__":
     serve(socket.socket(fileno=int(sys.argv[1])), load_model)

@@ -16,12 +16,12 @@ from typing import Any
 
 from PIL import Image, ImageChops
 
-from imageevalkit.adoption import Place
-from imageevalkit.adoption.copies import adopt_cell
-from imageevalkit.cell import Cell
-from imageevalkit.cell.items import items_of
-from imageevalkit.grids import Grid
-from imageevalkit.progress import ProgressWriter
+from imageevalkit.common.grids import Grid
+from imageevalkit.extras.adopt.copies import adopt_cell
+from imageevalkit.extras.adopt.sources import Place
+from imageevalkit.jobs.progress import ProgressWriter
+from imageevalkit.store.cell import Cell
+from imageevalkit.store.items import items_of
 from perf.harness import Cost, Row, Table, at_least, run_program
 
 _GRID, _SIDE = Grid(2, 2), 1024

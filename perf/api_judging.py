@@ -38,11 +38,11 @@ from typing import NamedTuple
 from PIL import Image
 
 from benchmarks.trig.benchmark import TrigT2I, TrigT2ISettings
-from imageevalkit.cell.jsonl import JsonlWriter
-from imageevalkit.requests.engine import retry
-from imageevalkit.requests.failures import Failure, Kind
-from imageevalkit.requests.limiter import Limiter
-from imageevalkit.requests.settings import RequestSettings
+from imageevalkit.api.channel import retry
+from imageevalkit.api.failures import Failure, Kind
+from imageevalkit.api.limiter import Limiter
+from imageevalkit.api.settings import RequestSettings
+from imageevalkit.store.jsonl import JsonlWriter
 from perf.harness import MIRROR, USAGE, Row, Table, Usage, at_least, at_most, run_program
 from perf.latency_server import (
     OK,

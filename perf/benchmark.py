@@ -13,8 +13,8 @@ from pathlib import Path
 from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.benchmark.contract import Answers, Benchmark, Measurer, Sample, Scores
 from imageevalkit.benchmark.question import Answer, Message, Picture, Question, Sampling, measure
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Evaluator, Metric, Score
+from imageevalkit.store.items import Item
+from imageevalkit.store.results import Evaluator, Metric, Score
 
 _SAMPLING = Sampling(500, 0.0, extra={"chat_template_kwargs": {"enable_thinking": False}})
 

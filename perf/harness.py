@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from imageevalkit.machine import available_cores
+from imageevalkit.common.machine import available_cores
 
 REPO = Path(__file__).resolve().parent.parent
 MIRROR = Path(os.environ.get("SHARED_MIRROR") or REPO.parent / "shared/mirror")

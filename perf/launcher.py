@@ -25,10 +25,10 @@ from pathlib import Path
 
 from PIL import Image
 
-from imageevalkit.cell.results import Metric
-from imageevalkit.images import THUMBNAIL_SIDE
-from imageevalkit.jobs import Job, Plan
-from imageevalkit.launch.local import run_plan
+from imageevalkit.common.images import THUMBNAIL_SIDE
+from imageevalkit.jobs.plan import Job, Plan
+from imageevalkit.run.local import run_plan
+from imageevalkit.store.results import Metric
 from perf.harness import USAGE, Row, Table, Usage, at_most, measure, run_program
 from perf.toolkit import BENCHMARK, Toolkit, as_sent, geneval2_items, make_pngs
 from tests.support.cells import Made, write_cell

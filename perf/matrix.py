@@ -36,10 +36,11 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
-from imageevalkit.jobs import COMPLETE, Job, Outcome, Plan, cell_of, outcome_path, write_outcome
-from imageevalkit.launch import gpus, local
-from imageevalkit.launch.gpu_pool import LEASES
-from imageevalkit.launch.ledger import RunSummary
+from imageevalkit.jobs.plan import COMPLETE, Job, Outcome, Plan, cell_of, outcome_path, write_outcome
+from imageevalkit.plan import gpus
+from imageevalkit.run import local
+from imageevalkit.run.gpu_pool import LEASES
+from imageevalkit.run.ledger import RunSummary
 from perf.harness import MIRROR, REPO, USAGE, Bar, Cost, Row, Table, at_least, at_most, measure, run_program
 from perf.simulated_slurm import NODES
 from perf.synthetic import GPUS, Matrix

@@ -15,11 +15,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from imageevalkit.cell import Cell
-from imageevalkit.cell.pictures import thumbnail_path
-from imageevalkit.cell.results import Coverage, Metric, Result, Score, as_object
-from imageevalkit.images import encoded, thumbnail_of
+from imageevalkit.common.images import encoded, thumbnail_of
 from imageevalkit.metrics import groups, mean
+from imageevalkit.store.cell import Cell
+from imageevalkit.store.pictures import thumbnail_path
+from imageevalkit.store.results import Coverage, Metric, Result, Score, as_object
 from perf.harness import USAGE, Row, Table, at_most, measure, run_program
 from perf.toolkit import Toolkit
 from tests.support.cells import PPOCR, PROVENANCE, Made, paint

@@ -23,8 +23,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import beta, norm
 
-from imageevalkit.launch.rounds import first_round, next_round
-from imageevalkit.statistics.sequential import verdict
+from imageevalkit.extras.until.rounds import first_round, next_round
+from imageevalkit.extras.until.sequential import verdict
 
 SIZES, DIFFERENCES, CORRELATIONS = (200, 553, 1000, 5000), (0.0, 0.01, 0.02, 0.05, 0.1), (0.3, 0.5, 0.8)
 AGREES, WRONG, USED = 0.95, 0.05, 0.40

@@ -6,8 +6,8 @@ import random
 from dataclasses import replace
 from typing import NamedTuple
 
-from imageevalkit.cell.shards import Shard
-from imageevalkit.jobs import Job
+from imageevalkit.jobs.plan import Job
+from imageevalkit.store.shards import Shard
 
 GPUS = 8
 """Of a machine."""

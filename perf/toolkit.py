@@ -257,11 +257,11 @@ class Toolkit:
 
 def main() -> None:
     """Print the job as JSON: ``command`` and ``environ`` as the launcher would start it, and its ``log``."""
-    from imageevalkit.launch.config import Config
-    from imageevalkit.launch.options import parse, resolve
-    from imageevalkit.launch.planner import make_plan
-    from imageevalkit.launch.process import job_environ
-    from imageevalkit.machine import available_cores
+    from imageevalkit.common.machine import available_cores
+    from imageevalkit.plan.config import Config
+    from imageevalkit.plan.options import parse, resolve
+    from imageevalkit.plan.planner import make_plan
+    from imageevalkit.run.process import job_environ
 
     stage, *words = sys.argv[1:]
     plan = make_plan(resolve(parse(words), Config()), Config())

@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from imageevalkit.adoption import Place, find_images, read_filepaths
-from imageevalkit.adoption.copies import adopt_cell, images_to_come
-from imageevalkit.cell import Cell
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.records import last_records
-from imageevalkit.cell.states import survey_images
-from imageevalkit.errors import CellFailure
-from imageevalkit.grids import Grid
-from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
-from imageevalkit.progress import ProgressWriter
+from imageevalkit.common.errors import CellFailure
+from imageevalkit.common.grids import Grid
+from imageevalkit.extras.adopt.copies import adopt_cell, images_to_come
+from imageevalkit.extras.adopt.sources import Place, find_images, read_filepaths
+from imageevalkit.jobs.plan import COMPLETE, INCOMPLETE, Outcome
+from imageevalkit.jobs.progress import ProgressWriter
 from imageevalkit.registry import ImageFinder
+from imageevalkit.store.cell import Cell
+from imageevalkit.store.items import Item
+from imageevalkit.store.records import last_records
+from imageevalkit.store.states import survey_images
 from tests.support.checkout import find_no_text, make_checkout, needs_driver_env, run_eval
 from tests.support.generation import FakeDataset, FakeModel, generate, items
 

@@ -16,13 +16,13 @@ from PIL import Image, ImageDraw
 
 from custom_models.load_model import API_ENDPOINT, API_MODELS, MODEL_SETTINGS
 from custom_models.model_utils.openai_images import OpenAIImagesEdit, OpenAIImagesT2I
-from imageevalkit.cell.fingerprint import explain, settings_of
-from imageevalkit.generation.model import GenerationError, ItemFailed, ModelUnusable, Refused
-from imageevalkit.launch.models import resolve_model
-from imageevalkit.requests import routes
-from imageevalkit.requests.failures import Kind, classify_status
-from imageevalkit.requests.replies import ImageReply
-from imageevalkit.requests.routes import read_content
+from imageevalkit.api import routes
+from imageevalkit.api.failures import Kind, classify_status
+from imageevalkit.api.replies import ImageReply
+from imageevalkit.api.routes import read_content
+from imageevalkit.generate.model import GenerationError, ItemFailed, ModelUnusable, Refused
+from imageevalkit.plan.models import resolve_model
+from imageevalkit.store.fingerprint import explain, settings_of
 from tests.support.image_replies import (
     CHATS,
     IMAGES,

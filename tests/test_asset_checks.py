@@ -12,7 +12,7 @@ import pytest
 from imageevalkit.assets import FileFacts, Finding, HubAsset
 from imageevalkit.assets.check import LocalFolder, cache_folder, check_asset
 from imageevalkit.assets.hub import check_room, snapshot
-from imageevalkit.errors import CellFailure
+from imageevalkit.common.errors import CellFailure
 from tests.support.hub_server import COMMIT, HubServer, hub_server
 
 # a safetensors file of one tensor of two bytes

@@ -18,8 +18,8 @@ from imageevalkit.assets import (
     github,
     parse_entries,
 )
-from imageevalkit.cell import REPO
-from imageevalkit.errors import CellFailure
+from imageevalkit.common.errors import CellFailure
+from imageevalkit.store.cell import REPO
 from tests.support import manifest
 from tests.support.tree import run
 

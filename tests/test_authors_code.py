@@ -11,7 +11,7 @@ from custom_models.load_model import MODEL_SETTINGS
 from custom_models.model_utils.diffusers_models import DiffusersT2I
 from custom_models.model_utils.diffusers_special import QwenImage, QwenImage2512
 from custom_models.model_utils.transformers_models import Emu3T2I
-from imageevalkit.generation.model import ModelUnusable
+from imageevalkit.generate.model import ModelUnusable
 from tests.support.mirror import official_source
 
 

@@ -24,8 +24,8 @@ from custom_models.load_model import MODEL_SETTINGS
 from custom_models.model_settings import authors as authors_entries
 from custom_models.model_utils import flash_attention as flash
 from imageevalkit.assets import parse_entries
-from imageevalkit.cell import REPO
-from imageevalkit.generation.model import Generated, ItemFailed, ModelUnusable
+from imageevalkit.generate.model import Generated, ItemFailed, ModelUnusable
+from imageevalkit.store.cell import REPO
 from tests.support.authors_calls import calls
 from tests.support.authors_code import SUPPORT, signatures, stand_in
 from tests.support.mirror import clone, official_source

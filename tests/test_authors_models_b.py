@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from custom_models.load_model import MODEL_SETTINGS, load_model
-from imageevalkit.generation.model import ModelUnusable
+from imageevalkit.generate.model import ModelUnusable
 from tests.support.authors_code import import_instead, stand_in
 from tests.support.mirror import official_source
 

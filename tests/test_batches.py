@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from imageevalkit.api.feed import Feed
 from imageevalkit.benchmark.question import JudgeOnHold, Message, Question, Sampling
 from imageevalkit.judges.choice import JudgeChoice, JudgeOptions, JudgeSetting
 from imageevalkit.judges.client import ApiJudge
-from imageevalkit.requests.feed import Feed
 from tests.support.api_runs import REPEATS, ApiRuns, message, prompts, text_of
 from tests.support.batch_server import ImageBatches, JudgeBatches
 from tests.support.checkout import EDITS, add_benchmark, environ, make_checkout, needs_driver_env, run_eval
@@ -316,8 +316,8 @@ def test_max_cost_holds_the_price_of_a_whole_batch(runs: ApiRuns, server: ImageB
 
 
 TWO_ROUNDS = """
-from imageevalkit.cell.results import Metric
-from imageevalkit.cell.results import Score
+from imageevalkit.store.results import Metric
+from imageevalkit.store.results import Score
 from imageevalkit.benchmark.contract import Benchmark, Sample
 from imageevalkit.benchmark.question import ask
 

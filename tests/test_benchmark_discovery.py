@@ -16,7 +16,7 @@ from typing import Literal
 
 from imageevalkit.benchmark.contract import Benchmark, Measurer, Sample, Settings
 from imageevalkit.benchmark.question import measure
-from imageevalkit.cell.results import Score
+from imageevalkit.store.results import Score
 from imageevalkit.metrics import mean
 
 
@@ -299,7 +299,7 @@ def test_a_fresh_machine_plans_in_the_environment_that_it_has_just_made(checkout
     )
     status, said = plan(checkout, "--ds_names", "quicktext", "--eval", "false")
     assert (status, "48 images to make" in said) == (0, True), said
-    assert "-P -m imageevalkit.launch --config-fd 3 --model_names" in (checkout / "runs.txt").read_text()
+    assert "-P -m imageevalkit.cli --config-fd 3 --model_names" in (checkout / "runs.txt").read_text()
 
 
 @needs_driver_env

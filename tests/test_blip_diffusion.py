@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from custom_models.model_utils.diffusers_special import BlipDiffusion
-from imageevalkit.cell import REPO
-from imageevalkit.generation.model import ModelUnusable
+from imageevalkit.generate.model import ModelUnusable
+from imageevalkit.store.cell import REPO
 
 
 @pytest.fixture(scope="module")

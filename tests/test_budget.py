@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from imageevalkit.requests.money import Bill, Budget, BudgetSpent
+from imageevalkit.api.money import Bill, Budget, BudgetSpent
 from tests.support.simulated_clock import run_simulated
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from imageevalkit.cell import Cell, lock_cell
-from imageevalkit.errors import UserError
+from imageevalkit.common.errors import UserError
+from imageevalkit.store.cell import Cell, lock_cell
 from tests.support.api_runs import ApiRuns, message, text_of
 from tests.support.checkout import add_model, find_no_text, make_checkout, needs_driver_env
 from tests.support.image_server import ImageServer, Received
@@ -130,7 +130,7 @@ def test_a_cell_that_loses_files_while_it_is_written_is_not_complete(api: ApiRun
 
 HOLDER = """
 import os, sys, time
-from imageevalkit.cell import Cell, lock_cell
+from imageevalkit.store.cell import Cell, lock_cell
 fd = lock_cell(Cell("m", "x"))
 child = os.fork()
 if child and sys.argv[1] == "dies":

@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-from imageevalkit.atomic import part_path
-from imageevalkit.cell import REPO, Cell
-from imageevalkit.cell import fingerprint as fp
-from imageevalkit.cell.records import last_records
-from imageevalkit.cell.states import images_to_come, scorable, survey, survey_images
-from imageevalkit.errors import CellFailure
-from imageevalkit.generation.cell_run import GenerateOptions
-from imageevalkit.generation.model import Refused
+from imageevalkit.common.atomic import part_path
+from imageevalkit.common.errors import CellFailure
+from imageevalkit.generate.cell_run import GenerateOptions
+from imageevalkit.generate.model import Refused
+from imageevalkit.store import fingerprint as fp
+from imageevalkit.store.cell import REPO, Cell
+from imageevalkit.store.records import last_records
+from imageevalkit.store.states import images_to_come, scorable, survey, survey_images
 from tests.support.generation import SETTING, FakeDataset, FakeModel, generate, items, picture
 
 CELL = Cell("m", "fake")
@@ -103,8 +103,8 @@ def test_what_cannot_be_read_is_not_paid_for_again() -> None:
 def test_the_store_needs_no_stage() -> None:
     code = (
         "import importlib, json, pathlib, sys\n"
-        "for path in pathlib.Path('imageevalkit/cell').glob('[a-z]*.py'):\n"
-        "    importlib.import_module(f'imageevalkit.cell.{path.stem}')\n"
+        "for path in pathlib.Path('imageevalkit/store').glob('[a-z]*.py'):\n"
+        "    importlib.import_module(f'imageevalkit.store.cell.{path.stem}')\n"
         "print(json.dumps(sorted(sys.modules)))\n"
     )
     run = subprocess.run([sys.executable, "-c", code], cwd=REPO, capture_output=True, text=True, check=True)

@@ -13,7 +13,7 @@ from subprocess import CompletedProcess
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from imageevalkit.cell import REPO
+from imageevalkit.store.cell import REPO
 from tests.support.tree import one_error, run
 from utils.check_empty_image import check_images, is_blank
 

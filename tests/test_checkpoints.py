@@ -10,11 +10,11 @@ import pytest
 
 from imageevalkit import registry
 from imageevalkit.assets.checkpoints import files_of, holds_checkpoints, steps_in, tells_all, what_lacks
-from imageevalkit.cell import Cell, by_name, checkpoint_of
-from imageevalkit.errors import CellFailure, UserError
-from imageevalkit.launch.checkpoints import lacks_of, with_checkpoints
-from imageevalkit.launch.models import missing_of_model, model_needs, resolve_model
-from imageevalkit.launch.options import Options
+from imageevalkit.common.errors import CellFailure, UserError
+from imageevalkit.plan.checkpoints import lacks_of, with_checkpoints
+from imageevalkit.plan.models import missing_of_model, model_needs, resolve_model
+from imageevalkit.plan.options import Options
+from imageevalkit.store.cell import Cell, by_name, checkpoint_of
 from tests.support.checkpoints import begin_checkpoint, end_checkpoint, weights
 from tests.support.tiny_checkpoints.stable_diffusion import save_stable_diffusion
 

@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
-from imageevalkit.cell import lock_cell, log_root
-from imageevalkit.errors import ExitStatus, UserError
-from imageevalkit.generation import job as generation
-from imageevalkit.jobs import (
+from imageevalkit.cli import runs
+from imageevalkit.common.errors import ExitStatus, UserError
+from imageevalkit.common.locks import take_lock
+from imageevalkit.generate import job as generation
+from imageevalkit.jobs.plan import (
     COMPLETE,
     INCOMPLETE,
     Cluster,
@@ -33,8 +34,9 @@ from imageevalkit.jobs import (
     stop_path,
     write_outcome,
 )
-from imageevalkit.launch import cluster, node_job, runs
-from imageevalkit.launch.cluster import (
+from imageevalkit.plan.config import Config
+from imageevalkit.slurm import cluster, node_job
+from imageevalkit.slurm.cluster import (
     Found,
     Report,
     files_of,
@@ -43,10 +45,9 @@ from imageevalkit.launch.cluster import (
     report_path,
     run_plan,
 )
-from imageevalkit.launch.config import Config
-from imageevalkit.launch.nodes import NodeFaults
-from imageevalkit.launch.slurm import Queued, Slurm, SlurmFailed, words_for, words_for_size
-from imageevalkit.locks import take_lock
+from imageevalkit.slurm.commands import Queued, Slurm, SlurmFailed, words_for, words_for_size
+from imageevalkit.slurm.nodes import NodeFaults
+from imageevalkit.store.cell import lock_cell, log_root
 
 KEYS = ("m/a", "m/b")
 POLICY = (

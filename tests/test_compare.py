@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from imageevalkit.cell import Cell, output_root
-from imageevalkit.cell.results import folder_name
-from imageevalkit.comparing.telling import compare_words
-from imageevalkit.errors import ExitStatus, UserError
+from imageevalkit.common.errors import ExitStatus, UserError
+from imageevalkit.extras.compare.telling import compare_words
 from imageevalkit.report.__main__ import main as report
+from imageevalkit.store.cell import Cell, output_root
+from imageevalkit.store.results import folder_name
 from tests.support.cells import QWEN, Made, write_cell, write_scored
 from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 from tests.support.site import Site
@@ -194,7 +194,7 @@ def test_items_with_another_prompt_are_left_out(tmp_path: Path, capsys: pytest.C
 def test_results_of_older_versions_and_incomplete_ones_are_compared_on_what_both_have(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from imageevalkit.cell.results import Metric
+    from imageevalkit.store.results import Metric
 
     whole = [Made(f"{n}", f"prompt {n}", value=float(n % 2)) for n in range(30)]
     short = [*whole[:20], *(one._replace(outcome="refused") for one in whole[20:])]

@@ -29,15 +29,24 @@ from imageevalkit.benchmark.contract import (
     Unparsed,
 )
 from imageevalkit.benchmark.question import QWEN_VL_UTILS, Answer, Picture, Question, ask, measure
-from imageevalkit.cell import Cell, output_root
-from imageevalkit.cell.items import Item, items_of
-from imageevalkit.cell.results import Evaluator, Metric, Result, Score, read_result
-from imageevalkit.errors import CellFailure, UserError
-from imageevalkit.evaluation.engine import evaluate_cell
-from imageevalkit.jobs import COMPLETE, INCOMPLETE, EvaluateOrder, Job, Outcome, Plan, ReportOrder, job_words
+from imageevalkit.common.errors import CellFailure, UserError
+from imageevalkit.evaluate.scoring import evaluate_cell
+from imageevalkit.jobs.plan import (
+    COMPLETE,
+    INCOMPLETE,
+    EvaluateOrder,
+    Job,
+    Outcome,
+    Plan,
+    ReportOrder,
+    job_words,
+)
+from imageevalkit.jobs.progress import ProgressWriter
 from imageevalkit.metrics import grouped, mean, mean_by, points
-from imageevalkit.progress import ProgressWriter
 from imageevalkit.registry import BenchmarkDataset
+from imageevalkit.store.cell import Cell, output_root
+from imageevalkit.store.items import Item, items_of
+from imageevalkit.store.results import Evaluator, Metric, Result, Score, read_result
 from tests.support.checkout import environ, make_checkout
 from tests.support.generation import picture
 from tests.support.image_server import KEY
@@ -503,7 +512,7 @@ import io, json
 from PIL import Image
 from imageevalkit.benchmark.contract import Benchmark, Sample
 from imageevalkit.benchmark.question import ask
-from imageevalkit.cell.results import Score
+from imageevalkit.store.results import Score
 from imageevalkit.metrics import grouped, mean
 
 {inspect.getsource(_png)}

@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from imageevalkit.cell import Cell, output_root
-from imageevalkit.cell.jsonl import JsonlWriter, Shape, copy_of, mend, read_kept
-from imageevalkit.cell.records import RECORD
-from imageevalkit.cell.results import Metric
-from imageevalkit.errors import ExitStatus
-from imageevalkit.jobs import Job, Plan, outcome_path
+from imageevalkit.common.errors import ExitStatus
+from imageevalkit.extras.relations.report import Asked
+from imageevalkit.jobs.plan import Job, Plan, outcome_path
 from imageevalkit.report.__main__ import make_report
 from imageevalkit.report.collect import collect
-from imageevalkit.report.relations import Asked
+from imageevalkit.store.cell import Cell, output_root
+from imageevalkit.store.jsonl import JsonlWriter, Shape, copy_of, mend, read_kept
+from imageevalkit.store.records import RECORD
+from imageevalkit.store.results import Metric
 from tests.support.cells import QWEN, Made, write_cell
 from tests.support.checkout import REPO, environ
 from tests.support.site import Site

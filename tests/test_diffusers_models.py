@@ -13,7 +13,7 @@ import pytest
 from PIL import Image, ImageChops
 
 from custom_models.model_utils.diffusers_models import DiffusersEdit, DiffusersT2I
-from imageevalkit.generation.model import ItemFailed, ModelUnusable, Refused
+from imageevalkit.generate.model import ItemFailed, ModelUnusable, Refused
 from tests.support.tiny_checkpoints.flux import save_flux2_klein
 from tests.support.tiny_checkpoints.stable_diffusion import save_instruct_pix2pix, save_stable_diffusion
 

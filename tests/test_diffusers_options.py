@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from custom_models.model_utils.diffusers_models import DiffusersEdit, DiffusersT2I, _denoiser, part_dtype
-from imageevalkit.generation.model import Generated, ModelUnusable, Refused
+from imageevalkit.generate.model import Generated, ModelUnusable, Refused
 from tests.support.native_contract import PHOTO, apart
 from tests.support.tiny_checkpoints.diffusers_others import save_pixart_sigma
 from tests.support.tiny_checkpoints.flux import save_flux

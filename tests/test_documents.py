@@ -10,11 +10,11 @@ from typing import Any
 import openpyxl
 import pytest
 
-from imageevalkit.cell import output_root
-from imageevalkit.cell.results import Evaluator, Metric
-from imageevalkit.errors import ExitStatus
+from imageevalkit.common.errors import ExitStatus
 from imageevalkit.report.__main__ import main
 from imageevalkit.report.documents import tex
+from imageevalkit.store.cell import output_root
+from imageevalkit.store.results import Evaluator, Metric
 from tests.support.cells import Made, write_cell
 
 ITEMS = [Made(f"i{n}", "a cat", value=0.5) for n in range(3)]

@@ -18,15 +18,15 @@ from PIL import Image
 
 from benchmarks.dpgbench.benchmark import DPGBench
 from imageevalkit import assets
-from imageevalkit.adoption import find_images
-from imageevalkit.adoption.copies import adopt_cell
 from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores, Settings, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, measure
-from imageevalkit.cell import Cell
-from imageevalkit.cell.items import Item
-from imageevalkit.errors import CellFailure
-from imageevalkit.jobs import COMPLETE, INCOMPLETE
-from imageevalkit.progress import ProgressWriter
+from imageevalkit.common.errors import CellFailure
+from imageevalkit.extras.adopt.copies import adopt_cell
+from imageevalkit.extras.adopt.sources import find_images
+from imageevalkit.jobs.plan import COMPLETE, INCOMPLETE
+from imageevalkit.jobs.progress import ProgressWriter
+from imageevalkit.store.cell import Cell
+from imageevalkit.store.items import Item
 from tests.support.function_judge import items
 from tests.support.grid_images import noise, same
 from tests.support.mirror import official_source, shared_mirror

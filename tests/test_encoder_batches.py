@@ -17,8 +17,8 @@ from eval_models.encoders.encoder import Encoder
 from eval_models.encoders.weights import WEIGHTS, find
 from imageevalkit import registry
 from imageevalkit.benchmark.question import Encoding, Picture, Question
-from imageevalkit.errors import CellFailure, UserError
-from imageevalkit.images import sha256_file
+from imageevalkit.common.errors import CellFailure, UserError
+from imageevalkit.common.images import sha256_file
 from tests.support.image_questions import ask_about, save_image
 from tests.support.waiting import wait_for
 

@@ -14,9 +14,9 @@ from subprocess import CompletedProcess
 import pytest
 
 from imageevalkit.assets import HubAsset, http, hub
-from imageevalkit.cell import REPO
-from imageevalkit.errors import CellFailure
-from imageevalkit.launch.python_path import usable_paths
+from imageevalkit.common.errors import CellFailure
+from imageevalkit.common.python_path import usable_paths
+from imageevalkit.store.cell import REPO
 from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 from tests.support.hub_server import COMMIT, hub_server
 from tests.support.tree import copy_tree, environment, lend_driver_environment, one_error, run

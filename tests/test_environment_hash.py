@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from imageevalkit.cell import REPO, Cell
-from imageevalkit.cell import fingerprint as fp
-from imageevalkit.cell.results import Metric
-from imageevalkit.cell.states import survey
-from imageevalkit.evaluation.engine import provenance
-from imageevalkit.generation.model import installed_packages
-from imageevalkit.hashes import environment_hash, hash_of
+from imageevalkit.common.hashes import environment_hash, hash_of
+from imageevalkit.evaluate.scoring import provenance
+from imageevalkit.generate.model import installed_packages
+from imageevalkit.store import fingerprint as fp
+from imageevalkit.store.cell import REPO, Cell
+from imageevalkit.store.results import Metric
+from imageevalkit.store.states import survey
 from tests.support.cells import Made, write_cell
 from tests.support.site import reported
 
@@ -38,7 +38,7 @@ def site(folder: Path, packages: Sequence[str]) -> Path:
 def hash_with(*folders: Path) -> str:
     """The hash of a new process of this Python that has nothing but ``folders`` installed."""
     paths = [str(folder) for folder in (*folders, REPO)]
-    program = "from imageevalkit.hashes import environment_hash; print(environment_hash())"
+    program = "from imageevalkit.common.hashes import environment_hash; print(environment_hash())"
     script = f"import sys; sys.path[:0] = {paths}; {program}"
     return subprocess.run(
         [sys.executable, "-I", "-S", "-c", script], capture_output=True, text=True, check=True
@@ -49,7 +49,7 @@ def test_the_hash_covers_every_distribution_that_the_library_lists() -> None:
     """In a process of its own: the hash is cached, and another test may have read it with other folders on the path."""
     program = """
 import importlib.metadata, platform, re
-from imageevalkit.hashes import environment_hash, hash_of, installed
+from imageevalkit.common.hashes import environment_hash, hash_of, installed
 listed = {
     f"{re.sub('[-_.]+', '-', found.name).lower()}=={found.version}"
     for found in importlib.metadata.distributions()

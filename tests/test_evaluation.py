@@ -18,20 +18,20 @@ from PIL import Image
 
 from imageevalkit.benchmark.contract import Answers, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question, measure
-from imageevalkit.cell import Cell
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.jsonl import copy_of
-from imageevalkit.cell.records import last_records
-from imageevalkit.cell.results import Metric, Result, Score, read_result, standing, validate, write_files
-from imageevalkit.cell.states import images_to_come
-from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.engine import evaluate_cell
-from imageevalkit.evaluation.interview import Interview
-from imageevalkit.generation.cell_run import GenerateOptions
-from imageevalkit.generation.model import Refused
-from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, EvaluateOrder, Outcome
-from imageevalkit.progress import Progress, ProgressWriter
+from imageevalkit.common.errors import CellFailure
+from imageevalkit.evaluate.interview import Interview
+from imageevalkit.evaluate.scoring import evaluate_cell
+from imageevalkit.generate.cell_run import GenerateOptions
+from imageevalkit.generate.model import Refused
+from imageevalkit.jobs.plan import COMPLETE, FAILED, INCOMPLETE, EvaluateOrder, Outcome
+from imageevalkit.jobs.progress import Progress, ProgressWriter
 from imageevalkit.report.collect import collect
+from imageevalkit.store.cell import Cell
+from imageevalkit.store.items import Item
+from imageevalkit.store.jsonl import copy_of
+from imageevalkit.store.records import last_records
+from imageevalkit.store.results import Metric, Result, Score, read_result, standing, validate, write_files
+from imageevalkit.store.states import images_to_come
 from tests.support.generation import FakeAsyncModel, FakeDataset, FakeModel, generate, items
 from tests.support.red_benchmark import RedBenchmark
 from tests.support.waiting import LONGEST_WAIT

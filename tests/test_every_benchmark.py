@@ -28,8 +28,8 @@ from PIL import Image
 
 from imageevalkit import registry
 from imageevalkit.assets import FileAsset
-from imageevalkit.cell.results import read_result
-from imageevalkit.statistics.parts import value_of, with_parts
+from imageevalkit.stats.parts import value_of, with_parts
+from imageevalkit.store.results import read_result
 from tests.support.checkout import find_no_text, make_checkout, needs_driver_env, run_eval
 from tests.support.image_server import Received
 from tests.support.judge_replies import MALFORMED
@@ -150,7 +150,7 @@ class Kit:
     def __init__(self, folder: Path, mirror: Path) -> None:
         self.folder, self.checkout = folder, find_no_text(make_checkout(folder / "kit"))
         self.names = [name for name in ALL if name not in NETWORKS or (PACKAGES / "open_clip").is_dir()]
-        answerers = self.checkout / "imageevalkit/evaluation/answerers.py"
+        answerers = self.checkout / "imageevalkit/evaluate/answerers.py"
         answerers.write_text(answerers.read_text() + KILLED)
         painter = self.checkout / "infer/custom_models/model_utils/reference.py"
         painter.write_text(painter.read_text().replace("int = 1024", "int = 128"))

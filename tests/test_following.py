@@ -15,23 +15,18 @@ from typing import Any
 import pytest
 
 from imageevalkit import registry
+from imageevalkit.api.feed import Feed
 from imageevalkit.benchmark import answerer
 from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.benchmark.contract import JUDGE, Answers, Measurer
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask, measure
-from imageevalkit.cell import Cell
-from imageevalkit.cell import fingerprint as fp
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.records import last_records
-from imageevalkit.cell.results import Evaluator
-from imageevalkit.cell.states import StoredImages
-from imageevalkit.errors import CellFailure, ExitStatus
-from imageevalkit.evaluation import __main__ as evaluate_job
-from imageevalkit.evaluation.engine import evaluate_cell
-from imageevalkit.evaluation.following import Generation, follow
-from imageevalkit.generation.cell_run import GenerateOptions
-from imageevalkit.generation.model import Refused
-from imageevalkit.jobs import (
+from imageevalkit.common.errors import CellFailure, ExitStatus
+from imageevalkit.evaluate import __main__ as evaluate_job
+from imageevalkit.evaluate.following import Generation, follow
+from imageevalkit.evaluate.scoring import evaluate_cell
+from imageevalkit.generate.cell_run import GenerateOptions
+from imageevalkit.generate.model import Refused
+from imageevalkit.jobs.plan import (
     COMPLETE,
     FAILED,
     EvaluateOrder,
@@ -43,9 +38,14 @@ from imageevalkit.jobs import (
     read_outcome,
     write_outcome,
 )
+from imageevalkit.jobs.progress import ProgressWriter
 from imageevalkit.judges.choice import JudgeOptions
-from imageevalkit.progress import ProgressWriter
-from imageevalkit.requests.feed import Feed
+from imageevalkit.store import fingerprint as fp
+from imageevalkit.store.cell import Cell
+from imageevalkit.store.items import Item
+from imageevalkit.store.records import last_records
+from imageevalkit.store.results import Evaluator
+from imageevalkit.store.states import StoredImages
 from tests.support.generation import SETTING, FakeAsyncModel, FakeDataset, generate, items
 from tests.support.judge_server import JudgeServer, ReplyServer
 from tests.support.red_benchmark import RedBenchmark

@@ -180,14 +180,14 @@ def test_images_are_judged_while_others_are_made(
     assert runs.left_behind() == followed
 
 
-@pytest.mark.parametrize("victim", [b"infer/generate.py", b"imageevalkit.evaluation", b"imageevalkit.launch"])
+@pytest.mark.parametrize("victim", [b"infer/generate.py", b"imageevalkit.evaluate", b"imageevalkit.cli"])
 def test_killed_in_the_middle_nothing_is_paid_twice(runs: Runs, victim: bytes) -> None:
     """The generate job, the evaluate job (both are started again) or the launcher (the same command goes on)."""
     runs.images.free = 8
     process = runs.start()
     wait_for(lambda: len(runs.lines("judgements.jsonl")) >= 4)
     os.kill(runs.process(victim), signal.SIGKILL)
-    if victim == b"imageevalkit.launch":
+    if victim == b"imageevalkit.cli":
         process.communicate(timeout=LONGEST_WAIT)
         process = runs.start()
     time.sleep(0.5)

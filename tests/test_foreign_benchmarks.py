@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from imageevalkit.cell.results import Metric, read_metrics
-from imageevalkit.errors import CellFailure
+from imageevalkit.common.errors import CellFailure
+from imageevalkit.store.results import Metric, read_metrics
 from tests.support.checkout import (
     SLOW_NOISE,
     add_benchmark,

@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from imageevalkit.cell import Cell, log_root, output_root
-from imageevalkit.cell.results import ItemPart, Metric
-from imageevalkit.comparing.gate import Asked, Gate, check, falls, fell
-from imageevalkit.comparing.junit import Case, junit_xml
-from imageevalkit.comparing.reading import read_all
-from imageevalkit.errors import ExitStatus, UserError, worst
-from imageevalkit.statistics.comparison import Measured
+from imageevalkit.common.errors import ExitStatus, UserError, worst
+from imageevalkit.extras.compare.gate import Asked, Gate, check, falls, fell
+from imageevalkit.extras.compare.junit import Case, junit_xml
+from imageevalkit.report.reading import read_all
+from imageevalkit.stats.comparison import Measured
+from imageevalkit.store.cell import Cell, log_root, output_root
+from imageevalkit.store.results import ItemPart, Metric
 from tests.support.cells import PPOCR, QWEN, write_scored
 from tests.support.checkout import (
     FAILING,

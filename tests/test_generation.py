@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from imageevalkit.atomic import part_path
-from imageevalkit.cell import Cell
-from imageevalkit.cell.records import last_records
-from imageevalkit.errors import CellFailure
-from imageevalkit.generation.cell_run import CellRun, GenerateOptions
-from imageevalkit.generation.model import Generated, ImageModel, ItemFailed, ModelUnusable, Refused
-from imageevalkit.images import encode
-from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STALE
-from imageevalkit.requests.money import Bill
+from imageevalkit.api.money import Bill
+from imageevalkit.common.atomic import part_path
+from imageevalkit.common.errors import CellFailure
+from imageevalkit.common.images import encode
+from imageevalkit.generate.cell_run import CellRun, GenerateOptions
+from imageevalkit.generate.model import Generated, ImageModel, ItemFailed, ModelUnusable, Refused
+from imageevalkit.jobs.plan import COMPLETE, FAILED, INCOMPLETE, STALE
+from imageevalkit.store.cell import Cell
+from imageevalkit.store.records import last_records
 from tests.support.generation import (
     FakeAsyncModel,
     FakeDataset,
@@ -152,8 +152,8 @@ def test_nothing_to_do_does_not_load_the_model() -> None:
 def test_resume_of_ten_thousand_images_is_quick(capsys: pytest.CaptureFixture[str]) -> None:
     dataset = FakeDataset(10_000)
     # made by hand: what generating would leave, without 10,000 fsyncs
-    from imageevalkit.cell import fingerprint as fp
-    from imageevalkit.cell.jsonl import JsonlWriter
+    from imageevalkit.store import fingerprint as fp
+    from imageevalkit.store.jsonl import JsonlWriter
     from tests.support.generation import SETTING
 
     key = fp.remember(CELL.fingerprints, fp.settings_of("t2i", SETTING), {})
@@ -574,7 +574,7 @@ def test_retrained_weights_at_the_same_path_are_stale(tmp_path: Path) -> None:
     weights = tmp_path / "checkpoint"
     weights.mkdir()
     (weights / "model.safetensors").write_bytes(b"a" * 100)
-    from imageevalkit.cell import fingerprint as fp
+    from imageevalkit.store import fingerprint as fp
     from tests.support.generation import SETTING
 
     setting = {**SETTING, "model_path": str(weights)}
@@ -605,7 +605,7 @@ def test_a_failed_item_keeps_no_image_of_other_settings() -> None:
 
 
 def test_batches_are_a_setting_and_single_images_the_default() -> None:
-    from imageevalkit.cell import fingerprint as fp
+    from imageevalkit.store import fingerprint as fp
     from tests.support.generation import SETTING
 
     def settings(**kwargs: object) -> dict[str, object]:
@@ -616,7 +616,7 @@ def test_batches_are_a_setting_and_single_images_the_default() -> None:
 
 
 def test_a_copy_of_the_tree_with_its_weights_makes_the_same_images(tmp_path: Path) -> None:
-    from imageevalkit.cell import fingerprint as fp
+    from imageevalkit.store import fingerprint as fp
     from tests.support.generation import SETTING
 
     def settings(tree: Path, content: bytes) -> dict[str, object]:
@@ -664,7 +664,7 @@ ON_RECORD = {
 
 def test_the_records_of_images_know_a_class_by_the_name_that_it_was_first_recorded_by() -> None:
     from custom_models.load_model import MODEL_SETTINGS
-    from imageevalkit.cell import fingerprint as fp
+    from imageevalkit.store import fingerprint as fp
 
     names = {
         f".model_utils.{module}:{name}" for module, classes in ON_RECORD.items() for name in classes.split()
@@ -681,7 +681,7 @@ def test_the_records_of_images_know_a_class_by_the_name_that_it_was_first_record
 
 
 def test_another_commit_of_the_authors_code_makes_images_stale() -> None:
-    from imageevalkit.cell import fingerprint as fp
+    from imageevalkit.store import fingerprint as fp
     from tests.support.generation import SETTING
 
     old, new = (

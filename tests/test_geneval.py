@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from benchmarks.geneval.benchmark import COLORS, TAGS, GenEval, GenEvalSettings, kept, relations, verdict
-from imageevalkit.adoption import find_images
 from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, measure
-from imageevalkit.cell import REPO
-from imageevalkit.cell.items import Item
-from imageevalkit.errors import CellFailure, UserError
-from imageevalkit.evaluation.answerers import Answerers
+from imageevalkit.common.errors import CellFailure, UserError
+from imageevalkit.evaluate.answerers import Answerers
+from imageevalkit.extras.adopt.sources import find_images
+from imageevalkit.store.cell import REPO
+from imageevalkit.store.items import Item
 from tests.support.function_judge import items
 from tests.support.mirror import official_source, shared_mirror, use_official_data
 

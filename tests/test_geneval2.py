@@ -19,12 +19,12 @@ from benchmarks.geneval2.benchmark import SKILLS, GenEval2, accepted
 from imageevalkit import assets
 from imageevalkit.benchmark.contract import Answers, Scores, Unparsed
 from imageevalkit.benchmark.question import TRANSFORMERS, Answer, Picture, Question, Sampling
-from imageevalkit.cell import REPO, Cell
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Metric
-from imageevalkit.errors import CellFailure, UserError
-from imageevalkit.jobs import COMPLETE, INCOMPLETE
+from imageevalkit.common.errors import CellFailure, UserError
+from imageevalkit.jobs.plan import COMPLETE, INCOMPLETE
 from imageevalkit.metrics import geometric_mean
+from imageevalkit.store.cell import REPO, Cell
+from imageevalkit.store.items import Item
+from imageevalkit.store.results import Metric
 from tests.support.function_judge import Reply, evaluate, items, scores_of, use_function_judge, write_images
 from tests.support.mirror import use_official_data
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from imageevalkit.cell import REPO
-from imageevalkit.errors import UserError
-from imageevalkit.launch.gpu_pool import Lease, holder, lock
-from imageevalkit.launch.gpus import Gpu
+from imageevalkit.common.errors import UserError
+from imageevalkit.plan.gpus import Gpu
+from imageevalkit.run.gpu_pool import Lease, holder, lock
+from imageevalkit.store.cell import REPO
 
 GPU = Gpu("0", "GPU-x")
 
@@ -83,8 +83,8 @@ def test_users_share_the_lease_folder(tmp_path: Path) -> None:
     """The second user can neither write nor delete the first one's lock file, yet respects it."""
     shared = Path("/tmp") / f"imageevalkit-test-{os.getpid()}"
     code = (
-        "import os, sys; from pathlib import Path; from imageevalkit.launch.gpu_pool import lock\n"
-        "from imageevalkit.launch.gpus import Gpu\n"
+        "import os, sys; from pathlib import Path; from imageevalkit.run.gpu_pool import lock\n"
+        "from imageevalkit.plan.gpus import Gpu\n"
         "os.umask(0o077); os.setuid(int(sys.argv[1]))\n"
         "gpus = [Gpu('0', 'GPU-a'), Gpu('1', 'GPU-b')]\n"
         "held = next(gpu for gpu in gpus if lock(gpu, Path(sys.argv[2])) is not None)\n"
@@ -130,8 +130,8 @@ def test_a_link_in_the_place_of_the_lease_folder_is_not_followed(tmp_path: Path)
 
 
 LOCKING = """
-import sys; from pathlib import Path; from imageevalkit.errors import UserError
-from imageevalkit.launch.gpu_pool import lock; from imageevalkit.launch.gpus import Gpu
+import sys; from pathlib import Path; from imageevalkit.common.errors import UserError
+from imageevalkit.run.gpu_pool import lock; from imageevalkit.plan.gpus import Gpu
 try:
     print("locked" if lock(Gpu("0", "GPU-x"), Path(sys.argv[1])) is not None else "held")
 except UserError as error:

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from custom_models.load_model import MODEL_SETTINGS
-from imageevalkit.errors import UserError, note_once
-from imageevalkit.jobs import GenerateOrder, Job, Plan
-from imageevalkit.launch import gpus
-from imageevalkit.launch.config import Config
-from imageevalkit.launch.options import parse, resolve
-from imageevalkit.launch.planner import make_plan
-from imageevalkit.launch.workload import gpus_of
+from imageevalkit.common.errors import UserError, note_once
+from imageevalkit.jobs.plan import GenerateOrder, Job, Plan
+from imageevalkit.plan import gpus
+from imageevalkit.plan.config import Config
+from imageevalkit.plan.options import parse, resolve
+from imageevalkit.plan.planner import make_plan
+from imageevalkit.plan.workload import gpus_of
 from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 from tests.support.fake_nvidia_smi import install_fake_nvidia_smi
 

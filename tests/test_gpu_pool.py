@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from imageevalkit.errors import UserError
-from imageevalkit.launch import gpu_pool, gpus
-from imageevalkit.launch.gpu_pool import GpuPool, Lease, Offer, lock
-from imageevalkit.launch.gpus import Gpu, MinFreeMemory
+from imageevalkit.common.errors import UserError
+from imageevalkit.plan import gpus
+from imageevalkit.plan.gpus import Gpu, MinFreeMemory
+from imageevalkit.run import gpu_pool
+from imageevalkit.run.gpu_pool import GpuPool, Lease, Offer, lock
 from tests.support.fake_nvidia_smi import (
     fail_memory,
     install_fake_nvidia_smi,

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from imageevalkit.errors import ExitStatus
-from imageevalkit.jobs import Job, Plan, load_plan
-from imageevalkit.launch import display, local
-from imageevalkit.launch.display import Display, View, WaitingJob
-from imageevalkit.launch.gpu_pool import LEASES, Lease, lock
-from imageevalkit.launch.gpus import Gpu
-from imageevalkit.launch.ledger import RunSummary
-from imageevalkit.launch.local import run_plan
+from imageevalkit.common.errors import ExitStatus
+from imageevalkit.jobs.plan import Job, Plan, load_plan
+from imageevalkit.plan.gpus import Gpu
+from imageevalkit.run import display, local
+from imageevalkit.run.display import Display, View, WaitingJob
+from imageevalkit.run.gpu_pool import LEASES, Lease, lock
+from imageevalkit.run.ledger import RunSummary
+from imageevalkit.run.local import run_plan
 from tests.support.fake_nvidia_smi import fail_memory, install_fake_nvidia_smi, set_memory
 from tests.support.jobs import ESCAPING, launcher, marked, python_job
 from tests.support.waiting import LONGEST_WAIT, wait_for
@@ -158,7 +158,7 @@ def test_an_early_look_at_gpus_that_fails_ends_nothing(tmp_path: Path, machine: 
     """Images are made; the job that would have followed is told of it in its turn."""
     fail_memory(machine, "GPU is lost", 15)
     make = f"""
-from imageevalkit.jobs import note_opened
+from imageevalkit.jobs.plan import note_opened
 note_opened(FOLDER, cell_of("m/a"), "0" * 16)
 while not Path({str(machine / "asked")!r}).exists() or "memory" not in Path({str(machine / "asked")!r}).read_text():
     time.sleep(0.05)
@@ -275,7 +275,7 @@ def test_a_job_that_follows_leaves_the_gpu_that_the_next_model_needs(
     """Of two GPUs one makes images; the other is for the model that waits for its prompts, if there is one."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     make = """
-from imageevalkit.jobs import note_opened
+from imageevalkit.jobs.plan import note_opened
 note_opened(FOLDER, cell_of("m/a"), "0" * 16)
 for _ in range(PATIENCE):
     if not (FOLDER / "followed").exists():

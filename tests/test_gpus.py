@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from imageevalkit.errors import UserError
-from imageevalkit.launch import gpus
-from imageevalkit.launch.gpus import Gpu, spell, too_few, visible_gpus
+from imageevalkit.common.errors import UserError
+from imageevalkit.plan import gpus
+from imageevalkit.plan.gpus import Gpu, spell, too_few, visible_gpus
 from tests.support.fake_nvidia_smi import install_fake_nvidia_smi, times_asked
 from tests.support.fake_nvml import FakeGpu, FakeNvml, NVMLError
 

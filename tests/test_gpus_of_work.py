@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from imageevalkit import images
-from imageevalkit.cell import Cell
-from imageevalkit.forecast import Datasets
-from imageevalkit.generation.cell_run import GenerateOptions
-from imageevalkit.generation.forecast import calls_of
-from imageevalkit.generation.model import Refused
-from imageevalkit.jobs import GenerateOrder, Job, Plan, cell_of, read_outcome
-from imageevalkit.launch import workload as gpus_of_work
-from imageevalkit.launch.workload import gpus_of, with_gpus_of_work
+from imageevalkit.common import images
+from imageevalkit.generate.cell_run import GenerateOptions
+from imageevalkit.generate.estimate import calls_of
+from imageevalkit.generate.model import Refused
+from imageevalkit.jobs.estimates import Datasets
+from imageevalkit.jobs.plan import GenerateOrder, Job, Plan, cell_of, read_outcome
+from imageevalkit.plan import workload as gpus_of_work
+from imageevalkit.plan.workload import gpus_of, with_gpus_of_work
+from imageevalkit.store.cell import Cell
 from tests.support.checkout import (
     MANY,
     SLOW_NOISE,
@@ -60,7 +60,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], FakeDataset]:
     def register(items: int) -> FakeDataset:
         dataset = FakeDataset(items)
         monkeypatch.setattr(
-            "imageevalkit.forecast.load_dataset", lambda name, settings: {"fake": dataset}[name]
+            "imageevalkit.jobs.estimates.load_dataset", lambda name, settings: {"fake": dataset}[name]
         )
         return dataset
 

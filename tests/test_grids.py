@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from imageevalkit.errors import UserError
-from imageevalkit.grids import Grid, is_black
+from imageevalkit.common.errors import UserError
+from imageevalkit.common.grids import Grid, is_black
 from tests.support.grid_images import noise, same
 from tests.support.official_oneig import official_source
 

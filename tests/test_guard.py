@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from imageevalkit.launch import guard
+from imageevalkit.run import guard
 from tests.support.jobs import marked
 from tests.support.waiting import LONGEST_WAIT, wait_for
 

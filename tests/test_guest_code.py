@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from imageevalkit.cell import REPO
+from imageevalkit.store.cell import REPO
 from tests.support.api_runs import ApiRuns, message, prompts, text_of
 from tests.support.checkout import (
     SLOW_NOISE,
@@ -29,7 +29,7 @@ pytestmark = needs_driver_env
 
 HOSTILE = """
 import asyncio, os, signal, sys
-from imageevalkit.generation.model import ImageModel
+from imageevalkit.generate.model import ImageModel
 from PIL import Image
 
 class Ended(BaseException):
@@ -177,8 +177,8 @@ class Exits:
 SIGNAL_AT_FORK = """
 import os, signal, sys, time
 from pathlib import Path
-from imageevalkit.errors import ExitStatus
-from imageevalkit.generation.job import run_apart
+from imageevalkit.common.errors import ExitStatus
+from imageevalkit.generate.job import run_apart
 
 fork = os.fork
 

@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from imageevalkit.cell import REPO
+from imageevalkit.store.cell import REPO
 from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 from tests.support.image_server import Received
 from tests.support.judge_server import ReplyServer

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from benchmarks.hpsv2.benchmark import HPSv2, HPSv2Settings
-from imageevalkit.adoption import find_images
 from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, measure
-from imageevalkit.cell import Cell
-from imageevalkit.cell.items import Item
-from imageevalkit.errors import UserError
+from imageevalkit.common.errors import UserError
+from imageevalkit.extras.adopt.sources import find_images
+from imageevalkit.store.cell import Cell
+from imageevalkit.store.items import Item
 from tests.support.function_judge import items
 from tests.support.mirror import official_source, use_official_data
 

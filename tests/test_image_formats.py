@@ -14,18 +14,18 @@ import pytest
 from PIL import EpsImagePlugin, Image
 
 from custom_models.model_utils.openai_images import OpenAIImagesT2I
-from imageevalkit.adoption import Place, find_images
-from imageevalkit.adoption.copies import adopt_cell
 from imageevalkit.benchmark.question import Encoding, Picture
-from imageevalkit.cell import REPO, Cell
-from imageevalkit.cell.pictures import THUMBNAILS
-from imageevalkit.cell.states import survey_images
-from imageevalkit.generation.model import ItemFailed
-from imageevalkit.generation.worker import ImageFile, incoming, outgoing
-from imageevalkit.grids import Grid
-from imageevalkit.images import FORMATS, REPLY_FORMATS, CorruptImage, decode, facts, opened
+from imageevalkit.common.grids import Grid
+from imageevalkit.common.images import FORMATS, REPLY_FORMATS, CorruptImage, decode, facts, opened
+from imageevalkit.extras.adopt.copies import adopt_cell
+from imageevalkit.extras.adopt.sources import Place, find_images
+from imageevalkit.generate.model import ItemFailed
+from imageevalkit.generate.worker import ImageFile, incoming, outgoing
+from imageevalkit.jobs.progress import ProgressWriter
 from imageevalkit.judges.api import open_picture, sent_picture
-from imageevalkit.progress import ProgressWriter
+from imageevalkit.store.cell import REPO, Cell
+from imageevalkit.store.pictures import THUMBNAILS
+from imageevalkit.store.states import survey_images
 from tests.support.generation import FakeDataset, items
 from tests.support.image_replies import EPS
 from tests.support.image_server import ImageServer
@@ -174,4 +174,4 @@ def test_nothing_but_images_py_opens_an_image() -> None:
                     opening.append(str(path.relative_to(REPO)))
                 if isinstance(node, ast.ImportFrom) and node.module == "PIL.Image":
                     opening += [str(path.relative_to(REPO)) for name in node.names if name.name == "open"]
-    assert opening == ["imageevalkit/images.py"]
+    assert opening == ["imageevalkit/common/images.py"]

@@ -15,14 +15,14 @@ from PIL import Image
 
 from benchmarks.imgedit.benchmark import _NAMED, TYPES, ImgEdit, ImgEditSettings
 from imageevalkit import assets
-from imageevalkit.adoption import find_images
 from imageevalkit.benchmark.contract import Answers, Rules, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask
-from imageevalkit.cell import Cell
-from imageevalkit.cell.items import Item
-from imageevalkit.errors import CellFailure
-from imageevalkit.images import sha256_file
+from imageevalkit.common.errors import CellFailure
+from imageevalkit.common.images import sha256_file
+from imageevalkit.extras.adopt.sources import find_images
 from imageevalkit.judges.api import read_reply
+from imageevalkit.store.cell import Cell
+from imageevalkit.store.items import Item
 from tests.support.function_judge import evaluate, items, use_function_judge, write_images
 from tests.support.mirror import shared_mirror
 from tests.support.official_programs import ClientOfOpenAI, request_to, run_program

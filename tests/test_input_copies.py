@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from imageevalkit.cell import Cell, output_root
-from imageevalkit.cell.items import items_of
-from imageevalkit.cell.pictures import FOLDER, THUMBNAILS
-from imageevalkit.cell.records import last_records
-from imageevalkit.jobs import COMPLETE
+from imageevalkit.jobs.plan import COMPLETE
+from imageevalkit.store.cell import Cell, output_root
+from imageevalkit.store.items import items_of
+from imageevalkit.store.pictures import FOLDER, THUMBNAILS
+from imageevalkit.store.records import last_records
 from tests.support.checkout import EDITS, add_benchmark, make_checkout, needs_driver_env, run_eval
 from tests.support.generation import generate
 from tests.support.site import Site, reported

@@ -13,14 +13,14 @@ from zipfile import ZIP_LZMA, ZipFile
 import pytest
 
 from benchmarks.quicktext.benchmark import QuickText
-from imageevalkit.cell import Cell, output_root
-from imageevalkit.cell.results import read_metrics
-from imageevalkit.comparing.reading import read_all
-from imageevalkit.comparing.sides import find_sides
-from imageevalkit.errors import CellFailure, ExitStatus, UserError
-from imageevalkit.publishing.folder import publish
+from imageevalkit.common.errors import CellFailure, ExitStatus, UserError
+from imageevalkit.extras.compare.sides import find_sides
+from imageevalkit.extras.publish.folder import publish
 from imageevalkit.report.__main__ import main
 from imageevalkit.report.collect import collect
+from imageevalkit.report.reading import read_all
+from imageevalkit.store.cell import Cell, output_root
+from imageevalkit.store.results import read_metrics
 from tests.support.cells import write_scored
 
 VALUES = {f"p/{n:02}": n / 16 for n in range(12)}

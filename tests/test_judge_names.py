@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from imageevalkit import registry
-from imageevalkit.cell.results import Evaluator
-from imageevalkit.errors import UserError
+from imageevalkit.common.errors import UserError
 from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.registry import choose_judge
+from imageevalkit.store.results import Evaluator
 from tests.support.checkout import REPO
 
 OFFICIAL = ("openai:gpt-4o-2024-05-13",)

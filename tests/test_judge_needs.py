@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from imageevalkit import assets
-from imageevalkit.cell import REPO
-from imageevalkit.errors import UserError
-from imageevalkit.launch.benchmarks import choose_benchmark
-from imageevalkit.launch.config import Config
-from imageevalkit.launch.options import Options, resolve
-from imageevalkit.launch.planner import make_plan
-from imageevalkit.launch.stage_jobs import JudgeNeeds, Run, judge_needs
-from imageevalkit.prefetch import read_request
+from imageevalkit.cli.prefetch import read_request
+from imageevalkit.common.errors import UserError
+from imageevalkit.plan.benchmarks import choose_benchmark
+from imageevalkit.plan.config import Config
+from imageevalkit.plan.options import Options, resolve
+from imageevalkit.plan.planner import make_plan
+from imageevalkit.plan.stage_jobs import JudgeNeeds, Run, judge_needs
+from imageevalkit.store.cell import REPO
 from tests.support.fake_vllm import install
 
 

@@ -18,18 +18,19 @@ import pytest
 
 from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask
-from imageevalkit.cell import Cell, jsonl
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Metric, Noise, Result, Score, read_result
-from imageevalkit.evaluation.engine import evaluate_cell
-from imageevalkit.images import decode
-from imageevalkit.jobs import COMPLETE, EvaluateOrder, Outcome
+from imageevalkit.common.images import decode
+from imageevalkit.evaluate.scoring import evaluate_cell
+from imageevalkit.jobs.plan import COMPLETE, EvaluateOrder, Outcome
+from imageevalkit.jobs.progress import ProgressWriter
 from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.judges.drift import Reply, Series, drift_of
 from imageevalkit.judges.probes import PROBES, drawing
 from imageevalkit.metrics import mean
-from imageevalkit.progress import ProgressWriter
 from imageevalkit.report.collect import collect
+from imageevalkit.store import jsonl
+from imageevalkit.store.cell import Cell
+from imageevalkit.store.items import Item
+from imageevalkit.store.results import Metric, Noise, Result, Score, read_result
 from tests.support.function_judge import items as items_of_benchmark
 from tests.support.function_judge import write_images
 from tests.support.image_server import KEY, Received

@@ -21,6 +21,7 @@ from PIL.PngImagePlugin import PngInfo
 from benchmarks.oneig.benchmark import PIXELS as ONEIG
 from custom_models.model_utils.inputs import split_inputs
 from imageevalkit import registry
+from imageevalkit.api.routes import inputs_of
 from imageevalkit.benchmark.contract import Answers, Benchmark
 from imageevalkit.benchmark.question import (
     QWEN_VL_UTILS,
@@ -32,17 +33,16 @@ from imageevalkit.benchmark.question import (
     Question,
     Sampling,
 )
-from imageevalkit.cell import REPO, Cell
-from imageevalkit.cell.results import Evaluator
-from imageevalkit.cell.states import images_to_come, survey_images
-from imageevalkit.evaluation.answerers import Answerers, request_hash
-from imageevalkit.evaluation.interview import Interview
-from imageevalkit.grids import Grid
-from imageevalkit.images import CorruptImage, encode, is_plain, sha256_file
-from imageevalkit.jobs import EvaluateOrder
+from imageevalkit.common.grids import Grid
+from imageevalkit.common.images import CorruptImage, encode, is_plain, sha256_file
+from imageevalkit.evaluate.answerers import Answerers, request_hash
+from imageevalkit.evaluate.interview import Interview
+from imageevalkit.jobs.plan import EvaluateOrder
 from imageevalkit.judges.api import fitted_size, judge_picture, open_picture, sent_picture
 from imageevalkit.judges.choice import JudgeOptions
-from imageevalkit.requests.routes import inputs_of
+from imageevalkit.store.cell import REPO, Cell
+from imageevalkit.store.results import Evaluator
+from imageevalkit.store.states import images_to_come, survey_images
 from tests.support import tiny_vlm
 from tests.support.generation import FakeDataset, items
 from tests.support.image_questions import ask_about

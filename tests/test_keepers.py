@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from imageevalkit.jobs import EvaluateOrder, Job, Plan, ServeOrder
+from imageevalkit.extras.watch.keepers import Keepers
+from imageevalkit.jobs.plan import EvaluateOrder, Job, Plan, ServeOrder
 from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.judges.server import ServerAddress, ServerSettings
-from imageevalkit.launch import gpus
-from imageevalkit.launch.gpu_pool import LEASES, lock
-from imageevalkit.launch.gpus import Gpu
-from imageevalkit.launch.keepers import Keepers
+from imageevalkit.plan import gpus
+from imageevalkit.plan.gpus import Gpu
+from imageevalkit.run.gpu_pool import LEASES, lock
 from tests.support.checkout import needs_driver_env
 from tests.support.fake_nvidia_smi import install_fake_nvidia_smi
 from tests.support.fake_vllm import install, starts

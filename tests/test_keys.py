@@ -130,13 +130,13 @@ def test_a_local_model_has_the_key_that_it_names_and_the_hub_s_where_it_may_fetc
     for model, keys in expected.items():
         assert run.keys("--job", f"generate:{model}") == keys, model
         assert run.keys("class", model) == keys, "as the worker that has loaded it"
-    assert run.keys("imageevalkit.evaluation") == set()
+    assert run.keys("imageevalkit.evaluate") == set()
     assert run.keys("imageevalkit.report") == set()
-    assert run.keys("imageevalkit.launch") == set(SECRETS), "the launcher hands them on"
+    assert run.keys("imageevalkit.cli") == set(SECRETS), "the launcher hands them on"
 
     done = run("--model_names", models, "--ds_names", "quicktext", "--dry_run")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert run.keys("imageevalkit.evaluation.forecast") == set()
+    assert run.keys("imageevalkit.evaluate.estimate") == set()
 
 
 @needs_driver_env
@@ -178,11 +178,11 @@ def test_an_evaluation_has_the_key_of_its_judge_while_it_asks(run: Run) -> None:
         for name in ("API_KEY", "OTHER_API_KEY"):
             kwargs = f"base_url={server.base_url},api_key_env={name},max_attempts=1,backoff=0.01"
             run(*words, "--judge_kwargs", kwargs, "--dry_run")
-            assert run.keys("imageevalkit.evaluation.forecast") == {name}
+            assert run.keys("imageevalkit.evaluate.estimate") == {name}
             run(*words, "--judge_kwargs", kwargs)
-            assert run.keys("imageevalkit.evaluation") == {name}
+            assert run.keys("imageevalkit.evaluate") == {name}
         run(*words, "--judge_kwargs", kwargs, "--rescore")
-        assert run.keys("imageevalkit.evaluation") == set()
+        assert run.keys("imageevalkit.evaluate") == set()
 
 
 @needs_driver_env
@@ -201,8 +201,8 @@ def test_a_judge_s_server_has_no_key_but_the_hub_s_and_those_who_ask_it_none(run
     )
     assert done.returncode == 0, done.stdout + done.stderr
     hub = {"HF_TOKEN"} if offline == "0" else set()
-    assert run.keys("serve") == run.keys("imageevalkit.launch.judge_server") == hub
-    assert run.keys("imageevalkit.evaluation") == set()
+    assert run.keys("serve") == run.keys("imageevalkit.run.judge_server") == hub
+    assert run.keys("imageevalkit.evaluate") == set()
 
 
 @needs_driver_env

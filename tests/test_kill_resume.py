@@ -13,7 +13,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from imageevalkit.jobs import GenerateOrder, Job, Plan
+from imageevalkit.jobs.plan import GenerateOrder, Job, Plan
 from tests.support.checkout import MANY, SLOW_NOISE, add_benchmark, add_model, environ, make_checkout
 
 KILLS = 12

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from imageevalkit.errors import UserError, note_once
-from imageevalkit.launch.config import parse_kwargs, parse_kwargses
+from imageevalkit.common.errors import UserError, note_once
+from imageevalkit.plan.config import parse_kwargs, parse_kwargses
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from imageevalkit.requests.engine import Attempt, retry
-from imageevalkit.requests.failures import Failure, Kind
-from imageevalkit.requests.limiter import Limiter
-from imageevalkit.requests.settings import RequestSettings
+from imageevalkit.api.channel import Attempt, retry
+from imageevalkit.api.failures import Failure, Kind
+from imageevalkit.api.limiter import Limiter
+from imageevalkit.api.settings import RequestSettings
 from tests.support.simulated_clock import run_simulated
 
 REFUSAL_TIME = 0.02

@@ -13,11 +13,11 @@ from PIL import Image
 
 from imageevalkit import assets, registry
 from imageevalkit.assets import BenchmarkFiles, FileAsset, TableAsset
-from imageevalkit.cell import REPO
-from imageevalkit.launch.benchmarks import BenchmarkChoice, choose_benchmark
-from imageevalkit.launch.config import Config
-from imageevalkit.launch.listing import listing
-from imageevalkit.launch.models import model_tasks
+from imageevalkit.cli.listing import listing
+from imageevalkit.plan.benchmarks import BenchmarkChoice, choose_benchmark
+from imageevalkit.plan.config import Config
+from imageevalkit.plan.models import model_tasks
+from imageevalkit.store.cell import REPO
 from tests.support.fake_vllm import install
 from tests.support.mirror import shared_mirror
 from tests.support.trig_data import write_rows

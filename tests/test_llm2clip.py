@@ -26,8 +26,8 @@ from eval_models.encoders.llm2clip import (
 )
 from imageevalkit.assets.weights import WeightsSource
 from imageevalkit.benchmark.question import Answer, Encoding, Picture, Question
-from imageevalkit.errors import CellFailure
-from imageevalkit.images import sha256_file
+from imageevalkit.common.errors import CellFailure
+from imageevalkit.common.images import sha256_file
 from tests.support.image_questions import ask_about, save_image
 from tests.support.official_llm2clip import official_llm2vec, official_similarities
 from tests.support.tiny_llm2clip import (

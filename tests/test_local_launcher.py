@@ -18,14 +18,14 @@ from pathlib import Path
 
 import pytest
 
-from imageevalkit import jobs
-from imageevalkit.cell import Cell
-from imageevalkit.errors import ExitStatus
-from imageevalkit.jobs import Job, Plan
-from imageevalkit.launch import ledger, local
-from imageevalkit.launch.display import Display
-from imageevalkit.launch.ledger import CellSummary, RunSummary
-from imageevalkit.launch.local import run_plan
+from imageevalkit.common.errors import ExitStatus
+from imageevalkit.jobs import plan as jobs
+from imageevalkit.jobs.plan import Job, Plan
+from imageevalkit.run import ledger, local
+from imageevalkit.run.display import Display
+from imageevalkit.run.ledger import CellSummary, RunSummary
+from imageevalkit.run.local import run_plan
+from imageevalkit.store.cell import Cell
 from tests.support.jobs import ESCAPING, done_job, launcher, marked, python_job
 from tests.support.waiting import LONGEST_WAIT, wait_for
 
@@ -308,7 +308,7 @@ def test_serial_runs_in_the_order_of_the_plan(tmp_path: Path) -> None:
 
 
 _OPENS = """
-from imageevalkit.jobs import note_opened, read_outcome
+from imageevalkit.jobs.plan import note_opened, read_outcome
 def opened(cell):
     note_opened(FOLDER, cell_of(cell), "0" * 16)
 def wait_for(name):
@@ -735,7 +735,7 @@ def _on_terminal(folder: Path, jobs: list[Job], status: int, **environ: str) -> 
     main, terminal = pty.openpty()
     code = (
         "import sys; from pathlib import Path\n"
-        "from imageevalkit.jobs import load_plan; from imageevalkit.launch.local import run_plan\n"
+        "from imageevalkit.jobs.plan import load_plan; from imageevalkit.run.local import run_plan\n"
         "sys.exit(int(run_plan(load_plan(Path(sys.argv[1])), {}).status))\n"
     )
     size = {"TERM": "xterm", "COLUMNS": "70", "LINES": "20"}

@@ -19,12 +19,12 @@ from benchmarks.quicktext.benchmark import QuickText
 from imageevalkit import assets
 from imageevalkit.benchmark.contract import Answers, Benchmark, Scores
 from imageevalkit.benchmark.question import QWEN_VL_UTILS, Answer, Picture, Question, Sampling
-from imageevalkit.cell import Cell
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Metric, Score
-from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.answerers import Answerers
-from imageevalkit.jobs import COMPLETE
+from imageevalkit.common.errors import CellFailure
+from imageevalkit.evaluate.answerers import Answerers
+from imageevalkit.jobs.plan import COMPLETE
+from imageevalkit.store.cell import Cell
+from imageevalkit.store.items import Item
+from imageevalkit.store.results import Metric, Score
 from tests.support.function_judge import evaluate, items, scores_of, use_function_judge, write_images
 from tests.support.mirror import use_official_data
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from imageevalkit.cell import REPO
+from imageevalkit.store.cell import REPO
 
 # torchvision is among them, which no other test may see
 _PACKAGES = Path(os.environ.get("DREAMSIM_PACKAGES") or Path(sys.prefix) / "dreamsim-packages")

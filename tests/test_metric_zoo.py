@@ -20,11 +20,11 @@ from imageevalkit import registry
 from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.benchmark.contract import Answers, Benchmark, Measurer, Sample, Scores
 from imageevalkit.benchmark.question import Message, Picture, Question, Sampling, measure
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Metric, Score
-from imageevalkit.errors import CellFailure
-from imageevalkit.images import sha256_file
+from imageevalkit.common.errors import CellFailure
+from imageevalkit.common.images import sha256_file
 from imageevalkit.metrics import mean
+from imageevalkit.store.items import Item
+from imageevalkit.store.results import Metric, Score
 from tests.support.function_judge import evaluate, items
 from tests.support.mirror import official_source
 from tests.support.tiny_measurers import save_aesthetic, save_clip, save_llava, save_niqe

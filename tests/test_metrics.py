@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from imageevalkit.cell.results import Metric, Score
 from imageevalkit.metrics import (
     Part,
     Stratum,
@@ -25,6 +24,7 @@ from imageevalkit.metrics import (
     weighted,
     weighted_sum,
 )
+from imageevalkit.store.results import Metric, Score
 
 Draw = Callable[[random.Random], float]
 

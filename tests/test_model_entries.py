@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from imageevalkit.cell import REPO
-from imageevalkit.errors import remedy_of_import
+from imageevalkit.common.errors import remedy_of_import
+from imageevalkit.store.cell import REPO
 from tests.support.checkout import (
     EDITS,
     SLOW_NOISE,
@@ -22,7 +22,7 @@ from tests.support.checkout import (
 )
 
 WITHOUT_GENERATE = """
-from imageevalkit.generation.model import ImageModel
+from imageevalkit.generate.model import ImageModel
 
 class Mute:
     def __init__(self, model_path):

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from custom_models.load_model import MODEL_SETTINGS
-from imageevalkit.cell import REPO
-from imageevalkit.generation.model import ItemFailed, ModelUnusable
-from imageevalkit.launch.config import parse_kwargs
+from imageevalkit.generate.model import ItemFailed, ModelUnusable
+from imageevalkit.plan.config import parse_kwargs
+from imageevalkit.store.cell import REPO
 from tests.support.native_contract import CHECKPOINTS, PHOTO, SHORT, built, findings, tiny_model
 
 pytest.importorskip("diffusers")

@@ -18,9 +18,9 @@ from PIL import Image
 from eval_models.ocr import PPOCR, Box, lines
 from imageevalkit import registry
 from imageevalkit.benchmark.question import Picture, measure
-from imageevalkit.cell import REPO
-from imageevalkit.errors import CellFailure, UserError
-from imageevalkit.images import CorruptImage
+from imageevalkit.common.errors import CellFailure, UserError
+from imageevalkit.common.images import CorruptImage
+from imageevalkit.store.cell import REPO
 from tests.support.dying_reader import DyingReader
 from tests.support.text_images import save_text, text_image
 from tests.support.waiting import LONGEST_WAIT

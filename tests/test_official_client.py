@@ -19,9 +19,9 @@ from PIL import Image
 from custom_models.model_utils.openai_images import OpenAIImagesEdit, OpenAIImagesT2I
 from imageevalkit import registry
 from imageevalkit.benchmark.question import Message, Question, Sampling
-from imageevalkit.generation.model import GenerationError, ModelUnusable
+from imageevalkit.common.redaction import environ_with, redact
+from imageevalkit.generate.model import GenerationError, ModelUnusable
 from imageevalkit.judges.choice import JudgeOptions
-from imageevalkit.secrets import environ_with, redact
 from tests.support.image_server import ImageServer, png_of
 from tests.support.judge_server import JudgeServer
 

@@ -14,18 +14,18 @@ from typing import BinaryIO
 import pytest
 from PIL import Image
 
-from imageevalkit.atomic import copy_file
 from imageevalkit.benchmark import shapes
 from imageevalkit.benchmark.contract import Answers, Sample, ScoredItem, Scores
 from imageevalkit.benchmark.shapes import OfficialScript
-from imageevalkit.cell import Cell
-from imageevalkit.cell.items import Item, items_of
-from imageevalkit.cell.results import Metric, read_result
-from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.engine import evaluate_cell
-from imageevalkit.jobs import COMPLETE, EvaluateOrder
-from imageevalkit.progress import ProgressWriter
+from imageevalkit.common.atomic import copy_file
+from imageevalkit.common.errors import CellFailure
+from imageevalkit.evaluate.scoring import evaluate_cell
+from imageevalkit.jobs.plan import COMPLETE, EvaluateOrder
+from imageevalkit.jobs.progress import ProgressWriter
 from imageevalkit.registry import BenchmarkDataset
+from imageevalkit.store.cell import Cell
+from imageevalkit.store.items import Item, items_of
+from imageevalkit.store.results import Metric, read_result
 
 PROGRAM = """
 import json, pathlib, sys

@@ -20,13 +20,13 @@ from imageevalkit import registry
 from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.benchmark.contract import JUDGE, Answers, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Encoding, Picture, Question
-from imageevalkit.cell import Cell
-from imageevalkit.cell.items import Item, items_of
-from imageevalkit.cell.results import Evaluator
-from imageevalkit.errors import CellFailure, UserError
-from imageevalkit.evaluation.answerers import Answerers, request_hash
-from imageevalkit.grids import Grid
+from imageevalkit.common.errors import CellFailure, UserError
+from imageevalkit.common.grids import Grid
+from imageevalkit.evaluate.answerers import Answerers, request_hash
 from imageevalkit.judges.api import judge_picture
+from imageevalkit.store.cell import Cell
+from imageevalkit.store.items import Item, items_of
+from imageevalkit.store.results import Evaluator
 from tests.support.mirror import use_official_data
 from tests.support.oneig_scored import RULES, embedding_text, real_benchmark, real_prompts
 

@@ -19,9 +19,9 @@ from benchmarks.oneig.data import CHINESE, ENGLISH, TASKS, Edition, Task
 from benchmarks.oneig.scores import max_tokens, metrics
 from benchmarks.oneig.summary import summary_files
 from imageevalkit.benchmark.contract import Rules
-from imageevalkit.cell import Cell
-from imageevalkit.cell.results import Coverage, Evaluator, Metric, Result, as_object
-from imageevalkit.errors import ExitStatus, UserError
+from imageevalkit.common.errors import ExitStatus, UserError
+from imageevalkit.store.cell import Cell
+from imageevalkit.store.results import Coverage, Evaluator, Metric, Result, as_object
 from tests.support.oneig_official_runs import MODEL, TASKS_OF, OfficialRun, official_runs, scored_prompts
 from tests.support.oneig_scored import GONE, RULES, TEXTS, PromptImages, image_of, real_prompts, run_of
 

@@ -13,16 +13,16 @@ from PIL import Image
 
 from benchmarks.oneig import grids
 from benchmarks.oneig.grids import write_grids
-from imageevalkit import adoption
-from imageevalkit.adoption.__main__ import forecast_of
-from imageevalkit.adoption.copies import adopt_cell
-from imageevalkit.cell import Cell
-from imageevalkit.cell.items import items_of
-from imageevalkit.cell.states import Survey
-from imageevalkit.errors import CellFailure, ExitStatus, UserError
-from imageevalkit.forecast import Datasets
-from imageevalkit.grids import Grid, is_black
-from imageevalkit.progress import ProgressWriter
+from imageevalkit.common.errors import CellFailure, ExitStatus, UserError
+from imageevalkit.common.grids import Grid, is_black
+from imageevalkit.extras.adopt import sources as adoption
+from imageevalkit.extras.adopt.__main__ import forecast_of
+from imageevalkit.extras.adopt.copies import adopt_cell
+from imageevalkit.jobs.estimates import Datasets
+from imageevalkit.jobs.progress import ProgressWriter
+from imageevalkit.store.cell import Cell
+from imageevalkit.store.items import items_of
+from imageevalkit.store.states import Survey
 from tests.support.generation import generate
 from tests.support.grid_images import CELL, PROMPTS, NoiseModel, TinyOneIG, noise, same
 

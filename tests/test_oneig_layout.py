@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from imageevalkit import adoption
-from imageevalkit.adoption import Place
-from imageevalkit.adoption.copies import adopt_cell
-from imageevalkit.cell.records import last_records
-from imageevalkit.cell.states import survey_images
-from imageevalkit.errors import CellFailure
-from imageevalkit.grids import Grid
-from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
-from imageevalkit.progress import ProgressWriter
+from imageevalkit.common.errors import CellFailure
+from imageevalkit.common.grids import Grid
+from imageevalkit.extras.adopt import sources as adoption
+from imageevalkit.extras.adopt.copies import adopt_cell
+from imageevalkit.extras.adopt.sources import Place
+from imageevalkit.jobs.plan import COMPLETE, INCOMPLETE, Outcome
+from imageevalkit.jobs.progress import ProgressWriter
+from imageevalkit.store.records import last_records
+from imageevalkit.store.states import survey_images
 from tests.support.grid_images import CELL, PROMPTS, TinyOneIG, noise, same, write_official
 
 SQUARE = Grid(2, 2)

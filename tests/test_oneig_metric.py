@@ -13,7 +13,7 @@ from benchmarks.oneig.benchmark import OneIG
 from benchmarks.oneig.data import CHINESE, ENGLISH, TASKS, Prompt, Task
 from benchmarks.oneig.scores import ScoredPrompt, metrics
 from imageevalkit.benchmark.contract import Rules, ScoredItem
-from imageevalkit.cell.results import Metric, check_within_scale
+from imageevalkit.store.results import Metric, check_within_scale
 from tests.support.oneig_scored import (
     BLACK,
     GONE,

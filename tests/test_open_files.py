@@ -163,9 +163,9 @@ asyncio.run(main())
 STORE = (
     TAKEN
     + """
-from imageevalkit.requests.money import Bill
-from imageevalkit.cell import Cell
-from imageevalkit.generation.model import Generated, ImageModel
+from imageevalkit.api.money import Bill
+from imageevalkit.store.cell import Cell
+from imageevalkit.generate.model import Generated, ImageModel
 from tests.support.generation import FakeDataset, planned
 from tests.support.image_server import png_of
 
@@ -185,7 +185,7 @@ SEND = (
     + """
 from PIL import Image
 from imageevalkit.judges.api import sent_picture
-from imageevalkit.requests.routes import inputs_of
+from imageevalkit.api.routes import inputs_of
 from imageevalkit.benchmark.question import Picture
 
 path = Path(sys.argv[1])
@@ -201,10 +201,10 @@ print(inputs_of("cut it out", [picture]).images[0].data == data)
 LOSE = (
     TAKEN
     + """
-from imageevalkit import logs
-from imageevalkit.cell import Cell, output_root
-from imageevalkit.generation.cell_run import GenerateOptions
-from imageevalkit.generation.model import Generated, Refused
+from imageevalkit.common import logs
+from imageevalkit.store.cell import Cell, output_root
+from imageevalkit.generate.cell_run import GenerateOptions
+from imageevalkit.generate.model import Generated, Refused
 from tests.support import generation
 from tests.support.image_server import png_of
 

@@ -1,4 +1,4 @@
-"""The API models against a real local server: each row of the table in ``imageevalkit.requests.failures``."""
+"""The API models against a real local server: each row of the table in ``imageevalkit.api.failures``."""
 
 from __future__ import annotations
 
@@ -18,18 +18,9 @@ import pytest
 from PIL import Image
 
 from custom_models.model_utils.openai_images import OpenAIImagesEdit, OpenAIImagesT2I
-from imageevalkit.cell.fingerprint import settings_of
-from imageevalkit.generation.model import (
-    Generated,
-    GenerationError,
-    ItemFailed,
-    ModelUnusable,
-    OnHold,
-    Refused,
-)
-from imageevalkit.requests import routes
-from imageevalkit.requests.endpoint import Endpoint
-from imageevalkit.requests.failures import (
+from imageevalkit.api import routes
+from imageevalkit.api.endpoint import Endpoint
+from imageevalkit.api.failures import (
     Failure,
     Kind,
     asked_wait,
@@ -37,8 +28,17 @@ from imageevalkit.requests.failures import (
     parse_error,
     used_up_for,
 )
-from imageevalkit.requests.limiter import Traffic
-from imageevalkit.requests.settings import RequestSettings
+from imageevalkit.api.limiter import Traffic
+from imageevalkit.api.settings import RequestSettings
+from imageevalkit.generate.model import (
+    Generated,
+    GenerationError,
+    ItemFailed,
+    ModelUnusable,
+    OnHold,
+    Refused,
+)
+from imageevalkit.store.fingerprint import settings_of
 from tests.support.image_replies import CHATS, IMAGES, RESPONSES
 from tests.support.image_server import FAULTS, KEY, REFUSAL_WORDS, ImageServer, png_of
 

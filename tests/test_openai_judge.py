@@ -24,6 +24,7 @@ import pytest
 from PIL import Image
 
 from imageevalkit import registry
+from imageevalkit.api.failures import Failure
 from imageevalkit.benchmark.question import (
     Answer,
     Encoding,
@@ -33,17 +34,16 @@ from imageevalkit.benchmark.question import (
     Question,
     Sampling,
 )
-from imageevalkit.cell.results import Evaluator
-from imageevalkit.errors import CellFailure, UserError
-from imageevalkit.evaluation.answerers import request_hash
-from imageevalkit.images import sha256_file
+from imageevalkit.common.errors import CellFailure, UserError
+from imageevalkit.common.images import sha256_file
+from imageevalkit.evaluate.answerers import request_hash
+from imageevalkit.jobs.progress import watched
 from imageevalkit.judges.api import FEW_LOGPROBS, FEWER_THAN_SCORED, NO_LOGPROBS, read_reply
 from imageevalkit.judges.choice import ApiSettings, JudgeChoice, JudgeOptions, JudgeSetting
 from imageevalkit.judges.client import ApiJudge
 from imageevalkit.judges.server import Address
-from imageevalkit.launch.config import checked, parse_kwargs
-from imageevalkit.progress import watched
-from imageevalkit.requests.failures import Failure
+from imageevalkit.plan.config import checked, parse_kwargs
+from imageevalkit.store.results import Evaluator
 from tests.support.checkout import REPO
 from tests.support.image_server import KEY
 from tests.support.judge_replies import draw

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from imageevalkit.errors import UserError
-from imageevalkit.launch.config import Config
-from imageevalkit.launch.options import TABLE, Options, main, parse, resolve
+from imageevalkit.common.errors import UserError
+from imageevalkit.plan.config import Config
+from imageevalkit.plan.options import TABLE, Options, main, parse, resolve
 
 
 def options(argv: list[str], **scalars: str) -> Options:

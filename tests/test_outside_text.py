@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from imageevalkit.text import plain, printable, to_bytes
+from imageevalkit.common.text import plain, printable, to_bytes
 from tests.support.api_runs import ApiRuns, prompts, text_of
 from tests.support.checkout import (
     add_benchmark,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from imageevalkit import progress as progress_module
-from imageevalkit.progress import PaceReader, Progress, ProgressReader, ProgressWriter
+from imageevalkit.jobs import progress as progress_module
+from imageevalkit.jobs.progress import PaceReader, Progress, ProgressReader, ProgressWriter
 
 Report = Callable[..., None]
 

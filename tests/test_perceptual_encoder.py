@@ -16,8 +16,8 @@ import pytest
 
 from eval_models.encoders.dreamsim import DreamSimEncoder, distances, packed, read_embedding
 from imageevalkit.assets.weights import WeightsSource
-from imageevalkit.cell import REPO
-from imageevalkit.errors import CellFailure
+from imageevalkit.common.errors import CellFailure
+from imageevalkit.store.cell import REPO
 from tests.support.dreamsim_run import SIZES
 from tests.support.oneig_scored import embedding_text
 

@@ -18,8 +18,8 @@ import httpx2
 import pytest
 
 from custom_models.model_utils.openai_images import OpenAIImagesT2I
-from imageevalkit.generation.model import GenerationError, ItemFailed
-from imageevalkit.requests.endpoint import NotAllowed, Places, kind_of
+from imageevalkit.api.endpoint import NotAllowed, Places, kind_of
+from imageevalkit.generate.model import GenerationError, ItemFailed
 from tests.support.checkout import REPO
 from tests.support.image_server import KEY, ImageServer, png_of
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from imageevalkit.images import sha256_file
+from imageevalkit.common.images import sha256_file
 from tests.support.api_runs import ApiRuns, prompts, text_of
 from tests.support.checkout import environ, make_checkout, needs_driver_env, run_eval
 from tests.support.image_server import ImageServer

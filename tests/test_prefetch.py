@@ -13,7 +13,7 @@ import pytest
 
 from imageevalkit.assets import BenchmarkFiles, github
 from imageevalkit.assets.data import fetch
-from imageevalkit.cell import REPO
+from imageevalkit.store.cell import REPO
 from tests.support import manifest
 from tests.support.hub_server import COMMIT, hub_server
 from tests.support.mirror import shared_mirror

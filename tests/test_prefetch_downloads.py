@@ -22,7 +22,7 @@ from imageevalkit.assets import CodeAsset, UrlAsset, http
 from imageevalkit.assets.check import check_asset
 from imageevalkit.assets.git import fetch_code
 from imageevalkit.assets.http import fetch_file
-from imageevalkit.errors import CellFailure
+from imageevalkit.common.errors import CellFailure
 from tests.support.hub_server import COMMIT, HubServer, hub_server
 from tests.support.waiting import LONGEST_WAIT, wait_for
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from imageevalkit.cell import REPO
-from imageevalkit.launch.models import missing_of_model
-from imageevalkit.launch.options import TABLE
+from imageevalkit.plan.models import missing_of_model
+from imageevalkit.plan.options import TABLE
+from imageevalkit.store.cell import REPO
 from tests.support.hub_server import COMMIT, HubServer, hub_server
 from tests.support.tree import copy_tree, lend_driver_environment, one_error, run
 

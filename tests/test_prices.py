@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 
+from imageevalkit.api import prices
+from imageevalkit.api.prices import PRICES, cost_of_reply, price_and_estimate, price_of, reported_cost
+from imageevalkit.api.replies import tokens_of
 from imageevalkit.benchmark.question import Message, Picture, Question, Sampling
-from imageevalkit.cell import REPO, Cell
-from imageevalkit.cell import fingerprint as fp
-from imageevalkit.cell.items import items_of
-from imageevalkit.cell.jsonl import JsonlWriter
-from imageevalkit.cell.states import survey
-from imageevalkit.errors import UserError
-from imageevalkit.evaluation.engine import provenance
-from imageevalkit.evaluation.forecast import effort
-from imageevalkit.generation.forecast import money
+from imageevalkit.common.errors import UserError
+from imageevalkit.common.text import dollars
+from imageevalkit.evaluate.estimate import effort
+from imageevalkit.evaluate.scoring import provenance
+from imageevalkit.generate.estimate import money
 from imageevalkit.judges.choice import JudgeOptions
-from imageevalkit.requests import prices
-from imageevalkit.requests.prices import PRICES, cost_of_reply, price_and_estimate, price_of, reported_cost
-from imageevalkit.requests.replies import tokens_of
-from imageevalkit.text import dollars
+from imageevalkit.store import fingerprint as fp
+from imageevalkit.store.cell import REPO, Cell
+from imageevalkit.store.items import items_of
+from imageevalkit.store.jsonl import JsonlWriter
+from imageevalkit.store.states import survey
 from tests.support.generation import FakeDataset
 
 # (model, usage as the server sent it, USD, where the three are from)

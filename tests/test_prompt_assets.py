@@ -12,10 +12,10 @@ import pytest
 from imageevalkit import assets, registry
 from imageevalkit.assets import BenchmarkFiles, PromptsAsset, github
 from imageevalkit.assets.data import fetch, pinned_texts, texts_in_program
-from imageevalkit.cell import REPO
-from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.answerers import Answerers
-from imageevalkit.prefetch import report
+from imageevalkit.cli.prefetch import report
+from imageevalkit.common.errors import CellFailure
+from imageevalkit.evaluate.answerers import Answerers
+from imageevalkit.store.cell import REPO
 from tests.support.manifest import COMMIT
 from tests.support.mirror import official_source, shared_mirror
 from tests.support.web import web_server

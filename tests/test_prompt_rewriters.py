@@ -18,12 +18,12 @@ from custom_rewriters import dtm
 
 from imageevalkit.assets import PromptsAsset
 from imageevalkit.assets.data import pinned_texts
-from imageevalkit.cell import Cell
-from imageevalkit.cell.items import Item
-from imageevalkit.errors import CellFailure
-from imageevalkit.relations import Relations
-from imageevalkit.relations import files as relation_files
-from imageevalkit.rewriting.rewriter import NotRewritten
+from imageevalkit.common.errors import CellFailure
+from imageevalkit.extras.relations import files as relation_files
+from imageevalkit.extras.relations.relations import Relations
+from imageevalkit.extras.rewrite.rewriter import NotRewritten
+from imageevalkit.store.cell import Cell
+from imageevalkit.store.items import Item
 from tests.support.checkout import REPO, environ, make_checkout, needs_driver_env, run_eval
 from tests.support.image_server import ImageServer, Received
 from tests.support.judge_server import ReplyServer
@@ -39,7 +39,7 @@ from PIL import Image
 
 from imageevalkit.benchmark.contract import Benchmark, Sample
 from imageevalkit.benchmark.question import ask
-from imageevalkit.cell.results import Score
+from imageevalkit.store.results import Score
 from imageevalkit.metrics import mean
 
 PAIRS = ("IQ-R_TA-C", "IQ-R_TA-S", "TA-C_TA-S", "IQ-O_R-B", "D-K_D-A", "IQ-A_TA-C")
@@ -733,7 +733,7 @@ def test_another_model_or_instruction_has_a_name_of_its_own(checkout: Path, tmp_
 
 PLAINER = """
 from imageevalkit.benchmark.question import Message
-from imageevalkit.rewriting.rewriter import NotRewritten, Rewriter
+from imageevalkit.extras.rewrite.rewriter import NotRewritten, Rewriter
 
 
 class Plainer(Rewriter):

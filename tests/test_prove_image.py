@@ -12,10 +12,10 @@ import pytest
 from PIL import ExifTags, Image
 from PIL.PngImagePlugin import PngInfo
 
-from imageevalkit import images
-from imageevalkit.cell import Cell
-from imageevalkit.cell.states import survey_images
-from imageevalkit.images import CorruptImage, decode, facts, stored_as, thumbnail_of
+from imageevalkit.common import images
+from imageevalkit.common.images import CorruptImage, decode, facts, stored_as, thumbnail_of
+from imageevalkit.store.cell import Cell
+from imageevalkit.store.states import survey_images
 from tests.support.generation import FakeDataset, items
 from utils.check_empty_image import check_images
 
@@ -153,7 +153,7 @@ def png(rows: bytes, width: int = 4, height: int = 4, interlace: int = 0) -> byt
 def inflating(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the driver's environment, and in one that lacks isal."""
     if request.param == "zlib":
-        monkeypatch.setattr("imageevalkit.images._zlib", zlib)
+        monkeypatch.setattr("imageevalkit.common.images._zlib", zlib)
 
 
 @pytest.mark.usefixtures("inflating")

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from custom_models.model_utils.openai_images import OpenAIImagesT2I
-from imageevalkit.errors import UserError
-from imageevalkit.generation.model import ModelUnusable
-from imageevalkit.requests import network
-from imageevalkit.requests.endpoint import Endpoint
-from imageevalkit.requests.network import check_network, proxy_of
+from imageevalkit.api.endpoint import Endpoint
+from imageevalkit.common import network
+from imageevalkit.common.errors import UserError
+from imageevalkit.common.network import check_network, proxy_of
+from imageevalkit.generate.model import ModelUnusable
 from tests.support.image_server import KEY, ImageServer, png_of
 from tests.support.socks_server import socks_server
 

@@ -17,11 +17,11 @@ import pytest
 from huggingface_hub import DatasetCard, parse_eval_result_entries
 from yaml import safe_load  # type: ignore[import-untyped]
 
-from imageevalkit.cell import REPO, Cell, output_root
-from imageevalkit.cell.results import Evaluator, Metric, as_object, read_result
-from imageevalkit.errors import UserError
-from imageevalkit.publishing import public
-from imageevalkit.publishing.folder import publish
+from imageevalkit.common.errors import UserError
+from imageevalkit.extras.publish.folder import publish
+from imageevalkit.report.sharing import public
+from imageevalkit.store.cell import REPO, Cell, output_root
+from imageevalkit.store.results import Evaluator, Metric, as_object, read_result
 from tests.support.cells import PPOCR, QWEN, Made, write_cell, write_scored
 from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 from tests.support.mirror import official_folder
@@ -73,7 +73,7 @@ def test_results_with_scores_are_in_every_eval_ever_as_what_they_are(results: No
     assert "caveats" not in whole["score_details"]["details"]
     assert whole["evaluation_name"] == "imageevalkit.unigenbench.accuracy"
     assert whole["source_data"]["hf_repo"] == "CodeGoat24/UniGenBench"
-    assert trial["evaluation_name"] == "imageevalkit.text.accuracy.first-20"
+    assert trial["evaluation_name"] == "imageevalkit.common.text.accuracy.first-20"
     assert trial["score_details"]["details"]["caveats"] == (
         "only the first 20 items; measured by ppocr-v4, which is not the official evaluator"
     )
@@ -290,7 +290,7 @@ def test_a_result_of_a_run_that_stopped_early_and_a_drift_are_named(folder: Path
     publish(folder, lambda line: None)
     log = logs(folder)["text"]
     [one] = log["evaluation_results"]
-    assert one["evaluation_name"] == "imageevalkit.text.accuracy.asked-20"
+    assert one["evaluation_name"] == "imageevalkit.common.text.accuracy.asked-20"
     assert log["evaluation_id"].endswith("/asked-20")
     assert "the judge has drifted since May" in one["score_details"]["details"]["caveats"]
 

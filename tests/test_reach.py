@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from imageevalkit.assets import http
-from imageevalkit.errors import CellFailure
+from imageevalkit.common.errors import CellFailure
 
 
 @pytest.fixture(autouse=True)

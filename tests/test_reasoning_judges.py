@@ -13,14 +13,14 @@ import pytest
 from PIL import Image
 
 from imageevalkit import registry
+from imageevalkit.api.failures import Failure, Kind
 from imageevalkit.benchmark.question import Answer, Picture, Question, Sampling, ask
 from imageevalkit.benchmark.shapes import YesNo
 from imageevalkit.benchmark.thoughts import answer_in
-from imageevalkit.cell import Cell
-from imageevalkit.errors import CellFailure
+from imageevalkit.common.errors import CellFailure
 from imageevalkit.judges.api import read_reply
 from imageevalkit.judges.choice import JudgeOptions
-from imageevalkit.requests.failures import Failure, Kind
+from imageevalkit.store.cell import Cell
 from tests.support.function_judge import evaluate, items, use_function_judge, write_images
 from tests.support.judge_server import JudgeServer
 

@@ -23,8 +23,8 @@ from custom_models.model_utils.reference import (
     ReferenceTypesetEdit,
     quoted_strings,
 )
-from imageevalkit.generation.model import ItemFailed, ModelUnusable
-from imageevalkit.images import encode, is_flat
+from imageevalkit.common.images import encode, is_flat
+from imageevalkit.generate.model import ItemFailed, ModelUnusable
 
 T2I: list[Any] = [ReferenceTypeset, ReferenceBlank, ReferenceNoise]
 EDIT: list[Any] = [ReferenceTypesetEdit, ReferenceBlankEdit, ReferenceNoiseEdit]

@@ -17,10 +17,13 @@ import numpy
 import pytest
 from PIL import Image
 
-from imageevalkit.cell import Cell
-from imageevalkit.errors import ExitStatus, UserError
-from imageevalkit.launch.config import checked
-from imageevalkit.relations import (
+from imageevalkit.common.errors import ExitStatus, UserError
+from imageevalkit.extras.relations import files
+from imageevalkit.extras.relations.__main__ import main as select
+from imageevalkit.extras.relations.files import MOST_ON_PAGE
+from imageevalkit.extras.relations.files import draw as pictures
+from imageevalkit.extras.relations.recognition import Points, decide, find_relations, statistics
+from imageevalkit.extras.relations.relations import (
     KINDS,
     PRESETS,
     Pair,
@@ -28,12 +31,9 @@ from imageevalkit.relations import (
     Scored,
     Settings,
     Thresholds,
-    files,
 )
-from imageevalkit.relations.__main__ import main as select
-from imageevalkit.relations.files import MOST_ON_PAGE
-from imageevalkit.relations.files import draw as pictures
-from imageevalkit.relations.recognition import Points, decide, find_relations, statistics
+from imageevalkit.plan.config import checked
+from imageevalkit.store.cell import Cell
 from tests.support.cells import Made, write_items
 from tests.support.official_programs import run_program
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from imageevalkit.cell import Cell, output_root
-from imageevalkit.cell.results import Metric
-from imageevalkit.errors import ExitStatus
+from imageevalkit.common.errors import ExitStatus
+from imageevalkit.extras.relations.report import Asked
 from imageevalkit.report.__main__ import main, make_report
-from imageevalkit.report.relations import Asked
+from imageevalkit.store.cell import Cell, output_root
+from imageevalkit.store.results import Metric
 from tests.support.cells import PPOCR, Made, write_cell
 from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 
@@ -144,7 +144,7 @@ def test_files_that_are_lost_or_damaged_come_back(cell: Cell, damage: str) -> No
         {"settings": {"synergy": 7}},
         {"settings": {"preset": ["paper"]}},
         {"means": {}},
-        {"schema": "imageevalkit.relations/9"},
+        {"schema": "imageevalkit.extras.relations/9"},
         [],
     ],
 )
@@ -238,7 +238,7 @@ import json
 from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.benchmark.contract import Benchmark, Measurer, Sample
 from imageevalkit.benchmark.question import Answer, measure
-from imageevalkit.cell.results import Evaluator, Score
+from imageevalkit.store.results import Evaluator, Score
 from imageevalkit.metrics import mean
 
 

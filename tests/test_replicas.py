@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from imageevalkit.cell import REPO, Cell
-from imageevalkit.cell.items import items_of
-from imageevalkit.cell.records import last_records
-from imageevalkit.generation import replicas
-from imageevalkit.generation.cell_run import CellRun, GenerateOptions
-from imageevalkit.generation.concurrent import CellPlan, generate_together
-from imageevalkit.generation.replicas import Replicas, environs_of, load_replicated
-from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, Outcome
-from imageevalkit.progress import ProgressWriter
+from imageevalkit.generate import replicas
+from imageevalkit.generate.cell_run import CellRun, GenerateOptions
+from imageevalkit.generate.concurrent import CellPlan, generate_together
+from imageevalkit.generate.replicas import Replicas, environs_of, load_replicated
+from imageevalkit.jobs.plan import COMPLETE, FAILED, INCOMPLETE, Outcome
+from imageevalkit.jobs.progress import ProgressWriter
+from imageevalkit.store.cell import REPO, Cell
+from imageevalkit.store.items import items_of
+from imageevalkit.store.records import last_records
 from tests.support.generation import SETTING, FakeDataset
 from tests.support.replica_worker import COMMAND
 from tests.support.waiting import LONGEST_WAIT
@@ -467,7 +467,7 @@ def test_a_class_may_know_its_batch_itself() -> None:
 
 
 def test_workers_with_other_packages_are_all_on_record() -> None:
-    from imageevalkit.cell import fingerprint as fp
+    from imageevalkit.store import fingerprint as fp
 
     run = Run(environs=[{"FAKE_GPU": "A100"}, {"FAKE_GPU": "H100"}])
     run((CELL, FakeDataset(30)), seconds=0.02, tells_gpu=True)
@@ -549,7 +549,7 @@ def test_shares_of_the_gpus(
 
 def test_the_commit_of_hub_weights_is_on_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A branch stands for another commit tomorrow."""
-    from imageevalkit.cell import fingerprint as fp
+    from imageevalkit.store import fingerprint as fp
 
     refs = tmp_path / "models--org--model/refs"
     refs.mkdir(parents=True)

@@ -17,15 +17,15 @@ from PIL import Image
 
 from custom_models.model_utils.openai_images import OpenAIImagesT2I
 from imageevalkit import registry
+from imageevalkit.api.endpoint import Endpoint
+from imageevalkit.api.failures import in_words, parse_error
+from imageevalkit.api.replies import refusal_in_words
+from imageevalkit.api.routes import Chat, read_content
 from imageevalkit.benchmark.question import Answer, Encoding, Message, Picture, Question, Sampling
-from imageevalkit.generation.model import GenerationError, ItemFailed
-from imageevalkit.images import CorruptImage, decode, facts, opened
+from imageevalkit.common.images import CorruptImage, decode, facts, opened
+from imageevalkit.common.redaction import beginning, one_line
+from imageevalkit.generate.model import GenerationError, ItemFailed
 from imageevalkit.judges.choice import JudgeOptions
-from imageevalkit.requests.endpoint import Endpoint
-from imageevalkit.requests.failures import in_words, parse_error
-from imageevalkit.requests.replies import refusal_in_words
-from imageevalkit.requests.routes import Chat, read_content
-from imageevalkit.secrets import beginning, one_line
 from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 from tests.support.image_server import FAULTS, KEY, Fault, Handler, ImageServer, Received, base64_of, png_of
 from tests.support.judge_server import JUDGE_FAULTS, JudgeServer

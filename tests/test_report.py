@@ -14,18 +14,18 @@ from zipfile import ZipFile
 import pytest
 from PIL import Image
 
-from imageevalkit.cell import Cell, output_root
-from imageevalkit.cell.records import last_records
-from imageevalkit.cell.results import Evaluator, Metric, Result
-from imageevalkit.errors import CellFailure, ExitStatus
-from imageevalkit.generation.cell_run import GenerateOptions
-from imageevalkit.jobs import COMPLETE
+from imageevalkit.common.errors import CellFailure, ExitStatus
+from imageevalkit.common.text import columns_of
+from imageevalkit.extras.relations.report import Asked
+from imageevalkit.generate.cell_run import GenerateOptions
+from imageevalkit.jobs.plan import COMPLETE
 from imageevalkit.report.__main__ import main, make_report
 from imageevalkit.report.cell_parts import _Previews
 from imageevalkit.report.collect import collect
 from imageevalkit.report.leaderboard import format_table
-from imageevalkit.report.relations import Asked
-from imageevalkit.text import columns_of
+from imageevalkit.store.cell import Cell, output_root
+from imageevalkit.store.records import last_records
+from imageevalkit.store.results import Evaluator, Metric, Result
 from tests.support.cells import QWEN, Made, image_of, paint, write_cell, write_items, write_scored
 from tests.support.generation import FakeDataset, FakeModel, generate
 from tests.support.site import Site, reported
@@ -416,7 +416,7 @@ def test_thumbnails_are_there_before_the_report(output: Path, monkeypatch: pytes
     cell = Cell("m", "fake")
     made = {record.image_sha256 for record in last_records(cell).values()}
     assert {path.stem for path in (cell.folder / ".thumbnails").iterdir()} == made
-    monkeypatch.setattr("imageevalkit.images.decode", lambda *_: pytest.fail("decoded"))
+    monkeypatch.setattr("imageevalkit.common.images.decode", lambda *_: pytest.fail("decoded"))
     assert all("preview" in item for item in reported().items("m", "fake").values())
 
 

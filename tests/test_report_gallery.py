@@ -16,9 +16,9 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
-from imageevalkit.cell import Cell
-from imageevalkit.cell.results import Metric
 from imageevalkit.report.__main__ import main
+from imageevalkit.store.cell import Cell
+from imageevalkit.store.results import Metric
 from tests.support.browser import Browser, browser, needs_axe, needs_browser
 from tests.support.cells import PPOCR, QWEN, Made, write_cell
 from tests.support.generation import generate

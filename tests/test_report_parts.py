@@ -16,12 +16,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from imageevalkit.atomic import write_atomic
-from imageevalkit.cell import Cell, output_root
-from imageevalkit.cell.results import Metric
-from imageevalkit.errors import UserError
+from imageevalkit.common.atomic import write_atomic
+from imageevalkit.common.errors import UserError
 from imageevalkit.report import parts, site
 from imageevalkit.report.__main__ import main, report_of
+from imageevalkit.store.cell import Cell, output_root
+from imageevalkit.store.results import Metric
 from tests.support.cells import Made, write_cell
 from tests.support.checkout import environ, make_checkout, needs_driver_env, run_eval
 from tests.support.site import Site, reported

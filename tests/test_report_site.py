@@ -12,10 +12,10 @@ pytest.importorskip("selenium", reason="selenium is not installed")
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
-from imageevalkit.cell import Cell
-from imageevalkit.cell.results import Metric
+from imageevalkit.extras.relations.report import Asked
 from imageevalkit.report.__main__ import make_report
-from imageevalkit.report.relations import Asked
+from imageevalkit.store.cell import Cell
+from imageevalkit.store.results import Metric
 from tests.support.browser import Browser, browser, needs_axe, needs_browser
 from tests.support.cells import PPOCR, QWEN, Made, write_cell, write_items
 

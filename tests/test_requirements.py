@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from custom_models.load_model import MODEL_SETTINGS
-from imageevalkit.cell import REPO
-from imageevalkit.publishing.trackers import PACKAGES
+from imageevalkit.extras.export.trackers import PACKAGES
 from imageevalkit.registry import benchmark_tasks
+from imageevalkit.store.cell import REPO
 from tests.support.imports import canonical, distributions_of, modules_below, third_party
 
 LISTS = sorted(
@@ -63,9 +63,9 @@ TRACKERS = {*PACKAGES.values()}
 
 # Only the replies of an API are images of strangers, and only there and in prefetch requests are sent.
 NO_API = (
-    "imageevalkit.requests",
+    "imageevalkit.api",
     "imageevalkit.assets.http",
-    "imageevalkit.images",
+    "imageevalkit.common.images",
     "imageevalkit.judges.api",
     "imageevalkit.judges.client",
     "imageevalkit.judges.thoughts",
@@ -147,7 +147,7 @@ def model_modules(environment: str) -> list[str]:
 
 
 # what only the driver's report runs
-OF_THE_REPORT = ("imageevalkit.statistics",)
+OF_THE_REPORT = ("imageevalkit.stats",)
 
 
 def evaluation(benchmarks: list[str], evaluators: tuple[str, ...]) -> list[str]:
@@ -155,7 +155,7 @@ def evaluation(benchmarks: list[str], evaluators: tuple[str, ...]) -> list[str]:
     scoring = [
         module for name in benchmarks for module in modules_below(f"benchmarks/{name.replace('-', '_')}")
     ]
-    return ["imageevalkit.evaluation.__main__", *scoring, *parts]
+    return ["imageevalkit.evaluate.__main__", *scoring, *parts]
 
 
 def missing(name: str, needed: dict[str, str]) -> dict[str, str]:
@@ -204,7 +204,7 @@ def test_a_benchmarks_list_is_complete(benchmark: str) -> None:
     without += [] if any(part.startswith(of_weights) for part in evaluators) else [*NO_WEIGHTS]
     without += OF_THE_REPORT
     if "imageevalkit/judges/client" in evaluators:
-        without.append("imageevalkit.images")
+        without.append("imageevalkit.common.images")
     needed = third_party(evaluation([benchmark], evaluators), idle=without)
     assert "PIL" in needed and len(needed) >= 3
     assert not missing(name, needed)

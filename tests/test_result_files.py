@@ -16,14 +16,14 @@ import pytest
 from jsonschema import Draft202012Validator
 from PIL import Image
 
-from imageevalkit.cell import Cell, output_root
-from imageevalkit.cell.results import Metric, Score, as_object, read_result
-from imageevalkit.errors import UserError
+from imageevalkit.common.errors import UserError
 from imageevalkit.metrics import mean, weighted
 from imageevalkit.report import load_results, load_scores
 from imageevalkit.report.__main__ import main
 from imageevalkit.report.tables import columns, read_cells
-from imageevalkit.statistics.comparison import compare
+from imageevalkit.stats.comparison import compare
+from imageevalkit.store.cell import Cell, output_root
+from imageevalkit.store.results import Metric, Score, as_object, read_result
 from tests.support.cells import QWEN, Made, write_cell
 from tests.support.checkout import REPO, find_no_text, make_checkout, needs_driver_env, run_eval
 from tests.support.image_server import ImageServer

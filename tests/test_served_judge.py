@@ -21,11 +21,11 @@ from pathlib import Path
 import pytest
 
 from imageevalkit.benchmark.question import JudgeUnusable
-from imageevalkit.errors import UserError
-from imageevalkit.jobs import ServeOrder
+from imageevalkit.common.errors import UserError
+from imageevalkit.jobs.plan import ServeOrder
 from imageevalkit.judges.server import ServerAddress, ServerSettings
-from imageevalkit.launch import judge_server
-from imageevalkit.launch.judge_server import JudgeServer
+from imageevalkit.run import judge_server
+from imageevalkit.run.judge_server import JudgeServer
 from tests.support.checkout import (
     FAILING,
     REPO,

@@ -11,23 +11,23 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from imageevalkit.cell import Cell, lock_cell, lock_shard
-from imageevalkit.cell import fingerprint as fp
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.jsonl import copy_of
-from imageevalkit.cell.records import OK, Record, RecordWriter, last_records, mend_records
-from imageevalkit.cell.shards import FOLDER, Shard, own_file
-from imageevalkit.cell.states import survey
-from imageevalkit.errors import ExitStatus, UserError
-from imageevalkit.generation.cell_run import CellRun, GenerateOptions
-from imageevalkit.generation.concurrent import CellPlan
-from imageevalkit.generation.model import ItemFailed
-from imageevalkit.images import encoded
-from imageevalkit.jobs import Job, Plan, write_outcome
-from imageevalkit.launch.display import Display
-from imageevalkit.launch.ledger import Ledger
-from imageevalkit.locks import take_lock, why_of_one_machine
-from imageevalkit.progress import ProgressWriter
+from imageevalkit.common.errors import ExitStatus, UserError
+from imageevalkit.common.images import encoded
+from imageevalkit.common.locks import take_lock, why_of_one_machine
+from imageevalkit.generate.cell_run import CellRun, GenerateOptions
+from imageevalkit.generate.concurrent import CellPlan
+from imageevalkit.generate.model import ItemFailed
+from imageevalkit.jobs.plan import Job, Plan, write_outcome
+from imageevalkit.jobs.progress import ProgressWriter
+from imageevalkit.run.display import Display
+from imageevalkit.run.ledger import Ledger
+from imageevalkit.store import fingerprint as fp
+from imageevalkit.store.cell import Cell, lock_cell, lock_shard
+from imageevalkit.store.items import Item
+from imageevalkit.store.jsonl import copy_of
+from imageevalkit.store.records import OK, Record, RecordWriter, last_records, mend_records
+from imageevalkit.store.shards import FOLDER, Shard, own_file
+from imageevalkit.store.states import survey
 from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 from tests.support.generation import SETTING, FakeModel, settle
 

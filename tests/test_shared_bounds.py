@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from imageevalkit.requests.limiter import Limiter
-from imageevalkit.requests.money import Budget, BudgetSpent
-from imageevalkit.requests.shared import Slots
+from imageevalkit.api.limiter import Limiter
+from imageevalkit.api.money import Budget, BudgetSpent
+from imageevalkit.api.shared import Slots
 from tests.support.checkout import REPO, make_checkout, needs_driver_env, run_eval
 from tests.support.judge_server import JudgeServer
 from tests.support.simulated_clock import run_simulated
@@ -28,8 +28,8 @@ from tests.support.waiting import LONGEST_WAIT
 ASKS = """
 import asyncio, sys, time
 from pathlib import Path
-from imageevalkit.requests.endpoint import Endpoint
-from imageevalkit.requests.limiter import Traffic
+from imageevalkit.api.endpoint import Endpoint
+from imageevalkit.api.limiter import Traffic
 
 folder, count, workers, held, per_minute = sys.argv[1:]
 
@@ -50,7 +50,7 @@ asyncio.run(main())
 BUYS = """
 import asyncio, sys
 from pathlib import Path
-from imageevalkit.requests.money import Budget, BudgetSpent
+from imageevalkit.api.money import Budget, BudgetSpent
 
 file, bound, price, count, held = sys.argv[1], *map(float, sys.argv[2:6])
 
@@ -130,7 +130,7 @@ def test_starts_of_all_processes_are_spaced(tmp_path: Path) -> None:
 TAKES = """
 import itertools, sys, time
 from pathlib import Path
-from imageevalkit.requests.shared import Slots
+from imageevalkit.api.shared import Slots
 
 slots = Slots(Path(sys.argv[1]))
 print(next(n for n in itertools.count() if slots.take(time.monotonic(), 4)), flush=True)
@@ -264,7 +264,7 @@ JUDGE_PRICE = 'price={"text_input":0,"text_output":1000}'  # one token is 0.001 
 LENGTHS = """
 from imageevalkit.benchmark.contract import Benchmark, Sample
 from imageevalkit.benchmark.question import ask
-from imageevalkit.cell.results import Metric, Score
+from imageevalkit.store.results import Metric, Score
 
 
 class Lengths(Benchmark):

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from imageevalkit.cell import Cell, lock_cell
-from imageevalkit.errors import UserError
+from imageevalkit.common.errors import UserError
+from imageevalkit.store.cell import Cell, lock_cell
 from tests.support.checkout import environ, find_no_text, make_checkout, needs_driver_env, run_eval
 
 # ---- two users of one group ----------------------------------------------------------------------------------

@@ -17,12 +17,12 @@ from statsmodels.stats.power import TTestPower
 from statsmodels.stats.proportion import proportion_confint
 from statsmodels.stats.weightstats import DescrStatsW, ttest_ind
 
-from imageevalkit.cell.results import Metric, Score
 from imageevalkit.metrics import Stratum, interval_of_sum, mean, weighted
-from imageevalkit.statistics import comparison
-from imageevalkit.statistics.comparison import Measured, compare, compare_all, score_interval, told_apart
-from imageevalkit.statistics.power import power_of, smallest_difference
-from imageevalkit.statistics.ranks import compact_groups, rank_groups
+from imageevalkit.stats import comparison
+from imageevalkit.stats.comparison import Measured, compare, compare_all, score_interval, told_apart
+from imageevalkit.stats.power import power_of, smallest_difference
+from imageevalkit.stats.ranks import compact_groups, rank_groups
+from imageevalkit.store.results import Metric, Score
 
 Random = np.random.Generator
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from imageevalkit import registry
+from imageevalkit.api.failures import Failure, Kind
+from imageevalkit.api.replies import read_json
 from imageevalkit.benchmark.question import Answer, Message, Question, Sampling
 from imageevalkit.judges.choice import JudgeOptions
-from imageevalkit.requests.failures import Failure, Kind
-from imageevalkit.requests.replies import read_json
 from tests.support.image_replies import chunks_of, stream_of
 from tests.support.image_server import KEY, Fault
 from tests.support.judge_replies import completion, judged

@@ -20,8 +20,8 @@ from eval_models.encoders import style
 from eval_models.encoders.style import StyleEncoder, load_csd, style_vectors
 from eval_models.encoders.weights import find
 from imageevalkit.benchmark.question import Answer, Encoding, Picture, Question
-from imageevalkit.errors import CellFailure
-from imageevalkit.images import sha256_file
+from imageevalkit.common.errors import CellFailure
+from imageevalkit.common.images import sha256_file
 from tests.support.image_questions import ask_about
 from tests.support.mirror import shared_mirror
 from tests.support.official_oneig import official_source

@@ -20,7 +20,7 @@ from custom_models.model_utils.reference import (
     ReferenceTypeset,
     ReferenceTypesetSubject,
 )
-from imageevalkit.generation.model import Generated, ItemFailed
+from imageevalkit.generate.model import Generated, ItemFailed
 from tests.support.image_server import ImageServer
 
 PHOTO = Image.linear_gradient("L").resize((64, 48)).convert("RGBA")

@@ -16,9 +16,9 @@ from PIL import Image
 from benchmarks.t2ireasonbench.benchmark import DIMENSIONS, T2IReasonBench, T2IReasonBenchSettings
 from imageevalkit.benchmark.contract import Answers, Rules, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Message, Picture, Question, Sampling
-from imageevalkit.cell import Cell
-from imageevalkit.cell.items import Item
 from imageevalkit.judges.api import judge_picture, sent_picture
+from imageevalkit.store.cell import Cell
+from imageevalkit.store.items import Item
 from tests.support.function_judge import evaluate, items, use_function_judge, write_images
 from tests.support.mirror import official_source, use_official_data
 from tests.support.official_programs import run_program

@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 
 from benchmarks.tiff.benchmark import GROUPS, TYPES, Tiff, TiffSettings
-from imageevalkit.adoption import find_images
 from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask
-from imageevalkit.cell import Cell
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Metric, write_files
-from imageevalkit.images import sha256_file
+from imageevalkit.common.images import sha256_file
+from imageevalkit.extras.adopt.sources import find_images
 from imageevalkit.judges.api import read_reply
+from imageevalkit.store.cell import Cell
+from imageevalkit.store.items import Item
+from imageevalkit.store.results import Metric, write_files
 from tests.support.function_judge import evaluate, items, use_function_judge, write_images
 from tests.support.mirror import official_folder, official_source, use_official_data
 from tests.support.official_programs import ClientOfOpenAI, request_to, run_program

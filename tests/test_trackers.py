@@ -12,10 +12,10 @@ import pytest
 from PIL import Image
 from tensorboardX.proto.event_pb2 import Event
 
-from imageevalkit.cell import output_root
-from imageevalkit.cell.results import Metric
-from imageevalkit.errors import UserError
-from imageevalkit.publishing.trackers import PACKAGES, SAMPLES, send
+from imageevalkit.common.errors import UserError
+from imageevalkit.extras.export.trackers import PACKAGES, SAMPLES, send
+from imageevalkit.store.cell import output_root
+from imageevalkit.store.results import Metric
 from tests.support.cells import Made, paint, write_cell
 
 ITEMS = [Made(f"p/{n:02}", f"a *red* cat {n}", value=n / 40) for n in range(40)]

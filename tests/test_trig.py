@@ -23,18 +23,18 @@ import pytest
 
 from benchmarks.trig.benchmark import DIMENSIONS, PAIRS, TrigP2P, TrigS2P, TrigSettings, TrigT2I, trig_score
 from imageevalkit import assets, registry
-from imageevalkit.adoption import find_images
+from imageevalkit.api.failures import Failure
 from imageevalkit.assets import TableAsset
 from imageevalkit.assets import data as table_data
 from imageevalkit.assets.data import fetch, fetch_table
 from imageevalkit.benchmark.contract import Benchmark, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question
-from imageevalkit.cell import REPO
-from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.common.errors import CellFailure, UserError
+from imageevalkit.extras.adopt.sources import find_images
 from imageevalkit.judges.api import read_reply
-from imageevalkit.launch.benchmarks import choose_benchmark
-from imageevalkit.launch.config import Config, checked
-from imageevalkit.requests.failures import Failure
+from imageevalkit.plan.benchmarks import choose_benchmark
+from imageevalkit.plan.config import Config, checked
+from imageevalkit.store.cell import REPO
 from tests.support import trig_data
 from tests.support.function_judge import evaluate, items, scores_of, use_function_judge, write_images
 from tests.support.hub_server import COMMIT as HUB_COMMIT

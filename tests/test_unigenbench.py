@@ -18,17 +18,17 @@ from typing import Any
 import pytest
 
 from benchmarks.unigenbench.benchmark import LANGUAGES, UniGenBench, UniGenBenchSettings
-from imageevalkit.adoption import find_images
 from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask
-from imageevalkit.cell import Cell
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import read_result
-from imageevalkit.evaluation.engine import evaluate_cell
-from imageevalkit.images import sha256_file
-from imageevalkit.jobs import EvaluateOrder
+from imageevalkit.common.images import sha256_file
+from imageevalkit.evaluate.scoring import evaluate_cell
+from imageevalkit.extras.adopt.sources import find_images
+from imageevalkit.jobs.plan import EvaluateOrder
+from imageevalkit.jobs.progress import ProgressWriter
 from imageevalkit.judges.api import read_reply
-from imageevalkit.progress import ProgressWriter
+from imageevalkit.store.cell import Cell
+from imageevalkit.store.items import Item
+from imageevalkit.store.results import read_result
 from tests.support.function_judge import evaluate, items, use_function_judge, write_images
 from tests.support.mirror import official_source, use_official_data
 from tests.support.official_programs import ClientOfOpenAI, request_to, run_program

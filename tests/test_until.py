@@ -18,16 +18,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from imageevalkit.cell import Cell
-from imageevalkit.cell.items import Item, drawn
-from imageevalkit.comparing.settling import Look, look
-from imageevalkit.errors import UserError
-from imageevalkit.launch.config import Config
-from imageevalkit.launch.options import Options, parse, resolve
-from imageevalkit.launch.rounds import first_round, next_round
+from imageevalkit.common.errors import UserError
+from imageevalkit.extras.until.rounds import first_round, next_round
+from imageevalkit.extras.until.sequential import log_capital, verdict
+from imageevalkit.extras.until.settling import Look, look
+from imageevalkit.plan.config import Config
+from imageevalkit.plan.options import Options, parse, resolve
 from imageevalkit.report.collect import collect
 from imageevalkit.report.leaderboard import Ranks, grid
-from imageevalkit.statistics.sequential import log_capital, verdict
+from imageevalkit.store.cell import Cell
+from imageevalkit.store.items import Item, drawn
 from perf.sequential import Setting, try_out
 from tests.support.cells import write_scored
 from tests.support.checkout import environ, make_checkout, needs_driver_env

@@ -14,11 +14,11 @@ import pytest
 from statsmodels.genmod.families import Binomial
 from statsmodels.genmod.generalized_linear_model import GLM
 
-from imageevalkit.cell import Cell, output_root
-from imageevalkit.errors import UserError
+from imageevalkit.common.errors import UserError
+from imageevalkit.extras.votes.ratings import ELO, MEAN, Rating, Vote, rate
+from imageevalkit.extras.votes.report import FORMAT, take_votes, vote_report
 from imageevalkit.report.collect import collect
-from imageevalkit.report.votes import FORMAT, take_votes, vote_report
-from imageevalkit.statistics.votes import ELO, MEAN, Rating, Vote, rate
+from imageevalkit.store.cell import Cell, output_root
 from tests.support.cells import QWEN, write_scored
 
 MODELS = ("best", "good", "fair", "poor", "worst")

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from imageevalkit.errors import UserError
-from imageevalkit.launch.config import Config
-from imageevalkit.launch.options import Options
-from imageevalkit.launch.watch import watch
+from imageevalkit.common.errors import UserError
+from imageevalkit.extras.watch.watch import watch
+from imageevalkit.plan.config import Config
+from imageevalkit.plan.options import Options
 from tests.support.checkout import add_model, environ, make_checkout, needs_driver_env
 from tests.support.checkpoints import TRAINED, begin_checkpoint, end_checkpoint
 from tests.support.fake_vllm import install, starts

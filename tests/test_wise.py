@@ -17,15 +17,15 @@ from benchmarks.wise.benchmark import Wise, WiseRewrite, WiseVerified
 from imageevalkit import assets, registry
 from imageevalkit.benchmark.contract import Answers, Scores, Settings, Unparsed
 from imageevalkit.benchmark.question import Answer, Message, Picture, Question, Sampling
-from imageevalkit.cell import Cell, output_root
-from imageevalkit.cell.items import items_of
-from imageevalkit.cell.results import Metric, Result, standing
-from imageevalkit.errors import CellFailure, UserError
-from imageevalkit.evaluation.answerers import Answerers
-from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
-from imageevalkit.launch.config import checked
+from imageevalkit.common.errors import CellFailure, UserError
+from imageevalkit.evaluate.answerers import Answerers
+from imageevalkit.jobs.plan import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.metrics import spread
+from imageevalkit.plan.config import checked
 from imageevalkit.report import __main__ as report
+from imageevalkit.store.cell import Cell, output_root
+from imageevalkit.store.items import items_of
+from imageevalkit.store.results import Metric, Result, standing
 from tests.support.function_judge import evaluate, items, scores_of, use_function_judge, write_images
 from tests.support.mirror import use_official_data
 

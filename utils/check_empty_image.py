@@ -29,9 +29,9 @@ except ImportError as error:
     )
     sys.exit(2)
 
-from imageevalkit.errors import Arguments, ExitStatus, UserError, complain, run_main, show  # noqa: E402
-from imageevalkit.images import IMAGE_SUFFIXES, CorruptImage, decode, map_threads  # noqa: E402
-from imageevalkit.machine import available_cores  # noqa: E402
+from imageevalkit.common.errors import Arguments, ExitStatus, UserError, complain, run_main, show  # noqa: E402
+from imageevalkit.common.images import IMAGE_SUFFIXES, CorruptImage, decode, map_threads  # noqa: E402
+from imageevalkit.common.machine import available_cores  # noqa: E402
 
 THRESHOLD = 0.98
 # JPEG moves a flat colour by up to 5 of 255 (quality 20), film grain of sigma 2 by 8

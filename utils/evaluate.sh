@@ -16,7 +16,7 @@ unset CDPATH PYTHONHOME
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python="$(bash utils/env_python.sh "${2-}")"
 if [[ -n ${PYTHONPATH:-} ]]; then
-  PYTHONPATH=$("$python" -IS imageevalkit/launch/python_path.py "$python")
+  PYTHONPATH=$("$python" -IS imageevalkit/common/python_path.py "$python")
 fi
 export PYTHONPATH="$PWD:$PWD/infer${PYTHONPATH:+:$PYTHONPATH}"
-exec "$python" -m imageevalkit.evaluation --ds_name "$name" --model_name="$1"
+exec "$python" -m imageevalkit.evaluate --ds_name "$name" --model_name="$1"

@@ -158,7 +158,7 @@ read_map() {
 suggestion() {
   local candidate
   for candidate in "$repo/.venv/bin/python" "${PYTHON:-python3}" python3.12 python3.11; do
-    PYTHONPATH=$repo "$candidate" -c 'import sys; from imageevalkit.errors import suggest
+    PYTHONPATH=$repo "$candidate" -c 'import sys; from imageevalkit.common.errors import suggest
 print(suggest(sys.argv[1], sys.argv[2:]))' "$@" 2>/dev/null && return
   done
   return 0

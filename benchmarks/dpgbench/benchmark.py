@@ -27,13 +27,13 @@ from imageevalkit.benchmark.contract import (
     json_value,
 )
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask, measure
-from imageevalkit.cell import portable_path
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Metric, Score
-from imageevalkit.errors import CellFailure
-from imageevalkit.grids import Grid
+from imageevalkit.common.errors import CellFailure
+from imageevalkit.common.grids import Grid
+from imageevalkit.common.redaction import one_line
 from imageevalkit.metrics import arithmetic_mean, grouped, mean, mean_by, points, spread
-from imageevalkit.secrets import one_line
+from imageevalkit.store.cell import portable_path
+from imageevalkit.store.items import Item
+from imageevalkit.store.results import Metric, Score
 
 _QUESTIONS = "dpgbench.csv"
 _GRID = Grid(2, 2, whole=True)
@@ -104,8 +104,8 @@ class DPGBench(Benchmark):
         The grid has priority because the official program reads only the grid.
         """
         # the driver imports this module before packages are installed
-        from imageevalkit.adoption import Place, only_one
-        from imageevalkit.images import IMAGE_SUFFIXES
+        from imageevalkit.common.images import IMAGE_SUFFIXES
+        from imageevalkit.extras.adopt.sources import Place, only_one
 
         def found(folder: Path) -> dict[str, Place]:
             files = (file for depth in ("*", "*/*") for file in sorted(folder.glob(depth)))
@@ -266,7 +266,9 @@ class DPGBench(Benchmark):
         return {"dpgbench.txt": "\n".join(lines) + "\n", "dpgbench_detail.txt": "\n".join(details) + "\n"}
 
     def _detail(self, one: ScoredItem) -> list[str]:
-        from imageevalkit.images import opened  # the driver imports this module before packages are installed
+        from imageevalkit.common.images import (
+            opened,  # the driver imports this module before packages are installed
+        )
 
         file = one.image or one.item.path
         where = f"{portable_path(file)}, {(0, 0, *opened(file).size)}"

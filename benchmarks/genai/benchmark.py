@@ -16,11 +16,11 @@ from typing import Any, Literal
 from imageevalkit.assets import asset_list
 from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Settings, Unparsed, json_value
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask, measure
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.jsonl import is_number
-from imageevalkit.cell.results import Metric, Score
-from imageevalkit.errors import CellFailure
+from imageevalkit.common.errors import CellFailure
 from imageevalkit.metrics import grouped, mean, only_if, spread
+from imageevalkit.store.items import Item
+from imageevalkit.store.jsonl import is_number
+from imageevalkit.store.results import Metric, Score
 
 _BASIC = ("attribute", "scene", "spatial relation", "action relation", "part relation", "basic")
 _ADVANCED = ("counting", "comparison", "differentiation", "negation", "universal", "advanced")
@@ -96,8 +96,8 @@ class GenAI(Benchmark):
         Raises CellFailure if number 0 exists with the 527 prompts, whose numbers begin with 1.
         """
         # the driver imports this module before packages are installed
-        from imageevalkit.adoption import only_one
-        from imageevalkit.images import IMAGE_SUFFIXES
+        from imageevalkit.common.images import IMAGE_SUFFIXES
+        from imageevalkit.extras.adopt.sources import only_one
 
         def found(folder: Path) -> dict[int, list[Path]]:
             files = (path for path in sorted(folder.glob("*")) if path.suffix.lower() in IMAGE_SUFFIXES)

@@ -17,13 +17,13 @@ from typing import Any
 from imageevalkit.assets import asset_list
 from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Settings, json_value
 from imageevalkit.benchmark.question import Answer, Picture, Question, measure
-from imageevalkit.cell import portable_path
-from imageevalkit.cell.items import MODEL_NAME_MARK, Item
-from imageevalkit.cell.jsonl import Shape, read_json, read_jsonl
-from imageevalkit.cell.results import Metric, Score
-from imageevalkit.errors import CellFailure, UserError, say
-from imageevalkit.hashes import sha256_file
+from imageevalkit.common.errors import CellFailure, UserError, say
+from imageevalkit.common.hashes import sha256_file
 from imageevalkit.metrics import grouped, mean, mean_by, mean_of_means, spread
+from imageevalkit.store.cell import portable_path
+from imageevalkit.store.items import MODEL_NAME_MARK, Item
+from imageevalkit.store.jsonl import Shape, read_json, read_jsonl
+from imageevalkit.store.results import Metric, Score
 
 TAGS = ("single_object", "two_object", "counting", "colors", "position", "color_attr")
 COLORS = ("red", "orange", "yellow", "green", "blue", "purple", "pink", "brown", "black", "white")
@@ -205,8 +205,8 @@ class GenEval(Benchmark):
         """Finds images in the official folders, whatever the digit count. If a folder contains a
         ``metadata.jsonl``, that file decides the prompt; otherwise the folder's number does."""
         # the driver imports this module before packages are installed
-        from imageevalkit.adoption import Place, only_one
-        from imageevalkit.images import IMAGE_SUFFIXES
+        from imageevalkit.common.images import IMAGE_SUFFIXES
+        from imageevalkit.extras.adopt.sources import Place, only_one
 
         prompts = {item.data["index"]: item.prompt for item in items}
         found: dict[tuple[str | None, int], list[Path]] = {}

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.geneval2 import benchmark as geneval2
-from imageevalkit.cell.jsonl import is_number
-from imageevalkit.cell.results import Metric
-from imageevalkit.errors import ExitStatus, UserError, run_main, show
+from imageevalkit.common.errors import ExitStatus, UserError, run_main, show
+from imageevalkit.common.redaction import one_line
 from imageevalkit.metrics import mean
-from imageevalkit.secrets import one_line
+from imageevalkit.store.jsonl import is_number
+from imageevalkit.store.results import Metric
 
 
 def main() -> ExitStatus:

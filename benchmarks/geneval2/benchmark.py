@@ -17,10 +17,10 @@ from typing import Any
 from imageevalkit.assets import asset_list
 from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import TRANSFORMERS, Answer, Picture, Question, ask
-from imageevalkit.cell import portable_path
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Metric, Score
 from imageevalkit.metrics import arithmetic_mean, geometric_mean, grouped, mean, mean_by, points
+from imageevalkit.store.cell import portable_path
+from imageevalkit.store.items import Item
+from imageevalkit.store.results import Metric, Score
 
 SKILLS = ("object", "attribute", "count", "position", "verb")
 ATOMICITIES = range(3, 11)

@@ -15,11 +15,11 @@ from typing import Any
 from imageevalkit.assets import asset_list
 from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Settings, json_value
 from imageevalkit.benchmark.question import Answer, Picture, Question, measure
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.jsonl import Shape
-from imageevalkit.cell.results import Metric, Score
-from imageevalkit.errors import UserError
+from imageevalkit.common.errors import UserError
 from imageevalkit.metrics import arithmetic_mean, grouped, groups, mean, spread
+from imageevalkit.store.items import Item
+from imageevalkit.store.jsonl import Shape
+from imageevalkit.store.results import Metric, Score
 
 STYLES = ("anime", "concept-art", "paintings", "photo")
 VERSIONS = ("v2.1", "v2.0")  # versions of the HPSv2 model; their scales are not comparable

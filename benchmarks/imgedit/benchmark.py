@@ -17,9 +17,9 @@ from typing import Any, Literal
 from imageevalkit.assets import asset_list
 from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Settings, Unparsed
 from imageevalkit.benchmark.question import Accepts, Answer, Picture, Question, ask
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Metric, Score
 from imageevalkit.metrics import arithmetic_mean, grouped, mean_by, mean_of_means, only_if, spread
+from imageevalkit.store.items import Item
+from imageevalkit.store.results import Metric, Score
 
 TYPES = ("extract", "style", "add", "alter", "background", "replace", "remove", "action", "compose")
 _SCALE = 5
@@ -74,7 +74,7 @@ class ImgEdit(Benchmark):
 
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
         """Finds images by key, for both editions."""
-        from imageevalkit.adoption import find_named
+        from imageevalkit.extras.adopt.sources import find_named
 
         return find_named(source, items, ["{key}"])
 

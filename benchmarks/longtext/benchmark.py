@@ -25,9 +25,9 @@ from imageevalkit.benchmark.question import (
     measure,
     of_checkpoint,
 )
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Metric, Score
 from imageevalkit.metrics import groups, mean, mean_by
+from imageevalkit.store.items import Item
+from imageevalkit.store.results import Metric, Score
 
 LANGUAGES = ("en", "zh")
 _STEMS = {"en": "text_prompts", "zh": "text_prompts_zh"}

@@ -57,11 +57,11 @@ from imageevalkit.benchmark.question import (
     Sampling,
     measure,
 )
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Metric, Score
-from imageevalkit.errors import CellFailure, UserError, suggest
-from imageevalkit.grids import Grid, is_black
+from imageevalkit.common.errors import CellFailure, UserError, suggest
+from imageevalkit.common.grids import Grid, is_black
 from imageevalkit.metrics import grouped, spread
+from imageevalkit.store.items import Item
+from imageevalkit.store.results import Metric, Score
 
 IMAGES_PER_PROMPT = 4  # the recommendation of the official README
 _SEED = 42  # the seed of the official code and of AISBench, whose judge samples its answers
@@ -242,7 +242,9 @@ class OneIG(Benchmark):
 
         With official rules a black image gets no questions: the official splitter treats it as padding.
         """
-        from imageevalkit.images import decode  # the driver imports this module before packages are installed
+        from imageevalkit.common.images import (
+            decode,  # the driver imports this module before packages are installed
+        )
 
         is_official = self.rules == "official"
         if is_official and image.flat and is_black(decode(image.read())):

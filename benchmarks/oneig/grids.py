@@ -17,18 +17,18 @@ from typing import Any
 
 from tqdm import tqdm
 
-from imageevalkit.adoption import Place, only_one
-from imageevalkit.atomic import write_atomic
-from imageevalkit.cell import Cell, check_name, output_root
-from imageevalkit.cell.items import Item, items_of
-from imageevalkit.cell.records import CORRUPT, GENERATED
-from imageevalkit.cell.states import ImageState, survey
-from imageevalkit.errors import Arguments, CellFailure, ExitStatus, UserError, run_main, say, suggest
-from imageevalkit.grids import NO_IMAGE_SIZE, Grid
-from imageevalkit.images import IMAGE_SUFFIXES, CorruptImage, decode, map_threads, opened
-from imageevalkit.machine import available_cores
+from imageevalkit.common.atomic import write_atomic
+from imageevalkit.common.errors import Arguments, CellFailure, ExitStatus, UserError, run_main, say, suggest
+from imageevalkit.common.grids import NO_IMAGE_SIZE, Grid
+from imageevalkit.common.images import IMAGE_SUFFIXES, CorruptImage, decode, map_threads, opened
+from imageevalkit.common.machine import available_cores
+from imageevalkit.extras.adopt.sources import Place, only_one
 from imageevalkit.metrics import grouped
 from imageevalkit.registry import load_dataset
+from imageevalkit.store.cell import Cell, check_name, output_root
+from imageevalkit.store.items import Item, items_of
+from imageevalkit.store.records import CORRUPT, GENERATED
+from imageevalkit.store.states import ImageState, survey
 
 # Lossless, because lossy black cells are no longer black (spec quirk G2). This is the fastest lossless
 # setting: a tenth of the default's time for files that are a tenth larger.

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 from benchmarks.oneig.data import TASKS, Edition, Language, Prompt, Task
 from imageevalkit.benchmark.contract import Answers, Rules, ScoredItem
-from imageevalkit.cell.results import Metric, Score
-from imageevalkit.errors import CellFailure
+from imageevalkit.common.errors import CellFailure
 from imageevalkit.metrics import arithmetic_mean, mean, mean_by, only_if, points
+from imageevalkit.store.results import Metric, Score
 
 TOTAL = "oneig_total"
 OFFICIAL = {name: f"{name}_official" for name in ("text", "reasoning", TOTAL)}

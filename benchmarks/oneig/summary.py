@@ -40,12 +40,12 @@ from benchmarks.oneig.scores import (
     preprocess_expected,
     task_metrics,
 )
-from imageevalkit.cell import Cell, output_root, portable_path, split_names
-from imageevalkit.cell.results import Metric, Result, Score, standing
-from imageevalkit.errors import Arguments, ExitStatus, UserError, run_main, show, suggest
-from imageevalkit.grids import Grid
+from imageevalkit.common.errors import Arguments, ExitStatus, UserError, run_main, show, suggest
+from imageevalkit.common.grids import Grid
+from imageevalkit.common.text import columns_of, csv_text
 from imageevalkit.metrics import groups
-from imageevalkit.text import columns_of, csv_text
+from imageevalkit.store.cell import Cell, output_root, portable_path, split_names
+from imageevalkit.store.results import Metric, Result, Score, standing
 
 # the tasks of the official analysis in its order; a Chinese prompt has neither type nor length
 _ANALYSED: Mapping[Language, Sequence[Task]] = {

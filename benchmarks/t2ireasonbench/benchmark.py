@@ -24,10 +24,10 @@ from imageevalkit.benchmark.question import (
     Question,
     of_checkpoint,
 )
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Metric, Score
+from imageevalkit.common.text import csv_text
 from imageevalkit.metrics import grouped, groups, mean, only_if, spread, weighted
-from imageevalkit.text import csv_text
+from imageevalkit.store.items import Item
+from imageevalkit.store.results import Metric, Score
 
 _DESCRIPTION = "description"
 _PROGRAM = "benchmarks/T2I-ReasonBench/evaluation/Qwen2.5-VL/eval_{}.py::eval.q{}"

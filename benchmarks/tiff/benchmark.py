@@ -17,10 +17,10 @@ from typing import Any, Literal
 from imageevalkit.assets import asset_list
 from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Settings, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Metric, Score
+from imageevalkit.common.redaction import one_line
 from imageevalkit.metrics import arithmetic_mean, groups, mean_by, mean_of_means, points, spread, weighted
-from imageevalkit.secrets import one_line
+from imageevalkit.store.items import Item
+from imageevalkit.store.results import Metric, Score
 
 WORDINGS = ("short", "long")
 _ROWS = {"testmini": 277, "test": 2538}
@@ -240,6 +240,6 @@ class Tiff(Benchmark):
 
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
         """Finds images in the kit's layout and in the authors' layout, for both splits."""
-        from imageevalkit.adoption import find_named
+        from imageevalkit.extras.adopt.sources import find_named
 
         return find_named(source, items, _LAYOUTS)

@@ -29,12 +29,12 @@ from imageevalkit.benchmark.contract import (
     Unparsed,
 )
 from imageevalkit.benchmark.question import Accepts, Answer, Message, Picture, Question, Sampling
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.jsonl import Shape
-from imageevalkit.cell.results import Metric, Score
-from imageevalkit.errors import CellFailure, UserError, suggest
+from imageevalkit.common.errors import CellFailure, UserError, suggest
+from imageevalkit.common.redaction import one_line
 from imageevalkit.metrics import grouped, mean, mean_by, spread
-from imageevalkit.secrets import one_line
+from imageevalkit.store.items import Item
+from imageevalkit.store.jsonl import Shape
+from imageevalkit.store.results import Metric, Score
 
 DIMENSIONS = ("IQ-R", "IQ-O", "IQ-A", "TA-C", "TA-R", "TA-S", "D-K", "D-A", "R-T", "R-B")
 """Realism, originality, aesthetics; content, relation, style; knowledge, ambiguity; toxicity, bias. The names

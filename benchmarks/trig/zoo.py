@@ -10,8 +10,8 @@ from benchmarks.genai.benchmark import SYSTEM, TEMPLATE, GenAI
 from imageevalkit.assets import PromptsAsset
 from imageevalkit.benchmark.contract import JUDGE, Measurer, Unparsed, json_value
 from imageevalkit.benchmark.question import Answer, Message, Picture, Question, Sampling, measure
-from imageevalkit.cell.jsonl import is_number
-from imageevalkit.errors import UserError, suggest
+from imageevalkit.common.errors import UserError, suggest
+from imageevalkit.store.jsonl import is_number
 
 TRIGSCORE = ("trigscore", "trig_api")
 """Names of TRIGScore. Every run computes TRIGScore, even if the settings do not name it."""

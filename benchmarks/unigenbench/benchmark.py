@@ -26,11 +26,11 @@ from imageevalkit.benchmark.contract import (
     Unparsed,
 )
 from imageevalkit.benchmark.question import Accepts, Answer, Encoding, Picture, Question, ask
-from imageevalkit.cell import portable_path
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Metric, Score
+from imageevalkit.common.text import csv_text
 from imageevalkit.metrics import grouped, groups, mean_by, mean_of_means, only_if, points, spread
-from imageevalkit.text import csv_text
+from imageevalkit.store.cell import portable_path
+from imageevalkit.store.items import Item
+from imageevalkit.store.results import Metric, Score
 
 _PROMPTS = 600
 _SEED = 3407
@@ -244,7 +244,7 @@ class UniGenBench(Benchmark):
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
         """Finds images in the kit's and in the authors' layout: one language alone, or folders ``en`` and
         ``zh``."""
-        from imageevalkit.adoption import find_named
+        from imageevalkit.extras.adopt.sources import find_named
 
         alone = ["{item.path.stem}"] if len(self.languages) == 1 else []
         return find_named(source, items, ["{item.id}", "{language}/{item.path.stem}", *alone])

@@ -14,9 +14,9 @@ from pathlib import Path
 from imageevalkit.assets import asset_list
 from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Settings, Unparsed
 from imageevalkit.benchmark.question import Answer, Message, Picture, Question, Sampling
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Metric, Score
 from imageevalkit.metrics import grouped, groups, mean_by, spread, total, weighted, weighted_sum
+from imageevalkit.store.items import Item
+from imageevalkit.store.results import Metric, Score
 
 _QUESTION = "score"
 _FUNCTION = "build_evaluation_messages"

@@ -18,8 +18,8 @@ from eval_models.encoders.encoder import TORCH, Encoder, to_device, to_floats
 from eval_models.encoders.weights import DREAMSIM_ENTRIES, ENCODERS, LORA, loading, refuse_unfit
 from imageevalkit.assets.weights import first_line
 from imageevalkit.benchmark.question import Question
-from imageevalkit.cell.fingerprint import weights_of
-from imageevalkit.errors import CellFailure
+from imageevalkit.common.errors import CellFailure
+from imageevalkit.store.fingerprint import weights_of
 
 if TYPE_CHECKING:
     import numpy as np

@@ -25,12 +25,12 @@ from eval_models.encoders.weights import ENCODERS, WEIGHTS, find
 from imageevalkit.assets.weights import WeightsSource, first_line, package_versions
 from imageevalkit.benchmark.answerer import Answerer, digest, without_packages
 from imageevalkit.benchmark.question import TRANSFORMERS, Answer, PixelRule, Question
-from imageevalkit.cell.results import Evaluator
-from imageevalkit.errors import CellFailure, say
-from imageevalkit.images import CorruptImage, map_threads
+from imageevalkit.common.errors import CellFailure, say
+from imageevalkit.common.images import CorruptImage, map_threads
+from imageevalkit.common.machine import available_cores
+from imageevalkit.common.redaction import one_line
 from imageevalkit.judges.api import open_picture
-from imageevalkit.machine import available_cores
-from imageevalkit.secrets import one_line
+from imageevalkit.store.results import Evaluator
 
 if TYPE_CHECKING:
     import numpy as np

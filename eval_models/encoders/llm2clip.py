@@ -10,7 +10,7 @@ from eval_models.encoders.encoder import TORCH, Encoder, clip_pixels, free_memor
 from eval_models.encoders.weights import CLIP, first_cached, load_pretrained, load_state, loading
 from imageevalkit.assets.weights import WeightsSource
 from imageevalkit.benchmark.question import Question
-from imageevalkit.errors import CellFailure
+from imageevalkit.common.errors import CellFailure
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,8 +18,8 @@ from eval_models.encoders.encoder import Encoder, clip_pixels, to_device
 from eval_models.encoders.weights import CLIP, load_pretrained, loading
 from imageevalkit.assets.weights import WeightsSource
 from imageevalkit.benchmark.question import Question
-from imageevalkit.errors import CellFailure
-from imageevalkit.images import sha256_file
+from imageevalkit.common.errors import CellFailure
+from imageevalkit.common.images import sha256_file
 
 # replacements that turn CSD's tensor names (OpenAI's) into transformers' names
 _NAMES = {

@@ -20,9 +20,9 @@ from imageevalkit.assets.weights import (
     missing_package,
     why_not_loaded,
 )
-from imageevalkit.cell import REPO
-from imageevalkit.cell.fingerprint import weights_of
-from imageevalkit.errors import CellFailure, unknown
+from imageevalkit.common.errors import CellFailure, unknown
+from imageevalkit.store.cell import REPO
+from imageevalkit.store.fingerprint import weights_of
 
 if TYPE_CHECKING:
     import torch

@@ -37,10 +37,10 @@ from PIL import Image
 
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question, Sampling, ask
 from imageevalkit.benchmark.thoughts import LONGEST_TAG, is_think_tag, opened_by
-from imageevalkit.errors import say, suggest
-from imageevalkit.images import CorruptImage
+from imageevalkit.common.errors import say, suggest
+from imageevalkit.common.images import CorruptImage
+from imageevalkit.common.redaction import one_line
 from imageevalkit.judges.api import by_text, judge_picture
-from imageevalkit.secrets import one_line
 
 if TYPE_CHECKING:
     import torch

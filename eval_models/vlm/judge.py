@@ -26,9 +26,9 @@ from eval_models.encoders.weights import load_pretrained, loading, quieten_trans
 from eval_models.vlm.inference import Inputs, LocalModel, UnfitPicture, check_sampling
 from imageevalkit.assets.weights import WeightsSource, find_weights, package_versions
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question
-from imageevalkit.errors import CellFailure, say
+from imageevalkit.common.errors import CellFailure, say
+from imageevalkit.common.redaction import one_line
 from imageevalkit.judges.choice import WEIGHTS_USER, Judge, TransformersSettings
-from imageevalkit.secrets import one_line
 
 PREPARED_BY = "transformers' Pillow variants; Qwen: resized as by torchvision"
 """Describes this module's image preparation in the identity of the judge."""

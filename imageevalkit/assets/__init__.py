@@ -33,11 +33,11 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from imageevalkit.atomic import write_atomic
-from imageevalkit.cell import REPO
-from imageevalkit.errors import CellFailure
-from imageevalkit.hashes import git_blob_of, sha256_file
-from imageevalkit.text import some
+from imageevalkit.common.atomic import write_atomic
+from imageevalkit.common.errors import CellFailure
+from imageevalkit.common.hashes import git_blob_of, sha256_file
+from imageevalkit.common.text import some
+from imageevalkit.store.cell import REPO
 
 CODE = "infer/custom_models/code"
 """The folder of the authors' repositories; git ignores it, like the other folders of assets."""

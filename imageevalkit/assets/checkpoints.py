@@ -9,7 +9,7 @@ from pathlib import Path
 
 from imageevalkit.assets import read_json
 from imageevalkit.assets.check import WEIGHTS_SUFFIXES, checkpoint_problems, cut_short
-from imageevalkit.errors import UserError
+from imageevalkit.common.errors import UserError
 
 # checkpoint-1000, step_0001000, epoch=3-step=4000, 1000
 _STEP = re.compile(r"(?:.*[^0-9])?([0-9]{1,18})", re.ASCII)

@@ -41,11 +41,11 @@ from imageevalkit.assets.check import check_asset, chosen, commit_of, is_offline
 from imageevalkit.assets.git import fetch_code
 from imageevalkit.assets.http import alone, download, fetch_file, forget, locked
 from imageevalkit.assets.hub import snapshot
-from imageevalkit.atomic import disk_error, part_path, write_atomic
-from imageevalkit.errors import CellFailure, show
-from imageevalkit.images import CorruptImage, decode, map_threads, opened
-from imageevalkit.secrets import one_line
-from imageevalkit.text import some
+from imageevalkit.common.atomic import disk_error, part_path, write_atomic
+from imageevalkit.common.errors import CellFailure, show
+from imageevalkit.common.images import CorruptImage, decode, map_threads, opened
+from imageevalkit.common.redaction import one_line
+from imageevalkit.common.text import some
 
 GITHUB = "https://raw.githubusercontent.com"
 # benchmarks have hundreds of small files: most of the time is waiting for the server

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from imageevalkit.assets import CodeAsset, FileFacts, Finding, Record, compared
 from imageevalkit.assets.http import PassingFailure, alone, check_reach, until_it_passes
-from imageevalkit.atomic import disk_error, part_path
-from imageevalkit.cell import REPO
-from imageevalkit.errors import CellFailure, say
-from imageevalkit.secrets import environ_with, one_line
+from imageevalkit.common.atomic import disk_error, part_path
+from imageevalkit.common.errors import CellFailure, say
+from imageevalkit.common.redaction import environ_with, one_line
+from imageevalkit.store.cell import REPO
 
 GITHUB = "https://github.com"
 RECORD = ".imageevalkit.json"

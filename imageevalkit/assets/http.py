@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from imageevalkit.assets import FileFacts, Finding, Record, UrlAsset, compared, is_there
-from imageevalkit.atomic import disk_error, part_path
-from imageevalkit.cell import REPO
-from imageevalkit.errors import CellFailure, UserError, say
-from imageevalkit.locks import take_lock
-from imageevalkit.requests.network import check_network, proxy_of
-from imageevalkit.secrets import one_line, redact
-from imageevalkit.text import some
+from imageevalkit.common.atomic import disk_error, part_path
+from imageevalkit.common.errors import CellFailure, UserError, say
+from imageevalkit.common.locks import take_lock
+from imageevalkit.common.network import check_network, proxy_of
+from imageevalkit.common.redaction import one_line, redact
+from imageevalkit.common.text import some
+from imageevalkit.store.cell import REPO
 
 if TYPE_CHECKING:
     import httpx2
@@ -284,7 +284,7 @@ def forget(part: Path) -> None:
 def _client() -> httpx2.Client:
     import httpx2
 
-    from imageevalkit.requests.transports import Transport
+    from imageevalkit.common.transports import Transport
 
     timeout = httpx2.Timeout(60, connect=30)
     return httpx2.Client(

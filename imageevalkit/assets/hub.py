@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from imageevalkit.assets import FileFacts, HubAsset, Record, compared, is_there
 from imageevalkit.assets.check import chosen, record_of, repo_folder, snapshot_folder
 from imageevalkit.assets.http import PassingFailure, check_reach, locked, until_it_passes
-from imageevalkit.atomic import is_disk_full
-from imageevalkit.errors import Arguments, CellFailure, ExitStatus, run_main, show
-from imageevalkit.images import map_threads
-from imageevalkit.secrets import one_line
+from imageevalkit.common.atomic import is_disk_full
+from imageevalkit.common.errors import Arguments, CellFailure, ExitStatus, run_main, show
+from imageevalkit.common.images import map_threads
+from imageevalkit.common.redaction import one_line
 
 if TYPE_CHECKING:
     from huggingface_hub import ResolvedRevision

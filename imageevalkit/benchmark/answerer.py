@@ -10,10 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from imageevalkit.api.feed import Feed
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Question
-from imageevalkit.cell.results import Evaluator
-from imageevalkit.requests.feed import Feed
-from imageevalkit.text import to_bytes
+from imageevalkit.common.text import to_bytes
+from imageevalkit.store.results import Evaluator
 
 # An answerer may load its model for each batch, so a batch of few questions would waste time. follow() waits
 # _WORTH times the seconds until the first answer of a batch before it starts the next batch.

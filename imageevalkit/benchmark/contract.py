@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from imageevalkit.assets import Asset, BenchmarkFiles, data_folder
 from imageevalkit.benchmark.question import Answer, Picture, PixelRule, Question
-from imageevalkit.cell import short_path
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.jsonl import Shape, WrongShape, is_number
-from imageevalkit.cell.results import Metric, Score
-from imageevalkit.errors import CellFailure, UserError, said_of, say
-from imageevalkit.guest_code import as_failure
-from imageevalkit.secrets import one_line, redact
+from imageevalkit.common.errors import CellFailure, UserError, said_of, say
+from imageevalkit.common.guest_code import as_failure
+from imageevalkit.common.redaction import one_line, redact
+from imageevalkit.store.cell import short_path
+from imageevalkit.store.items import Item
+from imageevalkit.store.jsonl import Shape, WrongShape, is_number
+from imageevalkit.store.results import Metric, Score
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -183,7 +183,7 @@ class Benchmark(ABC):
       evaluator retries. ``scores_blank``: the official evaluator also scores the blank placeholder of a
       missing image.
     * ``relations`` are names of item values from 0 to 1: the report relates every two of them
-      (:mod:`imageevalkit.relations`). Their order decides which value of a pair comes first.
+      (:mod:`imageevalkit.extras.relations`). Their order decides which value of a pair comes first.
     * ``item_values`` are the names of all values that an item may have: a run with another name in
       ``--relations`` does not start. Empty: the names are only known after scoring.
     * ``needs_all_items`` is the reason why metrics over a part of the items cannot rank two models.
@@ -360,7 +360,7 @@ class Benchmark(ABC):
         return self._sources[item.id]
 
     def _source(self, image: Any, where: str) -> Picture:
-        from imageevalkit.images import CorruptImage, is_plain  # here, so that a plan needs no Pillow
+        from imageevalkit.common.images import CorruptImage, is_plain  # here, so that a plan needs no Pillow
 
         file = Path(getattr(image, "filename", ""))
         try:
@@ -378,7 +378,10 @@ class Benchmark(ABC):
         Raises CellFailure if the file is missing or no image. The message ends with ``remedy``, by default
         the prefetch command.
         """
-        from imageevalkit.images import CorruptImage, opened_anew  # here, so that a plan needs no Pillow
+        from imageevalkit.common.images import (  # here, so that a plan needs no Pillow
+            CorruptImage,
+            opened_anew,
+        )
 
         try:
             if path not in self._images:
@@ -448,8 +451,8 @@ class Benchmark(ABC):
 
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
         """Returns the places of images in the folder or file ``source`` of ``--images``, by item id: each a
-        path or a :class:`imageevalkit.adoption.Place`. None if ``source`` has no layout that is special to
-        this benchmark. For file names that follow a pattern, use :func:`imageevalkit.adoption.find_named`.
+        path or a :class:`imageevalkit.extras.adopt.Place`. None if ``source`` has no layout that is special to
+        this benchmark. For file names that follow a pattern, use :func:`imageevalkit.extras.adopt.find_named`.
         """
         return None
 

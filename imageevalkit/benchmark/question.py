@@ -53,7 +53,7 @@ class Picture(NamedTuple):
     ``sha256`` is the hash of the bytes. ``media_type`` is the type that the request declares, even if it is
     wrong; None: the real type. ``pixels`` is the official program's decoding; None: the program sends the
     file unchanged. ``plain``: every program decodes the file to the same pixels
-    (``imageevalkit.images.is_plain``). ``flat``: all pixels have the same colour.
+    (``imageevalkit.common.images.is_plain``). ``flat``: all pixels have the same colour.
     """
 
     path: Path

@@ -14,15 +14,15 @@ from pathlib import Path
 from string import Formatter
 from typing import Any, ClassVar
 
-from imageevalkit.atomic import copy_file
 from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask
 from imageevalkit.benchmark.reply_formats import grade_in, yes_no_in
-from imageevalkit.cell import short_path
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import METRICS, Metric, Score, read_metrics
-from imageevalkit.errors import CellFailure, suggest
+from imageevalkit.common.atomic import copy_file
+from imageevalkit.common.errors import CellFailure, suggest
 from imageevalkit.metrics import mean, mean_by
+from imageevalkit.store.cell import short_path
+from imageevalkit.store.items import Item
+from imageevalkit.store.results import METRICS, Metric, Score, read_metrics
 
 
 class PromptFile(Benchmark):

@@ -13,16 +13,10 @@ from typing import Any
 
 from PIL import Image, ImageOps
 
-from imageevalkit.benchmark.question import TRANSFORMERS, Answer, Encoding, Picture, PixelRule, Question
-from imageevalkit.benchmark.thoughts import NO_ANSWER, REMEDY, answer_in, has_think_tag
-from imageevalkit.images import CorruptImage, decode, in_turn, opened
-from imageevalkit.judges.choice import ApiSettings
-from imageevalkit.judges.thoughts import has_thoughts, text_of
-from imageevalkit.machine import on_cpu, when_one_is_free
-from imageevalkit.requests.client import Request
-from imageevalkit.requests.failures import LONGEST_MESSAGE, Failure, Kind
-from imageevalkit.requests.prices import Price, billed_tokens, cost_of_reply, reported_cost
-from imageevalkit.requests.replies import (
+from imageevalkit.api.client import Request
+from imageevalkit.api.failures import LONGEST_MESSAGE, Failure, Kind
+from imageevalkit.api.prices import Price, billed_tokens, cost_of_reply, reported_cost
+from imageevalkit.api.replies import (
     failure_in,
     finish_reasons,
     list_of,
@@ -31,8 +25,14 @@ from imageevalkit.requests.replies import (
     stopped_by_policy,
     tokens_of,
 )
-from imageevalkit.secrets import one_line
-from imageevalkit.text import dollars
+from imageevalkit.benchmark.question import TRANSFORMERS, Answer, Encoding, Picture, PixelRule, Question
+from imageevalkit.benchmark.thoughts import NO_ANSWER, REMEDY, answer_in, has_think_tag
+from imageevalkit.common.images import CorruptImage, decode, in_turn, opened
+from imageevalkit.common.machine import on_cpu, when_one_is_free
+from imageevalkit.common.redaction import one_line
+from imageevalkit.common.text import dollars
+from imageevalkit.judges.choice import ApiSettings
+from imageevalkit.judges.thoughts import has_thoughts, text_of
 
 # Questions about one picture usually follow each other. If not, a second read is cheaper than the memory.
 _MOST_KEPT = 16

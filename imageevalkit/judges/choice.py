@@ -1,6 +1,6 @@
 """The user's choice of a judge, its settings, the options of its evaluate job, and its name for scores.
 
-Planning checks the types of settings (:mod:`imageevalkit.launch.config`). The settings check the rest when
+Planning checks the types of settings (:mod:`imageevalkit.plan.config`). The settings check the rest when
 they are created (UserError).
 """
 
@@ -13,13 +13,13 @@ from functools import cached_property
 from pathlib import PurePath
 from typing import Any, Literal, NamedTuple
 
+from imageevalkit.api.prices import Price, price_of
+from imageevalkit.api.settings import RequestSettings, check_numbers
 from imageevalkit.assets.weights import WeightsUser
 from imageevalkit.benchmark.answerer import Answerer, digest, without_packages
 from imageevalkit.benchmark.question import TRANSFORMERS, PixelRule
-from imageevalkit.cell.results import Evaluator
-from imageevalkit.errors import UserError
-from imageevalkit.requests.prices import Price, price_of
-from imageevalkit.requests.settings import RequestSettings, check_numbers
+from imageevalkit.common.errors import UserError
+from imageevalkit.store.results import Evaluator
 
 BACKENDS = ("openai", "transformers", "vllm")
 """The backends of a judge: an API, this process, or a server that a job of the run starts."""

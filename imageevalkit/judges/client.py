@@ -15,11 +15,22 @@ from queue import SimpleQueue
 from typing import Any
 from urllib.parse import urlsplit
 
+from imageevalkit.api.batches import MOST_REQUESTS, Batches, Place, here
+from imageevalkit.api.channel import Engine
+from imageevalkit.api.client import check_packages, has_official
+from imageevalkit.api.endpoint import Endpoint, place_of
+from imageevalkit.api.failures import Failure, Kind
+from imageevalkit.api.feed import Feed
+from imageevalkit.api.in_flight import InFlight
+from imageevalkit.api.limiter import Traffic
+from imageevalkit.api.money import Bill
 from imageevalkit.assets.weights import find_weights
 from imageevalkit.benchmark.question import Answer, JudgeOnHold, JudgeUnusable, Question
 from imageevalkit.benchmark.thoughts import begins_inside
-from imageevalkit.errors import CellFailure, UserError, say
-from imageevalkit.images import CorruptImage
+from imageevalkit.common.errors import CellFailure, UserError, say
+from imageevalkit.common.images import CorruptImage
+from imageevalkit.common.machine import requests_that_fit
+from imageevalkit.common.redaction import one_line
 from imageevalkit.judges.api import (
     NO_LOGPROBS,
     WITHOUT_LOGPROBS,
@@ -33,17 +44,6 @@ from imageevalkit.judges.api import (
 from imageevalkit.judges.choice import WEIGHTS_USER, ApiSettings, Judge
 from imageevalkit.judges.server import ServerAddress, split_kwargs
 from imageevalkit.judges.thoughts import opens_thoughts
-from imageevalkit.machine import requests_that_fit
-from imageevalkit.requests.batches import MOST_REQUESTS, Batches, Place, here
-from imageevalkit.requests.client import check_packages, has_official
-from imageevalkit.requests.endpoint import Endpoint, place_of
-from imageevalkit.requests.engine import Engine
-from imageevalkit.requests.failures import Failure, Kind
-from imageevalkit.requests.feed import Feed
-from imageevalkit.requests.in_flight import InFlight
-from imageevalkit.requests.limiter import Traffic
-from imageevalkit.requests.money import Bill
-from imageevalkit.secrets import one_line
 
 # Seconds for requests in flight after the judge proved unusable: they are billed and may still be answered.
 _LAST_ANSWERS = 60.0

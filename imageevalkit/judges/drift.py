@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from imageevalkit.cell.results import Drift
+from imageevalkit.store.results import Drift
 
 BEFORE = 2
 """The number of replies of the earlier run that are compared, if there are so many."""

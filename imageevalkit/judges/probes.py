@@ -27,12 +27,12 @@ from typing import Any, Literal, NamedTuple
 from imageevalkit.benchmark.answerer import digest, without_packages
 from imageevalkit.benchmark.question import Answer, Message, Picture, PixelRule, Question, Sampling
 from imageevalkit.benchmark.thoughts import answer_in, without_thoughts
-from imageevalkit.cell import JUDGES, output_root
-from imageevalkit.cell.jsonl import Shape, read_if_there, writer_of
-from imageevalkit.cell.results import Drift, folder_name
+from imageevalkit.common.locks import held
 from imageevalkit.judges.choice import Judge
 from imageevalkit.judges.drift import BEFORE, Reply, Series, drift_of
-from imageevalkit.locks import held
+from imageevalkit.store.cell import JUDGES, output_root
+from imageevalkit.store.jsonl import Shape, read_if_there, writer_of
+from imageevalkit.store.results import Drift, folder_name
 
 _SIDE = 128  # pixels
 _COLOURS = {

@@ -12,11 +12,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from imageevalkit.atomic import write_atomic
+from imageevalkit.api.settings import check_numbers
 from imageevalkit.benchmark.question import JudgeUnusable
-from imageevalkit.errors import UserError
-from imageevalkit.locks import open_lock, take_lock
-from imageevalkit.requests.settings import check_numbers
+from imageevalkit.common.atomic import write_atomic
+from imageevalkit.common.errors import UserError
+from imageevalkit.common.locks import open_lock, take_lock
 
 _MAX_LOGPROBS = 20  # the maximum of the OpenAI API, and the default of top_logprobs
 # Flags that a user cannot set. With another address or name the run would not find the judge. Secrets would

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from imageevalkit.api.endpoint import Endpoint
+from imageevalkit.api.replies import list_of, tokens_of
 from imageevalkit.benchmark.thoughts import LONGEST_TAG, opened_by
-from imageevalkit.requests.endpoint import Endpoint
-from imageevalkit.requests.replies import list_of, tokens_of
 
 if TYPE_CHECKING:
     import httpx2

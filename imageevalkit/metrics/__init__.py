@@ -14,7 +14,7 @@ from dataclasses import replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
 
-from imageevalkit.cell.results import ItemPart, Metric, Score
+from imageevalkit.store.results import ItemPart, Metric, Score
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -11,14 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from imageevalkit import registry
-from imageevalkit.atomic import write_atomic
 from imageevalkit.benchmark.contract import Benchmark, benchmark_code
-from imageevalkit.cell import COMPARISONS, REPORT_MB, Cell, by_name, output_root, results_in
-from imageevalkit.cell.jsonl import Tell
-from imageevalkit.cell.pictures import THUMBNAILS
-from imageevalkit.cell.results import Result, check_files, folder_name, read_scores, write_files
-from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, show
-from imageevalkit.jobs import (
+from imageevalkit.common.atomic import write_atomic
+from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, run_main, show
+from imageevalkit.common.locks import held
+from imageevalkit.common.machine import garbage_collection
+from imageevalkit.common.text import plain
+from imageevalkit.extras.relations.report import Asked, recorded_relations, update_relations
+from imageevalkit.extras.votes.report import vote_report
+from imageevalkit.jobs.plan import (
     USABLE,
     BenchmarkSettings,
     Plan,
@@ -27,8 +28,6 @@ from imageevalkit.jobs import (
     given_job,
     read_outcome,
 )
-from imageevalkit.locks import held
-from imageevalkit.machine import garbage_collection
 from imageevalkit.metrics import grouped
 from imageevalkit.report.collect import CellReport, collect
 from imageevalkit.report.curves import Curve, curve_tables, curves
@@ -36,11 +35,12 @@ from imageevalkit.report.documents import tex_text, workbook
 from imageevalkit.report.index import Found
 from imageevalkit.report.leaderboard import Ranks, board_of, csv_text, format_table, grid
 from imageevalkit.report.pages import markdown_text
-from imageevalkit.report.relations import Asked, recorded_relations, update_relations
 from imageevalkit.report.site import write_site
 from imageevalkit.report.tables import read_folders
-from imageevalkit.report.votes import vote_report
-from imageevalkit.text import plain
+from imageevalkit.store.cell import COMPARISONS, REPORT_MB, Cell, by_name, output_root, results_in
+from imageevalkit.store.jsonl import Tell
+from imageevalkit.store.pictures import THUMBNAILS
+from imageevalkit.store.results import Result, check_files, folder_name, read_scores, write_files
 
 _WIDTH_OF_A_PIPE = 120
 

@@ -9,12 +9,12 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from imageevalkit.cell import Cell
-from imageevalkit.cell.jsonl import Shape, kept_lines, parse
-from imageevalkit.cell.results import Result
-from imageevalkit.errors import CellFailure
+from imageevalkit.common.errors import CellFailure
 from imageevalkit.report.collect import ItemView, natural, text_of
 from imageevalkit.report.parts import Answer
+from imageevalkit.store.cell import Cell
+from imageevalkit.store.jsonl import Shape, kept_lines, parse
+from imageevalkit.store.results import Result
 
 _REPLY = Shape[dict[str, Any]](must={"item": str, "question": str})
 

@@ -16,19 +16,19 @@ from urllib.parse import quote
 
 import msgspec
 
-from imageevalkit.atomic import write_atomic
-from imageevalkit.cell import results_in
-from imageevalkit.cell.jsonl import copy_of
-from imageevalkit.cell.pictures import keep_thumbnail, read_thumbnail, thumbnail_path
-from imageevalkit.cell.records import CORRUPT, GENERATED
-from imageevalkit.cell.shards import parts_of
-from imageevalkit.images import CorruptImage, map_threads, thumbnail_of
-from imageevalkit.machine import available_cores
+from imageevalkit.common.atomic import write_atomic
+from imageevalkit.common.images import CorruptImage, map_threads, thumbnail_of
+from imageevalkit.common.machine import available_cores
 from imageevalkit.metrics import grouped
 from imageevalkit.report import parts
 from imageevalkit.report.answers import answers_of, replies
 from imageevalkit.report.collect import CellReport, ItemView
 from imageevalkit.report.command import command_of
+from imageevalkit.store.cell import results_in
+from imageevalkit.store.jsonl import copy_of
+from imageevalkit.store.pictures import keep_thumbnail, read_thumbnail, thumbnail_path
+from imageevalkit.store.records import CORRUPT, GENERATED
+from imageevalkit.store.shards import parts_of
 
 PICTURES = "pictures"
 SUMMARY = ".summary.json"

@@ -7,10 +7,10 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from imageevalkit.cell import Cell, results_in, short_path
-from imageevalkit.cell import fingerprint as fp
-from imageevalkit.errors import CellFailure
+from imageevalkit.common.errors import CellFailure
 from imageevalkit.report.collect import CellReport, ItemView
+from imageevalkit.store import fingerprint as fp
+from imageevalkit.store.cell import Cell, results_in, short_path
 
 _KWARG = "kwargs."
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from imageevalkit.cell import Cell
-from imageevalkit.cell.results import Metric, Result
+from imageevalkit.common.text import columns_of
 from imageevalkit.metrics import grouped
 from imageevalkit.report.leaderboard import (
     DRIFT,
@@ -18,8 +17,9 @@ from imageevalkit.report.leaderboard import (
     headline_of,
     shown,
 )
-from imageevalkit.statistics.comparison import Comparison, Measured, adjust, compare
-from imageevalkit.text import columns_of
+from imageevalkit.stats.comparison import Comparison, Measured, adjust, compare
+from imageevalkit.store.cell import Cell
+from imageevalkit.store.results import Metric, Result
 
 CURVE_NOTE = (
     "Each step is compared with the one before and with the best one, prompt by prompt where the files say what each "

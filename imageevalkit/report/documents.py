@@ -11,7 +11,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from imageevalkit.cell.results import Result
+from imageevalkit.common.text import plain
 from imageevalkit.report.collect import CellReport
 from imageevalkit.report.leaderboard import (
     CSV_COLUMNS,
@@ -23,7 +23,7 @@ from imageevalkit.report.leaderboard import (
     no_interval_notes,
     table_rows,
 )
-from imageevalkit.text import plain
+from imageevalkit.store.results import Result
 
 SHEETS = ("leaderboard", "metrics")
 """The sheets of ``leaderboard.xlsx``: the leaderboard as shown, and the rows of ``leaderboard.csv``."""

@@ -13,11 +13,9 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from imageevalkit import __version__, registry
-from imageevalkit.cell import Cell, by_name
-from imageevalkit.cell.results import Metric, Result
-from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.common.errors import CellFailure, UserError
+from imageevalkit.extras.relations.relations import KINDS, Pair, Relations
 from imageevalkit.metrics import grouped
-from imageevalkit.relations import KINDS, Pair, Relations
 from imageevalkit.report import parts
 from imageevalkit.report.cell_parts import Summary
 from imageevalkit.report.collect import CellReport, natural, text_of
@@ -33,8 +31,10 @@ from imageevalkit.report.leaderboard import (
     headline_of,
     shown,
 )
-from imageevalkit.statistics.comparison import Measured
-from imageevalkit.statistics.power import smallest_difference
+from imageevalkit.stats.comparison import Measured
+from imageevalkit.stats.power import smallest_difference
+from imageevalkit.store.cell import Cell, by_name
+from imageevalkit.store.results import Metric, Result
 
 _MISSING = ("unparsed", "judge_failed", "refused", "failed", "blank", "corrupt", "unasked")
 """The kinds of missing items in the order of the page's bar: first the judge's failures, then the model's."""

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from imageevalkit.cell import Cell, by_name
-from imageevalkit.cell.results import DRIFTED, METRICS, SCRIPT, Coverage, Metric, Result
+from imageevalkit.common.text import columns_of, counted, decimals, fit, some, spreadsheet_text
 from imageevalkit.metrics import FEWEST_PROMPTS, grouped
 from imageevalkit.report.collect import STALE, CellReport
-from imageevalkit.text import columns_of, counted, decimals, fit, some, spreadsheet_text
+from imageevalkit.store.cell import Cell, by_name
+from imageevalkit.store.results import DRIFTED, METRICS, SCRIPT, Coverage, Metric, Result
 
 COVERAGE_COLUMNS = tuple(each.name for each in fields(Coverage))
 CSV_COLUMNS = (
@@ -62,7 +62,7 @@ class Figure(NamedTuple):
     """One ``result`` in one column of the leaderboard. ``text`` shows the value of ``metric`` or a state.
 
     ``remark`` qualifies a value that does not cover every item; such a value is never the best. ``group`` has
-    the letters of :func:`~imageevalkit.statistics.ranks.rank_groups`. ``best`` means that the value does not
+    the letters of :func:`~imageevalkit.stats.ranks.rank_groups`. ``best`` means that the value does not
     differ significantly from the highest. ``noise`` is the standard error of the value due to the judge's
     randomness alone, or None if unknown. ``drift`` is a mark if the judge has drifted.
     """
@@ -226,8 +226,8 @@ class Ranks:
         by_model = {one.result.model: one for one in ranked}
         key = tuple(sorted((model, id(one.metric)) for model, one in by_model.items()))
         if key not in self._known:
-            from imageevalkit.statistics.comparison import Measured
-            from imageevalkit.statistics.ranks import rank_groups
+            from imageevalkit.stats.comparison import Measured
+            from imageevalkit.stats.ranks import rank_groups
 
             column = [
                 Measured(model, one.metric, one.noise)

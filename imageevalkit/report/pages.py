@@ -9,6 +9,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from imageevalkit.common.text import plain
 from imageevalkit.report.collect import CellReport
 from imageevalkit.report.curves import COLUMNS, CURVE_NOTE, Curve, curves
 from imageevalkit.report.leaderboard import (
@@ -19,7 +20,6 @@ from imageevalkit.report.leaderboard import (
     grid,
     no_interval_notes,
 )
-from imageevalkit.text import plain
 
 COMPARISON_PAGE = "comparison.html"
 """The page of ``--compare``. Each comparison has its own folder below the folder of comparisons."""
@@ -56,7 +56,7 @@ def markdown_text(
 
 
 def comparison_page(**found: Any) -> str:
-    """Return ``comparison.html`` from the data of :mod:`imageevalkit.comparing`."""
+    """Return ``comparison.html`` from the data of :mod:`imageevalkit.extras.compare`."""
     style = Markup((_TEMPLATES / "comparison.css").read_text(encoding="utf-8"))
     return template("comparison.html.j2", autoescape=True).render(found, style=style)
 

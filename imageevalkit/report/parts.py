@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
-from imageevalkit.text import to_bytes
+from imageevalkit.common.text import to_bytes
 
 CONTRACT = 2
 """Raise this number when the parts of an unchanged cell change: then all cells are written again."""

@@ -22,18 +22,18 @@ from markupsafe import Markup
 from msgspec.structs import replace
 from tqdm import tqdm
 
-from imageevalkit.atomic import write_atomic
-from imageevalkit.cell import COMPARISONS, SITE
-from imageevalkit.errors import CellFailure
-from imageevalkit.machine import available_cores
+from imageevalkit.common.atomic import write_atomic
+from imageevalkit.common.errors import CellFailure
+from imageevalkit.common.machine import available_cores
+from imageevalkit.extras.relations.relations import Relations
 from imageevalkit.metrics import grouped
-from imageevalkit.relations import Relations
 from imageevalkit.report import parts
 from imageevalkit.report.cell_parts import PICTURES, SUMMARY, Shown, Summary, build, preview_path, state_of
 from imageevalkit.report.collect import CellReport, natural
 from imageevalkit.report.index import Beside, Built, Found, index_of, one_up
 from imageevalkit.report.leaderboard import Ranks
 from imageevalkit.report.pages import COMPARISON_PAGE, template
+from imageevalkit.store.cell import COMPARISONS, SITE
 
 PAGE, SINGLE = "index.html", "report.html"
 _OPENING = '<script type="application/json" data-part="index">'

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imageevalkit.cell import results_in, short_path
-from imageevalkit.cell.jsonl import Tell, tell_nobody
-from imageevalkit.cell.results import read_result
-from imageevalkit.errors import UserError
+from imageevalkit.common.errors import UserError
 from imageevalkit.metrics import grouped
 from imageevalkit.report.collect import CellReport, collect
 from imageevalkit.report.leaderboard import CSV_COLUMNS, Board, Ranks, boards, table_rows
-from imageevalkit.statistics.comparison import Measured
+from imageevalkit.stats.comparison import Measured
+from imageevalkit.store.cell import results_in, short_path
+from imageevalkit.store.jsonl import Tell, tell_nobody
+from imageevalkit.store.results import read_result
 
 if TYPE_CHECKING:
     import pandas as pd

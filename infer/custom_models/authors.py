@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from custom_models.model_utils.loading import LocalModel, loading, weights_folder
-from imageevalkit.generation.model import ModelUnusable
+from imageevalkit.generate.model import ModelUnusable
 
 CODE = Path(__file__).resolve().parent / "code"
 _FENCED = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)

@@ -19,13 +19,13 @@ from typing import Any
 
 from imageevalkit.assets import asset_list
 from imageevalkit.benchmark.question import Message
-from imageevalkit.cell import Cell, short_path
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.jsonl import read_json
-from imageevalkit.errors import CellFailure
-from imageevalkit.relations import files as relation_files
-from imageevalkit.rewriting.rewriter import NotRewritten, Rewriter
-from imageevalkit.text import counted
+from imageevalkit.common.errors import CellFailure
+from imageevalkit.common.text import counted
+from imageevalkit.extras.relations import files as relation_files
+from imageevalkit.extras.rewrite.rewriter import NotRewritten, Rewriter
+from imageevalkit.store.cell import Cell, short_path
+from imageevalkit.store.items import Item
+from imageevalkit.store.jsonl import read_json
 
 _CONFIG = "trig/config.py"
 _T2I = "trig/models/text_to_image_models.py::SD35DTMDimModel"

@@ -14,10 +14,10 @@ from functools import cached_property
 from pathlib import Path
 
 from imageevalkit.benchmark.question import Message
-from imageevalkit.cell import Cell
-from imageevalkit.cell.items import Item
-from imageevalkit.errors import CellFailure, UserError
-from imageevalkit.rewriting.rewriter import Rewriter, RewriterSettings
+from imageevalkit.common.errors import CellFailure, UserError
+from imageevalkit.extras.rewrite.rewriter import Rewriter, RewriterSettings
+from imageevalkit.store.cell import Cell
+from imageevalkit.store.items import Item
 
 _INSTRUCTION = """\
 You turn a puzzling prompt for an image into a plain one. You are given the prompt and an explanation of what the image

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from imageevalkit.launch.gpu_pool import LEASES
-from imageevalkit.launch.gpus import memory, visible_gpus
+from imageevalkit.plan.gpus import memory, visible_gpus
+from imageevalkit.run.gpu_pool import LEASES
 from perf.toolkit import BENCHMARK
 from tests.gpu.kit import Kit
 from tests.gpu.part import Part

@@ -24,8 +24,8 @@ from eval_models.encoders.mask2former import Mask2Former
 from eval_models.encoders.style import StyleEncoder
 from eval_models.encoders.vqascore import ClipFlanT5XL
 from imageevalkit.benchmark.question import Picture, Question, measure
+from imageevalkit.common.machine import available_cores
 from imageevalkit.judges.api import open_picture
-from imageevalkit.machine import available_cores
 from perf.harness import Row, at_least, at_most
 from tests.gpu.architectures import drawn_on
 from tests.gpu.part import GIB, Part, free_memory, held

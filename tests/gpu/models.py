@@ -11,7 +11,7 @@ from typing import Any
 
 from PIL import Image
 
-from imageevalkit.generation.model import ImageModel
+from imageevalkit.generate.model import ImageModel
 from perf.toolkit import geneval2_items
 
 FAULTY_ITEMS = 12

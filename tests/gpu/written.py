@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from imageevalkit.atomic import write_atomic
+from imageevalkit.common.atomic import write_atomic
 from perf.harness import Row
 from tests.gpu.part import COLUMNS, GIB
 

@@ -71,7 +71,7 @@ def make_cluster_checkout(folder: Path) -> Path:
     (variants / "benchmark.py").write_text(_VARIANTS)
     shutil.copy2(checkout / "benchmarks/quicktext/data/prompts.jsonl", variants)
     (checkout / "config.local.sh").write_text(ON_GPUS)
-    for name, more in (("eval_models/ocr.py", _READER), ("imageevalkit/launch/cluster.py", _QUICK)):
+    for name, more in (("eval_models/ocr.py", _READER), ("imageevalkit/slurm/cluster.py", _QUICK)):
         with (checkout / name).open("a") as file:
             file.write(more)
     return checkout

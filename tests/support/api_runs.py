@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from imageevalkit.images import sha256_file
+from imageevalkit.common.images import sha256_file
 from tests.support.checkout import REPO, run_eval
 from tests.support.image_server import ImageServer
 

@@ -18,7 +18,7 @@ from types import ModuleType
 import pytest
 
 from custom_models import authors
-from imageevalkit.cell import REPO
+from imageevalkit.store.cell import REPO
 from tests.support.authors_calls import CALLS
 
 SUPPORT = Path(__file__).parent

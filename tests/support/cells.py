@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from PIL import Image, ImageDraw
 
-from imageevalkit.cell import Cell
-from imageevalkit.cell.results import Coverage, Evaluator, Metric, Result, Score, as_object
-from imageevalkit.images import encode
+from imageevalkit.common.images import encode
 from imageevalkit.metrics import mean
+from imageevalkit.store.cell import Cell
+from imageevalkit.store.results import Coverage, Evaluator, Metric, Result, Score, as_object
 
 PPOCR = Evaluator("ppocr-v4", official=False, details={"engine": "rapidocr-onnxruntime 1.4.4"})
 QWEN = Evaluator("qwen2.5-vl-7b", official=True)

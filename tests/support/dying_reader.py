@@ -8,7 +8,7 @@ import threading
 import time
 
 from eval_models.ocr import PPOCR
-from imageevalkit.cell.results import Evaluator
+from imageevalkit.store.results import Evaluator
 
 
 def _kill_myself() -> None:

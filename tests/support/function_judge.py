@@ -12,13 +12,13 @@ from PIL import Image
 from imageevalkit import registry
 from imageevalkit.benchmark.contract import Answers, Benchmark, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, PixelRule, Question
-from imageevalkit.cell import Cell
-from imageevalkit.cell.items import Item, items_of
-from imageevalkit.cell.results import Result, read_result
-from imageevalkit.evaluation.engine import evaluate_cell
-from imageevalkit.jobs import EvaluateOrder, Outcome
+from imageevalkit.evaluate.scoring import evaluate_cell
+from imageevalkit.jobs.plan import EvaluateOrder, Outcome
+from imageevalkit.jobs.progress import ProgressWriter
 from imageevalkit.judges.choice import Judge, JudgeOptions
-from imageevalkit.progress import ProgressWriter
+from imageevalkit.store.cell import Cell
+from imageevalkit.store.items import Item, items_of
+from imageevalkit.store.results import Result, read_result
 
 Reply = Callable[[Question], Answer | str | None]
 """What is said to a question; None: nothing."""

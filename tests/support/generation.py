@@ -8,12 +8,12 @@ from typing import Any
 
 from PIL import Image
 
-from imageevalkit.cell import Cell
-from imageevalkit.cell.items import Item, items_of
-from imageevalkit.generation.cell_run import CellRun, GenerateOptions
-from imageevalkit.generation.concurrent import CellPlan, Load, generate_together
-from imageevalkit.jobs import Outcome
-from imageevalkit.progress import ProgressWriter
+from imageevalkit.generate.cell_run import CellRun, GenerateOptions
+from imageevalkit.generate.concurrent import CellPlan, Load, generate_together
+from imageevalkit.jobs.plan import Outcome
+from imageevalkit.jobs.progress import ProgressWriter
+from imageevalkit.store.cell import Cell
+from imageevalkit.store.items import Item, items_of
 
 
 class FakeDataset:

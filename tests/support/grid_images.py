@@ -9,11 +9,11 @@ from pathlib import Path
 from PIL import Image
 
 from benchmarks.oneig.grids import find_grids
-from imageevalkit.adoption import Place
-from imageevalkit.cell import Cell
-from imageevalkit.cell.items import Item, items_of
-from imageevalkit.generation.model import Refused
-from imageevalkit.grids import Grid
+from imageevalkit.common.grids import Grid
+from imageevalkit.extras.adopt.sources import Place
+from imageevalkit.generate.model import Refused
+from imageevalkit.store.cell import Cell
+from imageevalkit.store.items import Item, items_of
 
 CELL = Cell("m", "oneig")
 PROMPTS = (("anime", "000"), ("anime", "001"), ("human", "000"))

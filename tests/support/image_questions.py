@@ -12,7 +12,7 @@ from typing import NamedTuple
 from PIL import Image
 
 from imageevalkit.benchmark.question import Message, Picture, Question, Sampling
-from imageevalkit.images import sha256_file
+from imageevalkit.common.images import sha256_file
 
 _DIGITS = dict(zip(["one", "two", "three", "four", "five", "six", "seven"], "1234567", strict=True))
 _YES = ("Yes", "yes", " yes", " Yes")

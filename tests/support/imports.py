@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-from imageevalkit.cell import REPO
+from imageevalkit.store.cell import REPO
 
 # where the modules of a job are found: its script's folder, and PYTHONPATH
 _ROOTS = (REPO / "infer", REPO)

@@ -10,14 +10,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from imageevalkit.cell import REPO
-from imageevalkit.jobs import Job, Plan
+from imageevalkit.jobs.plan import Job, Plan
+from imageevalkit.store.cell import REPO
 
 _PREAMBLE = """
 import json, os, signal, subprocess, sys, time
 from pathlib import Path
-from imageevalkit.jobs import Outcome, cell_of, write_outcome
-from imageevalkit.progress import Progress, ProgressWriter
+from imageevalkit.jobs.plan import Outcome, cell_of, write_outcome
+from imageevalkit.jobs.progress import Progress, ProgressWriter
 FOLDER = Path(os.environ["TEST_RUN_FOLDER"])
 def outcome(cell, stage, state="complete", message=""):
     write_outcome(FOLDER, cell_of(cell), stage, Outcome(state, message))
@@ -86,9 +86,9 @@ def launcher(plan: Plan, marker: str, **popen: object) -> Iterator[subprocess.Po
     plan.save()
     code = (
         "import sys; from pathlib import Path\n"
-        "from imageevalkit.cell import lock_cell; from imageevalkit.jobs import cell_of, load_plan\n"
-        "from imageevalkit.errors import run_main; from imageevalkit.launch.local import run_plan\n"
-        "from imageevalkit.logs import print_without_fear; print_without_fear()\n"
+        "from imageevalkit.store.cell import lock_cell; from imageevalkit.jobs.plan import cell_of, load_plan\n"
+        "from imageevalkit.common.errors import run_main; from imageevalkit.run.local import run_plan\n"
+        "from imageevalkit.common.logs import print_without_fear; print_without_fear()\n"
         "plan = load_plan(Path(sys.argv[1]))\n"
         "locks = {cell: lock_cell(cell_of(cell)) for cell in plan.cells}\n"
         "run_main(lambda: run_plan(plan, locks).status)\n"

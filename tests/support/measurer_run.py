@@ -22,8 +22,8 @@ from eval_models.encoders.mask2former import Detected, Mask2Former
 from eval_models.encoders.vqascore import ClipFlanT5
 from eval_models.encoders.weights import WEIGHTS
 from imageevalkit.benchmark.question import Picture, Question, measure
-from imageevalkit.errors import CellFailure
-from imageevalkit.images import sha256_file
+from imageevalkit.common.errors import CellFailure
+from imageevalkit.common.images import sha256_file
 from tests.support.attention import use_plain_attention
 from tests.support.tiny_measurers import (
     CLASSES,

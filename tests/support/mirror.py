@@ -12,7 +12,7 @@ import pytest
 
 from imageevalkit import assets, registry
 from imageevalkit.assets.data import fetch
-from imageevalkit.cell import REPO
+from imageevalkit.store.cell import REPO
 
 
 def shared_mirror() -> Path:

@@ -26,8 +26,8 @@ from eval_models.encoders.encoder import CLIP_MEAN, CLIP_STD
 from eval_models.encoders.weights import WEIGHTS
 from eval_models.mplug import MPlug
 from imageevalkit.benchmark.question import Picture, measure
-from imageevalkit.errors import CellFailure
-from imageevalkit.images import sha256_file
+from imageevalkit.common.errors import CellFailure
+from imageevalkit.common.images import sha256_file
 from tests.support.tiny_measurers import save_mplug
 
 SIZES = ((300, 200), (64, 91), (96, 96))

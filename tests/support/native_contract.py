@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from PIL import Image, ImageChops
 
 from custom_models.load_model import MODEL_SETTINGS, load_model
-from imageevalkit.generation.model import Generated, ImageModel, ModelUnusable
+from imageevalkit.generate.model import Generated, ImageModel, ModelUnusable
 from tests.support.attention import use_plain_attention
 from tests.support.tiny_checkpoints import diffusers_others as others
 from tests.support.tiny_checkpoints import flux, qwen_image, stable_diffusion, transformers_models

@@ -17,7 +17,7 @@ from PIL import Image
 from benchmarks.oneig.data import CHINESE, ENGLISH, FOLDERS, Edition, Prompt, Task
 from benchmarks.oneig.scores import STYLE_GROUPS, STYLES
 from imageevalkit.benchmark.contract import Rules
-from imageevalkit.cell import REPO
+from imageevalkit.store.cell import REPO
 from tests.support.official_oneig import official_source
 from tests.support.oneig_programs import CELL, paint
 from tests.support.oneig_scored import BLACK, GONE, PromptImages, image_of, image_values, real_prompts

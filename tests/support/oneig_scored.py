@@ -19,9 +19,9 @@ from eval_models.encoders.dreamsim import packed
 from imageevalkit.assets import FileAsset
 from imageevalkit.benchmark.contract import Answers, Rules, ScoredItem
 from imageevalkit.benchmark.question import Answer, measure
-from imageevalkit.cell import REPO
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Score
+from imageevalkit.store.cell import REPO
+from imageevalkit.store.items import Item
+from imageevalkit.store.results import Score
 from tests.support.mirror import shared_mirror
 
 RULES: tuple[Rules, ...] = ("official", "corrected")

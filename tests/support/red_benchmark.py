@@ -11,9 +11,9 @@ from PIL import Image
 from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.benchmark.contract import Answers, Benchmark, Measurer, Sample, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question, measure
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Evaluator, Metric, Score
 from imageevalkit.metrics import mean
+from imageevalkit.store.items import Item
+from imageevalkit.store.results import Evaluator, Metric, Score
 
 
 class RedAnswerer(Answerer):

@@ -15,8 +15,8 @@ from typing import Any
 
 from PIL import Image
 
-from imageevalkit.generation import worker
-from imageevalkit.generation.model import Generated, ItemFailed, ModelUnusable, Refused
+from imageevalkit.generate import worker
+from imageevalkit.generate.model import Generated, ItemFailed, ModelUnusable, Refused
 from tests.support.generation import picture
 
 COMMAND = (sys.executable, "-m", "tests.support.replica_worker")

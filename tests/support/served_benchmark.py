@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 _RULES = """
-from imageevalkit.cell.results import Metric
-from imageevalkit.cell.results import Score
+from imageevalkit.store.results import Metric
+from imageevalkit.store.results import Score
 from imageevalkit.benchmark.contract import Benchmark, Sample
 from imageevalkit.benchmark.question import ask
 

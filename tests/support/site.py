@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from imageevalkit.cell import output_root
 from imageevalkit.report.__main__ import main
+from imageevalkit.store.cell import output_root
 
 _INSIDE = re.compile(r'<script type="application/json" data-part="([^"]*)">(.*?)</script>', re.S)
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from imageevalkit.cell import REPO
+from imageevalkit.store.cell import REPO
 
 
 def copy_tree(target: Path) -> Path:

@@ -19,7 +19,7 @@ from custom_models.model_settings import (
     authors_code,
     entry,
 )
-from imageevalkit.cell import REPO
+from imageevalkit.store.cell import REPO
 
 # no commit of these weights is known, so the newest one is used
 _OVIS_U1, _LUMINA_DIMOO = HubWeights("AIDC-AI/Ovis-U1-3B"), HubWeights("Alpha-VLLM/Lumina-DiMOO")

@@ -16,7 +16,7 @@ from custom_models.model_settings import (
     authors_code,
     entry,
 )
-from imageevalkit.cell import REPO
+from imageevalkit.store.cell import REPO
 
 # The half-precision copies, and the files that have no such copy.
 _FP16_FILES = (

@@ -13,7 +13,7 @@ from PIL import Image
 from custom_models.authors import AuthorsModel
 from custom_models.model_settings import BAGEL
 from custom_models.model_utils.flash_attention import flash_attention
-from imageevalkit.generation.model import Generated, ItemFailed, ModelUnusable
+from imageevalkit.generate.model import Generated, ItemFailed, ModelUnusable
 
 _STRIDE, _LARGEST = 16, 1024  # pixels
 # modules that read or write tokens; they must share one GPU

@@ -15,7 +15,7 @@ from custom_models.authors import AuthorsModel
 from custom_models.model_settings import CLIP_VIT_L_14, OMINICONTROL, SSR_ENCODER_FILES
 from custom_models.model_utils.inputs import one_image, split_inputs, split_subject
 from custom_models.model_utils.loading import weights_folder
-from imageevalkit.generation.model import Generated, ModelUnusable
+from imageevalkit.generate.model import Generated, ModelUnusable
 
 _SIDE = 512  # pixels of OminiControl's condition and of FreeDiff's output
 _BESIDE = (0, 32)  # offset of the condition in tokens: to the right of an image of 512 pixels

@@ -18,9 +18,9 @@ from PIL import Image
 from custom_models.model_utils.inputs import one_image, split_inputs, split_subject
 from custom_models.model_utils.loading import best_device, check_environment, loading, torch_dtype
 from imageevalkit.assets.weights import first_line, why_not_loaded
-from imageevalkit.errors import suggest
-from imageevalkit.generation.model import Generated, ImageModel, ItemFailed, ModelUnusable, Refused
-from imageevalkit.machine import is_of_the_accelerator
+from imageevalkit.common.errors import suggest
+from imageevalkit.common.machine import is_of_the_accelerator
+from imageevalkit.generate.model import Generated, ImageModel, ItemFailed, ModelUnusable, Refused
 
 # With these pipelines (diffusers 0.42.1) an image depends on the other prompts of its batch.
 _NOT_IN_BATCHES = {

@@ -19,7 +19,7 @@ from custom_models.model_utils.diffusers_models import (
 )
 from custom_models.model_utils.inputs import split_subject
 from custom_models.model_utils.loading import check_environment, weights_folder
-from imageevalkit.generation.model import Generated
+from imageevalkit.generate.model import Generated
 
 
 class QwenImage(DiffusersT2I):

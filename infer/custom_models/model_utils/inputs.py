@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from imageevalkit.generation.model import ItemFailed
-from imageevalkit.images import as_rgb
+from imageevalkit.common.images import as_rgb
+from imageevalkit.generate.model import ItemFailed
 
 
 def split_inputs(input_list: Sequence[str | Image.Image]) -> tuple[list[Image.Image], str]:

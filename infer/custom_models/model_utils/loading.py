@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 from PIL import Image
 
 from imageevalkit.assets.weights import first_line, why_not_loaded
-from imageevalkit.errors import suggest
-from imageevalkit.generation.model import GenerationError, ImageModel, ModelUnusable
-from imageevalkit.machine import is_of_the_accelerator
+from imageevalkit.common.errors import suggest
+from imageevalkit.common.machine import is_of_the_accelerator
+from imageevalkit.generate.model import GenerationError, ImageModel, ModelUnusable
 
 _DTYPES = ("bfloat16", "float16", "float32")
 

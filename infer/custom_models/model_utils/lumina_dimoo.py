@@ -12,7 +12,7 @@ from PIL import Image
 from custom_models.authors import AuthorsModel
 from custom_models.model_utils.inputs import one_image, split_inputs
 from custom_models.model_utils.loading import torch_dtype
-from imageevalkit.generation.model import Generated, ModelUnusable
+from imageevalkit.generate.model import Generated, ModelUnusable
 
 _STRIDE = 16  # pixels per token
 _EDIT_PATCHES, _PATCH = 256, 32  # an edit has at most 256 patches of 32 x 32 pixels

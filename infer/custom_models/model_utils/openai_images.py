@@ -1,6 +1,6 @@
-"""Models behind an OpenAI-compatible API. ``imageevalkit.requests.routes`` builds requests and reads replies.
+"""Models behind an OpenAI-compatible API. ``imageevalkit.api.routes`` builds requests and reads replies.
 
-``imageevalkit.requests.failures`` classifies failed replies. This module raises ``Refused`` for REFUSAL,
+``imageevalkit.api.failures`` classifies failed replies. This module raises ``Refused`` for REFUSAL,
 ``ModelUnusable`` for PERMANENT, ``OnHold`` for DOWN and SPENT, and ``ItemFailed`` for all others, for retried
 kinds after the last retry. UNREACHABLE is ``OnHold`` once an image was made, else ``ModelUnusable``.
 """
@@ -17,8 +17,20 @@ from typing import Any
 from PIL import Image
 
 from custom_models.model_utils.inputs import joined_text, without_name
-from imageevalkit.errors import UserError
-from imageevalkit.generation.model import (
+from imageevalkit.api import routes
+from imageevalkit.api.channel import Engine
+from imageevalkit.api.client import Request, check_packages
+from imageevalkit.api.endpoint import Endpoint
+from imageevalkit.api.failures import Failure, Kind
+from imageevalkit.api.limiter import Traffic
+from imageevalkit.api.money import Bill
+from imageevalkit.api.prices import cost_of_reply, price_and_estimate
+from imageevalkit.api.replies import LARGEST_REPLY, ImageReply, download_image
+from imageevalkit.api.routes import Inputs, MaskError, inputs_of
+from imageevalkit.api.settings import RequestSettings
+from imageevalkit.common.errors import UserError
+from imageevalkit.common.machine import on_cpu
+from imageevalkit.generate.model import (
     Generated,
     GenerationError,
     ImageModel,
@@ -27,18 +39,6 @@ from imageevalkit.generation.model import (
     OnHold,
     Refused,
 )
-from imageevalkit.machine import on_cpu
-from imageevalkit.requests import routes
-from imageevalkit.requests.client import Request, check_packages
-from imageevalkit.requests.endpoint import Endpoint
-from imageevalkit.requests.engine import Engine
-from imageevalkit.requests.failures import Failure, Kind
-from imageevalkit.requests.limiter import Traffic
-from imageevalkit.requests.money import Bill
-from imageevalkit.requests.prices import cost_of_reply, price_and_estimate
-from imageevalkit.requests.replies import LARGEST_REPLY, ImageReply, download_image
-from imageevalkit.requests.routes import Inputs, MaskError, inputs_of
-from imageevalkit.requests.settings import RequestSettings
 
 _NOT_PARAMETERS = {
     "n": "every item is one image",
@@ -59,7 +59,7 @@ class _OpenAIImages(ImageModel):
 
     Args:
         model_path: the model id; for the endpoint "responses" the text model that calls the image tool.
-        endpoint: a route of :mod:`imageevalkit.requests.routes`.
+        endpoint: a route of :mod:`imageevalkit.api.routes`.
         size: "WxH" in pixels, or a word such as ``auto``.
         send_seed: sends each item's seed, for gateways in front of diffusers models.
         given: fields of :class:`RequestSettings` and any other request parameter, sent unchanged. None

@@ -13,7 +13,7 @@ from PIL import Image
 from custom_models.authors import AuthorsModel
 from custom_models.model_utils.flash_attention import flash_attention
 from custom_models.model_utils.inputs import one_image, split_inputs
-from imageevalkit.generation.model import Generated
+from imageevalkit.generate.model import Generated
 
 
 @dataclass(kw_only=True, eq=False)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from PIL import Image, ImageDraw, ImageFont
 
 from custom_models.model_utils.inputs import split_inputs, split_subject
-from imageevalkit.generation.model import ImageModel, ItemFailed, ModelUnusable
+from imageevalkit.generate.model import ImageModel, ItemFailed, ModelUnusable
 
 
 class _Reference(ImageModel):

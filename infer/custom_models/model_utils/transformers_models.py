@@ -10,7 +10,7 @@ from PIL import Image
 
 from custom_models.authors import set_in_file
 from custom_models.model_utils.loading import LocalModel, check_environment, levels_to_image, torch_dtype
-from imageevalkit.generation.model import Generated
+from imageevalkit.generate.model import Generated
 
 
 @dataclass(kw_only=True, eq=False)

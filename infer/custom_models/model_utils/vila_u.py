@@ -17,7 +17,7 @@ from PIL import Image
 
 from custom_models.authors import AuthorsModel
 from custom_models.model_utils.loading import levels_to_image
-from imageevalkit.generation.model import ModelUnusable
+from imageevalkit.generate.model import ModelUnusable
 
 _TRANSFORMERS = "4.36.2"
 _REPLACED = (

@@ -19,7 +19,7 @@ export interface Index {
   mean: Mean;
   curves: Curve[];
   relations: RelationMap[];
-  /** Kinds of relations in the order of the legend (imageevalkit.relations.KINDS): `name` → how it is shown. */
+  /** Kinds of relations in the order of the legend (imageevalkit.extras.relations.KINDS): `name` → how it is shown. */
   kinds: Record<string, { label: string; colour: string; mark: string }>;
   comparisons: { name: string; href: string }[];
   votes: VoteReport | null;

@@ -1,0 +1,328 @@
+"""The URL and key of an endpoint, and the addresses that its replies may point to."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import os
+import re
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
+
+from imageevalkit.common.errors import UserError
+from imageevalkit.common.network import check_network
+from imageevalkit.common.redaction import SHORTEST
+
+if TYPE_CHECKING:
+    import httpx2
+
+_PUBLIC = "public"
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+# proxies such as Clash return these addresses for every name (a block for benchmarks, RFC 2544)
+_STAND_INS = ipaddress.ip_network("198.18.0.0/15")
+# some Python versions call this network global, but a cloud serves machine credentials at 192.0.0.192
+_PROTOCOL = ipaddress.ip_network("192.0.0.0/24")
+
+
+class NotAllowed(Exception):
+    """A reply points to an address of a kind that is not allowed. The text names the address."""
+
+
+def kind_of(address: str) -> str:
+    """Returns "public", "loopback", "link-local", "private", "stand-in" or "special" for an IP address."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    site_local = False
+    if isinstance(ip, ipaddress.IPv6Address):
+        site_local = ip.is_site_local
+        # some IPv6 addresses only wrap an IPv4 address
+        inner = ipaddress.IPv4Address(int(ip) % 2**32) if ip in _NAT64 else ip.ipv4_mapped or ip.sixtofour
+        ip = inner or (ip.teredo[1] if ip.teredo else ip)
+    if ip.is_loopback or ip.is_unspecified:  # 0.0.0.0 is this machine too
+        return "loopback"
+    if ip.is_link_local:
+        return "link-local"
+    if ip in _STAND_INS:
+        return "stand-in"
+    if ip.is_multicast or ip.is_reserved:
+        return "special"
+    return _PUBLIC if ip.is_global and not site_local and ip not in _PROTOCOL else "private"
+
+
+class Places:
+    """Checks the addresses that the replies of the endpoint at ``base_url`` point to.
+
+    A reply must not make this machine send requests to its own services or to its network. A non-public
+    address is therefore allowed only if the endpoint's address is of the same kind. The address of the actual
+    connection decides. Names are also resolved before, to open no connection in vain, and for proxies, which
+    resolve names themselves.
+    """
+
+    def __init__(self, base_url: str) -> None:
+        import httpx2
+
+        self._host = httpx2.URL(base_url).raw_host.decode("ascii")
+        self._connected = ""
+
+    async def learn(self, request: httpx2.Request) -> None:
+        """Makes the connection of ``request`` to the endpoint record the kind of the endpoint's address."""
+
+        async def look(address: str, stream: Any) -> None:
+            self._connected = kind_of(address)
+
+        if not self._connected:
+            request.extensions = {**request.extensions, **_on_connection(self._host, look)}
+
+    async def guard(self, request: httpx2.Request) -> None:
+        """Checks the addresses of ``request`` now, and the address of its connection later.
+
+        Raises NotAllowed: an address is of another kind than the endpoint's.
+        """
+        url = request.url
+        host = url.raw_host.decode("ascii")
+
+        async def look(address: str, stream: Any) -> None:
+            try:
+                await self._check(url.host, address)
+            except NotAllowed:
+                await stream.aclose()
+                raise
+
+        for address in await _addresses(host):
+            await self._check(url.host, address)
+        request.extensions = {**request.extensions, **_on_connection(host, look)}
+
+    async def _check(self, host: str, address: str) -> None:
+        kind, own = kind_of(address), self._connected
+        if kind == _PUBLIC:
+            return
+        if not own:
+            # behind a proxy the connection shows no address: use the local DNS, else assume a public one
+            kinds = {kind_of(each) for each in await _addresses(self._host)}
+            own = kinds.pop() if len(kinds) == 1 else _PUBLIC
+        if kind != own:
+            where = host if host == address else f"{host} ({address})"
+            raise NotAllowed(
+                f"the image from {where} is not fetched: that is a {kind} address, and the endpoint is at a {own} one "
+                "(response_format=b64_json asks many endpoints for the image itself)"
+            )
+
+
+def _on_connection(host: str, look: Callable[[str, Any], Awaitable[None]]) -> dict[str, Any]:
+    """Returns an httpx2 extension that calls ``look`` for a new direct connection to ``host``."""
+    asked = ""
+
+    async def trace(event: str, info: dict[str, Any]) -> None:
+        nonlocal asked
+        if event == "connection.connect_tcp.started":
+            asked = info["host"]
+        elif event == "connection.connect_tcp.complete" and asked == host:
+            stream = info["return_value"]
+            await look(stream.get_extra_info("server_addr")[0], stream)
+
+    return {"trace": trace}
+
+
+async def _addresses(host: str) -> list[str]:
+    import asyncio  # here: at the top it would take a tenth of the start time of a process without requests
+
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return []
+    return [str(entry[4][0]) for entry in found]
+
+
+DEFAULT_BASE_URL = "https://api.openai.com/v1"
+_KEY_VARIABLE = "API_KEY"
+# the names that the official client uses
+_AZURE_KEY, _AZURE_ENDPOINT, _AZURE_VERSION = (
+    "AZURE_OPENAI_API_KEY",
+    "AZURE_OPENAI_ENDPOINT",
+    "OPENAI_API_VERSION",
+)
+# The official client reads these. ImageEvalKit names them in an error if no variable of its own is set.
+_OFFICIAL_KEY, _OFFICIAL_URL = "OPENAI_API_KEY", "OPENAI_BASE_URL"
+_OFFICIAL_VARIABLES = ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_CUSTOM_HEADERS")
+_REDACTED = "***"
+# Providers quote a rejected key with only its middle masked ("sk-proj-ab***xy"). Its ends are secret, too.
+_KEY_LIKE = re.compile(r"\bsk-[\w*.\-]{6,}|\bbearer\s+[\w*.\-]{16,}", re.IGNORECASE)
+
+
+def _is_http_url(text: str) -> bool:
+    if re.search(r"\s", text):  # urlsplit removes some blanks silently
+        return False
+    try:
+        url = urlsplit(text)
+        return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:  # the port is no number, or a bracket is not closed
+        return False
+
+
+class Azure(NamedTuple):
+    """A ``deployment`` of Azure OpenAI, and the version of its API."""
+
+    deployment: str
+    api_version: str
+
+
+class Place(NamedTuple):
+    """A URL for requests, and the setting that gave it (empty: the default). ``azure``: for Azure OpenAI."""
+
+    url: str
+    name: str = ""
+    azure: bool = False
+
+
+def place_of(kwargs: Mapping[str, Any]) -> Place:
+    """Returns the URL for a model with these ``kwargs``: its own, else the environment's, else OpenAI's."""
+    for name in ("base_url", "azure_endpoint"):
+        if given := str(kwargs.get(name) or "").strip():
+            return Place(given, name, name == "azure_endpoint")
+    if base_url := os.environ.get("BASE_URL", "").strip():
+        return Place(base_url, "BASE_URL")
+    if _key_variable(kwargs) == _AZURE_KEY and (url := os.environ.get(_AZURE_ENDPOINT, "").strip()):
+        return Place(url, _AZURE_ENDPOINT, azure=True)
+    return Place(DEFAULT_BASE_URL)
+
+
+def _key_variable(kwargs: Mapping[str, Any]) -> str:
+    """Returns the name of the variable that holds the key.
+
+    Azure's variable counts only for an Azure endpoint or without ``API_KEY``: else a key may reach a wrong
+    provider.
+    """
+    if given := kwargs.get("api_key_env"):
+        return str(given)
+    is_azure = bool(kwargs.get("azure_endpoint")) or not os.environ.get(_KEY_VARIABLE, "").strip()
+    return _AZURE_KEY if is_azure and os.environ.get(_AZURE_KEY, "").strip() else _KEY_VARIABLE
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """The URL and the key of an endpoint. No repr shows the key; ``redact`` removes the key from a text."""
+
+    base_url: str
+    key: str = field(repr=False)
+    key_variable: str = field(default=_KEY_VARIABLE, compare=False)
+    azure: Azure | None = None
+    elsewhere: bool = field(default=False, compare=False)
+    """True if the model's kwarg ``base_url`` gives the URL, and not the environment."""
+
+    @classmethod
+    def of(cls, model_kwargs: Mapping[str, Any], model_id: str = "", needs_key: bool = True) -> Endpoint:
+        """Returns the endpoint at ``BASE_URL`` (empty: OpenAI's own) with the key in ``API_KEY``.
+
+        In ``model_kwargs``, ``base_url`` and ``api_key_env`` (the name of another variable) replace them.
+        ``azure_endpoint`` replaces the URL, too; its deployment is ``azure_deployment``, else ``model_id``.
+        If ``needs_key`` is False, the key may be missing: a dry run sends nothing.
+
+        Raises UserError: the key is missing, a variable is malformed, or certificates or the proxy cannot be
+        used.
+        """
+        variable = _key_variable(model_kwargs)
+        if not re.fullmatch(r"([A-Za-z_]\w*_)?API_KEY", variable):
+            raise UserError(
+                "api_key_env must be the name of a variable that ends in API_KEY, not a key "
+                "(such a variable is exported from config.local.sh and kept out of logs)"
+            )
+        key = os.environ.get(variable, "").strip()
+        if not key and needs_key and variable == _KEY_VARIABLE and os.environ.get(_OFFICIAL_KEY, "").strip():
+            raise UserError(
+                f"{variable} is not set: {_OFFICIAL_KEY} is, but ImageEvalKit does not read it; write "
+                f'{variable}="${_OFFICIAL_KEY}" into config.local.sh'
+            )
+        if not key and needs_key:
+            raise UserError(
+                f"{variable} is not set: set it in config.local.sh or the environment "
+                f"({variable}=EMPTY for a server that asks for no key)"
+            )
+        if key and not re.fullmatch(r"[!-~]+", key):
+            raise UserError(
+                f"{variable} holds a blank or a character that no key has: correct it in config.local.sh"
+            )
+        place = place_of(model_kwargs)
+        meant = os.environ.get(_OFFICIAL_URL, "").strip().rstrip("/")
+        if not place.name and meant not in ("", DEFAULT_BASE_URL):
+            raise UserError(  # else OpenAI would receive the key of another endpoint
+                f"BASE_URL is not set: {_OFFICIAL_URL} is, but ImageEvalKit does not read it; write "
+                f'BASE_URL="${_OFFICIAL_URL}" into config.local.sh, or BASE_URL={DEFAULT_BASE_URL} for OpenAI'
+            )
+        if not _is_http_url(place.url):
+            where = "its kwargs" if place.name.islower() else "config.sh"
+            looks = "https://name.openai.azure.com" if place.azure else "https://host/v1"
+            raise UserError(f"{place.name} must look like {looks}: correct it in {where}")
+        azure = None
+        if place.azure:
+            version = str(model_kwargs.get("api_version") or os.environ.get(_AZURE_VERSION, "")).strip()
+            if not version:
+                raise UserError(
+                    "Azure OpenAI asks for the version of its API: give api_version (2025-04-01-preview, say), or "
+                    f"set {_AZURE_VERSION}"
+                )
+            azure = Azure(str(model_kwargs.get("azure_deployment") or model_id), version)
+        check_network(place.url)
+        elsewhere = place.name == "base_url"
+        return cls(place.url.rstrip("/"), key, variable, azure, elsewhere)
+
+    @classmethod
+    def without_key(cls, base_url: str, where: str) -> Endpoint:
+        """Returns the endpoint of a server that asks for no key.
+
+        Raises UserError: ``where`` holds a malformed ``base_url``, or certificates or the proxy cannot be used.
+        """
+        if not _is_http_url(base_url):
+            raise UserError(f"{where} must hold a URL like http://host:8000/v1")
+        check_network(base_url)
+        return cls(base_url.rstrip("/"), "EMPTY", "the variable that api_key_env names")
+
+    @property
+    def needs_official(self) -> bool:
+        """True if only the official client can send requests to the endpoint."""
+        return self.azure is not None or any(self.official_words)
+
+    @property
+    def official_words(self) -> tuple[str | None, ...]:
+        """The organisation, project and headers of the environment, None if not set.
+
+        They belong to the account of the default key, so all are None with another key or URL.
+        """
+        is_default = self.key_variable in (_KEY_VARIABLE, _AZURE_KEY) and not self.elsewhere
+        return tuple(os.environ.get(name) if is_default else None for name in _OFFICIAL_VARIABLES)
+
+    @property
+    def secrets(self) -> list[str]:
+        """The names of the set environment variables that hold the endpoint's key and secret headers."""
+        names = [self.key_variable, *(_OFFICIAL_VARIABLES[-1:] if self.official_words[-1] else ())]
+        return [name for name in names if name in os.environ]
+
+    @property
+    def host(self) -> str:
+        """Host and port for messages, without the user name and password that a URL may contain."""
+        return urlsplit(self.base_url).netloc.rpartition("@")[2]
+
+    @property
+    def account(self) -> str:
+        """A hash of URL, key, organisation and project. Processes share limits by this account."""
+        words = (self.base_url, self.key, *(word or "" for word in self.official_words[:2]))
+        return hashlib.sha256("\n".join(words).encode()).hexdigest()
+
+    def redact(self, text: str) -> str:
+        """Returns ``text`` without the key and without anything that looks like a key."""
+        return _KEY_LIKE.sub(_REDACTED, self.without_own_key(text))
+
+    def without_own_key(self, text: str) -> str:
+        """Returns ``text`` without the key. Unlike ``redact``, it keeps data that only looks like a key."""
+        return text.replace(self.key, _REDACTED) if len(self.key) >= SHORTEST else text
+
+    def redact_all(self, value: Any) -> Any:
+        """Returns a JSON value with ``redact`` applied to each of its strings."""
+        if isinstance(value, str):
+            return self.redact(value)
+        if isinstance(value, dict):
+            return {self.redact(str(key)): self.redact_all(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.redact_all(item) for item in value]
+        return value

@@ -1,0 +1,1 @@
+"""Images, errors, text, locks, hashes and files: used everywhere."""

@@ -1,0 +1,142 @@
+"""Estimates the questions and cost of evaluate jobs for ``--dry_run``, which sends requests on stdin."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from imageevalkit import registry
+from imageevalkit.api.prices import quoted
+from imageevalkit.benchmark.contract import Benchmark
+from imageevalkit.benchmark.question import Question
+from imageevalkit.common.errors import ExitStatus, run_main
+from imageevalkit.evaluate.interview import Interview
+from imageevalkit.evaluate.scoring import judged_items
+from imageevalkit.extras.adopt.copies import images_to_come as adopted_to_come
+from imageevalkit.extras.adopt.sources import places_of_job
+from imageevalkit.jobs.estimates import SECONDS_OF_A_REPLY, Datasets, Estimate, Forecast, tell_forecasts
+from imageevalkit.jobs.plan import AdoptOrder, EvaluateOrder
+from imageevalkit.judges.api import cost_of_asking, money_in_words, tokens_in_words
+from imageevalkit.judges.choice import ApiSettings, JudgeOptions, is_judge
+from imageevalkit.judges.probes import PROBES
+from imageevalkit.store import fingerprint as fp
+from imageevalkit.store.cell import Cell
+from imageevalkit.store.items import MODEL_NAME_MARK, Item, as_shown
+from imageevalkit.store.jsonl import Shape
+from imageevalkit.store.states import ImageState, images_to_come, scorable, survey_images
+
+_ORDER = Shape.of(EvaluateOrder)
+
+
+def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
+    """Returns a function that estimates the questions of an evaluate job about a cell. It only reads files.
+
+    ``request["order"]`` is the job's order. ``request["images"]`` is the order of the job that generates or
+    adopts the images, None if the run uses existing images. Its ``settings`` are the model's by task.
+    """
+    order, images = _ORDER.read(request["order"]), request["images"]
+
+    @functools.cache
+    def asked(cell: Cell) -> Estimate:
+        if registry.benchmark_class(cell.benchmark) is None:
+            name = f"eval/{cell.benchmark}.sh"
+            return Estimate(f"{name} evaluates it, and does not tell what it asks", untimed=name)
+        settings = datasets.settings.get(cell.benchmark, {})
+        benchmark = registry.make_benchmark(cell.benchmark, settings, order.judge)
+        known = Interview(cell, benchmark, *_shown(cell, benchmark, order, images, datasets), order)
+        waiting = known.open()
+        said = f"{len(waiting)} of {known.requests} questions to ask of {known.evaluator.id}"
+        usd: float | None = 0.0
+        is_vllm = order.judge.startswith("vllm:")
+        if waiting and is_judge(order.judge):
+            usd, words = effort(order.judge, waiting, order.judge_options)
+            said += f", {words}"
+        again = again_of(order, known.requests)
+        if again:
+            said += f"; {again} asked again, and {len(PROBES)} probes"
+        if waiting and known.depend_on_answers:
+            said += "; their answers may lead to more"
+        if others := known.from_elsewhere:
+            said += f"; {others}"
+        options = order.judge_options
+        is_api = order.judge.startswith("openai:") or bool(is_vllm and options.kwargs.get("base_url"))
+        if not is_api:
+            return Estimate(said, untimed=known.evaluator.id.partition("/")[0] if waiting else "")
+        # without the probes: the run asks these only once for all cells of the judge
+        requests = len(waiting) + again
+        if waiting and usd is not None:
+            usd *= requests / len(waiting)  # a repeated question costs the same as the first time
+        is_unpriced = usd is None or (again and not waiting and not is_vllm)
+        return Estimate(
+            said,
+            requests=requests,
+            usd=usd or 0.0,
+            unpriced=requests if is_unpriced else 0,
+            seconds=requests * SECONDS_OF_A_REPLY,
+            at_once=options.workers,
+            per_minute=options.requests_per_minute,
+            batch=options.batch,
+        )
+
+    def forecast(cell: Cell) -> Estimate:
+        if cell.folder.exists() or (images or {}).get("kind") == "adopt":
+            return asked(cell)
+        # if no image exists yet, the questions are the same for every model: the estimate is cached
+        return asked(Cell(MODEL_NAME_MARK, cell.benchmark))
+
+    return forecast
+
+
+def again_of(order: EvaluateOrder, questions: int) -> int:
+    """Returns how many of the ``questions`` a run asks again to measure the judge's noise."""
+    return min(order.judge_repeats, questions) if order.ask and is_judge(order.judge) else 0
+
+
+def _shown(
+    cell: Cell,
+    benchmark: Benchmark,
+    order: EvaluateOrder,
+    images: Mapping[str, Any] | None,
+    datasets: Datasets,
+) -> tuple[Sequence[Item], Mapping[str, ImageState]]:
+    """Returns the items with the prompts that the judge gets, and the states of the images after the run."""
+    if images and images["kind"] == "adopt":
+        items, _, places = places_of_job(cell, AdoptOrder(**images), datasets)
+        return items, adopted_to_come(cell, items, places)
+    items = datasets.items(cell, order.limit)
+    if images:
+        task, of_task = datasets[cell.benchmark].dataset_task, images["settings"]
+        settings = fp.settings_of(task, of_task[task]) if of_task else None
+        shown = as_shown(cell, items)
+        states = images_to_come(cell, shown, settings, images["overwrite"], images["retry_refused"])
+    else:
+        blank = order.official and benchmark.scores_blank
+        states = scorable(survey_images(cell, items, mend=False).states, blank)
+    return judged_items(cell, items), states
+
+
+def effort(judge: str, questions: Sequence[Question], options: JudgeOptions) -> tuple[float | None, str]:
+    """Returns the USD of asking each of ``questions`` once, and a text with the tokens and the money.
+
+    The USD are None if the price is unknown, and 0 for a judge on the user's machines. ``judge`` is a full
+    name. Raises UserError if ``options`` are malformed.
+    """
+    choice = registry.choose_judge(judge)
+    if choice.setting.backend != "openai":
+        return 0.0, tokens_in_words(questions)
+    kwargs = {**choice.setting.kwargs, **options.kwargs}
+    price = quoted(ApiSettings(**kwargs).price_of(choice.setting.model_path), kwargs)
+    if price and options.batch:
+        price = price.of_batches
+    words = money_in_words(questions, price)
+    return cost_of_asking(questions, price), f"{words}, in batches" if price and options.batch else words
+
+
+def main() -> ExitStatus:
+    """Prints one line for each cell of the requests on stdin."""
+    return tell_forecasts(forecast_of)
+
+
+if __name__ == "__main__":
+    run_main(main)

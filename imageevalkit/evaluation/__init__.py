@@ -1,1 +1,0 @@
-"""The evaluate stage: scores the generated images, counts the missing ones, writes one result."""

@@ -1,0 +1,1 @@
+"""Optional features. Each folder can be deleted."""

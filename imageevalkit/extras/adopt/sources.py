@@ -1,0 +1,190 @@
+"""The adopt stage (``--images``), which replaces generation: uses images that were made elsewhere.
+
+This module finds the file for each item.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from imageevalkit.common.errors import CellFailure
+from imageevalkit.common.grids import Grid
+from imageevalkit.common.images import IMAGE_FORMATS, IMAGE_SUFFIXES
+from imageevalkit.jobs.estimates import Datasets
+from imageevalkit.jobs.plan import AdoptOrder
+from imageevalkit.registry import ImageFinder
+from imageevalkit.store.cell import Cell
+from imageevalkit.store.items import Item
+from imageevalkit.store.jsonl import read_json
+
+
+@dataclass(frozen=True)
+class Place:
+    """The place of an image: a file, or part ``index`` (from 0, row by row) of a file with a ``grid``.
+
+    Without an image, ``path`` is None and ``reason`` says why."""
+
+    path: Path | None = None
+    grid: Grid | None = None
+    index: int | None = None
+    reason: str = ""
+
+
+Places = Mapping[str, Place]
+"""The places by item id. An item without a place has no image."""
+
+
+def only_one(files: Sequence[Path], grid: Grid | None = None, index: int | None = None) -> Place:
+    """Returns the place of an item if it has exactly one file. With several files, none is chosen."""
+    if len(files) == 1:
+        return Place(files[0], grid, index)
+    names = ", ".join(path.name for path in files[:3]) + (", …" if len(files) > 3 else "")
+    return Place(reason=f"{len(files)} files in {files[0].parent} may be it ({names}): leave one")
+
+
+def places_of_job(
+    cell: Cell, order: AdoptOrder, datasets: Datasets
+) -> tuple[list[Item], Path, dict[str, Place]]:
+    """Returns the items of ``cell``, the folder or file of their images, and the places found in it."""
+    items, dataset = datasets.items(cell, order.limit), datasets[cell.benchmark]
+    source = Path(order.sources[cell.benchmark])
+    among = Path(order.among) if order.among else None
+    own = dataset.find_images if isinstance(dataset, ImageFinder) else None
+    return items, source, find_images(source, items, dataset.data, own, among)
+
+
+def find_images(
+    source: Path,
+    items: Sequence[Item],
+    entries: Sequence[Mapping[str, Any]],
+    find: Callable[[Path, Sequence[Item]], Mapping[str, Any] | None] | None = None,
+    among: Path | None = None,
+) -> dict[str, Place]:
+    """Returns the places of the images of ``items`` in ``source``, by item id, without items that have none.
+
+    A ``source`` file is JSON with paths by prompt. A ``source`` folder has the official layout: the item's
+    path below ``images/``, with any image suffix, in ``source`` or ``source/images``, whichever has more.
+
+    Args:
+        entries: All entries of the benchmark, without a limit.
+        find: A function that knows the benchmark's special layouts; its result has priority.
+        among: A folder with the images of several models, each in a subfolder.
+
+    Raises CellFailure if ``source`` cannot be read, or if an image is in no folder of its model.
+    """
+    own = find(source, items) if find else None
+    images, others = _files_below(source)
+    if source.is_file() and not own:
+        places = _listed(source, items, Counter(entry.get("prompt") for entry in entries))
+    elif own is not None:
+        places = {id: place if isinstance(place, Place) else Place(place) for id, place in own.items()}
+    else:
+        places = _best(images, items, [lambda item: item.id.removeprefix("images/")])
+    places |= _instead([item for item in items if item.id not in places], places, images, others)
+    model = f"/{items[0].model}/"
+    for path in [place.path for place in places.values() if place.path and among]:
+        if model not in f"/{path.as_posix().removeprefix(str(among))}":
+            raise CellFailure(
+                f"{path} is in no folder of its model: with several models in --model_names, each has a folder below "
+                f"{among} ({model[1:]})"
+            )
+    return places
+
+
+def find_named(source: Path, items: Sequence[Item], layouts: Sequence[str]) -> dict[str, Place] | None:
+    """Returns the places of the images of ``items``, by item id, or None if there are none.
+
+    A layout is the path of an image without suffix, below ``source`` or ``source/images``. Its fields are the
+    ``data`` of the item ("{style}/{number}"), "{item.id}", "{item.model}" and "{item.path.stem}". Of all
+    ``layouts`` the one with the most images counts.
+    """
+
+    def named(layout: str) -> Callable[[Item], str]:
+        return lambda item: layout.format_map({**item.data, "item": item})
+
+    return _best(_files_below(source)[0], items, [named(layout) for layout in layouts]) or None
+
+
+def _files_below(source: Path) -> tuple[dict[str, list[Path]], dict[str, Path]]:
+    """Returns the images by path without suffix, and one of the other files for each such path."""
+    images, others = dict[str, list[Path]](), dict[str, Path]()
+    inner = source / "images"
+    # rglob follows no links below its start, so a link "images" needs a start of its own
+    roots = [source, inner] if inner.is_symlink() else [source]
+    for path in sorted(path for root in roots for path in root.rglob("*") if path.is_file()):
+        stem = PurePosixPath(path.relative_to(source)).with_suffix("").as_posix()
+        if path.suffix.lower() in IMAGE_SUFFIXES:
+            images.setdefault(stem, []).append(path)
+        else:
+            others.setdefault(stem.removeprefix("images/"), path)
+    return images, others
+
+
+def _best(
+    images: Mapping[str, Sequence[Path]], items: Sequence[Item], names: Sequence[Callable[[Item], str]]
+) -> dict[str, Place]:
+    layouts = (
+        {item.id: only_one(files) for item in items if (files := images.get(below + name(item)))}
+        for name in names
+        for below in ("", "images/")
+    )
+    return max(layouts, key=len)
+
+
+def read_filepaths(path: Path) -> dict[str, Path]:
+    """Returns the image path of each prompt from the JSON ``{prompt: path}`` of GenEval 2's script.
+
+    A relative path starts in the folder of the file. If there is no image, it starts in the working
+    directory, as in the official script. Images may be missing. Raises CellFailure if the file is invalid.
+    """
+    raw = read_json(path)
+    if not isinstance(raw, dict) or not raw or not all(isinstance(p, str) and p for p in raw.values()):
+        raise CellFailure(
+            f'{path} is no JSON object of image paths by prompt: {{"a red dog": "images/0.png", …}}'
+        )
+    near = {prompt: path.parent / image for prompt, image in raw.items()}
+    return {prompt: near[prompt] if near[prompt].is_file() else Path.cwd() / raw[prompt] for prompt in raw}
+
+
+def _listed(source: Path, items: Sequence[Item], sharing: Mapping[str | None, int]) -> dict[str, Place]:
+    """Returns the places in the JSON file ``source``. ``sharing`` counts entries per prompt."""
+    path_of, places = read_filepaths(source), dict[str, Place]()
+    for item in items:
+        path = path_of.get(item.prompt or "")
+        if path is None:
+            continue
+        if sharing[item.prompt] > 1:
+            reason = f"{source} names one image for a prompt that {sharing[item.prompt]} images are made of"
+            places[item.id] = Place(reason=f"{reason}: give a folder in the official layout")
+        elif path.is_file():
+            places[item.id] = Place(path)
+        else:
+            places[item.id] = Place(reason=f"{path}, named in {source}, is not there")
+    return places
+
+
+def _instead(
+    items: Sequence[Item], places: Places, images: Mapping[str, Sequence[Path]], others: Mapping[str, Path]
+) -> dict[str, Place]:
+    """Returns places with a reason for ``items`` with a file of another format or with a similar name."""
+    used, alike, instead = {place.path for place in places.values()}, dict[str, Path](), dict[str, Place]()
+    for stem, path in ((stem, path) for stem, paths in images.items() for path in paths if items):
+        if path not in used:
+            alike.setdefault(_loosely(stem.removeprefix("images/")), path)
+    for item in items:
+        name = item.id.removeprefix("images/")
+        if other := others.get(name):
+            instead[item.id] = Place(reason=f"there is {other}, but only {IMAGE_FORMATS} files are taken")
+        elif near := alike.get(_loosely(name)):
+            instead[item.id] = Place(reason=f"there is {near}, nearly {name}: rename it if it is the image")
+    return instead
+
+
+def _loosely(stem: str) -> str:
+    """Returns ``stem`` in lower case, without leading zeros and with one separator, to find similar names."""
+    return re.sub(r"(?<!\d)0+(?=\d)", "", re.sub(r"[\s_-]+", "_", stem.casefold()))

@@ -1,0 +1,1 @@
+"""Repeats questions to measure a judge's noise (``--judge_repeats``)."""

@@ -1,0 +1,1 @@
+"""Relations between the scores of an item (``--relations``)."""

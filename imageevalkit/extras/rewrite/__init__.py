@@ -1,0 +1,1 @@
+"""Rewritten prompts (``--prompt_rewriter``)."""

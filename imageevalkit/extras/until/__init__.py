@@ -1,0 +1,1 @@
+"""Stops early once two models can be told apart (``--until``)."""

@@ -1,0 +1,1 @@
+"""Votes of people (``--votes``)."""

@@ -1,0 +1,1 @@
+"""Evaluates checkpoints as they appear (``--watch``)."""

@@ -1,0 +1,337 @@
+"""The generate job: one local model on all its benchmarks, or all API models at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import signal
+import traceback
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+from imageevalkit import registry
+from imageevalkit.api.batches import Batches
+from imageevalkit.api.endpoint import Endpoint
+from imageevalkit.api.limiter import Traffic
+from imageevalkit.common import logs
+from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, complain, run_main, worst
+from imageevalkit.common.guest_code import guest_code
+from imageevalkit.common.machine import Fit, garbage_collection, requests_that_fit
+from imageevalkit.common.redaction import one_line, redact
+from imageevalkit.generate.cell_run import CellRun, GenerateOptions
+from imageevalkit.generate.concurrent import CellPlan, generate_together
+from imageevalkit.generate.model import GenerationError, ImageModel, image_model
+from imageevalkit.generate.replicas import Replicas, environs_of, load_replicated
+from imageevalkit.generate.worker import why_not_loaded
+from imageevalkit.jobs.plan import (
+    ATTEMPT_ENV,
+    FAILED,
+    STATUS_OF_STATE,
+    USABLE,
+    GenerateOrder,
+    Job,
+    Outcome,
+    Plan,
+    cell_of,
+    given_job,
+    note_opened,
+    read_outcome,
+    shared_bounds,
+    write_outcome,
+)
+from imageevalkit.jobs.progress import ProgressWriter
+from imageevalkit.store.cell import Cell
+from imageevalkit.store.items import all_shown, drawn, items_of
+from imageevalkit.store.records import spent_since
+from imageevalkit.store.shards import Shard
+
+
+def main(load_model: Callable[[Mapping[str, Any]], Any]) -> ExitStatus:
+    """Generate the images of every cell of the job. Returns the worst exit status of the cells.
+
+    ``load_model`` builds the model class of a resolved setting; it raises what the class raises.
+    """
+    plan, job, order = given_job(GenerateOrder)
+    generation = _Generation(load_model, plan, job, order, plan.path.stat().st_mtime)
+    several = len({cell_of(key).model for key in job.cells}) > 1
+    if several and int(os.environ.get(ATTEMPT_ENV, "1")) > 1:
+        return generation.one_by_one()
+    done = generation.done_before()
+    keys = [key for key in job.cells if key not in done]
+    try:
+        return worst([generation.run(keys), *(STATUS_OF_STATE[outcome.state] for outcome in done.values())])
+    except UserError as error:
+        for key in keys:
+            generation.leave(cell_of(key), Outcome(FAILED, one_line(error)))
+        return ExitStatus.FAILED
+
+
+@dataclass(frozen=True)
+class _Generation:
+    """One start of a generate job. ``since`` is the start of the run in seconds since 1970."""
+
+    load_model: Callable[[Mapping[str, Any]], Any]
+    plan: Plan
+    job: Job
+    order: GenerateOrder
+    since: float
+
+    def run(self, keys: Collection[str]) -> ExitStatus:
+        """Generate the images of the cells ``keys``. Raises UserError if not even one image can be made."""
+        return asyncio.run(self._generate(keys))
+
+    @property
+    def _folder(self) -> Path:
+        return Path(self.plan.run_folder)
+
+    def leave(self, cell: Cell, outcome: Outcome) -> None:
+        write_outcome(self._folder, cell, self.job.step, outcome)
+
+    def _left(self, key: str, step: str = "") -> Outcome | None:
+        return read_outcome(self._folder, cell_of(key), step or self.job.step)
+
+    def done_before(self) -> dict[str, Outcome]:
+        """Returns the usable outcomes of earlier starts of the job on Slurm, by cell.
+
+        The job holds no locks on these cells: their evaluation may have started on other nodes.
+        """
+        if self.plan.cluster is None:
+            return {}
+        found = {key: outcome for key in self.job.cells if (outcome := self._left(key))}
+        return {key: outcome for key, outcome in found.items() if outcome.state in USABLE}
+
+    def one_by_one(self) -> ExitStatus:
+        """Generate each model in its own process, as the shared process crashed, maybe by a model's code."""
+        by_model: dict[str, list[str]] = {}
+        for key in self.job.cells:
+            by_model.setdefault(cell_of(key).model, []).append(key)
+        for keys in by_model.values():
+            log = Path(self.job.logs[self.job.cells.index(keys[0])])
+            left = [key for key in keys if self._left(key) is None]
+            if not left:
+                continue
+            ended = run_apart(functools.partial(self.run, left), log)
+            if ended.stopped_by:
+                return ended.stopped_by
+            for key in left:
+                if self._left(key) is None:
+                    words = f"its process ended in the middle, {ended.how}; {log} has its last words"
+                    self.leave(cell_of(key), Outcome(FAILED, words))
+        outcomes = map(self._left, self.job.cells)
+        return worst(STATUS_OF_STATE[outcome.state] if outcome else ExitStatus.FAILED for outcome in outcomes)
+
+    async def _generate(self, keys: Collection[str]) -> ExitStatus:
+        job, order = self.job, self.order
+        traffic = self._traffic()
+        # when the plan was made, no image was left to generate, so the job has no GPU
+        unlent = bool(order.replica_gpus) and not job.gpus
+        replicas = None
+        if not order.api:
+            replicas = Replicas([] if unlent else self._environs(), item_timeout=order.item_timeout)
+        in_flight = traffic.workers if replicas is None else max(1, replicas.size)
+        progress = ProgressWriter(self.plan.progress_path(job))
+        models, by_cell = dict[str, list[CellPlan]](), dict[Cell, CellPlan]()
+        for key, path in zip(job.cells, map(Path, job.logs), strict=True):
+            cell = cell_of(key)
+            # the cost of the job before it crashed and was restarted
+            spent = spent_since(cell, self.since) if order.api else 0.0
+            if key not in keys:
+                continue
+            planned = by_cell[cell] = CellPlan(
+                cell,
+                functools.partial(self._opened, cell, path, progress, in_flight, spent),
+                functools.partial(logs.append, path),
+            )
+            planned.log(f"=== generate {key}")
+            models.setdefault(cell.model, []).append(planned)
+        statuses = []
+        stopping: list[ExitStatus] = []
+
+        def settle(cell: Cell, outcome: Outcome) -> None:
+            if traffic.lowered:
+                outcome = replace(outcome, message=f"{outcome.message}; {traffic.lowered}")
+            if not stopping:  # a stopped cell has not failed
+                statuses.append(self._settle(by_cell[cell], outcome))
+
+        loop = asyncio.get_running_loop()
+
+        def load(run: CellRun) -> Any:  # runs in a thread
+            if replicas is None:
+                return self._load(traffic, run)
+            if unlent:  # without a GPU, the model would run on the CPU
+                for item in run.todo:
+                    # a newer file makes the next plan read the image and give the job GPUs
+                    with contextlib.suppress(OSError):
+                        os.utime(item.path)
+                raise CellFailure(
+                    "images were damaged or removed after the run had begun, and its job has no GPU to make them "
+                    "again: the same command does"
+                )
+            return asyncio.run_coroutine_threadsafe(load_replicated(replicas, run), loop).result()
+
+        making = asyncio.ensure_future(
+            generate_together(list(models.values()), load, traffic.workers, settle)
+        )
+
+        # requests in flight may be billed: they are recorded before the process ends
+        def stop(status: ExitStatus) -> None:
+            if not stopping:
+                stopping.append(status)
+                making.cancel()
+
+        loop.add_signal_handler(signal.SIGTERM, stop, ExitStatus.TERMINATED)
+        loop.add_signal_handler(signal.SIGINT, stop, ExitStatus.INTERRUPTED)
+        try:
+            await making
+        except asyncio.CancelledError:
+            if not stopping:
+                raise
+        finally:
+            if replicas:
+                await replicas.close()
+        return worst([*statuses, *stopping])
+
+    def _opened(
+        self, cell: Cell, log_path: Path, progress: ProgressWriter, in_flight: int, spent: float
+    ) -> CellRun:
+        """Returns the cell, ready to be generated; an evaluation that follows it may start from now on.
+
+        This run has already ``spent`` USD on the cell. Raises CellFailure if a file is missing or damaged.
+        """
+        rewritten, order = self._left(cell.key, "rewrite"), self.order
+        if rewritten and rewritten.state not in USABLE:
+            raise CellFailure(f"not started: rewrite of {cell.key} is {rewritten.state}")
+        settings = self.plan.settings.get(cell.benchmark, {})
+        # check the benchmark's files against their pinned hashes before an image is paid for
+        registry.benchmark_files(cell.benchmark, settings).sha256()
+        with garbage_collection(False):
+            dataset, shard = registry.load_dataset(cell.benchmark, settings), Shard.of(self.job.shard)
+            run = CellRun(
+                cell,
+                all_shown(
+                    cell,
+                    drawn(
+                        items_of(dataset, cell, order.limit), cell.benchmark, order.asked.get(cell.benchmark)
+                    ),
+                ),
+                dataset.dataset_task,
+                order.settings[cell.model][dataset.dataset_task],
+                GenerateOptions(order.overwrite, order.retry_refused, order.blank_on_error, in_flight),
+                progress,
+                functools.partial(logs.append, log_path),
+                log_path,
+                shard,
+            )
+        run.max_cost, run.cost = order.max_cost, spent or None
+        if order.api and run.todo:
+            batches = Batches(cell.batches, cell.key, order.batch)
+            run.batches = batches if batches.are_open else None
+        if run.todo and not run.outcome and shard is None:  # no evaluation follows a shard
+            note_opened(self._folder, cell, run.fingerprint)
+        return run
+
+    def _load(self, traffic: Traffic, run: CellRun) -> ImageModel:
+        """Returns the loaded model of a cell, whose requests go through ``traffic``.
+
+        Raises CellFailure if the model does not load.
+        """
+        try:
+            with guest_code():
+                model = image_model(self.load_model(run.setting))
+        except Exception as error:
+            said = one_line(error, 500)
+            if not isinstance(error, GenerationError):
+                run.log(redact(traceback.format_exc()))
+                said = why_not_loaded(error)
+            raise CellFailure(f"model does not load: {said}") from None
+        is_bounded = model.use_traffic(traffic)
+        if not is_bounded and run.setting.get("api") and traffic.budget.max_cost is not None:
+            raise CellFailure("--max_cost cannot bound a model class that does not tell what its images cost")
+        if self.order.batch and run.setting.get("api") and not model.takes_batches:
+            raise CellFailure(
+                "its class makes its requests itself, so that none can go in a batch: leave out --batch"
+            )
+        return model
+
+    def _environs(self) -> list[dict[str, str]]:
+        """Returns the environment of each replica of a local model; their number is the number of workers.
+
+        Raises UserError if the job has too few GPUs for one replica.
+        """
+        found = environs_of(self.order.replica_gpus, self.order.replicas)
+        if not found:
+            raise UserError(
+                f"{self.job.name} needs {self.job.gpus} GPU(s), and CUDA_VISIBLE_DEVICES has fewer"
+            )
+        return found
+
+    def _traffic(self) -> Traffic:
+        """Returns the limits for all requests of the job. Raises UserError if not even one request fits."""
+        order = self.order
+        fit = Fit(order.workers)
+        if order.api:
+            # each request needs descriptors for itself and for the download of its image; idle connections of
+            # a model stay open for a while after its turn
+            clients = sum(map(len, order.settings.values()))
+            settings = [one for tasks in order.settings.values() for one in tasks.values()]
+            endpoints = {Endpoint.of(one["model_kwargs"]) for one in settings if one.get("api")}
+            fit = requests_that_fit(order.workers, each=len(endpoints) + clients)
+        shared = shared_bounds(self._folder)
+        return Traffic(fit.requests, order.requests_per_minute, order.max_cost, fit.told, shared)
+
+    def _settle(self, planned: CellPlan, outcome: Outcome) -> ExitStatus:
+        planned.log(f"=== {outcome.state}: {outcome.message}")
+        try:
+            self.leave(planned.cell, outcome)
+        except (CellFailure, OSError) as error:
+            # the launcher explains a cell without an outcome; the other cells go on
+            complain(str(error))
+            return ExitStatus.FAILED
+        return STATUS_OF_STATE[outcome.state]
+
+
+_STATUS = {signal.SIGTERM: ExitStatus.TERMINATED, signal.SIGINT: ExitStatus.INTERRUPTED}
+
+
+class ChildExit(NamedTuple):
+    """The end of a child process in words (``how``), and the signal to this process that caused it."""
+
+    how: str
+    stopped_by: ExitStatus | None
+
+
+def run_apart(work: Callable[[], ExitStatus], log: Path) -> ChildExit:
+    """Run ``work`` in a child process that prints to ``log``; SIGTERM and SIGINT are forwarded to the child.
+
+    Call it from the main thread of a process without other threads.
+    """
+    stopped_by: list[ExitStatus] = []
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        stopped_by.append(_STATUS[signal.Signals(number)])
+        os.kill(child, number)
+
+    # signals are blocked until both processes have their handlers
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STATUS)
+    before = {number: signal.signal(number, pass_on) for number in _STATUS}
+    child = os.fork()
+    if not child:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        logs.print_to(log)
+        run_main(work)  # never returns
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    # WNOWAIT keeps the child's id reserved while a signal may still be forwarded to it
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    how = f"exit status {code}" if code >= 0 else signal.Signals(-code).name
+    return ChildExit(how + " (out of memory?)" * (how == "SIGKILL"), stopped_by[0] if stopped_by else None)

@@ -1,1 +1,0 @@
-"""The generate stage: finds the images left to generate, and generates them."""

@@ -1,0 +1,1 @@
+"""What a job is told, and the files by which it reports."""

@@ -1,1 +1,0 @@
-"""From options to one plan, and the launchers that run it."""

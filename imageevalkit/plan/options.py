@@ -1,0 +1,618 @@
+"""The table of options of ``eval.sh`` and ``prefetch.sh``, and their values over those of config.sh.
+
+``python -m imageevalkit.plan.options WORDS`` prints the help or the mistakes in WORDS. It runs before any
+environment exists, so this module imports the standard library only.
+"""
+
+from __future__ import annotations
+
+# ruff: noqa: RUF009 - each entry of the table is a function call
+import argparse
+import re
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from imageevalkit.common.errors import ExitStatus, UserError, run_main, show, suggest
+from imageevalkit.plan.config import (
+    Config,
+    parse_amount,
+    parse_boolean,
+    parse_choice,
+    parse_count,
+    parse_kwargs,
+    parse_kwargses,
+)
+from imageevalkit.store.cell import REPORT_MB, Cell, check_name, split_names
+
+if TYPE_CHECKING:
+    from imageevalkit.api.endpoint import Endpoint
+    from imageevalkit.api.prices import Price
+    from imageevalkit.extras.rewrite.rewriter import Rewriter
+
+Parse = Callable[[Any, str], Any]
+"""Parses a text (or a list of texts) to a value. The second argument names its place, for a UserError."""
+
+
+class Option(NamedTuple):
+    """An entry of the table of options.
+
+    ``metavar`` is the value in the help: empty for a flag, two unquoted words for an option with two values,
+    "…" at the end for any number of values. ``config`` is its variable in config.sh (empty: none).
+
+    ``prefetch`` says who accepts the option: "" eval.sh only, "own" prefetch.sh only, "config" config.sh
+    only, else both commands. "decisive" options decide which files are fetched, "taken" options do not.
+    """
+
+    metavar: str
+    help: str
+    parse: Parse
+    config: str = ""
+    prefetch: str = "taken"
+    name: str = ""
+
+
+def option(metavar: str, help: str, parse: Parse, default: Any = None, **more: str) -> Any:
+    """Returns a dataclass field of :class:`Options` that holds its entry of the table."""
+    entry = Option(metavar, help, parse, **more)
+    if isinstance(default, list | dict):
+        return field(default_factory=default.copy, metadata={"option": entry})
+    return field(default=default, metadata={"option": entry})
+
+
+def _text(text: str, where: str) -> str:
+    return text.strip()
+
+
+def _names(text: str, where: str) -> list[str]:
+    return [check_name(name) for name in split_names(text)]
+
+
+def _if_any(parse: Parse) -> Parse:
+    """Returns a parser like ``parse``, but with None for an empty text: this unsets a value of config.sh."""
+    return lambda text, where: parse(text, where) if text.strip() else None
+
+
+def _count_or_none(text: str, where: str) -> int:
+    try:
+        return parse_count(text, where) if text.strip() not in ("", "0") else 0
+    except UserError:
+        raise UserError(
+            f"{where}: '{text}' is no number of questions: use a whole number, 0 for none"
+        ) from None
+
+
+def _megabytes(text: str, where: str) -> float:
+    return 0.0 if text.strip() == "0" else parse_amount(text, where)
+
+
+def _folder(text: str, where: str) -> Path:
+    if not text.strip():
+        raise UserError(f"{where} is empty: name the folder")
+    return Path(text).expanduser()
+
+
+def _folders(texts: Sequence[str], where: str) -> list[Path]:
+    return [_folder(text, where) for text in texts]
+
+
+def _files(text: str, where: str) -> list[Path]:
+    return [Path(name).expanduser() for name in split_names(text)]
+
+
+def _tracker(text: str, where: str) -> tuple[str, str]:
+    name, _, place = (word.strip() for word in text.partition(":"))
+    if not name:
+        raise UserError(f"{where} is empty: use {' or '.join(TRACKERS)}")
+    return parse_choice(name, where, TRACKERS), place
+
+
+def _pair(texts: Sequence[str], where: str) -> tuple[str, str]:
+    one, other = (text.strip() for text in texts)
+    if not one or not other:
+        raise UserError(f"{where} has an empty name: use {where} A B")
+    if one == other:
+        raise UserError(f"{where} names '{one}' twice: name two")
+    return one, other
+
+
+def _rivals(text: str, where: str) -> tuple[str, str]:
+    names = [name.strip() for name in re.split(r"\s+vs\s+", f" {text} ")]
+    if len(names) != 2 or not all(names):
+        raise UserError(f"{where}: '{text.strip()}' names no two models: use {where} \"a vs b\"")
+    if names[0] == names[1]:
+        raise UserError(f"{where} names '{names[0]}' twice: name two models")
+    return names[0], names[1]
+
+
+def parse_judges(text: str, where: str = "--judges") -> dict[str, str]:
+    """Returns judges by benchmark, from ``"longtext=ppocr;wise=openai:gpt-4o"``. Raises UserError."""
+    judges: dict[str, str] = {}
+    for pair in split_names(text):
+        benchmark, equals, judge = (word.strip() for word in pair.partition("="))
+        if not (benchmark and equals and judge):
+            raise UserError(f"{where}: '{pair}' is no benchmark=judge; use --judges \"longtext=ppocr\"")
+        if judges.setdefault(benchmark, judge) != judge:
+            raise UserError(
+                f"{where} names two judges for {benchmark}: run the command once for each, both results are kept"
+            )
+    return judges
+
+
+def parse_relations(text: str, where: str = "--relations") -> dict[str, list[str]]:
+    """Returns metrics by benchmark, from ``"wise=consistency/2,realism/2;mine=a,b"``. Raises UserError."""
+    found: dict[str, list[str]] = {}
+    for part in split_names(text):
+        benchmark, _, words = (word.strip() for word in part.partition("="))
+        metrics = list(dict.fromkeys(filter(None, (word.strip() for word in words.split(",")))))
+        if not benchmark or len(metrics) < 2:
+            raise UserError(
+                f"{where}: '{part}' names no two metrics of a benchmark; use --relations "
+                '"wise=consistency/2,realism/2" (c/2: a score from 0 to 2; c/1:5: one from 1 to 5)'
+            )
+        if found.setdefault(benchmark, metrics) != metrics:
+            raise UserError(f"{where} names {benchmark} twice: give all its metrics at once")
+    return found
+
+
+_TRUTH = "true|false"
+LOCAL, SLURM, EXPORT = "local", "slurm", "export"
+"""Values of ``--launcher``."""
+TRACKERS = ("wandb", "trackio", "tensorboard")
+_decisive = partial(option, prefetch="decisive")
+_switch = partial(_decisive, _TRUTH, parse=parse_boolean)
+_flag = partial(option, "", parse=parse_boolean, default=False)
+_in_config = partial(option, "", "", prefetch="config")
+"""Declares a setting that only config.sh can set."""
+
+
+@dataclass
+class Options:
+    """The options of a run or of prefetch. Each field with an entry of the table is an option.
+
+    The planner checks whether the names of models and benchmarks exist.
+    """
+
+    model_names: list[str] = _decisive('"a;b"', "models to evaluate", _names, [], config="MODEL_NAMES")
+    ds_names: list[str] = _decisive('"x;y"', "benchmarks to evaluate them on", _names, [], config="DS_NAMES")
+    custom_model_kwargses: str = _decisive(
+        '"p=1,q=[2];"', "settings per model; a set may be empty", _text, "", config="CUSTOM_MODEL_KWARGSES"
+    )
+    use_api: bool = _switch(
+        "generate through an OpenAI-compatible API (API_KEY, BASE_URL)", default=False, config="USE_API"
+    )
+    num_workers: int = option(
+        "N", "API requests in flight at most, for each endpoint and key", parse_count, 4, config="NUM_WORKERS"
+    )
+    requests_per_minute: float | None = option(
+        "N",
+        "API requests started per minute at most, for each endpoint and key",
+        _if_any(parse_amount),
+        config="REQUESTS_PER_MINUTE",
+    )
+    max_cost: float | None = option(
+        "USD", "stop before the API requests of this run cost more", _if_any(parse_amount), config="MAX_COST"
+    )
+    batch: bool = _flag(
+        "send images and questions to APIs as batches: half the price, within 24 hours", config="BATCH"
+    )
+    retry_refused: bool = _flag("send prompts again that an API refused")
+    parallel: bool | None = option(
+        _TRUTH,
+        "run jobs side by side within GPUs and cores, or none beside another",
+        _if_any(parse_boolean),
+        config="PARALLEL",
+    )
+    launcher: str = option(
+        "local|slurm|export",
+        "run jobs on this machine, on a cluster through sbatch, or write them as scripts",
+        partial(parse_choice, choices=(LOCAL, SLURM, EXPORT)),
+        LOCAL,
+        config="LAUNCHER",
+    )
+    detach: bool = _flag("go on in the background, after the login session too", prefetch="")
+    replicas: int | None = option(
+        "N", "copies of a local model side by side at most", parse_count, config="REPLICAS"
+    )
+    prompt_rewriter: str = _decisive(
+        "dtm|wise",
+        "have a language model rewrite the prompts before images are made",
+        _text,
+        "",
+        config="PROMPT_REWRITER",
+    )
+    rewriter_kwargs: dict[str, Any] = option(
+        '"p=1,q=2"', "settings of the prompt rewriter, over REWRITER_KWARGS_MAP", parse_kwargs, {}
+    )
+    infer: bool = _switch("make images", default=True, config="ENABLE_INFER")
+    eval: bool = _switch("compute scores", default=True, config="ENABLE_EVAL")
+    images: Path | None = _decisive(
+        "DIR", "score images made elsewhere, in the official layout, in place of making them", _folder
+    )
+    watch: Path | None = option(
+        "DIR", "evaluate each checkpoint of the model that appears in DIR, until stopped", _folder
+    )
+    judges: dict[str, str] = _decisive(
+        '"x=ppocr"', "evaluator per benchmark, over JUDGE_MAP", parse_judges, {}
+    )
+    judge_kwargs: dict[str, Any] = _decisive(
+        '"p=1,q=2"', "settings of the judges of this run, over JUDGE_KWARGS_MAP", parse_kwargs, {}
+    )
+    ds_kwargs: dict[str, Any] = _decisive(
+        '"p=1,q=2"', "settings of the benchmarks of this run, over DS_KWARGS_MAP", parse_kwargs, {}
+    )
+    rescore: bool = _flag("score what the judges said before, ask them nothing, make no image")
+    retry_unparsed: bool = _flag("ask again where a judge's reply held no score")
+    judge_repeats: int = option(
+        "N",
+        "ask N questions of each cell again, and the judge's probes: its noise and drift",
+        _count_or_none,
+        0,
+        config="JUDGE_REPEATS",
+    )
+    missing_items: str = option(
+        "withhold|official",
+        "what an incomplete cell's headline score is",
+        partial(parse_choice, choices=("withhold", "official")),
+        "withhold",
+        config="MISSING_ITEMS",
+    )
+    relations: dict[str, list[str]] = option(
+        '"x=a,b;y=c/5,d/5"',
+        "how scores of an item relate, by benchmark; c/5: from 0 to 5",
+        parse_relations,
+        {},
+    )
+    relations_kwargs: dict[str, Any] = option(
+        '"p=1,q=2"', "settings of the relations of this run", parse_kwargs, {}
+    )
+    gate: Path | None = option(
+        "BASELINE",
+        "fail with status 4 where a score fell below that of BASELINE: an older output folder, or a saved file",
+        _folder,
+    )
+    save_baseline: Path | None = option("FILE", "save the results to a file for --gate", _folder)
+    votes: list[Path] = option(
+        '"a.json;b.json"',
+        "votes that the report's voting page saved: for this report and all later ones",
+        _files,
+        [],
+        prefetch="",
+    )
+    publish: Path | None = option(
+        "DIR",
+        "write the results for others: Every Eval Ever, Hugging Face; uploads nothing",
+        _folder,
+        prefetch="",
+    )
+    export: tuple[str, str] | None = option(
+        "TRACKER",
+        "send metrics and samples to wandb, trackio or tensorboard (TRACKER:PROJECT)",
+        _tracker,
+        prefetch="",
+    )
+    until: tuple[str, str] | None = option(
+        '"a vs b"',
+        "stop asking for images of a benchmark once it is settled which of the two models is better",
+        _rivals,
+    )
+    limit: int | None = option("N", "only the first N items of each benchmark, for trying", parse_count)
+    overwrite: bool = _flag("replace images that were made with other settings")
+    # dry_run, compare, report, listing, status and cancel run nothing, so prefetch.sh does not accept them.
+    dry_run: bool = _flag("show the plan: jobs, environments, images to make; start nothing", prefetch="")
+    compare: tuple[str, str] | None = option(
+        "A B",
+        "what moved: two models, output folders, or evaluators (MODEL/BENCHMARK@EVALUATOR)",
+        _pair,
+        prefetch="",
+    )
+    report: list[Path] | None = option(
+        "DIR…",
+        "write the report of the results there are, or of those in folders, beside them; run nothing",
+        _folders,
+        prefetch="",
+    )
+    report_mb: float = option(
+        "MB",
+        "make report.html, one file with everything, where it takes no more (0: never)",
+        _megabytes,
+        REPORT_MB,
+        config="REPORT_MB",
+    )
+    sort_by: list[str] = option(
+        '"a;b"',
+        "order the models of the report by the mean of these benchmarks or columns, not of all that count",
+        lambda text, where: split_names(text),
+        [],
+        prefetch="",
+    )
+    listing: bool = _flag("show the models and benchmarks there are", prefetch="", name="--list")
+    status: bool = _flag("show how far the runs are that have not ended; start nothing", prefetch="")
+    cancel: bool = _flag("end the runs that have not ended, and their jobs", prefetch="")
+    quickstart: bool = _flag(
+        "the embedded benchmark on two reference models: no GPU, no key, no download", prefetch=""
+    )
+    mirror: Path | None = option(
+        "DIR", "copy data and code from DIR/<owner>/<repo>/<commit>/…, no internet", _folder, prefetch="own"
+    )
+    check: bool = _flag("only report what is missing or wrong, by size", prefetch="own")
+    hashes: bool = _flag("verify the content of every file too, not only its size", prefetch="own")
+    help: bool = _flag("this text")
+    blank_on_error: bool = _in_config(parse_boolean, False, config="GENERATE_BLANK_IMAGE_ON_ERROR")
+    item_timeout: float | None = _in_config(_if_any(parse_amount), config="ITEM_TIMEOUT")
+    gpu_min_free_memory: str = _in_config(_text, "90%", config="GPU_MIN_FREE_MEMORY")
+    overlap: bool = _in_config(parse_boolean, True, config="OVERLAP")
+    share_gpus: bool = _in_config(parse_boolean, False, config="SHARE_GPUS")
+    slurm_max_jobs: int | None = _in_config(_if_any(parse_count), config="SLURM_MAX_JOBS")
+    slurm_max_gpus: int | None = _in_config(_if_any(parse_count), config="SLURM_MAX_GPUS")
+    slurm_grace: int = _in_config(parse_count, 120, config="SLURM_GRACE")
+
+    rewriter: Rewriter | None = None
+    models: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The models of the run, by name, with the user's settings for each."""
+    benchmarks: list[str] = field(default_factory=list)
+    """The benchmarks of the run, with aliases replaced by names."""
+    asked: dict[str, int] = field(default_factory=dict)
+    """With ``--until``: the number of items to generate, by benchmark (no number: all items)."""
+    better: dict[str, dict[str, tuple[str, int]]] = field(default_factory=dict)
+    """With ``--until``: the settled metrics by benchmark, as in :class:`imageevalkit.store.results.Until`."""
+
+    def cell(self, model: str, benchmark: str) -> Cell:
+        """Returns the cell of ``model``; with a prompt rewriter, its model is called ``model+rewriter``."""
+        return Cell(f"{model}+{self.rewriter.id}" if self.rewriter else model, benchmark)
+
+    @property
+    def makes_images(self) -> bool:
+        """True if this run generates images, instead of adopting those of ``--images``."""
+        return self.infer and self.images is None
+
+    @property
+    def rewrites(self) -> bool:
+        """True if this run rewrites prompts: before generating images, or with --infer and --eval false."""
+        return self.rewriter is not None and (self.infer or not self.eval)
+
+    def check_batch(self, endpoint: Endpoint) -> None:
+        """Raises UserError: ``--batch`` is given for Azure, which takes batches in other deployments only."""
+        if self.batch and endpoint.azure:
+            raise UserError("Azure takes batches in deployments of another kind only: leave out --batch")
+
+    def check_price(self, who: str, price: Price | None, option: str) -> None:
+        """Raises UserError: ``--max_cost`` is given, but the price of the replies of ``who`` is unknown."""
+        if self.max_cost is not None and price is None:
+            raise UserError(
+                f"--max_cost needs the price of every reply, and that of {who} is not known: give it, USD per 1M "
+                f'tokens ({option} \'price={{"text_input":5,"text_output":15}}\')'
+            )
+
+
+TABLE: dict[str, Option] = {
+    each.name: (entry := each.metadata["option"])._replace(name=entry.name or f"--{each.name}")
+    for each in fields(Options)
+    if each.metadata
+}
+"""The entries of the table, by the field of :class:`Options`."""
+
+EVAL, PREFETCH = "bash eval.sh", "bash utils/prefetch.sh"
+_DESCRIPTIONS = {
+    EVAL: """
+Generates with every model, scores with every benchmark, leaves one result per model × benchmark
+in output/. Defaults come from config.sh; see README.md.""",
+    PREFETCH: """
+Downloads and verifies what models and benchmarks need: give it the options of your run, and it gets
+weights, authors' code, data and evaluators' weights. What is there is kept; what was cut off goes on.
+Without names: MODEL_NAMES and DS_NAMES of config.sh, else all benchmarks.""",
+}
+_GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
+    EVAL: {"options": ("", "taken", "decisive")},
+    PREFETCH: {
+        "options": ("own",),
+        "as for eval.sh, whose other options make no difference here": ("decisive",),
+    },
+}
+_EPILOGS = {
+    EVAL: """
+Exit status: 0 every cell complete, 3 a cell is incomplete, 4 a score fell (--gate), 1 a cell failed,
+2 nothing was started, 130 interrupted, 143 terminated.""",
+    PREFETCH: "",
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """The command-line parser of ``program``. It raises mistakes as a UserError of one line."""
+
+    def __init__(self, program: str) -> None:
+        super().__init__(
+            prog=program,
+            usage=f"{program} [options]",
+            description=_DESCRIPTIONS[program],
+            epilog=_EPILOGS[program],
+            add_help=False,
+            allow_abbrev=False,
+            argument_default=argparse.SUPPRESS,
+            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, 2, 46, 130),
+        )
+        groups: dict[str, argparse._ActionsContainer] = {}
+        for title, uses in _GROUPS[program].items():
+            groups |= dict.fromkeys(uses, self.add_argument_group(title))
+        taken = {EVAL: ("", "taken", "decisive"), PREFETCH: ("taken", "decisive", "own")}[program]
+        self.known = {entry.name: entry for entry in TABLE.values() if entry.prefetch in taken}
+        for name, entry in self.known.items():
+            names = [name] + ["-h"] * (name == "--help")
+            flag: dict[str, Any] = {} if entry.metavar else {"nargs": "?", "const": "true"}
+            metavar: Any = entry.metavar or _TRUTH
+            if entry.metavar.endswith("…"):
+                flag, metavar = {"nargs": "*"}, entry.metavar.removesuffix("…")
+            elif len(several := shlex.split(entry.metavar)) > 1:
+                flag, metavar = {"nargs": len(several)}, tuple(several)
+            help = entry.help if entry.prefetch in groups else argparse.SUPPRESS
+            group = groups.get(entry.prefetch, self)
+            group.add_argument(*names, dest=name, metavar=metavar, help=help, **flag)
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message.removeprefix('argument ')}; see {self.prog} --help")
+
+
+_NAME = re.compile(r"(?<=^--)[^=]+")
+
+
+def parse(argv: Sequence[str], program: str = EVAL) -> dict[str, Any]:
+    """Returns the options on the command line ``argv``, by name; the last of repeated options wins.
+
+    A value is a text, or a list of texts if the option takes several values. ``--name value``,
+    ``--name=value`` and names with dashes (``--dry-run``) are accepted.
+
+    Raises UserError: an option is unknown or lacks its value.
+    """
+    parser = _Parser(program)
+    # argparse knows the names with underscores only
+    words = [_NAME.sub(lambda name: name[0].replace("-", "_"), word) for word in argv]
+    given, unknown = parser.parse_known_args(words)
+    if unknown:
+        what = "option" if unknown[0].startswith("-") else "argument"
+        near = suggest(unknown[0].partition("=")[0], parser.known)
+        raise UserError(f"unknown {what} '{unknown[0]}'{near}; see {program} --help")
+    return vars(given)
+
+
+def is_set(given: Mapping[str, Any], name: str) -> bool:
+    """Returns True if the flag is given, unless as false. Raises UserError: its value is no boolean."""
+    return name in given and parse_boolean(given[name], name)
+
+
+QUICKSTART = {
+    "--model_names": "reference-typeset;reference-noise",
+    "--ds_names": "quicktext",
+    "--custom_model_kwargses": "",
+}
+_QUICKSTART_DEFAULTS = {"--infer": "true", "--eval": "true", "--use_api": "false", "--prompt_rewriter": ""}
+
+
+def options_over(given: Mapping[str, Any], config: Config) -> Options:
+    """Returns the options: those on the command line (``given``), then those of config.sh, then the defaults.
+
+    Raises UserError: a value is malformed, or options contradict each other.
+    """
+    # Imported here because --help works without an environment.
+    from imageevalkit.plan.benchmarks import chosen_rewriter
+    from imageevalkit.registry import without_alias
+
+    if is_set(given, "--quickstart"):
+        for name in QUICKSTART:
+            if name in given:
+                raise UserError(f"--quickstart chooses models and benchmarks itself: leave out {name}")
+        given = {**_QUICKSTART_DEFAULTS, **given, **QUICKSTART}
+    values: dict[str, Any] = {}
+    for name, entry in TABLE.items():
+        if entry.name in given:
+            values[name] = entry.parse(given[entry.name], entry.name)
+        elif entry.config and (text := config.text(entry.config)).strip():
+            values[name] = entry.parse(text, f"{entry.config} in config.sh")
+    options = Options(**values)
+    own = "--custom_model_kwargses" in given
+    models, kwargses = options.model_names, options.custom_model_kwargses
+    sets = parse_kwargses(kwargses, len(models), "" if own else " in config.sh") if models else []
+    for model, kwargs in zip(models, sets, strict=True):
+        if options.models.setdefault(model, kwargs) != kwargs:
+            raise UserError(
+                f"model '{model}' is named twice with different custom_model_kwargses: their images would "
+                "overwrite each other; register the second under its own name"
+            )
+    options.benchmarks = list(dict.fromkeys(map(without_alias, options.ds_names)))
+    judges = {**config.map("JUDGE_MAP"), **options.judges}
+    options.judges = {without_alias(name): judge for name, judge in judges.items()}
+    options.relations = {without_alias(name): metrics for name, metrics in options.relations.items()}
+    rewriter = options.prompt_rewriter
+    if options.images:
+        given_in_vain = {
+            "--custom_model_kwargses": own and kwargses.strip(";, "),
+            "--prompt_rewriter": rewriter and "--prompt_rewriter" in given,
+        }
+        for name in filter(given_in_vain.get, given_in_vain):
+            raise UserError(f"--images makes no images: leave out {name}")
+    elif rewriter:
+        options.rewriter = chosen_rewriter(config, rewriter, options.rewriter_kwargs)
+    elif options.rewriter_kwargs:
+        raise UserError("--rewriter_kwargs is given, but no --prompt_rewriter")
+    return options
+
+
+def resolve(given: Mapping[str, Any], config: Config) -> Options:
+    """Returns the options of a run. Raises UserError as :func:`options_over`, or if nothing would run."""
+    from imageevalkit.plan.gpus import MinFreeMemory
+
+    options = options_over(given, config)
+    for field_name in ("model_names", "ds_names"):
+        entry = TABLE[field_name]
+        if not getattr(options, field_name):
+            where = f"{entry.name} is empty" if entry.name in given else f"no {entry.help.split()[0]} given"
+            raise UserError(
+                f"{where}: use {entry.name} {entry.metavar} or {entry.config} in config.sh "
+                "(bash eval.sh --list shows the names; bash eval.sh --quickstart needs none)"
+            )
+    for name in options.relations:
+        if name not in options.benchmarks:
+            near = suggest(name, options.benchmarks)
+            raise UserError(f"--relations names '{name}', which is no benchmark of this run{near}")
+    MinFreeMemory.parse(options.gpu_min_free_memory, "GPU_MIN_FREE_MEMORY in config.sh")
+    if options.retry_unparsed and options.rescore:
+        raise UserError("--rescore asks the judges nothing, --retry_unparsed asks them again: leave one out")
+    if options.rescore and not options.eval:
+        raise UserError("--rescore computes scores, but --eval is false: leave one out")
+    # Recorded answers belong to the existing images, so --rescore generates none.
+    options.infer &= not options.rescore
+    if options.until:
+        _check_until(options, options.until)
+    if not options.infer and not options.eval and options.rewriter is None:
+        raise UserError("nothing to do: both --infer and --eval are false")
+    return options
+
+
+def _check_until(options: Options, rivals: tuple[str, str]) -> None:
+    """Raises UserError: ``--until`` needs a local run that generates and judges images of just two models."""
+    for name in rivals:
+        if name not in options.models:
+            near = suggest(name, options.models)
+            raise UserError(f"--until names '{name}', which is no model of this run{near}")
+    if others := [name for name in options.models if name not in rivals]:
+        raise UserError(
+            f"--until is about two models, and this run has '{others[0]}' too: run them alone first "
+            f'(--model_names "{";".join(rivals)}"), then all without --until'
+        )
+    in_vain = {
+        "--images": options.images is not None,
+        "--rescore": options.rescore,
+        "--infer false": not options.infer,
+        "--eval false": not options.eval,
+    }
+    for name in filter(in_vain.get, in_vain):
+        raise UserError(f"--until is for runs that make images and judge them: leave out {name}")
+    unfit = {
+        f"--launcher {options.launcher}": (options.launcher != LOCAL, "its rounds run on this machine"),
+        "--batch": (options.batch, "it looks at the scores after each round, and a batch may take 24 hours"),
+        "--missing_items official": (
+            options.missing_items == "official",
+            "official scores with missing items are of all images",
+        ),
+        "--gate": (options.gate is not None, "a score of a part of the items is never held against others"),
+        "--save_baseline": (options.save_baseline is not None, "a baseline is of all items"),
+    }
+    for name, (is_given, why) in unfit.items():
+        if is_given:
+            raise UserError(f"--until does not go with {name}: {why}")
+
+
+def main() -> ExitStatus:
+    """Prints the help if ``--help`` is given. Raises UserError: an option is unknown or lacks its value."""
+    words = sys.argv[1:]
+    program = PREFETCH if words[:1] == ["--prefetch"] else EVAL
+    if is_set(parse(words[program == PREFETCH :], program), "--help"):
+        show(_Parser(program).format_help().rstrip())
+    return ExitStatus.COMPLETE
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,307 @@
+"""Makes the plan of a run from its options: the jobs, their environments and their order."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from imageevalkit import registry
+from imageevalkit.common.errors import CellFailure, UserError, note_once, suggest
+from imageevalkit.common.machine import available_cores
+from imageevalkit.extras.relations.relations import Column
+from imageevalkit.extras.relations.relations import Settings as RelationSettings
+from imageevalkit.jobs.plan import Cluster, Job, Plan
+from imageevalkit.plan.benchmarks import BenchmarkChoice, choose_benchmark
+from imageevalkit.plan.checkpoints import lacks_of, with_checkpoints
+from imageevalkit.plan.config import ALL, Config, checked
+from imageevalkit.plan.gpus import Supply
+from imageevalkit.plan.models import missing_of_model, model_tasks
+from imageevalkit.plan.options import EXPORT, SLURM, Options
+from imageevalkit.plan.stage_jobs import (
+    SHARDS,
+    Run,
+    adopt_jobs,
+    evaluate_jobs,
+    generate_jobs,
+    repeat_jobs,
+    report_job,
+    rewrite_jobs,
+)
+from imageevalkit.slurm import commands as slurm
+from imageevalkit.store.cell import Cell, log_root, output_root
+from imageevalkit.store.items import MODEL_NAME_MARK
+from imageevalkit.store.records import OF_IMAGES
+from imageevalkit.store.shards import FOLDER
+
+_ANY = 1 << 10
+
+
+def make_plan(options: Options, config: Config, stamp: str = "") -> Plan:
+    """Returns the plan of a run with the name ``stamp`` (default: time and process id).
+
+    Writes no file and starts nothing. Raises UserError: a name is unknown, an environment or GPU is missing.
+    """
+    options = replace(options, models=with_checkpoints(options))
+    benchmarks, blocked = _benchmarks(options, config)
+    _check_names(options)
+    _check_folders(options)
+    _check_maps(options, config)
+    _check_relations(options, benchmarks)
+    _block(options, benchmarks, blocked)
+    stamp = stamp or f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    on_cluster = options.launcher == SLURM
+    if on_cluster:
+        supply = Supply(slurm.gpus_per_node(config))
+    else:  # exported jobs run on unknown machines: no request for GPUs is refused here
+        supply = Supply(_ANY) if options.launcher == EXPORT else Supply()
+    cores = available_cores()
+    if options.parallel:
+        cores //= min(cores, len(options.models) * len(options.benchmarks))
+    run = Run(options, config, log_root() / "runs" / stamp, stamp, cores, blocked, benchmarks, supply)
+    for name, choice in benchmarks.items() if options.until else ():
+        if why := choice.needs_all_items:
+            run.note(f"--until cannot stop {name} early, all of its images are made: {why}")
+    jobs = rewrite_jobs(run)
+    if options.images is not None:
+        jobs += adopt_jobs(run, options.images)
+    elif options.infer:
+        jobs += generate_jobs(run, after=[job.name for job in jobs])
+    elif not jobs:
+        for model in options.models:
+            _check_images_of(model)
+    evaluating, parts = list[Job](), list[Job]()
+    if options.eval:
+        # Evaluation waits for the last stage of a cell only: generation, not the rewriting before it.
+        after: dict[str, list[str]] = {}
+        stage = {cell: job.stage for job in jobs for cell in job.cells}
+        for job in jobs:
+            for cell in job.cells:
+                if job.stage == stage[cell]:
+                    after.setdefault(cell, []).append(job.name)
+        cells = [cell for model in options.models for cell in run.open_cells(model)]
+        evaluating, parts = evaluate_jobs(run, cells, after)
+    jobs += evaluating
+    jobs += repeat_jobs(run, jobs)
+    jobs.append(report_job(run, jobs))
+    cluster = None
+    if on_cluster:
+        words = {job.name: slurm.words_for(config, job) for job in jobs}
+        cluster = Cluster(words, options.slurm_grace, options.slurm_max_jobs, options.slurm_max_gpus)
+    return Plan(
+        str(run.folder),
+        options.parallel,
+        jobs,
+        blocked,
+        gpu_min_free_memory=options.gpu_min_free_memory,
+        share_gpus=options.share_gpus,
+        settings={name: dict(choice.settings) for name, choice in benchmarks.items() if choice.settings},
+        parts=parts,
+        cluster=cluster,
+        notes=run.notes,
+    )
+
+
+def _benchmarks(options: Options, config: Config) -> tuple[dict[str, BenchmarkChoice], dict[str, str]]:
+    """Returns the benchmarks of the run by name, and a reason for each cell whose benchmark cannot be read.
+
+    Raises UserError: a benchmark or judge is unknown, or a setting does not fit this run.
+    """
+    found: dict[str, BenchmarkChoice] = {}
+    blocked: dict[str, str] = {}
+    hint = ""
+    if options.ds_kwargs and len(options.benchmarks) > 1:
+        hint = "; --ds_kwargs goes to all benchmarks of a run, DS_KWARGS_MAP has settings for each"
+    for name in options.benchmarks:
+        judge = options.judges.get(name, "")
+        try:
+            choice = choose_benchmark(config, name, judge, options.judge_kwargs, options.ds_kwargs, hint)
+        except CellFailure as failure:
+            blocked |= {options.cell(model, name).key: str(failure) for model in options.models}
+            continue
+        found[name] = choice
+        wrong = {}
+        if options.makes_images:
+            why = "about images made elsewhere (--images), but this run makes its own: leave it out"
+            wrong = dict.fromkeys(choice.given("images_elsewhere"), why)
+        if len(options.models) > 1:
+            why = f"a path of one model's, but this run has several: write {MODEL_NAME_MARK} where it has their names"
+            paths = {setting: choice.settings[setting] for setting in choice.given("of_one_model")}
+            wrong |= {setting: why for setting, path in paths.items() if path and MODEL_NAME_MARK not in path}
+        for setting, why in wrong.items():
+            where = "--ds_kwargs" if setting in options.ds_kwargs else f"DS_KWARGS_MAP['{name}'] in config.sh"
+            raise UserError(f"{where}: the setting {setting} of {name} is {why}")
+    return found, blocked
+
+
+def _check_relations(options: Options, benchmarks: Mapping[str, BenchmarkChoice]) -> None:
+    """Raises UserError: ``--relations`` names an unknown metric of a benchmark, or a setting is wrong."""
+    checked(RelationSettings, options.relations_kwargs, "--relations_kwargs")
+    for name, metrics in options.relations.items():
+        choice = benchmarks.get(name)
+        known = choice.benchmark.item_values if choice and choice.benchmark else ()
+        for metric in metrics if known else ():
+            try:
+                Column.find(metric, known)
+            except UserError as error:
+                raise UserError(f"--relations: {name}: {error}") from None
+
+
+def _check_names(options: Options) -> None:
+    """Raises UserError: the name of a model holds a rewriter, and this run would generate images or rewrite.
+
+    Such names (``model+rewriter``) belong to results of rewritten prompts.
+    """
+    for cell in (Cell(model, "") for model in options.models):
+        if not cell.rewriter:
+            continue
+        if options.infer:
+            name = cell.rewriter.rpartition("-")[0]
+            raise UserError(
+                f"'{cell.model}' is what results of rewritten prompts are called: make its images with --model_names "
+                f"{cell.raw.model} --prompt_rewriter {name}; by this name --infer false scores those there are"
+            )
+        if options.rewriter:
+            raise UserError(
+                f"'{cell.model}' has its rewriter in its name, and this run has one, too ({options.rewriter.id}): "
+                'add --prompt_rewriter ""'
+            )
+
+
+def _check_folders(options: Options) -> None:
+    """Checks that no cell of this or an earlier run lies in the folder of another cell.
+
+    Otherwise the report would miss the inner cell, and deleting the outer one would delete both.
+
+    Raises UserError: a cell lies in another one.
+    """
+    cells = {options.cell(model, benchmark) for model in options.models for benchmark in options.benchmarks}
+    remedy = (
+        "give one of them another name (an API model's id can be given as model_path among its custom_model_kwargses), "
+        "or another output folder in IMAGEEVALKIT_OUTPUT"
+    )
+    for model in dict.fromkeys(cell.model for cell in cells):
+        parts = model.split("/")
+        for n in range(1, len(parts)):
+            outer = Cell("/".join(parts[:n]), parts[n])
+            if outer in cells or any((outer.folder / name).exists() for name in (*OF_IMAGES, "result.json")):
+                raise UserError(
+                    f"model '{model}' has its folder in {outer.folder}, where the images of model '{outer.model}' for "
+                    f"benchmark {outer.benchmark} are: {remedy}"
+                )
+    for cell in sorted(cells):
+        patterns = (f"{above}/{name}" for above in ("*", "*/*") for name in OF_IMAGES)
+        for records in (path for pattern in patterns for path in cell.folder.glob(pattern)):
+            if FOLDER in records.parent.parts:
+                continue  # the cell's own
+            inner = records.parent.parent.relative_to(output_root()).as_posix()
+            raise UserError(
+                f"the images of model '{cell.model}' for benchmark {cell.benchmark} would be in {cell.folder}, the "
+                f"folder of model '{inner}': {remedy}"
+            )
+
+
+def _check_images_of(model: str) -> None:
+    """Raises UserError: ``model`` is not registered and has no folder in output/, so there are no images."""
+    known = model_tasks()
+    if model not in known and not (output_root() / model).is_dir():
+        raise UserError(
+            f"unknown model '{model}'{suggest(model, known)}: it is not registered, and there are no images of it "
+            f"in {output_root() / model}"
+        )
+
+
+def _check_maps(options: Options, config: Config) -> None:
+    """Prints a note for each unknown name in a map of config.sh that resembles a known one.
+
+    Other unknown names are left alone: a user may share config.sh with a toolkit that has more benchmarks.
+
+    Raises UserError: --judges names an unknown benchmark, or a Slurm map has a misspelt key: its job would go
+    to another partition.
+    """
+    tasks, models, judges = registry.benchmark_tasks(), model_tasks(), registry.judges()
+    # If a benchmark file cannot be read, the name of its benchmark is unknown: no note about such names.
+    of_benchmarks = (
+        () if registry.broken_benchmarks() else ("EVAL_ENV_MAP", "EVAL_GPU_MAP", "JUDGE_MAP", "DS_KWARGS_MAP")
+    )
+    known = {map_: ("benchmark", [*tasks]) for map_ in of_benchmarks}
+    known |= {
+        "INFER_GPU_MAP": ("model", [*models]),
+        **{map_: ("key", [ALL, slurm.API, *slurm.STAGES, *models, *tasks]) for map_ in slurm.MAPS},
+        SHARDS: ("key", [ALL, *models]),
+        "REWRITER_KWARGS_MAP": ("prompt rewriter", registry.rewriter_names()),
+    }
+    for variable, (what, names) in known.items():
+        for name in config.map(variable):
+            if name not in names and (near := suggest(name, names)):
+                line = f"{variable} (config.sh, config.local.sh) names unknown {what} '{name}'{near}"
+                if options.launcher == SLURM and what == "key":
+                    raise UserError(line)
+                note_once(line)
+    for judge in config.map("JUDGE_KWARGS_MAP"):
+        if judge not in judges and ":" not in judge:
+            note_once(
+                f"JUDGE_KWARGS_MAP (config.sh, config.local.sh) names unknown judge '{judge}'{suggest(judge, judges)}; "
+                "a judge that is not registered is written backend:model"
+            )
+    for benchmark in options.judges:
+        if benchmark not in {*tasks, *options.benchmarks, *config.map("JUDGE_MAP")}:
+            raise UserError(f"--judges names unknown benchmark '{benchmark}'{suggest(benchmark, tasks)}")
+
+
+def _block(options: Options, benchmarks: Mapping[str, BenchmarkChoice], blocked: dict[str, str]) -> None:
+    """Adds to ``blocked`` the cells that cannot start, with the reason, before any image is paid for."""
+    tasks = dict.fromkeys(benchmark.task for benchmark in benchmarks.values())
+    of_benchmarks = {name: _why_blocked(options, benchmark) for name, benchmark in benchmarks.items()}
+    for model, kwargs in options.models.items():
+        lacks = {}
+        if options.makes_images:
+            # Paths of an exported plan are on another machine; a watched checkpoint does not exist yet.
+            is_here = options.launcher != EXPORT and not options.watch
+            lacks = {
+                task: missing_of_model(model, task, options.use_api, kwargs, is_here)
+                or lacks_of(model, kwargs)
+                for task in tasks
+            }
+        for name, benchmark in benchmarks.items():
+            cell = options.cell(model, name)
+            reason = of_benchmarks[name] or _why_not_rewritten(options, cell)
+            if not reason and (reason := lacks.get(benchmark.task, "")):
+                is_there = any((cell.folder / record).exists() for record in OF_IMAGES)
+                reason += "; --infer false scores the images there are" * is_there
+            if reason:
+                blocked[cell.key] = reason
+
+
+def _why_blocked(options: Options, benchmark: BenchmarkChoice) -> str:
+    try:
+        benchmark.check_dataset_class()
+        # A run that only generates images needs no files of the judge.
+        files = (
+            benchmark.files if options.eval else registry.benchmark_files(benchmark.name, benchmark.settings)
+        )
+        if problems := files.problems():
+            return files.explain(problems)
+        if not options.eval:
+            return ""
+        benchmark.check_script()
+        if lacking := benchmark.lacks():
+            return lacking
+        named = options.judges.get(benchmark.name, "")
+        return "" if options.rescore else benchmark.missing_weights(named, options.launcher != EXPORT)
+    except CellFailure as failure:
+        return str(failure)
+
+
+def _why_not_rewritten(options: Options, cell: Cell) -> str:
+    if not (rewriter := options.rewriter) or not options.rewrites:
+        return ""
+    try:
+        files = rewriter.files()
+        if problems := files.problems():
+            return files.explain(problems)
+        rewriter.check(cell.raw, options.limit)
+    except CellFailure as failure:
+        return str(failure)
+    return ""

@@ -1,0 +1,610 @@
+"""Builds the jobs of a run, stage by stage: rewrite, generate (or adopt images), evaluate, repeat, report."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from imageevalkit.api.endpoint import Endpoint
+from imageevalkit.assets.check import hub_secrets
+from imageevalkit.common.errors import CellFailure, UserError
+from imageevalkit.common.locks import why_of_one_machine
+from imageevalkit.common.redaction import secret_names
+from imageevalkit.jobs.plan import (
+    JOB_ENV,
+    PLAN_ENV,
+    AdoptOrder,
+    EvaluateOrder,
+    GenerateOrder,
+    Job,
+    ModelSettings,
+    OrderT,
+    ReportOrder,
+    RewriteOrder,
+    ServeOrder,
+    cell_of,
+    job_words,
+    shared_bounds,
+)
+from imageevalkit.judges.choice import ApiSettings, JudgeOptions, TransformersSettings
+from imageevalkit.judges.server import ServerSettings, split_kwargs
+from imageevalkit.plan.benchmarks import BenchmarkChoice, ConfiguredJudge
+from imageevalkit.plan.config import ALL, Config, checked, parse_count
+from imageevalkit.plan.gpus import Supply
+from imageevalkit.plan.models import (
+    check_kwargs,
+    entry_name,
+    model_needs,
+    notes_of_setting,
+    resolve_model,
+)
+from imageevalkit.plan.options import EXPORT, LOCAL, Options
+from imageevalkit.run.process import DRIVER_PYTHON, program_of, python_of
+from imageevalkit.store.cell import Cell, log_root, output_root
+from imageevalkit.store.results import Until
+from imageevalkit.store.shards import Shard
+
+T = TypeVar("T")
+
+# A crash (out of memory, driver fault) may not happen again, and the next attempt keeps all results so far.
+# A job that reports its own failure is not started again.
+_RETRIES = 2
+_EVALUATE_RETRIES = 1
+# Requests in flight to a judge server that the run starts itself; NUM_WORKERS is meant for endpoints of
+# others. vLLM is fast because it batches requests, and it queues those beyond its capacity. The official WISE
+# evaluator sends 96.
+_IN_FLIGHT = 64
+SHARDS = "SHARDS_MAP"
+"""Name of the map in config.sh that says on how many machines the images of a model are generated."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """The facts that all jobs of a run share.
+
+    ``stamp`` is the name of the run, ``folder`` its folder, ``cores`` the CPU cores of one job. ``blocked``
+    maps cells that cannot start to the reason. ``benchmarks`` holds, by name, the benchmarks whose files can
+    be read. ``supply`` holds the GPUs that a job can get. ``notes`` are for the user, before the run starts.
+    """
+
+    options: Options
+    config: Config
+    folder: Path
+    stamp: str
+    cores: int
+    blocked: dict[str, str]
+    benchmarks: Mapping[str, BenchmarkChoice]
+    supply: Supply = Supply()  # noqa: RUF009 - it cannot change
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, text: str) -> None:
+        """Adds ``text`` to the notes, unless it is there already."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def secrets_of(self, endpoint: Endpoint) -> list[str]:
+        """Returns the variables with the keys of ``endpoint``. Adds a note if a key is missing (dry run)."""
+        if not endpoint.key:
+            self.note(f"{endpoint.key_variable} is not set: this plan needs no key, the run does")
+        return endpoint.secrets
+
+    @property
+    def follows(self) -> bool:
+        """True if evaluation starts while images are still being generated.
+
+        False with ``--max_cost`` (images have priority on the budget) and on Slurm (a waiting job would hold
+        its GPU).
+        """
+        options = self.options
+        if self.supply.per_node is not None:
+            return False
+        side_by_side = options.overlap and options.parallel is not False and not options.batch
+        side_by_side = side_by_side and options.max_cost is None
+        return side_by_side and options.makes_images
+
+    @property
+    def plan(self) -> str:
+        """Path of the plan (plan.json) of the run."""
+        return str((self.folder / "plan.json").absolute())
+
+    @property
+    def shared(self) -> str:
+        """The folder in which the processes of the run share their request limits and their budget."""
+        return str(shared_bounds(self.folder).absolute())
+
+    def words(self, job: str) -> list[str]:
+        """Returns the command-line arguments that name the plan and ``job``."""
+        return job_words(self.plan, job)
+
+    def until(self, benchmark: str) -> Until | None:
+        """Returns the ``--until`` facts for results of ``benchmark``; None if the run asks for all items."""
+        if self.options.until is None or benchmark not in self.options.asked:
+            return None
+        models = [self.options.cell(name, benchmark).model for name in self.options.until]
+        return Until(models, self.options.better.get(benchmark, {}))
+
+    def order(self, kind: type[OrderT], **own: Any) -> OrderT:
+        """Returns a ``kind`` order: options fill the fields of the same name, and ``own`` overrides them."""
+        names = {each.name for each in fields(kind)} & {each.name for each in fields(Options)}
+        return kind(**{name: getattr(self.options, name) for name in names} | own)
+
+    def logs(self, cells: list[Cell], stage: str) -> list[str]:
+        """Returns the paths of the log files, one for each cell."""
+        root = log_root()
+        return [f"{root}/{cell.model}/{cell.benchmark}_{stage}_{self.stamp}.log" for cell in cells]
+
+    def shards(self, model: str) -> int:
+        """Returns how many jobs generate the images of ``model``, each on a machine of its own.
+
+        Raises UserError: SHARDS_MAP holds no whole number, or machines do not see each other's file locks.
+        """
+        if self.options.launcher == LOCAL:
+            return 1
+        given = self.config.map(SHARDS)
+        key = entry_name(model) if entry_name(model) in given else ALL
+        where = f"{SHARDS}['{key}'] in config.sh"
+        shards = parse_count(given.get(key, "1").strip() or "1", where)
+        if shards > 1 and (why := why_of_one_machine(output_root())):
+            raise UserError(
+                f"{where}: {output_root()} is on {why}: machines that do not see each other's locks cannot share a cell"
+            )
+        return shards
+
+    def open_cells(self, model: str) -> list[Cell]:
+        """Returns the cells of ``model`` that are not blocked."""
+        cells = [self.options.cell(model, benchmark) for benchmark in self.options.benchmarks]
+        return [cell for cell in cells if cell.key not in self.blocked]
+
+
+def rewrite_jobs(run: Run) -> list[Job]:
+    """Returns the one job that rewrites the prompts of all cells; an empty list if the run rewrites none.
+
+    Raises UserError: the key or the price of the rewriter is missing.
+    """
+    options, rewriter = run.options, run.options.rewriter
+    cells = [cell for model in options.models for cell in run.open_cells(model)]
+    if rewriter is None or not options.rewrites or not cells:
+        return []
+    settings, what = rewriter.settings, f"prompt rewriter '{rewriter.name}'"
+    secrets = list[str]()
+    # If all prompts are rewritten already, the run may continue on a machine without network and key.
+    if not all(cell.prompts.exists() for cell in cells) or os.environ.get(settings.api_key_env or "API_KEY"):
+        try:
+            secrets = run.secrets_of(Endpoint.of(vars(settings), needs_key=not options.dry_run))
+        except UserError as error:
+            raise UserError(f"{what} is reached through an API: {error}") from None
+        options.check_price(what, settings.price_of(rewriter.model_id), "--rewriter_kwargs")
+    name = f"rewrite:{rewriter.id}"
+    order = run.order(
+        RewriteOrder,
+        rewriter=rewriter.name,
+        kwargs=asdict(settings),
+        workers=options.num_workers,
+        shared=run.shared,
+    )
+    return [
+        Job(
+            name=name,
+            stage="rewrite",
+            command=[DRIVER_PYTHON, "-m", "imageevalkit.extras.rewrite", *run.words(name)],
+            cells=[cell.key for cell in cells],
+            logs=[str(log_root() / f"rewrite_{rewriter.id}_{run.stamp}.log")],
+            secrets=secrets,
+            cores=1,
+            retries=_RETRIES,
+            order=order,
+        )
+    ]
+
+
+def generate_jobs(run: Run, after: Sequence[str] = ()) -> list[Job]:
+    """Returns the jobs that generate the images; each starts after the jobs named in ``after``.
+
+    API models share one job per environment: its process applies the request limits and the budget to all.
+
+    Raises UserError: a model is unknown, or a key, a price, an environment or a GPU is missing.
+    """
+    local: list[Job] = []
+    together: dict[str, dict[str, ModelSettings]] = {}
+    tasks = dict.fromkeys(benchmark.task for benchmark in run.benchmarks.values())
+    for model, kwargs in run.options.models.items():
+        settings: ModelSettings = {}
+        for task in tasks:
+            with contextlib.suppress(CellFailure):  # the planner blocks its cells, with the reason
+                settings[task] = resolve_model(model, task, run.options.use_api, kwargs)
+                if rewriter := run.options.rewriter:
+                    told = {"prompt_rewriter": rewriter.id, "prompt_rewriter.model": rewriter.model_id}
+                    settings[task]["rewriting"] = told
+        for setting in settings.values():
+            check_kwargs(model, setting, run.options)
+        environment = run.config.map("INFER_ENV_MAP").get(entry_name(model), "")
+        python = python_of(environment, f"model {model}", f"--model {model}")
+        if not run.open_cells(model):
+            continue
+        for setting in settings.values():
+            for note in notes_of_setting(model, setting) if run.options.launcher != EXPORT else ():
+                run.note(note)
+        if all(setting.get("api") for setting in settings.values()):
+            together.setdefault(python, {})[model] = settings
+        else:
+            whole = _generate_job(run, python, {model: settings}, False, after)
+            local += _in_shards(whole, run.shards(model))
+    return [_generate_job(run, python, models, True, after) for python, models in together.items()] + local
+
+
+def _generate_job(
+    run: Run, python: str, models: dict[str, ModelSettings], api: bool, after: Sequence[str]
+) -> Job:
+    options = run.options
+    name = f"generate:{next(iter(models))}" + f" and {len(models) - 1} more" * (len(models) > 1)
+    cells, secrets = list[Cell](), set[str]()
+    for model, settings in models.items():
+        # One model class (of one task) is in memory at a time: in mixed order it would be loaded repeatedly.
+        tasks = {cell: run.benchmarks[cell.benchmark].task for cell in run.open_cells(model)}
+        cells += sorted(tasks, key=lambda cell: list(settings).index(tasks[cell]))
+        secrets.update(_model_secrets(run, model, settings, dict.fromkeys(tasks.values())))
+    each = max(_model_gpus(run, model, s) for model, settings in models.items() for s in settings.values())
+    return Job(
+        name=name,
+        stage="generate",
+        command=[python, "infer/generate.py", *run.words(name)],
+        cells=[cell.key for cell in cells],
+        logs=run.logs(cells, "generate"),
+        secrets=sorted(secrets),
+        gpus=each,
+        gpus_at_most=run.supply.in_replicas(each, options.replicas),
+        cores=run.cores,
+        light=api,
+        retries=_RETRIES,
+        after=list(after),
+        partial=bool(after),
+        order=run.order(
+            GenerateOrder,
+            api=api,
+            settings={options.cell(model, "").model: settings for model, settings in models.items()},
+            workers=options.num_workers if options.use_api else 1,
+            replica_gpus=each,
+        ),
+    )
+
+
+def _in_shards(job: Job, total: int) -> list[Job]:
+    """Returns ``job`` split into ``total`` jobs, one for each shard."""
+    if total == 1:
+        return [job]
+    parts = list[Job]()
+    for number in range(1, total + 1):
+        shard, name = str(Shard(number, total)), f"{job.name} {number}/{total}"
+        command = [name if word == job.name else word for word in job.command]
+        logs = [f"{log.removesuffix('.log')}.{shard}.log" for log in job.logs]
+        parts.append(replace(job, name=name, command=command, logs=logs, shard=shard))
+    return parts
+
+
+def _model_secrets(run: Run, model: str, settings: ModelSettings, tasks: Iterable[str]) -> list[str]:
+    """Returns the variables with the keys of ``model``: API keys, and the hub token to download weights."""
+    needed: list[str] = []
+    for setting in settings.values():
+        own = setting["model_kwargs"]
+        if setting.get("api"):
+            needed += run.secrets_of(Endpoint.of(own, needs_key=not run.options.dry_run))
+        elif "api_key_env" in own:  # a local class that calls an API itself
+            needed.append(str(own["api_key_env"]))
+    needs = model_needs(model, run.options.use_api, run.options.models[model], tasks)
+    return [*needed, *hub_secrets(needs.assets)]
+
+
+def _model_gpus(run: Run, model: str, setting: Mapping[str, Any]) -> int:
+    """Returns the GPUs of one replica: by INFER_GPU_MAP, else the model's entry, else 1 (0 without GPUs)."""
+    if setting.get("api"):
+        return 0
+    mapped = run.supply.mapped(run.config, "INFER_GPU_MAP", entry_name(model), "one replica of the model")
+    return run.supply.wanted(setting.get("gpus"), f"model '{model}' needs") if mapped is None else mapped
+
+
+def adopt_jobs(run: Run, images: Path) -> list[Job]:
+    """Returns one job for each model that adopts its images from the folder ``images``.
+
+    A model whose cells are all blocked gets no job. Raises UserError: a folder does not exist.
+    """
+    several, several_models = len(run.options.benchmarks) > 1, len(run.options.models) > 1
+    own = {name: images / name for name in run.options.benchmarks}
+    sources = {name: path if several or path.is_dir() else images for name, path in own.items()}
+    for name, source in sources.items():
+        if not source.exists():
+            layout = f": with several benchmarks, it holds a folder for each ({name}/)" if several else ""
+            raise UserError(f"--images: there is no {source}{layout}")
+    jobs = []
+    for model in run.options.models:
+        cells, of_model = run.open_cells(model), dict[str, str]()
+        if not cells:
+            continue
+        for benchmark, source in sources.items():
+            # With one model, a folder with its name belongs to the benchmark's own layout: adoption finds it.
+            has_own = several_models and (source / model).is_dir()
+            of_model[benchmark] = str((source / model if has_own else source).absolute())
+        name, among = f"adopt:{model}", str(images.absolute()) if several_models else ""
+        jobs.append(
+            Job(
+                name=name,
+                stage="adopt",
+                command=[DRIVER_PYTHON, "-m", "imageevalkit.extras.adopt", *run.words(name)],
+                cells=[cell.key for cell in cells],
+                logs=[run.logs(cells, "adopt")[0]],
+                cores=run.cores,
+                order=run.order(AdoptOrder, sources=of_model, among=among),
+            )
+        )
+    return jobs
+
+
+class JudgeNeeds(NamedTuple):
+    """The needs of a judge in an evaluate job.
+
+    ``judge`` is the full name of the judge, or the name of a text reader. ``gpus`` counts the GPUs that the
+    judge takes inside the job, ``secrets`` are the variables with its keys. ``server`` is the server to start
+    for all jobs with this judge. ``environment`` applies if the benchmark has no environment of its own
+    (empty: any will do).
+    """
+
+    judge: str
+    options: JudgeOptions = JudgeOptions()
+    gpus: int = 0
+    secrets: Sequence[str] = ()
+    server: ServeOrder | None = None
+    environment: str = ""
+
+
+def evaluate_jobs(
+    run: Run, cells: Sequence[Cell], after: Mapping[str, Sequence[str]]
+) -> tuple[list[Job], list[Job]]:
+    """Returns the jobs that the launcher starts to evaluate ``cells``, and the jobs that a server job starts.
+
+    ``after`` names, for each cell, the jobs that must end before its evaluation.
+
+    Raises UserError: a setting is malformed, a key, script or environment is missing, or GPUs are too few.
+    """
+    names = dict.fromkeys(cell.benchmark for cell in cells)
+    needs = {name: judge_needs(run, run.benchmarks[name]) for name in names}
+    alone = list[Job]()
+    served: dict[str, tuple[ServeOrder, list[Job]]] = {}
+    for cell in cells:
+        job = _evaluate_job(run, cell, needs[cell.benchmark], after)
+        if server := needs[cell.benchmark].server:
+            served.setdefault(server.judge, (server, []))[1].append(job)
+        else:
+            alone.append(job)
+    serving = [_serving_job(run, server, jobs) for server, jobs in served.values()]
+    return alone + serving, [job for _, jobs in served.values() for job in jobs]
+
+
+def _evaluate_job(run: Run, cell: Cell, needs: JudgeNeeds, after: Mapping[str, Sequence[str]]) -> Job:
+    options, benchmark = run.options, run.benchmarks[cell.benchmark]
+    environment = benchmark.environment(run.config)
+    used_by, build = f"benchmark {benchmark.name}", benchmark.build(run.config)
+    if not environment and needs.environment:
+        environment = needs.environment
+        used_by, build = f"{benchmark.name}'s judge", "--judge transformers"
+    pythons = [python_of(part, used_by, build) for part in environment.split()]
+    name = f"evaluate:{cell.key}"
+    words, environ, retries = run.words(name), dict[str, str](), _EVALUATE_RETRIES
+    if benchmark.benchmark is None:
+        command = [DRIVER_PYTHON, "-m", "imageevalkit.evaluate.foreign", *words]
+        retries = 0  # a foreign script may start from zero, and pay the judge again
+    elif script := benchmark.own_script:
+        command = ["bash", str(script), cell.model, environment]
+        environ = {PLAN_ENV: run.plan, JOB_ENV: name}
+    else:
+        # If a benchmark has several environments, evaluation runs in the first: it records package versions.
+        command = [next(iter(pythons), DRIVER_PYTHON), "-m", "imageevalkit.evaluate", *words]
+    is_ours = benchmark.benchmark is not None and not benchmark.own_script
+    light = benchmark.only_asks and not needs.server and not options.rescore
+    secrets = [] if options.rescore else sorted({*hub_secrets(benchmark.own_assets), *needs.secrets})
+    takes = run.supply.mapped(run.config, "EVAL_GPU_MAP", benchmark.name, "evaluating the benchmark")
+    if takes is None:
+        # --rescore takes a GPU as well: on a CPU, encoders give slightly other values than those on record.
+        takes = max(needs.gpus, run.supply.wanted(None) if benchmark.uses_encoders else 0)
+    return Job(
+        name=name,
+        stage="evaluate",
+        command=command,
+        cells=[cell.key],
+        logs=run.logs([cell], "evaluate"),
+        environ=environ,
+        # A foreign script does not declare which keys it reads: it gets all of them.
+        secrets=secret_names() if benchmark.benchmark is None else secrets,
+        after=list(after.get(cell.key, ())),
+        gpus=takes,
+        cores=run.cores,
+        retries=retries,
+        follows=run.follows and is_ours and not needs.server and (light or bool(options.parallel)),
+        light=light,
+        order=run.order(
+            EvaluateOrder,
+            judge=needs.judge,
+            judge_options=replace(needs.options, batches=str(cell.judge_batches.absolute())),
+            environment=environment,
+            uses_encoders=benchmark.uses_encoders,
+            official=options.missing_items == "official",
+            ask=not options.rescore,
+            asked=options.asked.get(cell.benchmark),
+            until=run.until(cell.benchmark),
+            asks_again=needs.options.max_cost is None,
+            run=run.stamp,
+        ),
+    )
+
+
+def repeat_jobs(run: Run, before: Sequence[Job]) -> list[Job]:
+    """Returns the jobs that ask judges questions again (``--judge_repeats``) in a run with ``--max_cost``.
+
+    They start after all other jobs, so that repeated questions never use up the budget of questions that
+    count. Each evaluates its cell once more, with all answers so far. Its failure does not fail the cell.
+    """
+    jobs = list[Job]()
+    for job in before:
+        order = job.order
+        if (
+            not isinstance(order, EvaluateOrder)
+            or order.asks_again
+            or not (order.judge_repeats and order.ask)
+        ):
+            continue
+        [cell], name = map(cell_of, job.cells), f"repeat:{job.cells[0]}"
+        jobs.append(
+            replace(
+                job,
+                name=name,
+                command=[name if word == job.name else word for word in job.command],
+                environ={key: name if value == job.name else value for key, value in job.environ.items()},
+                logs=run.logs([cell], "repeat"),
+                after=[one.name for one in before],
+                always=True,
+                follows=False,
+                retries=0,
+                order=replace(order, asks_again=True),
+            )
+        )
+    return jobs
+
+
+def judge_needs(run: Run, benchmark: BenchmarkChoice) -> JudgeNeeds:
+    """Returns what the judge of ``benchmark`` needs in an evaluate job.
+
+    Raises UserError: a setting is malformed, a key, price or environment is missing, or GPUs are too few.
+    """
+    options, judge, asked = run.options, benchmark.judge, benchmark.asked
+    if judge is None:
+        if options.judge_kwargs:
+            asks = f"is measured by '{asked}', which takes none" * bool(asked)
+            raise UserError(
+                f"--judge_kwargs: benchmark {benchmark.name} {asks or 'asks no judge'}"
+                + _of_each_judge(options)
+            )
+        return JudgeNeeds(asked)
+    where = f"judge '{judge.choice.name}' of {benchmark.name}"
+    given = JudgeOptions(judge.kwargs, options.num_workers, options.requests_per_minute)
+    if judge.backend == "transformers":
+        settings = _settings(run, where, TransformersSettings, judge.kwargs)
+        if settings.revision is not None and Path(judge.model_path).is_dir():
+            raise UserError(f"{where}: revision is for hub repositories, {judge.model_path} is a folder")
+        takes, environment = _judge_gpus(run, judge, settings), judge.environment(run.config)
+        if options.rescore:
+            return JudgeNeeds(asked, given, environment=environment)
+        return JudgeNeeds(asked, given, takes, hub_secrets(judge.weights), environment=environment)
+    kwargs, served = judge.kwargs, None
+    if judge.backend == "vllm":
+        server_kwargs, kwargs = split_kwargs(judge.kwargs)
+        served = _settings(run, where, ServerSettings, server_kwargs)
+    asking = _settings(run, where, ApiSettings, kwargs)
+    is_paid = judge.backend == "openai"  # a vLLM server is the user's own, and costs nothing
+    given = replace(
+        given,
+        kwargs=kwargs,
+        max_cost=options.max_cost if is_paid else None,
+        shared=run.shared,
+        batch=options.batch and is_paid,
+    )
+    if served is not None and not judge.runs_elsewhere:  # the flags of a server that runs already are unknown
+        given = replace(given, served=served.decisive)
+        if options.rescore:
+            return JudgeNeeds(asked, given)
+        server, workers = _server(run, judge, served), max(given.workers, _IN_FLIGHT)
+        address = server.address_file
+        given = replace(given, workers=workers, requests_per_minute=None, shared="", address_file=address)
+        return JudgeNeeds(asked, given, server=server)
+    if options.rescore:
+        return JudgeNeeds(asked, given)
+    try:
+        endpoint = judge.endpoint(needs_key=not options.dry_run)
+        if is_paid:
+            options.check_batch(endpoint)
+    except UserError as error:
+        raise UserError(f"{where} is reached through an API: {error}") from None
+    if is_paid:
+        options.check_price(where, asking.price_of(judge.model_path), "--judge_kwargs")
+    return JudgeNeeds(asked, given, secrets=run.secrets_of(endpoint))
+
+
+def _settings(run: Run, where: str, cls: type[T], kwargs: Mapping[str, Any]) -> T:
+    """Returns ``kwargs`` as ``cls``. Raises UserError, before any image is generated: a setting is wrong."""
+    try:
+        remark = " (request parameters go into extra_body)" if cls is ApiSettings else ""
+        return checked(cls, kwargs, where, remark)
+    except UserError as error:
+        raise UserError(f"{error}{_of_each_judge(run.options)}") from None
+
+
+def _of_each_judge(options: Options) -> str:
+    """Returns a hint for errors if --judge_kwargs goes to several benchmarks; empty otherwise."""
+    if not options.judge_kwargs or len(options.benchmarks) < 2:
+        return ""
+    return "; --judge_kwargs goes to the judges of all benchmarks, JUDGE_KWARGS_MAP in config.sh has settings for each"
+
+
+def _judge_gpus(run: Run, judge: ConfiguredJudge, settings: TransformersSettings | ServerSettings) -> int:
+    return run.supply.wanted(settings.gpus, f"judge '{judge.choice.name}' wants")
+
+
+def _server(run: Run, judge: ConfiguredJudge, settings: ServerSettings) -> ServeOrder:
+    """Returns the order for the judge server that the run starts. Raises UserError: no environment."""
+    choice, model, takes = judge.choice, judge.model_path, _judge_gpus(run, judge, settings)
+    try:
+        executable = program_of(judge.environment(run.config), "vllm", f"judge {choice.name}", "--judge vllm")
+    except UserError as error:
+        raise UserError(
+            f"{error}; or name a server that runs already: --judge_kwargs base_url=http://…/v1"
+        ) from None
+    stem = choice.full_name.replace("/", "__").replace(":", "_")
+    return ServeOrder(
+        judge=choice.full_name,
+        model=model,
+        command=settings.command(executable, model, takes),
+        secrets=hub_secrets(judge.weights),
+        gpus=takes,
+        start_timeout=settings.start_timeout,
+        log=str(log_root() / f"judge_{stem}_{run.stamp}.log"),
+        address_file=str((run.folder / "judges" / stem).absolute()),
+    )
+
+
+def _serving_job(run: Run, server: ServeOrder, parts: Sequence[Job]) -> Job:
+    """Returns one job that starts ``server`` and runs the evaluate jobs ``parts`` with it.
+
+    The job starts after all images are generated: a waiting server would hold the GPUs that make images.
+    """
+    name = f"evaluate:{server.judge}"
+    return Job(
+        name=name,
+        stage="evaluate",
+        command=[DRIVER_PYTHON, "-m", "imageevalkit.run.judge_server", *run.words(name)],
+        cells=[cell for job in parts for cell in job.cells],
+        logs=[log for job in parts for log in job.logs],
+        after=list(dict.fromkeys(name for job in parts for name in job.after)),
+        secrets=sorted({*server.secrets, *(name for job in parts for name in job.secrets)}),
+        partial=True,
+        gpus=server.gpus,
+        cores=run.cores,
+        retries=_EVALUATE_RETRIES,
+        order=replace(server, parts=[job.name for job in parts]),
+    )
+
+
+def report_job(run: Run, after: Sequence[Job]) -> Job:
+    """Returns the last job, which writes the report of all cells of the run, however they ended."""
+    options, name = run.options, "report"
+    cells = [options.cell(model, benchmark) for model in options.models for benchmark in options.benchmarks]
+    return Job(
+        name=name,
+        stage="report",
+        command=[DRIVER_PYTHON, "-m", "imageevalkit.report", *run.words(name)],
+        cells=[],
+        logs=[str(log_root() / f"report_{run.stamp}.log")],
+        after=[job.name for job in after],
+        always=True,
+        order=run.order(ReportOrder, cells=[cell.key for cell in cells]),
+    )

@@ -1,1 +1,0 @@
-"""Sends requests to OpenAI-compatible endpoints, with limits, retries, failure classes and prices."""

@@ -1,1 +1,0 @@
-"""The rewrite stage: a language model rewrites prompts before images are generated."""

@@ -1,0 +1,302 @@
+"""The server of a judge, and the job that evaluates one cell after another with it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+
+from imageevalkit.common import logs
+from imageevalkit.common.errors import ExitStatus, run_main, worst
+from imageevalkit.common.python_path import usable_paths
+from imageevalkit.common.redaction import environ_with
+from imageevalkit.jobs.plan import (
+    FAILED,
+    STATUS_OF_STATE,
+    EvaluateOrder,
+    Job,
+    Outcome,
+    Plan,
+    ServeOrder,
+    cell_of,
+    given_job,
+    lost_before,
+    read_outcome,
+    write_outcome,
+)
+from imageevalkit.jobs.progress import Progress, ProgressReader, ProgressWriter
+from imageevalkit.judges.server import Address
+from imageevalkit.run.process import (
+    FINAL,
+    OUR_PATHS,
+    describe_exit,
+    guarded,
+    last_line,
+    shorten,
+    tail_of,
+)
+from imageevalkit.store.cell import REPO, short_path
+
+_HOST = "127.0.0.1"
+_PROXY = ("NO_PROXY", "no_proxy")  # each library reads one of the two
+_ANSWERS_WITHIN = 2.0  # seconds
+_LOOK_EVERY = 0.5  # least seconds between two checks of a loading server
+_MOST_READ = 1 << 20  # bytes of a reply: a foreign server on the port may send without end
+_PORTS = 3  # tries: another process may take a port before the server does
+_LIVES = 2  # in one cell: a cell that kills the server twice would kill it again
+_STOPS_WITHIN = 10.0  # seconds; the guard kills it after 5
+_LOG_TAIL = 1 << 16
+_TELLING = re.compile(r"(?:\b[\w.]*(?:Error|Exception)|\berror): .+")
+
+
+class JudgeServer:
+    """Runs the server of ``order`` under a guard in ``environ``, and publishes its address once healthy.
+
+    Use it in the main thread only. ``lifeline`` is the read end of a pipe whose other end this process keeps.
+    """
+
+    def __init__(self, order: ServeOrder, environ: dict[str, str], lifeline: int) -> None:
+        self._order, self._environ, self._lifeline = order, environ, lifeline
+        self._log = REPO / order.log
+        self._address = Address(Path(order.address_file))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._port = self._ports_taken = self._log_start = self._deaths = 0
+        self._started = self._next_look = 0.0
+        self._healthy = self._hopeless = False
+
+    def tend(self) -> str:
+        """Start, check or restart the server; return a note for the user. Call it several times a second."""
+        if self._hopeless or self._deaths == _LIVES:
+            return ""
+        if self._process is None:
+            if self._address.wanted:
+                self._start(_free_port())
+        elif (status := self._process.poll()) is not None:
+            self._process = None
+            self._ended(describe_exit(status))
+        elif not self._healthy:
+            self._look(self._process)
+        loads = self._process is not None and not self._healthy
+        return (
+            f"loading judge {self._order.judge} … {time.monotonic() - self._started:.0f} s" if loads else ""
+        )
+
+    def next_cell(self, makes_room: bool) -> None:
+        """Prepare the server for the next cell. Its deaths during the cell before no longer count.
+
+        ``makes_room``: stop the server, because metric models of the cell need the GPUs first. The server
+        starts again when the cell asks the judge.
+        """
+        if self._deaths == _LIVES or (makes_room and self._process is not None):
+            self.stop()
+            self._address.forget()
+        self._deaths = 0
+
+    def stop(self) -> None:
+        """End the server and all processes that it started."""
+        self._healthy = False
+        if self._process is None:
+            return
+        for _ in range(2):  # the guard kills at once when it receives a second SIGTERM
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_STOPS_WITHIN)
+                break
+        self._process = None
+
+    def _start(self, port: int) -> None:
+        self._port, self._healthy = port, False
+        self._started = self._next_look = time.monotonic()
+        self._log_start = self._log.stat().st_size if self._log.exists() else 0
+        command, title = [*self._order.command, "--port", str(port)], f"server of judge {self._order.judge}"
+        self._process = guarded(command, self._log, title, self._environ, self._lifeline)
+
+    def _look(self, process: subprocess.Popen[bytes]) -> None:
+        began = time.monotonic()
+        if began < self._next_look:
+            return
+        answers = _answers(self._port, self._order.model)
+        now = time.monotonic()
+        # a server that accepts but does not answer blocks this process for a fifth of the time at most
+        self._next_look = now + max(_LOOK_EVERY, 4 * (now - began))
+        if answers is False:
+            self.stop()
+            self._take_another_port("found servers of others on the ports it was given")
+        elif answers and process.poll() is None:
+            self._healthy, self._ports_taken = True, 0
+            self._address.give(f"http://{_HOST}:{self._port}/v1")
+        elif now - self._started > self._order.start_timeout:
+            self.stop()
+            what = f"was not ready after {self._order.start_timeout:g} s (start_timeout)"
+            self._give_up(what, last_line(str(self._log)))
+
+    def _ended(self, how: str) -> None:
+        said = self._said()
+        if self._healthy:
+            self._address.withdraw()
+            self._deaths += 1
+            if self._deaths < _LIVES:
+                self._start(self._port)  # the same port: retried requests find the server there
+            else:
+                self._give_up(f"died {self._deaths} times ({how})", said)
+        elif "address already in use" in said.lower():
+            self._take_another_port(f"could not start ({how})", said)
+        else:
+            self._give_up(f"could not start ({how})", said)
+
+    def _take_another_port(self, what: str, said: str = "") -> None:
+        self._ports_taken += 1
+        if self._ports_taken < _PORTS:
+            self._start(_free_port())
+        else:
+            self._give_up(what, said)
+
+    def _give_up(self, what: str, said: str) -> None:
+        self._hopeless = self._deaths < _LIVES  # the server did not even start
+        told = f": {said.rstrip('.')}" if said else ""
+        self._address.give_up(
+            f"the server of judge {self._order.judge} {what}{told}; log {short_path(self._log)}"
+        )
+
+    def _said(self) -> str:
+        """Return the line of the log that best explains why the server ended."""
+        found = map(_TELLING.search, tail_of(self._log, _LOG_TAIL, self._log_start))
+        lines = [match[0] for match in found if match]
+        # processes that only pass on the error of another one mention its "root cause", and end last
+        causes = [line for line in lines if "root cause" not in line]
+        return shorten(causes[-1]) if causes else last_line(str(self._log))
+
+
+def past_proxies(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with which a job reaches the server directly if ``environ`` sets a proxy."""
+    return {name: ",".join(filter(None, [environ.get(name), _HOST])) for name in _PROXY}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _answers(port: int, model: str) -> bool | None:
+    """Return whether the server on ``port`` serves ``model``; None if the server is not ready."""
+    if _body(port, "/health") is None or (models := _body(port, "/v1/models")) is None:
+        return None
+    try:
+        return model in [each["id"] for each in json.loads(models)["data"]]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return False
+
+
+def _body(port: int, path: str) -> bytes | None:
+    """Return the body of a reply with status 200; None for any other reply."""
+    # not urllib, which uses the proxy of the environment and follows redirects of a foreign server
+    connection = http.client.HTTPConnection(_HOST, port, timeout=_ANSWERS_WITHIN)
+    try:
+        connection.request("GET", path)
+        reply = connection.getresponse()
+        return reply.read(_MOST_READ) if reply.status == http.HTTPStatus.OK else None
+    except (OSError, http.client.HTTPException, ValueError):
+        return None
+    finally:
+        connection.close()
+
+
+_TICK = 0.1
+_ATTEMPTS = 2  # of one cell: a crash may not come back
+
+
+def main() -> ExitStatus:
+    """Evaluate every cell of the job and return the worst status. Without cells, keep the server running."""
+    plan, job, order = given_job(ServeOrder)
+    if not order.parts:
+        _keep(order)
+    return _SharedEvaluation(plan, job, order).run()
+
+
+def _keep(order: ServeOrder) -> NoReturn:
+    """Run the server until this process is ended: jobs of other runs may ask it at any time."""
+    lifeline, _end = os.pipe()
+    server = JudgeServer(order, _server_environ(order), lifeline)
+    while True:
+        server.tend()
+        time.sleep(_TICK)
+
+
+class _SharedEvaluation:
+    def __init__(self, plan: Plan, job: Job, order: ServeOrder) -> None:
+        self._plan, self._job, self._folder = plan, job, Path(plan.run_folder)
+        self._parts = [plan.job(name) for name in order.parts]
+        path = plan.progress_path(job)
+        self._progress, self._reader = ProgressWriter(path), ProgressReader(path)
+        # the other end closes when this process ends, however it ends; the guards then end its children
+        self._lifeline, self._end = os.pipe()
+        self._server = JudgeServer(order, _server_environ(order), self._lifeline)
+
+    def run(self) -> ExitStatus:
+        outcomes = [self._outcome(part) for part in self._parts]
+        self._server.stop()
+        return worst(STATUS_OF_STATE[outcome.state] for outcome in outcomes)
+
+    def _outcome(self, part: Job) -> Outcome:
+        [cell], stage, log = part.cells, self._job.stage, REPO / part.logs[0]
+        outcome = self._read(cell, stage)  # an earlier attempt of this job may have crashed later
+        lost = lost_before(self._plan, self._job).get(cell, "")
+        problem = "" if outcome else lost or self._evaluate(part, cell, log)
+        outcome = outcome or self._read(cell, stage)
+        if not outcome:
+            logs.append(log, f"=== {FAILED}: {problem}")
+            outcome = Outcome(FAILED, problem)
+            write_outcome(self._folder, cell_of(cell), stage, outcome)
+        return outcome
+
+    def _read(self, cell: str, stage: str) -> Outcome | None:
+        return read_outcome(self._folder, cell_of(cell), stage)
+
+    def _evaluate(self, part: Job, cell: str, log: Path) -> str:
+        """Evaluate the cell, and return a message in case that no outcome was written."""
+        environ = environ_with(part.secrets) | part.environ
+        environ |= past_proxies(environ)
+        self._server.next_cell(makes_room=isinstance(part.order, EvaluateOrder) and part.order.uses_encoders)
+        for attempt in range(1, _ATTEMPTS + 1):
+            title = f"{self._job.stage}:{cell} attempt {attempt}"
+            status = self._wait(cell, guarded(part.command, log, title, environ, self._lifeline))
+            if status in FINAL or self._read(cell, self._job.stage):
+                break
+        said = last_line(str(log))
+        return f"left no outcome, {describe_exit(status)}" + (f": {said}" if said else "")
+
+    def _wait(self, cell: str, process: subprocess.Popen[bytes]) -> int:
+        noted = ""
+        while (status := process.poll()) is None:
+            note = self._server.tend()
+            if note != noted:
+                # the evaluation waits for the server and reports nothing itself
+                seen = self._reader.read().get(cell) or Progress(cell, self._job.stage, 0, 0)
+                self._progress.report(seen._replace(note=note), force=not note)
+                noted = note
+            time.sleep(_TICK)
+        return status
+
+
+def _server_environ(order: ServeOrder) -> dict[str, str]:
+    # without VLLM_API_KEY, with which the server would demand a key
+    environ = environ_with(order.secrets)
+    folder = str(Path(order.command[0]).parent)
+    environ["PATH"] = os.pathsep.join([folder, *filter(None, [environ.get("PATH")])])
+    # our folders (tests, utils) must not shadow packages of its environment
+    paths = usable_paths(environ.get("PYTHONPATH", ""), order.command[0])
+    environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path not in map(str, OUR_PATHS))
+    return environ
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,1 @@
+"""Runs the jobs of a plan on Slurm, or exports them."""

@@ -1,0 +1,723 @@
+"""The Slurm launcher: submits the jobs of a plan with their dependencies, and watches them to their end.
+
+The launcher reads results from files, and whether a job waits or runs from Slurm's queue. So it needs no
+Slurm accounting, and the jobs run to their end without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, complain, say
+from imageevalkit.common.locks import why_of_one_machine
+from imageevalkit.common.redaction import environ_with, one_line
+from imageevalkit.common.text import counted
+from imageevalkit.jobs.plan import (
+    COMPLETE,
+    FAILED,
+    USABLE,
+    Job,
+    Outcome,
+    Plan,
+    cell_of,
+    job_words,
+    load_plan,
+    read_outcome,
+    stop_path,
+    write_outcome,
+)
+from imageevalkit.jobs.progress import Pace, PaceReader
+from imageevalkit.run.display import RunningJob, View, WaitingJob, choose_display, print_table
+from imageevalkit.run.ledger import INTERRUPTED, SKIPPED, Ledger, RunSummary, money_of
+from imageevalkit.run.process import DRIVER_PYTHON, with_our_paths
+from imageevalkit.slurm.commands import ENDED, KILLED, NODES_FAULT, Queued, Slurm, SlurmFailed, words_for_size
+from imageevalkit.slurm.nodes import NodeFaults
+from imageevalkit.store.cell import LAUNCHERS_LOCK, REPO, lock_cell, output_root
+from imageevalkit.store.jsonl import Shape, parse
+from imageevalkit.store.records import mend_records
+from imageevalkit.store.shards import FOLDER as SHARDS
+
+_MARK = "imageevalkit"
+_TICK = 0.5
+# Seconds between two reads of the queue, and the jobs that add one second: all users share the controller.
+_LOOK_EVERY, _JOBS_PER_SECOND = 2.0, 100
+# Seconds of submitting before the launcher looks at ended jobs again: a plan may have thousands of jobs.
+_SUBMITS_FOR = 2.0
+# Seconds until this machine sees the files of an ended job: NFS clients refresh every 3 to 60 s.
+FILES_COME_WITHIN = 60.0
+_KILLED_FOR = 4.0  # the same, if Slurm says that it has killed the job
+# Seconds until the launcher tries a full queue again: jobs of other users end, too.
+_FULL_FOR = 30.0
+_SHOWN_PER_SECOND = 500  # jobs: the display visits all of them at each refresh
+# If sbatch does not confirm a job, the job is in the queue after so many seconds, or Slurm did not accept it.
+_TAKEN_WITHIN = 15.0
+_STOPS_WITHIN = 60.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """The report that :mod:`imageevalkit.slurm.node_job` writes on a node when it ends.
+
+    ``status`` is the exit status of the job; if it is None, ``problem`` says why. ``skipped``: the job did
+    not start because an earlier stage failed. Times are seconds since 1970. ``outcomes`` are by cell: another
+    machine may see the report before their files. ``idle``: the last attempt on ``node`` recorded nothing.
+    """
+
+    status: int | None
+    problem: str = ""
+    skipped: bool = False
+    attempts: int = 1
+    began: float = 0.0
+    ended: float = 0.0
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    node: str = ""
+    idle: bool = False
+
+    @property
+    def is_good(self) -> bool:
+        """True if the job ended with the status COMPLETE or INCOMPLETE."""
+        return self.status in (ExitStatus.COMPLETE, ExitStatus.INCOMPLETE)
+
+
+_REPORT = Shape.of(Report)
+
+
+def files_of(folder: Path) -> Path:
+    """Return the folder of the files that the launcher and the jobs of the run in ``folder`` exchange."""
+    return folder / "slurm"
+
+
+def report_path(folder: Path, job: Job) -> Path:
+    """Return the path of the report of ``job`` in the run's ``folder``."""
+    return files_of(folder) / f"{job.stem}.json"
+
+
+def read_report(folder: Path, job: Job) -> Report | None:
+    """Return the report of ``job``; None while there is none. An unreadable report has no status."""
+    try:
+        return _REPORT.read(parse(report_path(folder, job).read_bytes()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        return Report(None, f"its report is unreadable ({one_line(error, 100)})")
+
+
+def waiting_or_running(slurm: Slurm) -> dict[str, Queued]:
+    """Return this user's unfinished jobs by number. Raises UserError: the queue cannot be read."""
+    try:
+        return {number: queued for number, queued in slurm.queue().items() if queued.state not in ENDED}
+    except SlurmFailed as error:
+        raise UserError(f"Slurm's queue cannot be seen: {error}") from None
+
+
+def run_of(queued: Queued) -> str:
+    """Return the folder of the run that submitted the job; empty if this toolkit did not submit it."""
+    mark, _, folder = [*queued.comment.split(" ", 2), "", ""][:3]
+    return folder if mark == _MARK else ""
+
+
+def identity(plan: Plan, job: Job) -> str:
+    """Return a hash that is equal for jobs of different runs that do the same with the same cells."""
+    order = {} if job.order is None else asdict(job.order)
+    settings = {
+        name: plan.settings.get(name) for name in sorted({cell_of(key).benchmark for key in job.cells})
+    }
+    facts = [str(output_root().absolute()), job.step, job.cells, job.command, order, settings]
+    told = json.dumps(facts, default=str, ensure_ascii=False)
+    run = Path(plan.run_folder)
+    for own in (str(run.absolute()), plan.run_folder, run.name):  # the names of its logs contain its name
+        told = told.replace(own, "")
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
+class FoundJob(NamedTuple):
+    """An earlier run's job in the queue, submitted with ``comment``. It writes to ``folder`` and ``logs``."""
+
+    number: str
+    folder: Path
+    logs: list[str]
+    comment: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """The jobs and locks that a run starts with.
+
+    ``jobs`` maps names of this run's jobs to queued jobs of earlier runs that do the same.
+    ``locks`` are open files by cell; they keep other launchers from the cells until this launcher ends.
+    """
+
+    jobs: Mapping[str, FoundJob] = field(default_factory=dict)
+    locks: Mapping[str, int] = field(default_factory=dict)
+
+
+def look_around(plan: Plan, slurm: Slurm) -> Found:
+    """Lock the cells of ``plan``, and find the queued jobs of earlier runs that do the same as its jobs.
+
+    Raises UserError: a queued job does something else with a cell, another run has one, or the queue cannot
+    be read.
+    """
+    if why := why_of_one_machine(output_root()):
+        say(
+            f"{output_root()} is on {why}: locks there hold on one machine only. A user's runs with --launcher slurm "
+            "see each other in the queue; keep others away from these cells"
+        )
+    owed = sorted({key for job in plan.jobs for key in job.owed})
+    with contextlib.ExitStack() as on_failure:
+        locks = dict[str, int]()
+        for key in owed:  # before the queue is read: from now on no other launcher submits jobs for them
+            locks[key] = lock_cell(cell_of(key), name=LAUNCHERS_LOCK)
+            on_failure.callback(os.close, locks[key])
+        found = Found(_jobs_there(plan, slurm, owed), locks)
+        on_failure.pop_all()
+    return found
+
+
+def _jobs_there(plan: Plan, slurm: Slurm, owed: Sequence[str]) -> dict[str, FoundJob]:
+    """Return the jobs of :class:`Found`, and merge the shard records of cells that no such job works on.
+
+    Raises UserError as :func:`look_around`.
+    """
+    there, others = waiting_or_running(slurm), _Others()
+    own, cells = {identity(plan, job): job for job in plan.jobs if not job.always}, {*owed}
+    jobs, ending = dict[str, FoundJob](), set[str]()
+    for number, queued in there.items():
+        mark, key, folder = [*queued.comment.split(" ", 2), "", ""][:3]
+        if mark != _MARK or not (other := others.job(Path(folder), key)):
+            continue
+        if queued.state == "COMPLETING":
+            ending.update(other.owed)  # its files are written, and the next job waits for its locks
+        elif key in own:
+            jobs.setdefault(own[key].name, FoundJob(number, Path(folder), other.logs, queued.comment))
+        elif shared := sorted(cells & {*other.owed}):
+            raise UserError(
+                f"{shared[0]} is being worked on by Slurm job {number} ({other.name}), which was told otherwise "
+                f"than this run: wait for it, or end it (scancel {number})"
+            )
+    for job in plan.jobs:
+        # otherwise this run would repeat a stage whose results the found job uses
+        if job.name in jobs and (lacking := _not_at_hand(plan, job, jobs)):
+            number = jobs[job.name].number
+            raise UserError(
+                f"{job.name} is Slurm job {number} of an earlier run, whose {lacking} has not made all: wait, or "
+                f"end it (scancel {number})"
+            )
+    theirs = ending | {key for job in plan.jobs if job.name in jobs for key in job.owed}
+    for cell in (cell_of(key) for key in owed if key not in theirs):
+        lock = lock_cell(cell)  # raises UserError if a run on one machine has the cell
+        if (cell.folder / SHARDS).is_dir():
+            mend_records(cell)  # this run may divide the cell into other shards
+        os.close(lock)
+    return jobs
+
+
+def _not_at_hand(plan: Plan, job: Job, found: Mapping[str, FoundJob]) -> str:
+    """Return the name of a job before the found ``job`` that is neither found nor complete, or ""."""
+    for before in (plan.job(name) for name in job.after if name not in found):
+        for key in {*job.owed} & {*before.owed}:
+            outcome = read_outcome(found[job.name].folder, cell_of(key), before.step)
+            if outcome is None or outcome.state != COMPLETE:
+                return before.name
+    return ""
+
+
+class _Others:
+    """The jobs of other runs. Each plan is read once."""
+
+    def __init__(self) -> None:
+        self._jobs = dict[Path, dict[str, Job]]()
+
+    def job(self, folder: Path, key: str) -> Job | None:
+        """Return the job with the :func:`identity` ``key``; None if there is none or no readable plan."""
+        if folder not in self._jobs:
+            try:
+                plan = load_plan(folder / "plan.json")
+            except UserError:  # the plan is of another checkout, or was removed
+                self._jobs[folder] = {}
+            else:
+                self._jobs[folder] = {identity(plan, job): job for job in plan.jobs if not job.always}
+        return self._jobs[folder].get(key)
+
+
+@dataclass(eq=False)
+class _Submitted:
+    """A job in the queue under ``id``, submitted with ``comment`` by the run in ``folder``."""
+
+    job: Job
+    id: str
+    comment: str
+    folder: Path
+    pace: PaceReader
+    since: float
+    state: str = "PENDING"
+    reason: str = ""
+    node: str = ""
+    running_since: float = 0.0
+    gone_since: float = 0.0
+    paces: Sequence[Pace] = ()
+
+    def is_queued_as(self, queued: Queued) -> bool:
+        """Return True if ``queued`` is this job: a controller that lost its state reuses job numbers."""
+        # some sites replace the comments of jobs; then the name decides
+        is_marked = queued.comment.startswith(f"{_MARK} ")
+        return queued.comment == self.comment or (queued.name == self.job.name and not is_marked)
+
+    @property
+    def why(self) -> str:
+        """The reason why the job waits."""
+        told = f"in Slurm's queue ({self.reason}), job {self.id}"
+        # "launch failed requeued held", "JobHeldUser": the job waits until a user releases it
+        is_held = "held" in self.reason.lower()
+        return f"{told}: scontrol release {self.id} lets it go on" if is_held else told
+
+
+def run_plan(
+    plan: Plan,
+    found: Found,
+    slurm: Slurm,
+    detached: bool = False,
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> RunSummary:
+    """Submit ``plan``, watch and show it to its end, print the table of all cells and write ``summary.json``.
+
+    SIGINT, SIGTERM, SIGHUP or a file at :func:`imageevalkit.jobs.plan.stop_path` cancel all jobs of the run.
+
+    Args:
+        found: The result of :func:`look_around`; jobs that are already in the queue are not submitted again.
+        detached: If True, the signals end only the launcher: a rebooting login node must not cancel all jobs.
+        now: Returns the time in seconds; a simulation has a clock of its own.
+        sleep: Waits for so many seconds of that clock.
+    """
+    return _Run(plan, found, slurm, detached, now, sleep).run()
+
+
+class _Run:
+    def __init__(
+        self,
+        plan: Plan,
+        found: Found,
+        slurm: Slurm,
+        detached: bool,
+        now: Callable[[], float],
+        sleep: Callable[[float], object],
+    ) -> None:
+        assert plan.cluster
+        self._cluster, self._found, self._slurm = plan.cluster, found, slurm
+        self._is_detached, self._now, self._sleep = detached, now, sleep
+        self._plan, self._folder = plan, Path(plan.run_folder)
+        self._display = choose_display(sys.stderr)
+        self._ledger = Ledger(plan, self._display)
+        self._pending = list(plan.jobs)
+        self._active: list[_Submitted] = []
+        self._ids: dict[str, str] = {}  # job numbers by name; empty if Slurm refused the job
+        # jobs that sbatch may have submitted, by name, with the time of the call
+        self._unsure: dict[str, float] = {}
+        self._silence = ""  # the error of a controller that does not answer
+        self._ended = set[str]()
+        self._faults = NodeFaults()
+        self._first_tries: dict[str, tuple[_Submitted, Report]] = {}
+        self._again_at: dict[str, float] = {}  # by name: when a job was put back to be submitted again
+        self._old_ids = set[str]()  # the earlier numbers of jobs that are submitted again
+        self._paces: dict[str, PaceReader] = {}
+        self._held_back = ""
+        self._full_until = 0.0  # the queue is full until then, or until a job of this run ends
+        self._next_look = self._next_view = 0.0
+        self._leaves_by: signal.Signals | None = None
+        self._stop: signal.Signals | None = None
+        self._stop_time = 0.0
+        self._is_stopping = self._is_cancelled = False
+        self._began = now()
+
+    def run(self) -> RunSummary:
+        self._ledger.forget_earlier_run()
+        files_of(self._folder).mkdir(parents=True, exist_ok=True)
+        for job in list(self._pending):
+            if there := self._found.jobs.get(job.name):
+                told = f"{job.name} is job {there.number} of {there.folder}: it is not submitted again"
+                self._display.tell("found", told)
+                self._add(job, there.number, there.comment, there.folder, there.logs)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
+                signal.signal(number, self._on_stop_signal)
+        try:
+            while self._go_on():
+                self._sleep(_TICK)
+        except BaseException:
+            if not self._is_detached:
+                self._cancel()
+            if not self._is_cancelled:
+                self._tell_what_is_left()
+            raise
+        if told := self._faults.summary():
+            self._display.tell("note", told)
+        self._display.close(money_of(self._paces.values()))
+        if self._leaves_by:
+            return self._leave(self._leaves_by)
+        summary = self._ledger.close(self._pending, self._now() - self._began, self._stop)
+        print_table(summary, sys.stdout)
+        return summary
+
+    def _go_on(self) -> bool:
+        if stop_path(self._folder).exists():
+            self._on_stop_signal(signal.SIGTERM, None)
+        elif self._leaves_by:
+            return False
+        if self._stop and not self._is_cancelled:
+            if not self._is_stopping:
+                words = f"{self._stop.name}: cancelling the jobs of this run"
+                self._display.tell("stopping", words, INTERRUPTED)
+            self._is_stopping, self._next_look = True, 0.0
+        if self._now() >= self._next_look:
+            self._look()
+            self._next_look = self._now() + _LOOK_EVERY + len(self._active) / _JOBS_PER_SECOND
+        # only after a successful read of the queue: an old number may belong to another job
+        if self._stop and not self._is_cancelled and not self._silence:
+            self._cancel()
+        if self._stop is None:
+            self._submit_in_order()
+        elif self._now() - self._stop_time > _STOPS_WITHIN:
+            self._tell_what_is_left()
+            self._unsure.clear()
+            why = "still in the queue" if self._is_cancelled else f"Slurm does not answer ({self._silence})"
+            for one in list(self._active):
+                self._end(one, Report(None, f"{why} {_STOPS_WITHIN:.0f} s after scancel {one.id}"))
+        if self._now() >= self._next_view:
+            self._display.refresh(self._view())
+            self._next_view = self._now() + len(self._active) / _SHOWN_PER_SECOND
+        return bool(self._active or self._unsure) or (self._stop is None and bool(self._pending))
+
+    # Submitting
+
+    def _submit_in_order(self) -> None:
+        self._held_back, until = "", self._now() + _SUBMITS_FOR
+        taken = sum(one.job.gpus_at_most for one in self._active)
+        for job in list(self._pending):
+            if self._stop or self._silence or self._now() > until:
+                return
+            if why := self._no_room():
+                self._held_back = why
+                return
+            most = self._cluster.max_gpus
+            if most is not None and taken and job.gpus_at_most and taken + job.gpus_at_most > most:
+                self._held_back = f"for SLURM_MAX_GPUS={most}"
+                taken = max(taken, most)  # no smaller GPU job overtakes it; jobs without GPUs do
+                continue
+            if any(name not in self._ids for name in job.after):
+                continue  # a job before it is not submitted yet
+            before = [one for one in self._active if one.job.name in job.after]
+            # A job of another run has its outcomes in this run's folder only after its end. The number of a
+            # job that has left the queue may be reused: a dependency on it could wait for the wrong job.
+            if any(one.folder != self._folder or one.gone_since for one in before):
+                continue
+            comment = self._comment(job)
+            try:
+                number = self._submit(job, comment)
+            except SlurmFailed as error:
+                if error.is_silent:
+                    self._unsure[job.name], self._silence = self._now(), str(error)
+                    return
+                if error.passes or (error.may_pass and self._active):
+                    self._full_until = self._now() + _FULL_FOR
+                    self._held_back = f"as Slurm says: {error}"
+                    return
+                self._pending.remove(job)
+                self._ids[job.name] = ""
+                if job.name in self._first_tries:  # no other node takes it: its first failure counts
+                    self._end(*self._first_tries[job.name])
+                    continue
+                self._ended.add(job.name)
+                self._ledger.never_started(job, FAILED, f"sbatch: {error}")
+                continue
+            self._add(job, number, comment, self._folder)
+            taken += job.gpus_at_most
+
+    def _no_room(self) -> str:
+        """Return why no job can be submitted now: a limit in config.sh or a full queue; "" if one can."""
+        if self._unsure:
+            return "to see which jobs Slurm has"
+        if self._cluster.max_jobs is not None and len(self._active) >= self._cluster.max_jobs:
+            return f"for SLURM_MAX_JOBS={self._cluster.max_jobs}"
+        return "as Slurm takes no more jobs now" if self._now() < self._full_until else ""
+
+    def _before(self, job: Job) -> list[str]:
+        """Return the numbers of the jobs that must end before ``job`` starts."""
+        numbers = [self._ids[name] for name in job.after if name in self._ids and name not in self._ended]
+        return [*([] if self._ledger.verdict(job).ready else numbers), *self._others_at(job)]
+
+    def _others_at(self, job: Job) -> list[str]:
+        """Return the numbers of the jobs of earlier runs that hold locks on cells of ``job``."""
+        # the shards of a cell share its lock
+        others = (
+            one for one in self._active if one.folder != self._folder and not (one.job.shard and job.shard)
+        )
+        return [one.id for one in others if not {*one.job.owed}.isdisjoint(job.owed)]
+
+    def _comment(self, job: Job) -> str:
+        """Return the comment by which this and later launchers recognise ``job`` in the queue."""
+        return f"{_MARK} {identity(self._plan, job)} {self._folder.absolute()}"
+
+    def _submit(self, job: Job, comment: str) -> str:
+        """Submits ``job`` and returns its number. Raises SlurmFailed."""
+        words = self._faults.words(job.name, self._cluster.sbatch.get(job.name, []))
+        before = self._before(job)
+        depends = [f"--dependency=afterany:{':'.join(before)}"] if before else []
+        log = files_of(self._folder) / f"{job.stem}.log"
+        command = [DRIVER_PYTHON, "-P", "-m", "imageevalkit.slurm.node_job"]
+        return self._slurm.submit(
+            [
+                f"--job-name={job.name}",
+                f"--comment={comment}",
+                f"--chdir={REPO}",
+                f"--output={log.absolute()}",
+                "--open-mode=append",
+                "--nodes=1",
+                "--ntasks=1",
+                "--requeue",
+                "--kill-on-invalid-dep=yes",
+                f"--signal=B:USR1@{self._cluster.grace}",
+                "--export=ALL",
+                *depends,
+                *words_for_size(job, words),
+                *words,
+                f"--wrap=exec {shlex.join([*command, *job_words(self._plan.path, job.name)])}",
+            ],
+            with_our_paths(environ_with(job.secrets)),
+        )
+
+    def _add(self, job: Job, number: str, comment: str, folder: Path, logs: list[str] | None = None) -> None:
+        self._pending.remove(job)
+        self._ids[job.name] = number
+        job = replace(job, logs=logs or job.logs)
+        pace = self._paces[job.name] = PaceReader(
+            replace(self._plan, run_folder=str(folder)).progress_path(job)
+        )
+        self._active.append(_Submitted(job, number, comment, folder, pace, self._now()))
+
+    # Watching
+
+    def _look(self) -> None:
+        self._ledger.collect({one.job.name: 1 for one in self._active})
+        try:
+            there = self._slurm.queue()
+        except SlurmFailed as error:  # the controller may be restarting; the jobs go on
+            self._silence = str(error)
+            return
+        self._silence = ""
+        self._find_those_of_silence(there)
+        self._take_in(there)
+        if self._stop is None:
+            self._start_early()
+
+    def _take_in(self, there: Mapping[str, Queued]) -> None:
+        """Reads the states of submitted jobs from the queue, and the reports of jobs that have left it."""
+        now = self._now()
+        for one in list(self._active):
+            queued = there.get(one.id)
+            if queued and not one.is_queued_as(queued):
+                queued = None
+            one.node = (queued and queued.node) or one.node
+            if queued and queued.state not in ENDED:
+                if queued.state == "RUNNING" and one.state != "RUNNING":
+                    one.running_since = now
+                    one.pace.start_attempt()
+                    self._display.job_started(one.job, 1, f"node {queued.node}, job {one.id}")
+                one.state, one.reason, one.gone_since = queued.state, queued.reason, 0.0
+                if one.state == "RUNNING":  # not at every tick: hundreds of files on a network disk
+                    one.paces = one.pace.read(self._ledger.ended_in(one.job, 1))
+                continue
+            if one not in self._active:  # it was put back together with a job before it
+                continue
+            report = read_report(one.folder, one.job)
+            one.gone_since = one.gone_since or now
+            if queued:  # remembered, because Slurm soon forgets the job
+                one.state = queued.state
+            state = one.state if one.state in ENDED else ""
+            # a killed job that has not written its report writes none later
+            patience = _KILLED_FOR if state in KILLED else FILES_COME_WITHIN
+            if report:
+                self._has_left(one, report)
+            elif self._stop:
+                self._end(one, Report(None, began=now, ended=now))
+            elif now - one.gone_since > patience:
+                why = f"Slurm job {one.id} is {state or 'not in the queue any more'}"
+                on = f" on node {one.node}" if one.node else ""
+                idle = state in NODES_FAULT
+                self._has_left(
+                    one, Report(None, f"{why}{on}, and left no report", began=now, ended=now, idle=idle)
+                )
+
+    def _start_early(self) -> None:
+        """Lets an evaluation start once its images exist, even if the model still generates others."""
+        waiting = (one for one in self._active if (one.state, one.reason) == ("PENDING", "Dependency"))
+        early = [
+            one.id
+            for one in waiting
+            if not one.job.always and self._ledger.verdict(one.job).ready and not self._others_at(one.job)
+        ]
+        if early:
+            # if Slurm refuses, they start when the job before them has ended
+            with contextlib.suppress(SlurmFailed, UserError):
+                self._slurm.start_early(early)
+
+    def _find_those_of_silence(self, there: Mapping[str, Queued]) -> None:
+        """Finds unconfirmed jobs in the queue. If such a job is not there, it may be submitted again."""
+        for name, asked in list(self._unsure.items()):
+            job = self._plan.job(name)
+            comment = self._comment(job)
+            numbers = (number for number, queued in there.items() if queued.comment == comment)
+            number = next((number for number in numbers if number not in self._old_ids), "")
+            if number:
+                self._add(job, number, comment, self._folder)
+                self._is_cancelled = False  # a stopping run must cancel this job, too
+            if number or self._now() - asked > _TAKEN_WITHIN:
+                del self._unsure[name]
+
+    def _has_left(self, one: _Submitted, report: Report) -> None:
+        """Handles a job that has left the queue: it has ended, or is submitted again for another node."""
+        job, is_last = one.job, self._stop is not None or one.folder != self._folder
+        if not is_last and (report.skipped or job.always):
+            # it saw the failure of a job before it, and that job is submitted again
+            if any(self._again_at.get(name, -1.0) > one.since for name in job.after):
+                self._put_back([one])
+                return
+            if any(other.job.name in job.after for other in self._active):
+                return  # the job before it may still be submitted again
+        outcomes = [
+            report.outcomes.get(key) or read_outcome(one.folder, cell_of(key), job.step) for key in job.owed
+        ]
+        did_nothing = report.idle and all(outcome is None or outcome.state == FAILED for outcome in outcomes)
+        is_bad = did_nothing and not (report.skipped or report.is_good)
+        node = report.node or one.node
+        if is_last or not is_bad or not self._faults.may_try_elsewhere(job.name, node):
+            self._end(one, report)
+            return
+        said = report.problem or next((outcome.message for outcome in outcomes if outcome), "it crashed")
+        text = f"{job.name} on node {node}, job {one.id} ({said}): it is submitted again for another node"
+        self._display.tell(FAILED, text, FAILED)
+        self._first_tries[job.name] = one, report
+        behind = [other for other in self._active if job.name in other.job.after and other.state != "RUNNING"]
+        try:
+            self._slurm.cancel([other.id for other in behind])
+        except (SlurmFailed, UserError):
+            behind = []  # each of them sees the failure when it starts, and skips itself
+        self._put_back([one, *behind])
+
+    def _put_back(self, those: Sequence[_Submitted]) -> None:
+        """Puts ``those`` jobs back among the pending jobs, in the order of the plan."""
+        for one in those:
+            self._active.remove(one)
+            self._old_ids.add(one.id)
+            self._again_at[one.job.name] = self._now()
+            del self._ids[one.job.name]
+            job = self._plan.job(one.job.name)
+            self._ledger.forget_failures(job)
+            report_path(self._folder, job).unlink(missing_ok=True)
+        names = {job.name for job in self._pending} | {one.job.name for one in those}
+        self._pending = [job for job in self._plan.jobs if job.name in names]
+
+    def _end(self, one: _Submitted, report: Report) -> None:
+        if one in self._active:
+            self._active.remove(one)
+        if report.is_good:
+            self._faults.completed(one.job.name)
+        self._ended.add(one.job.name)
+        self._full_until = 0.0
+        one.pace.read()  # its last progress lines count in the sum of costs
+        job = one.job
+        self._take_over(one, report)
+        if report.skipped:
+            self._ledger.never_started(job, SKIPPED, report.problem)
+            return
+        stopped_by = self._stop.name if self._stop is not None else ""
+        self._ledger.job_ended(
+            job, report.attempts, report.ended - report.began, report.status, report.problem, stopped_by
+        )
+
+    def _take_over(self, one: _Submitted, report: Report) -> None:
+        """Copies missing outcomes to this run's folder, from ``report`` or from the folder of another run."""
+        for key in one.job.owed:
+            cell, step, outcome = cell_of(key), one.job.step, report.outcomes.get(key)
+            if one.folder != self._folder:
+                outcome = outcome or read_outcome(one.folder, cell, step)
+            if outcome and read_outcome(self._folder, cell, step) is None:
+                # if the disk is full, the ledger reports the missing outcome
+                with contextlib.suppress(CellFailure, OSError):
+                    write_outcome(self._folder, cell, step, outcome)
+
+    def _view(self) -> View:
+        now = self._now()
+        states = self._ledger.cell_states()
+        waiting = [
+            WaitingJob(one.job.name, one.why, now - one.since)
+            for one in self._active
+            if one.state == "PENDING" and one.reason not in ("Dependency", "None", "")
+        ]
+        if self._silence:
+            waiting.append(WaitingJob("all", f"Slurm does not answer: {self._silence}", now - self._began))
+        elif self._held_back and self._pending:
+            jobs = counted(len(self._pending), "job")
+            waiting.append(WaitingJob(jobs, f"held back {self._held_back}", now - self._began))
+        return View(
+            seconds=now - self._began,
+            cells=len(states),
+            cells_done=sum(state is not None for state in states),
+            cells_failed=sum(state is not None and state not in USABLE for state in states),
+            running=[
+                RunningJob(one.job, now - one.running_since, one.paces)
+                for one in self._active
+                if one.state == "RUNNING"
+            ],
+            waiting=waiting,
+            money=money_of(self._paces.values()),
+        )
+
+    # The end
+
+    def _on_stop_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._is_detached and not stop_path(self._folder).exists():
+            self._leaves_by = self._leaves_by or signal.Signals(number)
+        elif self._stop is None:
+            # not here: a job that is being submitted has no number yet. `_go_on` cancels all jobs
+            self._stop, self._stop_time = signal.Signals(number), self._now()
+
+    def _leave(self, why: signal.Signals) -> RunSummary:
+        """Returns the summary of a run whose jobs go on. It writes no file: the run has not ended."""
+        text = (
+            f"{why.name}: this launcher ends, and {counted(len(self._active), 'job')} go on in Slurm's queue"
+        )
+        if late := len(self._pending):
+            text += f"; {counted(late, 'more job')} not submitted yet"
+        self._display.tell(
+            "stopping", f"{text}. The same command resumes the run; bash eval.sh --cancel ends it"
+        )
+        return RunSummary(ExitStatus.TERMINATED, self._now() - self._began, [], [])
+
+    def _cancel(self) -> None:
+        if ids := [one.id for one in self._active if not one.gone_since]:
+            try:
+                self._slurm.cancel(ids)
+            except (SlurmFailed, UserError) as error:
+                if isinstance(error, SlurmFailed) and error.is_silent:
+                    return  # the next tick tries again
+                complain(str(error))
+        self._is_cancelled = True
+
+    def _tell_what_is_left(self) -> None:
+        ids = [one.id for one in self._active]
+        if count := len(ids) + len(self._unsure):
+            by_number = f" (scancel {' '.join(ids)})" if ids else ""
+            left = f"{counted(count, 'job')} of this run may be in Slurm's queue yet"
+            complain(f"{left}: bash eval.sh --cancel ends what is left, once Slurm answers{by_number}")
