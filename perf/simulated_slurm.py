@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from imageevalkit.common.machine import require
+from imageevalkit.common.slurm import Queued, Slurm
 from imageevalkit.jobs.plan import COMPLETE, Cluster, Job, Outcome, Plan, cell_of, write_outcome
 from imageevalkit.slurm.cluster import Report, look_around, report_path, run_plan
-from imageevalkit.slurm.commands import Queued, Slurm
 from perf.synthetic import GPUS, Matrix, replicas
 
 NODES, _CORES = 64, 64

@@ -18,6 +18,7 @@ import pytest
 from imageevalkit.cli import runs
 from imageevalkit.common.errors import ExitStatus, UserError
 from imageevalkit.common.locks import take_lock
+from imageevalkit.common.slurm import Queued, Slurm, SlurmFailed
 from imageevalkit.generate import job as generation
 from imageevalkit.jobs.plan import (
     COMPLETE,
@@ -35,6 +36,7 @@ from imageevalkit.jobs.plan import (
     write_outcome,
 )
 from imageevalkit.plan.config import Config
+from imageevalkit.plan.sbatch import words_for, words_for_size
 from imageevalkit.slurm import cluster, node_job
 from imageevalkit.slurm.cluster import (
     Found,
@@ -45,7 +47,6 @@ from imageevalkit.slurm.cluster import (
     report_path,
     run_plan,
 )
-from imageevalkit.slurm.commands import Queued, Slurm, SlurmFailed, words_for, words_for_size
 from imageevalkit.slurm.nodes import NodeFaults
 from imageevalkit.store.cell import lock_cell, log_root
 

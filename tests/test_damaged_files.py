@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from imageevalkit.common.errors import ExitStatus
-from imageevalkit.extras.relations.report import Asked
 from imageevalkit.jobs.plan import Job, Plan, outcome_path
 from imageevalkit.report.__main__ import make_report
 from imageevalkit.report.collect import collect
@@ -45,7 +44,7 @@ def report(capsys: pytest.CaptureFixture[str], plan: Plan | None = None) -> list
     """The lines that the report prints, which has the good cell in every file whatever else there is; its status says
     whether a result is left out."""
     capsys.readouterr()
-    status = make_report(Asked(), plan)
+    status = make_report(plan)
     assert (status == ExitStatus.FAILED) == any(one.is_invalid for one in collect())
     with (output_root() / "leaderboard.csv").open(newline="") as file:
         assert ("good", "0.5") in {(row["model"], row["value"]) for row in csv.DictReader(file)}

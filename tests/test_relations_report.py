@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from imageevalkit.common.errors import ExitStatus
-from imageevalkit.extras.relations.report import Asked
+from imageevalkit.jobs.plan import ReportOrder
 from imageevalkit.report.__main__ import main, make_report
 from imageevalkit.store.cell import Cell, output_root
 from imageevalkit.store.results import Metric
@@ -46,7 +46,8 @@ def synergy(n: int = 24, **more: float) -> list[Values]:
 
 def report(cell: Cell, *metrics: str, **settings: Any) -> ExitStatus:
     """The report as a run of ``cell`` starts it."""
-    return make_report(Asked([cell.key], {cell.benchmark: metrics} if metrics else {}, settings))
+    wishes = {"relations": {cell.benchmark: metrics} if metrics else {}, "relations_kwargs": settings}
+    return make_report(None, ReportOrder([cell.key], {"relations": wishes}))
 
 
 def on_record(cell: Cell) -> dict[str, Any]:

@@ -16,9 +16,8 @@ from PIL import Image
 
 from imageevalkit.common.errors import CellFailure, ExitStatus
 from imageevalkit.common.text import columns_of
-from imageevalkit.extras.relations.report import Asked
 from imageevalkit.generate.cell_run import GenerateOptions
-from imageevalkit.jobs.plan import COMPLETE
+from imageevalkit.jobs.plan import COMPLETE, ReportOrder
 from imageevalkit.report.__main__ import main, make_report
 from imageevalkit.report.cell_parts import _Previews
 from imageevalkit.report.collect import collect
@@ -177,7 +176,7 @@ def test_a_broken_result_is_listed_and_harms_no_other_cell(text: str, reason: st
     broken = write_cell("broken", "text", THREE, score(0.9))
     broken.result.write_text(text)
     assert main([]) == ExitStatus.FAILED
-    assert make_report(Asked(["good/text"])) == ExitStatus.COMPLETE, "a run of another result"
+    assert make_report(None, ReportOrder(["good/text"])) == ExitStatus.COMPLETE, "a run of another result"
     assert [row["model"] for row in csv_rows()] == ["good"]
     listed = [x for x in (output_root() / "leaderboard.md").read_text().splitlines() if "- broken/text" in x]
     assert len(listed) == 1
@@ -216,7 +215,7 @@ def test_half_written_records_and_wrong_types_do_not_break_the_report() -> None:
 def test_cells_without_a_result_and_models_with_slashes(capsys: pytest.CaptureFixture[str]) -> None:
     write_items(Cell("org/sub/模型", "text"), THREE)
     write_cell("org/other", "text", THREE, score(0.5))
-    make_report(Asked(["org/sub/模型/text", "org/none/text"]))
+    make_report(None, ReportOrder(["org/sub/模型/text", "org/none/text"]))
     printed = capsys.readouterr().out
     assert "org/sub/模型/text: not evaluated" in printed
     assert "org/none/text: nothing in" in printed
@@ -619,7 +618,7 @@ def test_the_user_chooses_what_orders_the_models(
     sort_by: list[str], label: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_two_models()
-    assert make_report(Asked(), sort_by=sort_by) == ExitStatus.COMPLETE
+    assert make_report(None, ReportOrder([], sort_by=sort_by)) == ExitStatus.COMPLETE
     found, printed, _ = orders(capsys)
     assert set(map(tuple, found.values())) == {("a", "z")}
     assert f"order of the {label}" in printed and label in md_table()["a"]
@@ -627,7 +626,7 @@ def test_the_user_chooses_what_orders_the_models(
 
 def test_an_unknown_name_to_sort_by_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     write_scored(Cell("a", "easy"), {"p/0": 1.0})
-    assert make_report(Asked(), sort_by=["eazy"]) == ExitStatus.FAILED
+    assert make_report(None, ReportOrder([], sort_by=["eazy"])) == ExitStatus.FAILED
     assert (
         "--sort_by: no benchmark or column is called 'eazy'; columns are easy/acc" in capsys.readouterr().out
     )

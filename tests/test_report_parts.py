@@ -18,6 +18,7 @@ import pytest
 
 from imageevalkit.common.atomic import write_atomic
 from imageevalkit.common.errors import UserError
+from imageevalkit.jobs.plan import ReportOrder
 from imageevalkit.report import parts, site
 from imageevalkit.report.__main__ import main, report_of
 from imageevalkit.store.cell import Cell, output_root
@@ -390,7 +391,7 @@ def test_a_report_too_large_for_one_file_says_where_it_is() -> None:
     inside = Site(output_root() / "report.html")
     assert set(inside.inside["pictures"]) == {one["preview"] for one in inside.items("a", "text").values()}
     assert inside.index["roots"] == ["."]
-    report_of([output_root()], 0)
+    report_of([output_root()], ReportOrder([], report_mb=0))
     page = (output_root() / "report.html").read_text()
     assert 'href="report/index.html"' in page and "a cat" not in page
 

@@ -12,7 +12,7 @@ pytest.importorskip("selenium", reason="selenium is not installed")
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
-from imageevalkit.extras.relations.report import Asked
+from imageevalkit.jobs.plan import ReportOrder
 from imageevalkit.report.__main__ import make_report
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.results import Metric
@@ -41,7 +41,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("IMAGEEVALKIT_OUTPUT", str(output))
         _write_cells()
-        make_report(Asked(), sort_by=["text", "two judges"])
+        make_report(None, ReportOrder([], sort_by=["text", "two judges"]))
     with browser(folder, output / "report/index.html") as opened:
         yield opened
 

@@ -151,14 +151,13 @@ class ServeOrder:
 class ReportOrder:
     """Write the report and print ``cells``.
 
-    ``relations`` are the metrics to relate, by benchmark. ``report_mb``: write report.html, one file with
+    ``extra`` has the options of the sections that extras add, by extra. ``report_mb``: write report.html, one file with
     everything, if it is not larger (MB). ``sort_by``: the benchmarks or columns whose mean sorts the models;
     empty: all that count.
     """
 
     cells: list[str]
-    relations: dict[str, list[str]] = field(default_factory=dict)
-    relations_kwargs: dict[str, Any] = field(default_factory=dict)
+    extra: dict[str, dict[str, Any]] = field(default_factory=dict)
     report_mb: float = REPORT_MB
     sort_by: list[str] = field(default_factory=list)
     kind: Literal["report"] = "report"

@@ -11,13 +11,14 @@ import argparse
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from imageevalkit.common.errors import ExitStatus, UserError, run_main, show, suggest
+from imageevalkit.extension_points import connected
 from imageevalkit.plan.config import (
     Config,
     parse_amount,
@@ -27,36 +28,17 @@ from imageevalkit.plan.config import (
     parse_kwargs,
     parse_kwargses,
 )
+from imageevalkit.plan.option import Option, Parse, absolute, folder
 from imageevalkit.store.cell import REPORT_MB, Cell, check_name, split_names
 
 if TYPE_CHECKING:
     from imageevalkit.api.endpoint import Endpoint
     from imageevalkit.api.prices import Price
     from imageevalkit.extras.rewrite.rewriter import Rewriter
-
-Parse = Callable[[Any, str], Any]
-"""Parses a text (or a list of texts) to a value. The second argument names its place, for a UserError."""
+    from imageevalkit.store.results import Until
 
 
-class Option(NamedTuple):
-    """An entry of the table of options.
-
-    ``metavar`` is the value in the help: empty for a flag, two unquoted words for an option with two values,
-    "…" at the end for any number of values. ``config`` is its variable in config.sh (empty: none).
-
-    ``prefetch`` says who accepts the option: "" eval.sh only, "own" prefetch.sh only, "config" config.sh
-    only, else both commands. "decisive" options decide which files are fetched, "taken" options do not.
-    """
-
-    metavar: str
-    help: str
-    parse: Parse
-    config: str = ""
-    prefetch: str = "taken"
-    name: str = ""
-
-
-def option(metavar: str, help: str, parse: Parse, default: Any = None, **more: str) -> Any:
+def option(metavar: str, help: str, parse: Parse, default: Any = None, **more: Any) -> Any:
     """Returns a dataclass field of :class:`Options` that holds its entry of the table."""
     entry = Option(metavar, help, parse, **more)
     if isinstance(default, list | dict):
@@ -90,43 +72,8 @@ def _megabytes(text: str, where: str) -> float:
     return 0.0 if text.strip() == "0" else parse_amount(text, where)
 
 
-def _folder(text: str, where: str) -> Path:
-    if not text.strip():
-        raise UserError(f"{where} is empty: name the folder")
-    return Path(text).expanduser()
-
-
 def _folders(texts: Sequence[str], where: str) -> list[Path]:
-    return [_folder(text, where) for text in texts]
-
-
-def _files(text: str, where: str) -> list[Path]:
-    return [Path(name).expanduser() for name in split_names(text)]
-
-
-def _tracker(text: str, where: str) -> tuple[str, str]:
-    name, _, place = (word.strip() for word in text.partition(":"))
-    if not name:
-        raise UserError(f"{where} is empty: use {' or '.join(TRACKERS)}")
-    return parse_choice(name, where, TRACKERS), place
-
-
-def _pair(texts: Sequence[str], where: str) -> tuple[str, str]:
-    one, other = (text.strip() for text in texts)
-    if not one or not other:
-        raise UserError(f"{where} has an empty name: use {where} A B")
-    if one == other:
-        raise UserError(f"{where} names '{one}' twice: name two")
-    return one, other
-
-
-def _rivals(text: str, where: str) -> tuple[str, str]:
-    names = [name.strip() for name in re.split(r"\s+vs\s+", f" {text} ")]
-    if len(names) != 2 or not all(names):
-        raise UserError(f"{where}: '{text.strip()}' names no two models: use {where} \"a vs b\"")
-    if names[0] == names[1]:
-        raise UserError(f"{where} names '{names[0]}' twice: name two models")
-    return names[0], names[1]
+    return [folder(text, where) for text in texts]
 
 
 def parse_judges(text: str, where: str = "--judges") -> dict[str, str]:
@@ -143,26 +90,9 @@ def parse_judges(text: str, where: str = "--judges") -> dict[str, str]:
     return judges
 
 
-def parse_relations(text: str, where: str = "--relations") -> dict[str, list[str]]:
-    """Returns metrics by benchmark, from ``"wise=consistency/2,realism/2;mine=a,b"``. Raises UserError."""
-    found: dict[str, list[str]] = {}
-    for part in split_names(text):
-        benchmark, _, words = (word.strip() for word in part.partition("="))
-        metrics = list(dict.fromkeys(filter(None, (word.strip() for word in words.split(",")))))
-        if not benchmark or len(metrics) < 2:
-            raise UserError(
-                f"{where}: '{part}' names no two metrics of a benchmark; use --relations "
-                '"wise=consistency/2,realism/2" (c/2: a score from 0 to 2; c/1:5: one from 1 to 5)'
-            )
-        if found.setdefault(benchmark, metrics) != metrics:
-            raise UserError(f"{where} names {benchmark} twice: give all its metrics at once")
-    return found
-
-
 _TRUTH = "true|false"
 LOCAL, SLURM, EXPORT = "local", "slurm", "export"
 """Values of ``--launcher``."""
-TRACKERS = ("wandb", "trackio", "tensorboard")
 _decisive = partial(option, prefetch="decisive")
 _switch = partial(_decisive, _TRUTH, parse=parse_boolean)
 _flag = partial(option, "", parse=parse_boolean, default=False)
@@ -231,10 +161,10 @@ class Options:
     infer: bool = _switch("make images", default=True, config="ENABLE_INFER")
     eval: bool = _switch("compute scores", default=True, config="ENABLE_EVAL")
     images: Path | None = _decisive(
-        "DIR", "score images made elsewhere, in the official layout, in place of making them", _folder
-    )
-    watch: Path | None = option(
-        "DIR", "evaluate each checkpoint of the model that appears in DIR, until stopped", _folder
+        "DIR",
+        "score images made elsewhere, in the official layout, in place of making them",
+        folder,
+        absolute=absolute,
     )
     judges: dict[str, str] = _decisive(
         '"x=ppocr"', "evaluator per benchmark, over JUDGE_MAP", parse_judges, {}
@@ -261,55 +191,10 @@ class Options:
         "withhold",
         config="MISSING_ITEMS",
     )
-    relations: dict[str, list[str]] = option(
-        '"x=a,b;y=c/5,d/5"',
-        "how scores of an item relate, by benchmark; c/5: from 0 to 5",
-        parse_relations,
-        {},
-    )
-    relations_kwargs: dict[str, Any] = option(
-        '"p=1,q=2"', "settings of the relations of this run", parse_kwargs, {}
-    )
-    gate: Path | None = option(
-        "BASELINE",
-        "fail with status 4 where a score fell below that of BASELINE: an older output folder, or a saved file",
-        _folder,
-    )
-    save_baseline: Path | None = option("FILE", "save the results to a file for --gate", _folder)
-    votes: list[Path] = option(
-        '"a.json;b.json"',
-        "votes that the report's voting page saved: for this report and all later ones",
-        _files,
-        [],
-        prefetch="",
-    )
-    publish: Path | None = option(
-        "DIR",
-        "write the results for others: Every Eval Ever, Hugging Face; uploads nothing",
-        _folder,
-        prefetch="",
-    )
-    export: tuple[str, str] | None = option(
-        "TRACKER",
-        "send metrics and samples to wandb, trackio or tensorboard (TRACKER:PROJECT)",
-        _tracker,
-        prefetch="",
-    )
-    until: tuple[str, str] | None = option(
-        '"a vs b"',
-        "stop asking for images of a benchmark once it is settled which of the two models is better",
-        _rivals,
-    )
     limit: int | None = option("N", "only the first N items of each benchmark, for trying", parse_count)
     overwrite: bool = _flag("replace images that were made with other settings")
-    # dry_run, compare, report, listing, status and cancel run nothing, so prefetch.sh does not accept them.
+    # dry_run, report, listing, status and cancel run nothing, so prefetch.sh does not accept them.
     dry_run: bool = _flag("show the plan: jobs, environments, images to make; start nothing", prefetch="")
-    compare: tuple[str, str] | None = option(
-        "A B",
-        "what moved: two models, output folders, or evaluators (MODEL/BENCHMARK@EVALUATOR)",
-        _pair,
-        prefetch="",
-    )
     report: list[Path] | None = option(
         "DIR…",
         "write the report of the results there are, or of those in folders, beside them; run nothing",
@@ -337,7 +222,7 @@ class Options:
         "the embedded benchmark on two reference models: no GPU, no key, no download", prefetch=""
     )
     mirror: Path | None = option(
-        "DIR", "copy data and code from DIR/<owner>/<repo>/<commit>/…, no internet", _folder, prefetch="own"
+        "DIR", "copy data and code from DIR/<owner>/<repo>/<commit>/…, no internet", folder, prefetch="own"
     )
     check: bool = _flag("only report what is missing or wrong, by size", prefetch="own")
     hashes: bool = _flag("verify the content of every file too, not only its size", prefetch="own")
@@ -357,13 +242,22 @@ class Options:
     benchmarks: list[str] = field(default_factory=list)
     """The benchmarks of the run, with aliases replaced by names."""
     asked: dict[str, int] = field(default_factory=dict)
-    """With ``--until``: the number of items to generate, by benchmark (no number: all items)."""
-    better: dict[str, dict[str, tuple[str, int]]] = field(default_factory=dict)
-    """With ``--until``: the settled metrics by benchmark, as in :class:`imageevalkit.store.results.Until`."""
+    """The number of items to generate, in random order, by benchmark (no number: all items)."""
+    until: dict[str, Until] = field(default_factory=dict)
+    """Why a run asks for a part of the items, by benchmark."""
+    weights_are_here: bool = True
+    """False if the weights of the models need not exist yet."""
+    extra: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The values of the options of extras, by extra and name."""
 
     def cell(self, model: str, benchmark: str) -> Cell:
         """Returns the cell of ``model``; with a prompt rewriter, its model is called ``model+rewriter``."""
         return Cell(f"{model}+{self.rewriter.id}" if self.rewriter else model, benchmark)
+
+    @property
+    def active_extras(self) -> list[str]:
+        """The extras of which the user gives an option."""
+        return [extra for extra, values in self.extra.items() if any(values.values())]
 
     @property
     def makes_images(self) -> bool:
@@ -389,12 +283,16 @@ class Options:
             )
 
 
-TABLE: dict[str, Option] = {
-    each.name: (entry := each.metadata["option"])._replace(name=entry.name or f"--{each.name}")
-    for each in fields(Options)
-    if each.metadata
-}
-"""The entries of the table, by the field of :class:`Options`."""
+def _named(entries: Mapping[str, Option]) -> dict[str, Option]:
+    return {name: entry._replace(name=entry.name or f"--{name}") for name, entry in entries.items()}
+
+
+CORE = _named({each.name: each.metadata["option"] for each in fields(Options) if each.metadata})
+"""The entries of the core, by the field of :class:`Options`."""
+OF_EXTRAS = {extra: _named(entries) for extra, entries in connected("options").items()}
+"""The entries of extras, by extra and name."""
+TABLE: dict[str, Option] = {**CORE, **{n: e for of_extra in OF_EXTRAS.values() for n, e in of_extra.items()}}
+"""All entries by name."""
 
 EVAL, PREFETCH = "bash eval.sh", "bash utils/prefetch.sh"
 _DESCRIPTIONS = {
@@ -491,6 +389,25 @@ QUICKSTART = {
 _QUICKSTART_DEFAULTS = {"--infer": "true", "--eval": "true", "--use_api": "false", "--prompt_rewriter": ""}
 
 
+def _values(entries: Mapping[str, Option], given: Mapping[str, Any], config: Config) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, entry in entries.items():
+        if entry.name in given:
+            values[name] = entry.parse(given[entry.name], entry.name)
+        elif entry.config and (text := config.text(entry.config)).strip():
+            values[name] = entry.parse(text, f"{entry.config} in config.sh")
+    return values
+
+
+def with_absolute_paths(given: Mapping[str, Any], here: Path) -> dict[str, Any]:
+    """Returns ``given`` with absolute paths in place of paths that are relative to the folder ``here``."""
+    absolute = {entry.name: entry.absolute for entry in TABLE.values() if entry.absolute}
+    return {
+        name: absolute[name](value, here) if name in absolute and value else value
+        for name, value in given.items()
+    }
+
+
 def options_over(given: Mapping[str, Any], config: Config) -> Options:
     """Returns the options: those on the command line (``given``), then those of config.sh, then the defaults.
 
@@ -505,13 +422,10 @@ def options_over(given: Mapping[str, Any], config: Config) -> Options:
             if name in given:
                 raise UserError(f"--quickstart chooses models and benchmarks itself: leave out {name}")
         given = {**_QUICKSTART_DEFAULTS, **given, **QUICKSTART}
-    values: dict[str, Any] = {}
-    for name, entry in TABLE.items():
-        if entry.name in given:
-            values[name] = entry.parse(given[entry.name], entry.name)
-        elif entry.config and (text := config.text(entry.config)).strip():
-            values[name] = entry.parse(text, f"{entry.config} in config.sh")
-    options = Options(**values)
+    options = Options(**_values(CORE, given, config))
+    for extra, entries in OF_EXTRAS.items():
+        defaults = {name: entry.default for name, entry in entries.items()}
+        options.extra[extra] = defaults | _values(entries, given, config)
     own = "--custom_model_kwargses" in given
     models, kwargses = options.model_names, options.custom_model_kwargses
     sets = parse_kwargses(kwargses, len(models), "" if own else " in config.sh") if models else []
@@ -524,7 +438,6 @@ def options_over(given: Mapping[str, Any], config: Config) -> Options:
     options.benchmarks = list(dict.fromkeys(map(without_alias, options.ds_names)))
     judges = {**config.map("JUDGE_MAP"), **options.judges}
     options.judges = {without_alias(name): judge for name, judge in judges.items()}
-    options.relations = {without_alias(name): metrics for name, metrics in options.relations.items()}
     rewriter = options.prompt_rewriter
     if options.images:
         given_in_vain = {
@@ -553,10 +466,6 @@ def resolve(given: Mapping[str, Any], config: Config) -> Options:
                 f"{where}: use {entry.name} {entry.metavar} or {entry.config} in config.sh "
                 "(bash eval.sh --list shows the names; bash eval.sh --quickstart needs none)"
             )
-    for name in options.relations:
-        if name not in options.benchmarks:
-            near = suggest(name, options.benchmarks)
-            raise UserError(f"--relations names '{name}', which is no benchmark of this run{near}")
     MinFreeMemory.parse(options.gpu_min_free_memory, "GPU_MIN_FREE_MEMORY in config.sh")
     if options.retry_unparsed and options.rescore:
         raise UserError("--rescore asks the judges nothing, --retry_unparsed asks them again: leave one out")
@@ -564,45 +473,9 @@ def resolve(given: Mapping[str, Any], config: Config) -> Options:
         raise UserError("--rescore computes scores, but --eval is false: leave one out")
     # Recorded answers belong to the existing images, so --rescore generates none.
     options.infer &= not options.rescore
-    if options.until:
-        _check_until(options, options.until)
     if not options.infer and not options.eval and options.rewriter is None:
         raise UserError("nothing to do: both --infer and --eval are false")
     return options
-
-
-def _check_until(options: Options, rivals: tuple[str, str]) -> None:
-    """Raises UserError: ``--until`` needs a local run that generates and judges images of just two models."""
-    for name in rivals:
-        if name not in options.models:
-            near = suggest(name, options.models)
-            raise UserError(f"--until names '{name}', which is no model of this run{near}")
-    if others := [name for name in options.models if name not in rivals]:
-        raise UserError(
-            f"--until is about two models, and this run has '{others[0]}' too: run them alone first "
-            f'(--model_names "{";".join(rivals)}"), then all without --until'
-        )
-    in_vain = {
-        "--images": options.images is not None,
-        "--rescore": options.rescore,
-        "--infer false": not options.infer,
-        "--eval false": not options.eval,
-    }
-    for name in filter(in_vain.get, in_vain):
-        raise UserError(f"--until is for runs that make images and judge them: leave out {name}")
-    unfit = {
-        f"--launcher {options.launcher}": (options.launcher != LOCAL, "its rounds run on this machine"),
-        "--batch": (options.batch, "it looks at the scores after each round, and a batch may take 24 hours"),
-        "--missing_items official": (
-            options.missing_items == "official",
-            "official scores with missing items are of all images",
-        ),
-        "--gate": (options.gate is not None, "a score of a part of the items is never held against others"),
-        "--save_baseline": (options.save_baseline is not None, "a baseline is of all items"),
-    }
-    for name, (is_given, why) in unfit.items():
-        if is_given:
-            raise UserError(f"--until does not go with {name}: {why}")
 
 
 def main() -> ExitStatus:

@@ -10,12 +10,12 @@ from dataclasses import replace
 from imageevalkit import registry
 from imageevalkit.common.errors import CellFailure, UserError, note_once, suggest
 from imageevalkit.common.machine import available_cores
-from imageevalkit.extras.relations.relations import Column
-from imageevalkit.extras.relations.relations import Settings as RelationSettings
+from imageevalkit.extension_points import connected
 from imageevalkit.jobs.plan import Cluster, Job, Plan
+from imageevalkit.plan import sbatch
 from imageevalkit.plan.benchmarks import BenchmarkChoice, choose_benchmark
 from imageevalkit.plan.checkpoints import lacks_of, with_checkpoints
-from imageevalkit.plan.config import ALL, Config, checked
+from imageevalkit.plan.config import ALL, Config
 from imageevalkit.plan.gpus import Supply
 from imageevalkit.plan.models import missing_of_model, model_tasks
 from imageevalkit.plan.options import EXPORT, SLURM, Options
@@ -29,7 +29,6 @@ from imageevalkit.plan.stage_jobs import (
     report_job,
     rewrite_jobs,
 )
-from imageevalkit.slurm import commands as slurm
 from imageevalkit.store.cell import Cell, log_root, output_root
 from imageevalkit.store.items import MODEL_NAME_MARK
 from imageevalkit.store.records import OF_IMAGES
@@ -48,21 +47,19 @@ def make_plan(options: Options, config: Config, stamp: str = "") -> Plan:
     _check_names(options)
     _check_folders(options)
     _check_maps(options, config)
-    _check_relations(options, benchmarks)
+    for check in connected("check", options.active_extras).values():
+        check(options, benchmarks)
     _block(options, benchmarks, blocked)
     stamp = stamp or f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     on_cluster = options.launcher == SLURM
     if on_cluster:
-        supply = Supply(slurm.gpus_per_node(config))
+        supply = Supply(sbatch.gpus_per_node(config))
     else:  # exported jobs run on unknown machines: no request for GPUs is refused here
         supply = Supply(_ANY) if options.launcher == EXPORT else Supply()
     cores = available_cores()
     if options.parallel:
         cores //= min(cores, len(options.models) * len(options.benchmarks))
     run = Run(options, config, log_root() / "runs" / stamp, stamp, cores, blocked, benchmarks, supply)
-    for name, choice in benchmarks.items() if options.until else ():
-        if why := choice.needs_all_items:
-            run.note(f"--until cannot stop {name} early, all of its images are made: {why}")
     jobs = rewrite_jobs(run)
     if options.images is not None:
         jobs += adopt_jobs(run, options.images)
@@ -87,7 +84,7 @@ def make_plan(options: Options, config: Config, stamp: str = "") -> Plan:
     jobs.append(report_job(run, jobs))
     cluster = None
     if on_cluster:
-        words = {job.name: slurm.words_for(config, job) for job in jobs}
+        words = {job.name: sbatch.words_for(config, job) for job in jobs}
         cluster = Cluster(words, options.slurm_grace, options.slurm_max_jobs, options.slurm_max_gpus)
     return Plan(
         str(run.folder),
@@ -133,19 +130,6 @@ def _benchmarks(options: Options, config: Config) -> tuple[dict[str, BenchmarkCh
             where = "--ds_kwargs" if setting in options.ds_kwargs else f"DS_KWARGS_MAP['{name}'] in config.sh"
             raise UserError(f"{where}: the setting {setting} of {name} is {why}")
     return found, blocked
-
-
-def _check_relations(options: Options, benchmarks: Mapping[str, BenchmarkChoice]) -> None:
-    """Raises UserError: ``--relations`` names an unknown metric of a benchmark, or a setting is wrong."""
-    checked(RelationSettings, options.relations_kwargs, "--relations_kwargs")
-    for name, metrics in options.relations.items():
-        choice = benchmarks.get(name)
-        known = choice.benchmark.item_values if choice and choice.benchmark else ()
-        for metric in metrics if known else ():
-            try:
-                Column.find(metric, known)
-            except UserError as error:
-                raise UserError(f"--relations: {name}: {error}") from None
 
 
 def _check_names(options: Options) -> None:
@@ -228,7 +212,7 @@ def _check_maps(options: Options, config: Config) -> None:
     known = {map_: ("benchmark", [*tasks]) for map_ in of_benchmarks}
     known |= {
         "INFER_GPU_MAP": ("model", [*models]),
-        **{map_: ("key", [ALL, slurm.API, *slurm.STAGES, *models, *tasks]) for map_ in slurm.MAPS},
+        **{map_: ("key", [ALL, sbatch.API, *sbatch.STAGES, *models, *tasks]) for map_ in sbatch.MAPS},
         SHARDS: ("key", [ALL, *models]),
         "REWRITER_KWARGS_MAP": ("prompt rewriter", registry.rewriter_names()),
     }
@@ -257,8 +241,8 @@ def _block(options: Options, benchmarks: Mapping[str, BenchmarkChoice], blocked:
     for model, kwargs in options.models.items():
         lacks = {}
         if options.makes_images:
-            # Paths of an exported plan are on another machine; a watched checkpoint does not exist yet.
-            is_here = options.launcher != EXPORT and not options.watch
+            # the paths of an exported plan are on another machine
+            is_here = options.launcher != EXPORT and options.weights_are_here
             lacks = {
                 task: missing_of_model(model, task, options.use_api, kwargs, is_here)
                 or lacks_of(model, kwargs)

@@ -14,6 +14,7 @@ from imageevalkit.assets.check import hub_secrets
 from imageevalkit.common.errors import CellFailure, UserError
 from imageevalkit.common.locks import why_of_one_machine
 from imageevalkit.common.redaction import secret_names
+from imageevalkit.extension_points import extras
 from imageevalkit.jobs.plan import (
     JOB_ENV,
     PLAN_ENV,
@@ -45,7 +46,6 @@ from imageevalkit.plan.models import (
 from imageevalkit.plan.options import EXPORT, LOCAL, Options
 from imageevalkit.run.process import DRIVER_PYTHON, program_of, python_of
 from imageevalkit.store.cell import Cell, log_root, output_root
-from imageevalkit.store.results import Until
 from imageevalkit.store.shards import Shard
 
 T = TypeVar("T")
@@ -119,13 +119,6 @@ class Run:
     def words(self, job: str) -> list[str]:
         """Returns the command-line arguments that name the plan and ``job``."""
         return job_words(self.plan, job)
-
-    def until(self, benchmark: str) -> Until | None:
-        """Returns the ``--until`` facts for results of ``benchmark``; None if the run asks for all items."""
-        if self.options.until is None or benchmark not in self.options.asked:
-            return None
-        models = [self.options.cell(name, benchmark).model for name in self.options.until]
-        return Until(models, self.options.better.get(benchmark, {}))
 
     def order(self, kind: type[OrderT], **own: Any) -> OrderT:
         """Returns a ``kind`` order: options fill the fields of the same name, and ``own`` overrides them."""
@@ -432,7 +425,7 @@ def _evaluate_job(run: Run, cell: Cell, needs: JudgeNeeds, after: Mapping[str, S
             official=options.missing_items == "official",
             ask=not options.rescore,
             asked=options.asked.get(cell.benchmark),
-            until=run.until(cell.benchmark),
+            until=options.until.get(cell.benchmark),
             asks_again=needs.options.max_cost is None,
             run=run.stamp,
         ),
@@ -606,5 +599,11 @@ def report_job(run: Run, after: Sequence[Job]) -> Job:
         logs=[str(log_root() / f"report_{run.stamp}.log")],
         after=[job.name for job in after],
         always=True,
-        order=run.order(ReportOrder, cells=[cell.key for cell in cells]),
+        order=run.order(
+            ReportOrder,
+            cells=[cell.key for cell in cells],
+            extra={
+                name: options.extra[name] for name in options.active_extras if "section" in extras()[name]
+            },
+        ),
     )

@@ -28,8 +28,8 @@ from imageevalkit.jobs.plan import (
     ServeOrder,
     cell_of,
 )
+from imageevalkit.plan.sbatch import replicas_of, words_for_size
 from imageevalkit.run.process import DRIVER_PYTHON, python_of, with_our_paths
-from imageevalkit.slurm.commands import replicas_of, words_for_size
 from imageevalkit.store.cell import REPO, Cell
 
 _TELL_AFTER = 2.0

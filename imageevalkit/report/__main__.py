@@ -17,8 +17,6 @@ from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, run_m
 from imageevalkit.common.locks import held
 from imageevalkit.common.machine import garbage_collection
 from imageevalkit.common.text import plain
-from imageevalkit.extras.relations.report import Asked, recorded_relations, update_relations
-from imageevalkit.extras.votes.report import vote_report
 from imageevalkit.jobs.plan import (
     USABLE,
     BenchmarkSettings,
@@ -35,6 +33,7 @@ from imageevalkit.report.documents import tex_text, workbook
 from imageevalkit.report.index import Found
 from imageevalkit.report.leaderboard import Ranks, board_of, csv_text, format_table, grid
 from imageevalkit.report.pages import markdown_text
+from imageevalkit.report.sections import Section, sections_of
 from imageevalkit.report.site import write_site
 from imageevalkit.report.tables import read_folders
 from imageevalkit.store.cell import COMPARISONS, REPORT_MB, Cell, by_name, output_root, results_in
@@ -50,23 +49,16 @@ def main(argv: Sequence[str] | None = None) -> ExitStatus:
     words = sys.argv[1:] if argv is None else argv
     with garbage_collection(False):
         if not words:
-            return make_report(Asked())
+            return make_report()
         plan, _, order = given_job(ReportOrder, words)
-        asked = Asked(order.cells, order.relations, order.relations_kwargs)
-        return make_report(asked, plan, order.report_mb, order.sort_by)
+        return make_report(plan, order)
 
 
-def make_report(
-    asked: Asked, plan: Plan | None = None, megabytes: float = REPORT_MB, sort_by: Sequence[str] = ()
-) -> ExitStatus:
-    """Write all report files and print the table of the cells of ``asked``, or of all cells if it names none.
+def make_report(plan: Plan | None = None, order: ReportOrder = ReportOrder([])) -> ExitStatus:  # noqa: B008
+    """Write all report files and print the table of the cells of ``order``, or of all cells if it names none.
 
     Cells that failed in the run of ``plan`` show no score in the printed table. Each unreadable file gets one
     line, printed and in the report.
-
-    Args:
-        megabytes: The largest size of ``report.html``, the whole report in one file.
-        sort_by: The benchmarks or columns whose mean orders the models. Empty: all that count for the mean.
 
     Returns:
         FAILED if one of these results cannot be read, if relations that the run asks for cannot be computed,
@@ -75,7 +67,7 @@ def make_report(
     Raises:
         CellFailure: A report file cannot be written.
     """
-    wanted = asked.cells
+    wanted, sections = order.cells, sections_of(order.extra, order.cells)
     try:
         with held(output_root() / ".report.lock"):  # else two runs that end together would mix their files
             unreadable: list[str] = []
@@ -86,7 +78,7 @@ def make_report(
                 cell if cell.result else cell._replace(problem=failed.get(cell.key, cell.problem))
                 for cell in found
             ]
-            ranks = Ranks(sort_by)
+            ranks = Ranks(order.sort_by)
             unknown = _unknown_columns(cells, ranks)
             unreadable += unknown
             over_steps = curves([cell.result for cell in cells if cell.result])
@@ -96,19 +88,18 @@ def make_report(
             # cells that failed before they had a file: the report lists them too, the run's table already did
             there = {cell.key for cell in cells}
             cells += [_without_files(key, why) for key, why in failed.items() if key not in there]
-            paths = write_reports(cells, unreadable, asked, ranks, over_steps, megabytes)
+            paths = write_reports(cells, unreadable, sections, ranks, over_steps, order.report_mb)
             paths += write_comparisons(cells, lambda line: show(plain(line)), plan.settings if plan else {})
     except OSError as error:
         raise _not_written(error, output_root()) from error
     # failures come last, so that they are the last lines on the screen
-    show("\n".join([*(f"report: {path}" for path in paths), *map(plain, asked.refused)]))
+    refused = [line for section in sections for line in section.refused]
+    show("\n".join([*(f"report: {path}" for path in paths), *map(plain, refused)]))
     own = [cell for cell in found if not wanted or cell.key in wanted]
-    return ExitStatus.FAILED if asked.refused or unknown else _status_of(own)
+    return ExitStatus.FAILED if refused or unknown else _status_of(own)
 
 
-def report_of(
-    folders: Sequence[Path], megabytes: float = REPORT_MB, sort_by: Sequence[str] = ()
-) -> ExitStatus:
+def report_of(folders: Sequence[Path], order: ReportOrder = ReportOrder([])) -> ExitStatus:  # noqa: B008
     """Write the report of the results in ``folders``. It has no failures, which only a run knows.
 
     The report of one folder goes into that folder. The report of several goes below the folder of
@@ -123,17 +114,22 @@ def report_of(
     place = folders[0] if len(folders) == 1 else place_of(folders)
     if {cell.root for cell in cells} == {place}:
         with results_in(place):
-            return make_report(Asked(), None, megabytes, sort_by)
-    ranks = Ranks(sort_by)
+            return make_report(None, order)
+    ranks = Ranks(order.sort_by)
     unknown = _unknown_columns(cells, ranks)
     unreadable += unknown
+    sections = sections_of()
+    for section in sections:
+        section.compare_folders(folders)
     try:
         with held(place / ".report.lock"):
             over_steps = curves([cell.result for cell in cells if cell.result])
             _print(cells, unreadable, (), {}, ranks, over_steps)
             paths = write_tables(place, cells, unreadable, ranks, over_steps)
-            found = Found(recorded_relations(cells), over_steps, None, unreadable)
-            paths += write_site(place, cells, found, ranks, megabytes)
+            for section in sections:
+                section.read(cells, unreadable.append)
+            found = Found(sections, over_steps, unreadable)
+            paths += write_site(place, cells, found, ranks, order.report_mb)
     except OSError as error:
         raise _not_written(error, place) from error
     show("\n".join(f"report: {path}" for path in paths))
@@ -171,12 +167,12 @@ def _without_files(key: str, problem: str) -> CellReport:
 def write_reports(
     cells: Sequence[CellReport],
     unreadable: Sequence[str],
-    asked: Asked,
+    sections: Sequence[Section],
     ranks: Ranks,
     over_steps: Sequence[Curve],
     megabytes: float = REPORT_MB,
 ) -> list[Path]:
-    """Write leaderboard, relations, site and ``report.html``, and return the paths of the files to open.
+    """Write leaderboard, sections, site and ``report.html``, and return the paths of the files to open.
 
     ``unreadable`` has the lines about files that could not be read. Raises OSError or CellFailure if a file
     cannot be written.
@@ -185,12 +181,12 @@ def write_reports(
     shutil.rmtree(root / THUMBNAILS, ignore_errors=True)  # older versions kept all thumbnails there
     # the numbers first: else they would wait for thousands of thumbnails, and be lost if these fail
     tables = write_tables(root, cells, unreadable, ranks, over_steps)
-    relations = update_relations(cells, asked, lambda line: show(plain(line)))
     told = list(unreadable)
-    votes = vote_report(cells, told.append)
+    for section in sections:
+        section.update(cells, told.append)
     for line in told[len(unreadable) :]:
         show(plain(line))
-    found = Found(relations, over_steps, votes, told)
+    found = Found(sections, over_steps, told)
     return [*tables, *write_site(root, cells, found, ranks, megabytes)]
 
 

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from imageevalkit import __version__, registry
 from imageevalkit.common.errors import CellFailure, UserError
-from imageevalkit.extras.relations.relations import KINDS, Pair, Relations
 from imageevalkit.metrics import grouped
 from imageevalkit.report import parts
 from imageevalkit.report.cell_parts import Summary
@@ -31,6 +30,7 @@ from imageevalkit.report.leaderboard import (
     headline_of,
     shown,
 )
+from imageevalkit.report.sections import Section
 from imageevalkit.stats.comparison import Measured
 from imageevalkit.stats.power import smallest_difference
 from imageevalkit.store.cell import Cell, by_name
@@ -51,31 +51,17 @@ class Built(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Everything to show beside the cells. ``relations`` are by the key of the cell.
+    """Everything to show beside the cells. ``unreadable`` has a line for each unreadable file."""
 
-    ``votes`` is the report of votes (None without votes). ``unreadable`` has a line for each unreadable
-    file."""
-
-    relations: Mapping[str, Relations]
+    sections: Sequence[Section]
     over_steps: Sequence[Curve]
-    votes: Any
     unreadable: Sequence[str]
-
-
-class Beside(NamedTuple):
-    """Files that the page links: ``scatter`` has paths of pictures by the key of relations.
-
-    ``comparisons`` has names and paths of pages, relative to the folder above the page."""
-
-    scatter: Mapping[str, str]
-    comparisons: Sequence[tuple[str, str]]
 
 
 def index_of(
     built: Sequence[Built],
     prompts: Mapping[str, int],
     found: Found,
-    beside: Beside,
     ranks: Ranks,
     place: Path,
 ) -> parts.Index:
@@ -93,7 +79,7 @@ def index_of(
     names = sorted(dict.fromkeys(cell.cell.benchmark for cell in cells), key=natural)
     made = [_cell(one, numbers, figures, roots.index(one.report.root)) for one in built]
     hrefs = [quote(os.fsencode(os.path.relpath(root, place / "page"))) for root in roots]
-    return parts.Index(
+    index = parts.Index(
         made=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         version=__version__,
         roots=hrefs,
@@ -111,16 +97,15 @@ def index_of(
         models=_models(cells, board),
         mean=parts.Mean(board.mean.of, board.mean.left_out),
         curves=[_curve(curve, numbers, built) for curve in found.over_steps],
-        relations=[
-            _map(n, found.relations[one.report.key], beside.scatter, f"{hrefs[cell.root]}/{cell.path}")
-            for n, (one, cell) in enumerate(zip(built, made, strict=True))
-            if _has_relations(one.report, found.relations)
-        ],
-        kinds={kind.name: parts.Kind(kind.label, kind.colour, kind.mark) for kind in KINDS.values()},
-        comparisons=[parts.Link(name, f"../{quote(os.fsencode(path))}") for name, path in beside.comparisons],
-        votes=found.votes,
+        relations=[],
+        kinds={},
+        comparisons=[],
+        votes=None,
         unreadable=list(found.unreadable),
     )
+    for section in found.sections:
+        index = section.fill(index, cells, place)
+    return index
 
 
 def _curve(curve: Curve, numbers: Mapping[Board, int], built: Sequence[Built]) -> parts.Curve:
@@ -295,41 +280,3 @@ def _model(name: str, overall: float | None) -> parts.Model:
     if checkpoint is None:
         return parts.Model(name, overall)
     return parts.Model(name, overall, checkpoint.run, checkpoint.step)
-
-
-def _has_relations(report: CellReport, relations: Mapping[str, Relations]) -> bool:
-    found = relations.get(report.key)
-    return bool(found and report.result and report.result.evaluator.id == found.evaluator)
-
-
-def _map(n: int, found: Relations, scatter: Mapping[str, str], folder: str) -> parts.RelationMap:
-    files = {"map": "dtm.svg", "scatter": "scatter.svg", "codes": "relationship_codes.csv"}
-    return parts.RelationMap(
-        n,
-        found.dimensions,
-        found.means,
-        found.correlation,
-        found.thresholds,
-        [_pair(pair) for pair in found.pairs],
-        [parts.Link(name, f"{folder}/relations/{file}") for name, file in files.items()],
-        scatter.get(found.key, ""),
-    )
-
-
-def _pair(pair: Pair) -> parts.RelationPair:
-    return parts.RelationPair(
-        pair.first,
-        pair.second,
-        KINDS[pair.code_of(pair.first)].name,
-        pair.words(),
-        pair.certainty,
-        pair.n,
-        pair.means,
-        pair.correlation,
-        pair.synergy,
-        pair.bottleneck,
-        pair.above,
-        pair.below,
-        pair.is_line,
-        (pair.words(pair.next_likely[0]), pair.next_likely[1]) if pair.next_likely else parts.UNSET,
-    )

@@ -12,7 +12,7 @@ import hashlib
 import multiprocessing
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from urllib.parse import quote
@@ -25,15 +25,14 @@ from tqdm import tqdm
 from imageevalkit.common.atomic import write_atomic
 from imageevalkit.common.errors import CellFailure
 from imageevalkit.common.machine import available_cores
-from imageevalkit.extras.relations.relations import Relations
 from imageevalkit.metrics import grouped
 from imageevalkit.report import parts
 from imageevalkit.report.cell_parts import PICTURES, SUMMARY, Shown, Summary, build, preview_path, state_of
 from imageevalkit.report.collect import CellReport, natural
-from imageevalkit.report.index import Beside, Built, Found, index_of, one_up
+from imageevalkit.report.index import Built, Found, index_of, one_up
 from imageevalkit.report.leaderboard import Ranks
-from imageevalkit.report.pages import COMPARISON_PAGE, template
-from imageevalkit.store.cell import COMPARISONS, SITE
+from imageevalkit.report.pages import template
+from imageevalkit.store.cell import SITE
 
 PAGE, SINGLE = "index.html", "report.html"
 _OPENING = '<script type="application/json" data-part="index">'
@@ -72,7 +71,9 @@ def write_site(
             f"the report goes into {site}, where the results of {inside[0]} are: rename their folder"
         )
     built, state = _build(site, cells)
-    beside = Beside(_scatter(site, cells, found.relations), _comparisons(place))
+    of_sections = {path: data for one in found.sections for path, data in one.pictures(cells).items()}
+    for path, data in of_sections.items():
+        _write(site / path, data)
     # one benchmark at a time, because the items take more memory than anything else
     of_benchmark = grouped(
         ((n, one) for n, one in enumerate(built) if one.folder), lambda one: one[1].report.cell.benchmark
@@ -82,7 +83,7 @@ def write_site(
     for name, of_it in of_benchmark.items():
         part = _prompts(site, of_it)
         counts[name], prompts[name] = len(part.rows), parts.to_json(part)
-    index = index_of(built, counts, found, beside, ranks, place)
+    index = index_of(built, counts, found, ranks, place)
     if (last := _index_in(site / PAGE)) and replace(index, made=last.made) == last:
         index = last  # unchanged: it keeps the time of the last change
     for name in ("page.js", "page.css"):
@@ -100,7 +101,7 @@ def write_site(
     _write(site / PAGE, page.encode())
     _write(site / _STATE, parts.to_json(state))
     pictures = {sha256 for one in built if one.summary for sha256 in one.summary.pictures}
-    pictures |= {Path(path).stem for path in beside.scatter.values()}
+    pictures |= {Path(path).stem for path in of_sections}
     _forget(site, {one.folder for one in built}, len(index.benchmarks), pictures)
     single = place / SINGLE
     _write(single, _single(site, index, pictures, megabytes))
@@ -121,25 +122,6 @@ def _index_in(page: Path) -> parts.Index | None:
     with contextlib.suppress(OSError, ValueError):
         return parts.of_json(_split(page)[1].encode(), parts.Index)
     return None
-
-
-def _scatter(site: Path, cells: Sequence[CellReport], relations: Mapping[str, Relations]) -> dict[str, str]:
-    """Write the scatter pictures of relations, and return their paths by the key of the relations.
-
-    Raises OSError if a picture cannot be read or written."""
-    found = dict[str, str]()
-    for cell in cells:
-        if cell.is_latest and (one := relations.get(cell.key)):
-            data = (cell.folder / "relations/scatter.webp").read_bytes()
-            found[one.key] = preview_path(hashlib.sha256(data).hexdigest())
-            _write(site / found[one.key], data)
-    return found
-
-
-def _comparisons(place: Path) -> list[tuple[str, str]]:
-    """Return the names and paths of all pages that --compare wrote."""
-    pages = [*place.glob(COMPARISON_PAGE), *sorted((place / COMPARISONS).glob(f"*/{COMPARISON_PAGE}"))]
-    return [(page.parent.name, page.relative_to(place).as_posix()) for page in pages]
 
 
 def _write(path: Path, data: bytes) -> None:

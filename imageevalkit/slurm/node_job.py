@@ -21,6 +21,7 @@ from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, run_m
 from imageevalkit.common.locks import drop_lock, take_lock
 from imageevalkit.common.machine import available_cores
 from imageevalkit.common.redaction import one_line
+from imageevalkit.common.slurm import Slurm, SlurmFailed
 from imageevalkit.jobs.plan import (
     USABLE,
     Job,
@@ -34,7 +35,6 @@ from imageevalkit.jobs.plan import (
 from imageevalkit.plan.gpus import visible_gpus
 from imageevalkit.run.process import CANNOT_START, FINAL, guarded, job_environ, start_of
 from imageevalkit.slurm.cluster import FILES_COME_WITHIN, Report, read_report, report_path
-from imageevalkit.slurm.commands import Slurm, SlurmFailed
 from imageevalkit.store.cell import REPO, lock_cell, lock_shard
 from imageevalkit.store.records import mend_records
 from imageevalkit.store.shards import Shard, own_file

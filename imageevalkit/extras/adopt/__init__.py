@@ -1,1 +1,3 @@
 """Images made elsewhere (``--images``)."""
+
+CONNECTS: dict[str, str] = {}

@@ -1,1 +1,6 @@
 """Results for experiment trackers (``--export``)."""
+
+CONNECTS = {
+    "options": "options:OPTIONS",
+    "results": "hook:ExportHook",
+}

@@ -1,1 +1,6 @@
 """Results for other people (``--publish``)."""
+
+CONNECTS = {
+    "options": "options:OPTIONS",
+    "results": "hook:PublishHook",
+}

@@ -15,14 +15,13 @@ from imageevalkit.common.errors import CellFailure, ExitStatus, UserError
 from imageevalkit.common.locks import held
 from imageevalkit.common.text import counted, to_bytes
 from imageevalkit.extras.publish import every_eval_ever
-from imageevalkit.extras.relations.report import recorded_relations
-from imageevalkit.extras.votes.report import vote_report
 from imageevalkit.metrics import grouped
 from imageevalkit.report.collect import STALE, CellReport, ItemView, collect
 from imageevalkit.report.curves import curves
 from imageevalkit.report.index import Found
 from imageevalkit.report.leaderboard import Ranks, csv_text
 from imageevalkit.report.pages import markdown_text
+from imageevalkit.report.sections import sections_of
 from imageevalkit.report.sharing import caveats, public, without_folders
 from imageevalkit.report.site import copy_site, write_site
 from imageevalkit.store.cell import SITE, output_root, short_path
@@ -96,7 +95,10 @@ def _write_site(folder: Path, cells: Sequence[CellReport]) -> None:
     stays unchanged, because it also shows the failures of its run."""
     ranks, unreadable = Ranks(), list[str]()
     over_steps = curves([cell.result for cell in cells if cell.result])
-    found = Found(recorded_relations(cells), over_steps, vote_report(cells, unreadable.append), unreadable)
+    sections = sections_of()
+    for section in sections:
+        section.read(cells, unreadable.append)
+    found = Found(sections, over_steps, unreadable)
     own, making = output_root() / SITE, folder / _MAKING
     shutil.rmtree(making, ignore_errors=True)  # a killed call may have left it
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from imageevalkit import registry
@@ -16,21 +16,14 @@ from imageevalkit.report.collect import STALE, CellReport, ItemView
 from imageevalkit.store.jsonl import Tell
 
 
-@dataclass
-class Asked:
-    """The user's wishes for the cells of this run (by key): metrics by benchmark, and changed settings.
-
-    ``refused`` collects the reasons why relations of these cells could not be computed.
-    """
-
-    cells: Sequence[str] = ()
-    metrics: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    refused: list[str] = field(default_factory=list)
-
-
-def update_relations(cells: Sequence[CellReport], asked: Asked, tell: Tell) -> dict[str, Relations]:
+def update_relations(
+    cells: Sequence[CellReport], keys: Sequence[str], asked: Mapping[str, Any], tell: Tell, refuse: Tell
+) -> dict[str, Relations]:
     """Return the relations by the key of the cell, and write their files if scores or wishes are new.
+
+    ``keys`` are the cells of this run. ``asked`` are the user's wishes for them: ``relations``, metrics by
+    benchmark, and ``relations_kwargs``, changed settings. ``refuse`` gets a line for each of these cells whose
+    relations cannot be computed, ``tell`` for each other cell.
 
     A cell has relations if the user asks for them, if it has files of an earlier run, or if its benchmark has
     :attr:`~imageevalkit.benchmark.contract.Benchmark.relations`. Each failure gets one line.
@@ -42,12 +35,12 @@ def update_relations(cells: Sequence[CellReport], asked: Asked, tell: Tell) -> d
     for report in cells:
         cell = report.cell
         try:
-            if relations := _relations(report, asked):
+            if relations := _relations(report, asked if cell.key in keys else {}):
                 found[cell.key] = relations
         except UserError as error:
             reason = f"{cell.key}: no relations: {error}"
-            if cell.key in asked.cells:  # a typing error must not delete existing relations
-                asked.refused.append(reason)
+            if cell.key in keys:  # a typing error must not delete existing relations
+                refuse(reason)
             else:
                 tell(reason)
                 shutil.rmtree(cell.relations, ignore_errors=True)  # they belong to older scores
@@ -60,13 +53,13 @@ def recorded_relations(cells: Sequence[CellReport]) -> dict[str, Relations]:
     return {cell.key: relations for cell, relations in found if relations}
 
 
-def _relations(report: CellReport, asked: Asked) -> Relations | None:
+def _relations(report: CellReport, asked: Mapping[str, Any]) -> Relations | None:
     """Return the relations of a cell, or None if it has none. Raises UserError if they cannot be computed."""
     cell, result = report.cell, report.result
     if not result or not (report.is_latest and report.recorded) or result.withheld.startswith(STALE):
         return None
-    before, is_wanted = files.read(cell.relations), cell.key in asked.cells
-    wish = asked.metrics.get(cell.benchmark) if is_wanted else None
+    before = files.read(cell.relations)
+    wish = asked.get("relations", {}).get(cell.benchmark)
     wish = wish or (before.metrics if before and before.asked else None)
     declared = () if wish else _declared(report)
     if not wish and len(declared) < 2:
@@ -75,7 +68,7 @@ def _relations(report: CellReport, asked: Asked) -> Relations | None:
     metrics = wish or _own(declared, items)
     if len(metrics) < 2:
         return None
-    given = dict(asked.settings) if is_wanted and asked.settings else before.settings if before else {}
+    given = dict(asked.get("relations_kwargs") or (before.settings if before else {}))
     settings, evaluator = Settings(**given), result.evaluator.id
     scored = [
         Scored(item.id, item.prompt_sha256 or item.prompt or item.id, item.values)

@@ -1,1 +1,3 @@
 """Rewritten prompts (``--prompt_rewriter``)."""
+
+CONNECTS: dict[str, str] = {}

@@ -1,1 +1,7 @@
-"""Stops early once two models can be told apart (``--until``)."""
+"""Stops early once it is settled which of two models is better (``--until``)."""
+
+CONNECTS = {
+    "options": "options:OPTIONS",
+    "check": "check:check_until",
+    "scheduler": "rounds:SCHEDULER",
+}

@@ -12,6 +12,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from imageevalkit.cli.commands import Scheduler
 from imageevalkit.common.errors import CellFailure, ExitStatus, say, worst
 from imageevalkit.common.text import counted
 from imageevalkit.extras.until.settling import Look, look
@@ -25,6 +26,7 @@ from imageevalkit.run.display import print_table
 from imageevalkit.run.ledger import RunSummary
 from imageevalkit.run.local import run_plan
 from imageevalkit.store.cell import Cell
+from imageevalkit.store.results import Until
 
 _FIRST, _FEWEST, _MORE = 0.1, 30, 1.25
 
@@ -40,8 +42,8 @@ def next_round(asked: int, total: int) -> int:
     return more if _MORE * more < total else total
 
 
-def told_of_rounds(rivals: tuple[str, str]) -> str:
-    """Returns the line that a dry run prints below the plan of all items."""
+def _described(options: Options) -> str:
+    rivals = options.extra["until"]["until"]
     return (
         f"that is the most: --until asks for {_FIRST:.0%} of the items of a benchmark ({_FEWEST} at least), then for "
         f'{_MORE - 1:.0%} more each time, and stops once it is settled which of "{" vs ".join(rivals)}" is better'
@@ -60,8 +62,7 @@ def run_rounds(options: Options, config: Config, plan: Plan, locks: dict[str, in
 class _Rounds:
     def __init__(self, options: Options, config: Config, plan: Plan, locks: dict[str, int]) -> None:
         self._options, self._config, self._plan, self._locks = options, config, plan, locks
-        assert options.until
-        self._rivals = [options.cell(model, "").model for model in options.until]
+        self._rivals = [options.cell(model, "").model for model in options.extra["until"]["until"]]
         self._asked = dict[str, int]()
         self._better = dict[str, dict[str, tuple[str, int]]]()
         self._both = dict[str, int]()
@@ -81,7 +82,8 @@ class _Rounds:
             for name in going_on:
                 say(f"round: {name}, {self._asked[name]:,} items of both models")
             asked = {name: self._asked[name] for name in going_on}
-            plan = self._planned(replace(options, benchmarks=going_on, asked=asked))
+            until = {name: Until(self._rivals, self._better.get(name, {})) for name in going_on}
+            plan = self._planned(replace(options, benchmarks=going_on, asked=asked, until=until))
             summary = run_plan(replace(plan, jobs=plan.jobs[:-1]), self._locks, with_table=False)
             if summary.status in (ExitStatus.INTERRUPTED, ExitStatus.TERMINATED):
                 print_table(summary, sys.stdout)
@@ -92,7 +94,7 @@ class _Rounds:
         last = replace(
             self._options,
             asked=self._asked,
-            better=self._better,
+            until={name: Until(self._rivals, self._better.get(name, {})) for name in self._asked},
             retry_refused=options.retry_refused,
             retry_unparsed=options.retry_unparsed,
         )
@@ -119,7 +121,8 @@ class _Rounds:
             return False
         judge = options.judges.get(benchmark, "")
         choice = choose_benchmark(self._config, benchmark, judge, options.judge_kwargs, options.ds_kwargs)
-        if choice.needs_all_items:  # a note of the plan says so
+        if why := choice.needs_all_items:
+            say(f"note: --until cannot stop {benchmark} early, all of its images are made: {why}")
             return False
         try:
             total = choice.check_dataset()
@@ -165,3 +168,6 @@ class _Rounds:
         del self._asked[benchmark], self._better[benchmark]
         say(f"{benchmark}: all {found.total:,} items are asked for")
         return False
+
+
+SCHEDULER = Scheduler("--until", run_rounds, _described)

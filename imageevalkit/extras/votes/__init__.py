@@ -1,1 +1,7 @@
 """Votes of people (``--votes``)."""
+
+CONNECTS = {
+    "options": "options:OPTIONS",
+    "results": "hook:VotesHook",
+    "section": "section:VotesSection",
+}

@@ -10,15 +10,17 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from imageevalkit.assets.checkpoints import files_of, steps_in, tells_all, what_lacks
 from imageevalkit.cli import runs
+from imageevalkit.cli.commands import Command
 from imageevalkit.common import logs
 from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, complain, say, worst
 from imageevalkit.common.machine import require
 from imageevalkit.common.redaction import one_line
 from imageevalkit.common.text import counted
+from imageevalkit.extension_points import extras
 from imageevalkit.extras.watch.keepers import Keepers
 from imageevalkit.jobs.plan import (
     EvaluateOrder,
@@ -31,7 +33,7 @@ from imageevalkit.jobs.plan import (
 )
 from imageevalkit.plan.checkpoints import DENOISER, LORA, WEIGHTS, checkpoint_kwargs
 from imageevalkit.plan.config import Config
-from imageevalkit.plan.options import LOCAL, Options
+from imageevalkit.plan.options import LOCAL, Options, resolve
 from imageevalkit.plan.planner import make_plan
 from imageevalkit.plan.workload import with_gpus_of_work
 from imageevalkit.run.display import print_report
@@ -52,16 +54,23 @@ _STOPPED = {
 }
 
 
+def _watch(given: Mapping[str, Any], config: Config, here: Path) -> ExitStatus:
+    return watch(resolve(given, config), config)
+
+
+COMMAND = Command("--watch", _watch, uses_results=False)
+
+
 def watch(options: Options, config: Config) -> ExitStatus:
-    """Evaluates the checkpoints that appear in ``options.watch`` until a signal (Ctrl-C, SIGTERM) comes.
+    """Evaluates the checkpoints that appear in the folder of ``--watch`` until a signal (Ctrl-C, SIGTERM) comes.
 
     Returns the worst status of the evaluated checkpoints, or that of a run that the signal interrupted.
 
     Raises UserError: an option does not go with --watch, or no run with these options could start.
     """
     _check(options)
-    assert options.watch
-    folder = options.watch.absolute()
+    options = replace(options, weights_are_here=False)  # a checkpoint does not exist yet when it is planned
+    folder = options.extra["watch"]["watch"].absolute()
     [(run, kwargs)] = options.models.items()
     given = {key: Path(str(kwargs[key])).expanduser().absolute() for key in WEIGHTS if key in kwargs}
     key = next((key for key, path in given.items() if path == folder), "model_path")
@@ -91,11 +100,10 @@ def _check(options: Options) -> None:
         "--infer": not options.infer and "makes images: leave out --infer false and --rescore",
         "--dry_run": options.dry_run
         and "starts with what is there: model_path=DIR without --watch shows that plan",
-        "--gate": (options.gate or options.save_baseline)
-        and "has no end to compare at: gate when it has ended",
-        "--publish": (options.publish or options.export)
-        and "has no end to publish at: give --publish and --export when it has ended",
     }
+    with_results = [name for name in options.active_extras if "results" in extras()[name]]
+    for name in (name for extra in with_results for name, value in options.extra[extra].items() if value):
+        problems[f"--{name}"] = f"has no end at which to do this: give --{name} when it has ended"
     for name, problem in problems.items():
         if problem:
             raise UserError(f"{name}: --watch {problem}")

@@ -1,0 +1,45 @@
+"""The points at which extras connect to the core, and how the core finds them.
+
+An extra is a folder ``imageevalkit/extras/<name>/``. The core imports no extra: the toolkit works without the
+folder of any of them. The ``__init__.py`` of an extra has a mapping ``CONNECTS`` from points to places of
+objects (``"module:object"``, below the extra's folder). The core asks for the objects of a point with
+:func:`connected`. Objects of ``options`` and ``section`` are loaded always, others only if the user gives one
+of the extra's options.
+
+| point | object |
+|---|---|
+| ``options`` | a mapping of names to :class:`~imageevalkit.plan.option.Option`; standard library only |
+| ``check`` | a function of the options and the chosen benchmarks; it raises UserError before a run |
+| ``command`` | a :class:`~imageevalkit.cli.commands.Command`: it takes the place of a run |
+| ``scheduler`` | a :class:`~imageevalkit.cli.commands.Scheduler`: it runs several plans in place of one |
+| ``results`` | a :class:`~imageevalkit.cli.commands.ResultsHook`: work on results, after a run or without one |
+| ``section`` | a :class:`~imageevalkit.report.sections.Section` of the report |
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+_EXTRAS = "imageevalkit.extras"
+
+
+@functools.cache
+def extras() -> dict[str, Mapping[str, str]]:
+    """Returns ``CONNECTS`` of every extra, by the name of its folder, in alphabetical order."""
+    folders = sorted(Path(__file__).parent.glob("extras/*/__init__.py"))
+    names = [path.parent.name for path in folders]
+    return {name: importlib.import_module(f"{_EXTRAS}.{name}").CONNECTS for name in names}
+
+
+def connected(point: str, among: Iterable[str] | None = None) -> dict[str, Any]:
+    """Returns the objects that extras (``among`` some, None: all) connect at ``point``, by extra."""
+    found = {}
+    for name in extras() if among is None else among:
+        if place := extras()[name].get(point):
+            module, _, attribute = place.partition(":")
+            found[name] = getattr(importlib.import_module(f"{_EXTRAS}.{name}.{module}"), attribute)
+    return found

@@ -1,0 +1,34 @@
+"""The options ``--compare``, ``--gate`` and ``--save_baseline``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from imageevalkit.common.errors import UserError
+from imageevalkit.plan.option import Option, absolute, folder
+
+
+def _pair(texts: Sequence[str], where: str) -> tuple[str, str]:
+    one, other = (text.strip() for text in texts)
+    if not one or not other:
+        raise UserError(f"{where} has an empty name: use {where} A B")
+    if one == other:
+        raise UserError(f"{where} names '{one}' twice: name two")
+    return one, other
+
+
+OPTIONS = {
+    "gate": Option(
+        "BASELINE",
+        "fail with status 4 where a score fell below that of BASELINE: an older output folder, or a saved file",
+        folder,
+        absolute=absolute,
+    ),
+    "save_baseline": Option("FILE", "save the results to a file for --gate", folder, absolute=absolute),
+    "compare": Option(
+        "A B",
+        "what moved: two models, output folders, or evaluators (MODEL/BENCHMARK@EVALUATOR)",
+        _pair,
+        prefetch="",
+    ),
+}

@@ -1,0 +1,28 @@
+"""The option ``--votes``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from imageevalkit.plan.option import Option, absolute
+from imageevalkit.store.cell import split_names
+
+
+def _files(text: str, where: str) -> list[str]:
+    return split_names(text)
+
+
+def _absolute(text: str, here: Path) -> str:
+    return ";".join(absolute(name, here) for name in split_names(text))
+
+
+OPTIONS = {
+    "votes": Option(
+        '"a.json;b.json"',
+        "votes that the report's voting page saved: for this report and all later ones",
+        _files,
+        prefetch="",
+        default=[],
+        absolute=_absolute,
+    )
+}
