@@ -1,4 +1,4 @@
-"""The program of a generate job. A launcher runs it in the environment of the job's models."""
+"""The program of a generate job. A launcher runs it in the driver's environment."""
 
 from __future__ import annotations
 

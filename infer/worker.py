@@ -1,4 +1,4 @@
-"""One replica of a local model. It serves requests on a socket; the file descriptor is the only argument."""
+"""One worker of a model, in its environment. It serves a socket, whose descriptor is the only argument."""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -104,6 +106,83 @@ def test_a_class_with_a_plain_generate_runs_in_threads_with_an_instance_each(api
     assert len({pid for _, _, pid in calls}) == 1
     assert len({(instance, thread) for instance, thread, _ in calls}) == 4
     assert len({instance for instance, _, _ in calls}) == 4, "one thread only uses each instance"
+
+
+# A class that needs a package that the driver does not have
+
+ELSEWHERE = "import pytest\n" + SYNC_CLIENT
+ASYNC_ELSEWHERE = (
+    ELSEWHERE
+    + """
+
+class AsyncClient(SyncClient):
+    async def generate_async(self, prompt, seed=42):
+        import asyncio
+
+        return await asyncio.to_thread(self.generate, prompt, seed)
+"""
+)
+DYING_ELSEWHERE = (
+    ELSEWHERE
+    + """
+
+class DyingClient(SyncClient):
+    def generate(self, prompt, seed=42):
+        image = super().generate(prompt, seed)
+        try:
+            os.mkdir(self.log + ".died")
+        except FileExistsError:
+            return image
+        os._exit(3)
+"""
+)
+
+
+def run_elsewhere(api: ApiRuns, class_name: str, code: str, *more: str) -> subprocess.CompletedProcess[str]:
+    """A run of a model behind the API in the environment of the tests, beside one of ours."""
+    add_model(api.checkout, "elsewhere", class_name, code, api=True)
+    (api.checkout / "config.local.sh").write_text(f"INFER_ENV_MAP['elsewhere']='{sys.prefix}'\n")
+    kwargs = f'log="{api.checkout / "calls"}";'
+    return api.run(*more, models=["elsewhere", "model-a"], kwargs=kwargs, limit=16, workers=4)
+
+
+@pytest.mark.parametrize(
+    ("class_name", "code", "instances"), [("SyncClient", ELSEWHERE, 4), ("AsyncClient", ASYNC_ELSEWHERE, 1)]
+)
+def test_an_api_model_with_an_environment_of_its_own_runs_in_one_worker(
+    api: ApiRuns, class_name: str, code: str, instances: int
+) -> None:
+    api.server.together = 4
+    parents: set[int] = set()
+
+    def look(request: Received, attempt: int) -> str:
+        parents.update(api.generate_processes())
+        return "ok"
+
+    api.server.choose = look
+    run = run_elsewhere(api, class_name, code)
+    assert run.returncode == 0, text_of(run)
+    assert api.statuses("elsewhere") == api.statuses() == {"ok": 16}
+    calls = [line.split() for line in (api.checkout / "calls").read_text().splitlines()]
+    assert len(calls) == 16
+    (worker,) = {int(pid) for _, _, pid in calls}
+    assert parents and worker not in parents, "its class is not loaded in the driver's environment"
+    assert len({instance for instance, _, _ in calls}) == instances
+    assert len({thread for _, thread, _ in calls}) == 4, "as many calls at once as --num_workers"
+
+
+def test_a_worker_of_an_api_model_that_dies_fails_no_model(api: ApiRuns) -> None:
+    run = run_elsewhere(api, "DyingClient", DYING_ELSEWHERE)
+    assert run.returncode == 0, text_of(run)
+    assert api.statuses("elsewhere") == api.statuses() == {"ok": 16}
+    assert {job["attempts"] for job in api.generate_jobs()} == {1}
+
+
+def test_an_api_model_that_tells_no_cost_cannot_be_bounded(api: ApiRuns) -> None:
+    run = run_elsewhere(api, "SyncClient", ELSEWHERE, "--max_cost", "5")
+    assert run.returncode != 0
+    assert "--max_cost" in text_of(run)
+    assert api.statuses("elsewhere") == {}
 
 
 # Two gateways

@@ -43,7 +43,7 @@ SHORTEST = 30
 SHORT = {
     "eval_models/judges.py": "the registry of judges",
     "infer/custom_datasets/load_dataset.py": "the registry of foreign datasets",
-    "infer/generate.py": "a program: what the environment of a model runs",
+    "infer/generate.py": "a program: the generate job",
     "infer/worker.py": "a program: what the environment of a model runs",
 }
 

@@ -184,11 +184,17 @@ def test_what_reads_parquet_has_a_list_of_its_own() -> None:
     assert not missing("parquet.txt", {"pyarrow": needed["pyarrow"]})
 
 
+def test_a_worker_starts_where_nothing_but_pillow_and_tqdm_is_installed() -> None:
+    """Only the parent of a generate job may use the driver's packages."""
+    whole = ("worker", "imageevalkit", "custom_models")
+    assert set(third_party(["worker"], idle=whole)) <= {"PIL", "tqdm"}
+
+
 @pytest.mark.parametrize("name", MODEL_LISTS)
 def test_a_models_list_is_complete(name: str) -> None:
     classes = model_modules(Path(name).stem)
     assert classes, "no model of config.sh's INFER_ENV_MAP runs in this environment"
-    needed = third_party(["generate", "worker", *classes], idle=NO_API)
+    needed = third_party(["worker", *classes], idle=NO_API)
     assert {"PIL", "torch"} <= set(needed)
     authors = AUTHORS.get(Path(name).stem, ())
     assert not missing(name, {module: place for module, place in needed.items() if module not in authors})

@@ -19,7 +19,7 @@ from eval_models.encoders.weights import DREAMSIM_ENTRIES, ENCODERS, LORA, loadi
 from imageevalkit.assets.weights import first_line
 from imageevalkit.benchmark.question import Question
 from imageevalkit.common.errors import CellFailure
-from imageevalkit.store.fingerprint import weights_of
+from imageevalkit.common.hashes import weights_of
 
 if TYPE_CHECKING:
     import numpy as np

@@ -21,8 +21,8 @@ from imageevalkit.assets.weights import (
     why_not_loaded,
 )
 from imageevalkit.common.errors import CellFailure, unknown
+from imageevalkit.common.hashes import weights_of
 from imageevalkit.store.cell import REPO
-from imageevalkit.store.fingerprint import weights_of
 
 if TYPE_CHECKING:
     import torch

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.failures import LONGEST_WAIT
@@ -443,6 +443,11 @@ class Traffic:
         self.budget = Budget(max_cost, folder / "money" if folder else None)
         self._limiters: dict[Endpoint, Limiter] = {}
         self._one_by_one = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[Traffic], tuple[Any, ...]]:
+        """Makes a copy in another process share these limits, through ``folder``."""
+        given = (self.workers, self._per_minute, self.budget.max_cost, self.lowered, self._folder)
+        return Traffic, given
 
     def limiter(self, endpoint: Endpoint, max_outage: float) -> Limiter:
         """Returns the limiter of ``endpoint``. The largest ``max_outage`` (seconds) of its models applies."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from imageevalkit.common.errors import CellFailure, UserError
-from imageevalkit.store.fingerprint import weights_of
+from imageevalkit.common.hashes import weights_of
 
 
 def why_not_loaded(model_path: str, error: BaseException) -> str:

@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from imageevalkit.common.text import to_bytes
+
 _CHUNK = 1 << 20
 
 
@@ -27,6 +29,27 @@ def _digest_of(path: Path, digest: hashlib._Hash) -> str:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+_SAMPLE = 1 << 20
+
+
+def weights_of(model_path: str) -> dict[str, str]:
+    """Returns a hash of a local checkpoint (names, sizes, first and last MiB of files) or an empty dict."""
+    path = Path(model_path)
+    if not model_path or not path.exists():
+        return {}  # a hub id, an API's model id, or a missing path
+    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+    digest = hashlib.sha256()
+    for file in files:
+        if not file.name.startswith("."):
+            size = file.stat().st_size
+            digest.update(to_bytes(f"{file.relative_to(path)}:{size}:"))
+            with file.open("rb") as opened:
+                digest.update(opened.read(_SAMPLE))
+                opened.seek(max(0, size - _SAMPLE))
+                digest.update(opened.read(_SAMPLE))
+    return {"weights": digest.hexdigest()[:16]}
 
 
 # Both are in the first lines of a METADATA file. importlib.metadata parses the whole file, description

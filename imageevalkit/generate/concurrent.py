@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from imageevalkit.common.guest_code import CodeExit, guest_code
 from imageevalkit.common.machine import on_cpu, one_is_free, when_one_is_free
 from imageevalkit.common.redaction import one_line, redact
 from imageevalkit.generate.cell_run import CellRun
-from imageevalkit.generate.model import Generated, image_model
+from imageevalkit.generate.model import Generated, image_model, in_threads
 from imageevalkit.jobs.plan import FAILED, Outcome, outcome_of
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item
@@ -41,8 +40,7 @@ class Asker:
         if in_batches and self.model.takes_batches:
             room = MOST_REQUESTS
         self.room = asyncio.Semaphore(self.model.room or room)
-        self._load = load
-        self._own = threading.local()
+        self._generate = in_threads(lambda: image_model(load()))
         self._threads = None if self.model.is_async else ThreadPoolExecutor(workers)
 
     async def ask(self, given: Any, seed: int) -> Any:
@@ -52,12 +50,6 @@ class Asker:
                 return await self.model.generate_async(given, seed=seed)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._generate, given, seed)
-
-    def _generate(self, given: Any, seed: int) -> Any:
-        if not vars(self._own):
-            self._own.model = image_model(self._load())
-        with guest_code():
-            return self._own.model.generate(given, seed=seed)
 
     async def close(self) -> None:
         """Close the model's connections."""

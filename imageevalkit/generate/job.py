@@ -1,4 +1,7 @@
-"""The generate job: one local model on all its benchmarks, or all API models at once."""
+"""The generate job: one model on all its benchmarks, or all API models of the driver's environment at once.
+
+The job runs in the driver's environment. Only its workers run in the model's.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import contextlib
 import functools
 import os
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
@@ -26,7 +30,7 @@ from imageevalkit.common.redaction import one_line, redact
 from imageevalkit.generate.cell_run import CellRun, GenerateOptions
 from imageevalkit.generate.concurrent import CellPlan, generate_together
 from imageevalkit.generate.model import GenerationError, ImageModel, image_model
-from imageevalkit.generate.replicas import Replicas, environs_of, load_replicated
+from imageevalkit.generate.replicas import WORKER, Replicas, environs_of, load_replicated
 from imageevalkit.generate.worker import why_not_loaded
 from imageevalkit.jobs.plan import (
     ATTEMPT_ENV,
@@ -131,9 +135,14 @@ class _Generation:
         # when the plan was made, no image was left to generate, so the job has no GPU
         unlent = bool(order.replica_gpus) and not job.gpus
         replicas = None
-        if not order.api:
-            replicas = Replicas([] if unlent else self._environs(), item_timeout=order.item_timeout)
-        in_flight = traffic.workers if replicas is None else max(1, replicas.size)
+        if order.python or not order.api:
+            replicas = Replicas(
+                [] if unlent else self._environs(),
+                (order.python or sys.executable, WORKER),
+                None if order.api else order.item_timeout,
+                traffic if order.api else None,
+            )
+        in_flight = traffic.workers if order.api or replicas is None else max(1, replicas.size)
         progress = ProgressWriter(self.plan.progress_path(job))
         models, by_cell = dict[str, list[CellPlan]](), dict[Cell, CellPlan]()
         for key, path in zip(job.cells, map(Path, job.logs), strict=True):
@@ -160,9 +169,9 @@ class _Generation:
 
         loop = asyncio.get_running_loop()
 
-        def load(run: CellRun) -> Any:  # runs in a thread
+        def load(run: CellRun) -> ImageModel:  # runs in a thread
             if replicas is None:
-                return self._load(traffic, run)
+                return self._bounded(self._load(run), traffic, run)
             if unlent:  # without a GPU, the model would run on the CPU
                 for item in run.todo:
                     # a newer file makes the next plan read the image and give the job GPUs
@@ -172,7 +181,8 @@ class _Generation:
                     "images were damaged or removed after the run had begun, and its job has no GPU to make them "
                     "again: the same command does"
                 )
-            return asyncio.run_coroutine_threadsafe(load_replicated(replicas, run), loop).result()
+            model = asyncio.run_coroutine_threadsafe(load_replicated(replicas, run), loop).result()
+            return self._bounded(model, traffic, run)
 
         making = asyncio.ensure_future(
             generate_together(list(models.values()), load, traffic.workers, settle)
@@ -235,34 +245,40 @@ class _Generation:
             note_opened(self._folder, cell, run.fingerprint)
         return run
 
-    def _load(self, traffic: Traffic, run: CellRun) -> ImageModel:
-        """Returns the loaded model of a cell, whose requests go through ``traffic``.
-
-        Raises CellFailure if the model does not load.
-        """
+    def _load(self, run: CellRun) -> ImageModel:
+        """Returns the loaded model of a cell. Raises CellFailure if the model does not load."""
         try:
             with guest_code():
-                model = image_model(self.load_model(run.setting))
+                return image_model(self.load_model(run.setting))
         except Exception as error:
             said = one_line(error, 500)
             if not isinstance(error, GenerationError):
                 run.log(redact(traceback.format_exc()))
                 said = why_not_loaded(error)
             raise CellFailure(f"model does not load: {said}") from None
+
+    def _bounded(self, model: ImageModel, traffic: Traffic, run: CellRun) -> ImageModel:
+        """Returns ``model``, whose requests go through ``traffic``.
+
+        Raises CellFailure if its class does not support an option of the run.
+        """
         is_bounded = model.use_traffic(traffic)
         if not is_bounded and run.setting.get("api") and traffic.budget.max_cost is not None:
             raise CellFailure("--max_cost cannot bound a model class that does not tell what its images cost")
         if self.order.batch and run.setting.get("api") and not model.takes_batches:
             raise CellFailure(
-                "its class makes its requests itself, so that none can go in a batch: leave out --batch"
+                "its class makes its requests itself or has an environment of its own (INFER_ENV_MAP), so that none "
+                "can go in a batch: leave out --batch"
             )
         return model
 
     def _environs(self) -> list[dict[str, str]]:
-        """Returns the environment of each replica of a local model; their number is the number of workers.
+        """Returns the additional environment of each worker: one for each replica of a local model.
 
         Raises UserError if the job has too few GPUs for one replica.
         """
+        if self.order.api:
+            return [{}]
         found = environs_of(self.order.replica_gpus, self.order.replicas)
         if not found:
             raise UserError(

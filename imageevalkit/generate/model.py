@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import platform
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -15,6 +16,7 @@ from PIL import Image
 
 from imageevalkit.api.limiter import Traffic
 from imageevalkit.api.money import Bill
+from imageevalkit.common.guest_code import guest_code
 from imageevalkit.common.hashes import environment_hash
 from imageevalkit.common.images import EncodedImage
 
@@ -254,8 +256,30 @@ def image_model(model: Any) -> ImageModel:
 
 
 def blocking(model: ImageModel) -> Callable[..., Any]:
-    """Returns a blocking ``generate`` of the model. An async model runs in an event loop of its own."""
+    """Returns a blocking ``generate`` of the model. An async model runs in an event loop of its own.
+
+    The returned function may be called by several threads at once if the model is async.
+    """
     if not model.is_async:
         return model.generate
     loop = asyncio.new_event_loop()
-    return lambda given, seed: loop.run_until_complete(model.generate_async(given, seed=seed))
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+
+    async def ask(given: Any, seed: int) -> Any:
+        with guest_code():  # an exit would end the loop, and later calls would wait for ever
+            return await model.generate_async(given, seed=seed)
+
+    return lambda given, seed: asyncio.run_coroutine_threadsafe(ask(given, seed), loop).result()
+
+
+def in_threads(load: Callable[[], ImageModel]) -> Callable[..., Any]:
+    """Returns a blocking ``generate`` for threads. Each loads its own model: a class need not be thread-safe."""
+    own = threading.local()
+
+    def generate(given: Any, seed: int) -> Any:
+        if not vars(own):
+            own.model = load()
+        with guest_code():
+            return own.model.generate(given, seed=seed)
+
+    return generate

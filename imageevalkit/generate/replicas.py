@@ -1,12 +1,14 @@
-"""Runs replicas of a local model in worker processes: schedules chunks, handles deaths and hangs.
+"""Runs a model in worker processes of its environment: schedules chunks, handles deaths and hangs.
 
-The parent process needs none of the model's packages.
+A local model has a worker for each replica, a model behind an API has one. The parent runs in the driver's
+environment.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import math
 import os
 import signal
@@ -20,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from imageevalkit.api.in_flight import UnderWay, under_way
+from imageevalkit.api.limiter import Traffic
 from imageevalkit.common.errors import CellFailure, say
 from imageevalkit.common.machine import available_cores
 from imageevalkit.common.redaction import one_line, redact
@@ -74,7 +77,8 @@ class Chunk:
     """Items of one cell that the model ``key`` generates in one call.
 
     The model prints to the file ``log``. ``deaths`` counts workers that died on the chunk.
-    ``together_before`` is the batch limit before the chunk's first death.
+    ``together_before`` is the batch limit before the chunk's first death. The chunk has been in progress
+    ``since`` then (event loop time; None: a worker has not begun it).
     """
 
     key: str
@@ -82,6 +86,8 @@ class Chunk:
     items: list[QueuedItem] = field(default_factory=list)
     deaths: int = 0
     together_before: int = 0
+    since: float | None = None
+    number: int = field(default_factory=itertools.count().__next__)
 
     def forget_the_cancelled(self) -> None:
         """Drop the items that nobody waits for any longer."""
@@ -94,9 +100,8 @@ class Chunk:
                 item.answer.set_exception(error)
 
 
-WORKER = (sys.executable, str(REPO / "infer" / "worker.py"))
-_DEPTH = 2
-"""Chunks sent to a worker: the present one and the next, so that the worker never waits for its parent."""
+WORKER = str(REPO / "infer" / "worker.py")
+"""The program of a worker process."""
 _MOST_DEATHS = 5
 """A worker that dies this often without an image in between is not restarted."""
 _MOST_DEATHS_LOADING = 2
@@ -132,14 +137,14 @@ class _Worker:
     from the next worker.
 
     ``key`` is the loaded model, ``loading`` the model being loaded; ``cannot`` are models that do not load
-    here. ``chunks`` are the chunks sent, in order; the first has been in progress ``since`` then (event loop
-    time). ``stalls``: the user was warned that the first takes too long. ``deaths`` counts deaths in a row
-    without an image. ``timeouts`` counts kills because of slow items, which are not deaths. ``warm`` are the
-    chunk sizes that this process has already generated with its model.
+    here. ``chunks`` are the chunks sent, in order; the first ``at_once`` are in progress. ``stalls``: the
+    user was warned that the first takes too long. ``deaths`` counts deaths in a row without an image.
+    ``timeouts`` counts kills because of slow items, which are not deaths. ``warm`` are the chunk sizes that
+    this process has already generated with its model.
     """
 
-    def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
-        self._command, self._environ = command, environ
+    def __init__(self, command: Sequence[str], environ: Mapping[str, str], at_once: int) -> None:
+        self._command, self._environ, self._at_once = command, environ, at_once
         self._process: asyncio.subprocess.Process | None = None
         self._writer: asyncio.StreamWriter | None = None
         self.ended_because = ""
@@ -149,7 +154,6 @@ class _Worker:
         self.cannot = set[str]()
         self.chunks = list[Chunk]()
         self.warm = set[int]()
-        self.since = 0.0
         self.deaths = self.deaths_in_all = self.timeouts = 0
 
     async def run(self, on_message: Callable[[Any], None], on_start: Callable[[], None]) -> Exception:
@@ -185,6 +189,17 @@ class _Worker:
             if self._writer is not None:
                 self._writer.close()
             await self._end()
+
+    @property
+    def under_way(self) -> list[Chunk]:
+        """The chunks in progress, the oldest first."""
+        return self.chunks[: self._at_once]
+
+    def note_begun(self) -> None:
+        """Record that chunks are in progress from now on."""
+        for chunk in self.under_way:
+            if chunk.since is None:
+                chunk.since = asyncio.get_running_loop().time()
 
     def send(self, message: NamedTuple) -> None:
         """Send ``message`` to the process. If the process is gone, :meth:`run` reports that."""
@@ -238,6 +253,7 @@ def _last_words(status: int) -> str:
 class Replicas:
     """The workers of one model, one for each of ``environs``. Used within one event loop.
 
+    ``traffic`` are the limits of a model behind an API: a worker makes ``traffic.workers`` calls at once.
     A worker that takes more than ``item_timeout`` seconds per image of a call is killed; its first call has a
     longer limit. Such a kill counts as a death on the items, not as a death of the worker.
     """
@@ -245,16 +261,20 @@ class Replicas:
     def __init__(
         self,
         environs: Sequence[Mapping[str, str]],
-        command: Sequence[str] = WORKER,
+        command: Sequence[str] = (sys.executable, WORKER),
         item_timeout: float | None = None,
+        traffic: Traffic | None = None,
     ) -> None:
-        self.size = len(environs)
+        self.size, self.traffic = len(environs), traffic
+        self.at_once = traffic.workers if traffic else 1
+        # for a local model the present chunk and the next, so that the worker never waits for its parent
+        self._depth = self.at_once if traffic else 2
         self._item_timeout = item_timeout
         self._seconds: deque[float] = deque(maxlen=_RECENT)
         self._slowest_first_call: dict[str, float] = {}
         self._watching: asyncio.Task[None] | None = None
         self.say: Callable[[str], None] = say
-        self._workers = [_Worker(command, environ) for environ in environs]
+        self._workers = [_Worker(command, environ, self.at_once) for environ in environs]
         self._models: dict[str, ReplicatedModel] = {}
         self._queue: deque[Chunk] = deque()
         self._last_death = ""
@@ -293,7 +313,7 @@ class Replicas:
         told = []
         if stalled := [worker for worker in working if worker.stalls]:
             now = asyncio.get_running_loop().time()
-            longest = max(now - worker.since for worker in stalled)
+            longest = max(now - (worker.chunks[0].since or now) for worker in stalled)
             told.append(f"{len(stalled)} of {self.size} workers: no image for {longest:.0f} s{self._usual()}")
         if gone := sum(worker.retired for worker in self._workers):
             told.append(f"{gone} of {self.size} workers {'is' if gone == 1 else 'are'} gone")
@@ -323,8 +343,8 @@ class Replicas:
         while True:
             await asyncio.sleep(_LOOK_EVERY)
             for worker in self._workers:
-                if worker.chunks:
-                    self._look_at(worker, loop.time() - worker.since)
+                if worker.chunks and (since := worker.chunks[0].since) is not None:
+                    self._look_at(worker, loop.time() - since)
 
     def _look_at(self, worker: _Worker, seconds: float) -> None:
         items = len(worker.chunks[0].items)
@@ -394,14 +414,16 @@ class Replicas:
         self._go_on()
 
     def _on_made(self, worker: _Worker, message: ImagesReport) -> None:
-        chunk = worker.chunks.pop(0)
+        chunk = next(chunk for chunk in worker.chunks if chunk.number == message.number)
+        worker.chunks.remove(chunk)
         now = asyncio.get_running_loop().time()
-        size, seconds = len(chunk.items), now - worker.since
+        size, seconds = len(chunk.items), now - (chunk.since or now)
         self._seconds.extend([seconds / size] * size)
         if size not in worker.warm and any(isinstance(answer, Generated) for answer in message.answers):
             worker.warm.add(size)
             self._slowest_first_call[chunk.key] = max(seconds, self._slowest_first_call.get(chunk.key, 0.0))
-        worker.since, worker.stalls, worker.deaths = now, False, 0
+        worker.note_begun()
+        worker.stalls, worker.deaths = False, 0
         for item, returned in zip(chunk.items, message.answers, strict=True):
             if item.answer.done():
                 continue  # cancelled
@@ -421,33 +443,30 @@ class Replicas:
         worker.connected, worker.key, worker.loading, worker.stalls = False, "", "", False
         worker.warm.clear()
         self._last_death = one_line(death, 300)
-        chunks, worker.chunks = worker.chunks, []
-        self._queue.extendleft(reversed(self._given_back(chunks, death)))
+        begun, waiting = worker.under_way, worker.chunks[self.at_once :]
+        worker.chunks = []
+        again = [one for chunk in begun for one in self._given_back(chunk, death)]
+        self._queue.extendleft(reversed([*again, *waiting]))
         if worker.retired:
             self._tell(f"a worker died {worker.deaths_in_all} times and is given up: {self._last_death}")
         else:
             self._tell(f"a worker died, and is started again; its items are made again: {self._last_death}")
         self._go_on()
 
-    def _given_back(self, chunks: list[Chunk], death: Exception) -> list[Chunk]:
-        """Returns the chunks to queue again after the worker died while generating the first of them."""
-        for chunk in chunks:
-            chunk.forget_the_cancelled()
-        if not chunks:
-            return []
-        first, *left = chunks
-        if first.deaths + 1 >= _ITEM_DEATHS:
-            first.fail(death)
+    def _given_back(self, chunk: Chunk, death: Exception) -> list[Chunk]:
+        """Returns the chunks to queue again after the worker died while generating ``chunk``."""
+        chunk.forget_the_cancelled()
+        if chunk.deaths + 1 >= _ITEM_DEATHS:
+            chunk.fail(death)
             # the item itself was the cause, not the batch size: restore the limit
-            self._together = max(self._together, first.together_before)
-            return left
-        before, batch = self._together, min(len(first.items), self._together)
+            self._together = max(self._together, chunk.together_before)
+            return []
+        before, batch = self._together, min(len(chunk.items), self._together)
         if batch > 1:  # the kernel may have killed it for its use of memory
             self._together = batch // 2
             self._tell(f"a worker died on a batch of {batch}: going on with {self._together}")
         # one item per chunk, so that an item that kills a worker does not fail the others
-        singles = (Chunk(first.key, first.log, [item], first.deaths + 1, before) for item in first.items)
-        return [*singles, *left]
+        return [Chunk(chunk.key, chunk.log, [item], chunk.deaths + 1, before) for item in chunk.items]
 
     # The queue
 
@@ -470,7 +489,7 @@ class Replicas:
                 chunk.fail(ModelUnusable(why))
 
     def _go_on(self) -> None:
-        for depth in range(1, _DEPTH + 1):
+        for depth in range(1, self._depth + 1):
             for worker in self._workers:
                 # the last chunks of the queue go to the worker that is free first
                 if depth == 1 or len(self._queue) >= self.size:
@@ -496,19 +515,18 @@ class Replicas:
             if chunk.items:
                 for item in chunk.items:
                     item.state.sent = True
-                if not worker.chunks:
-                    worker.since = asyncio.get_running_loop().time()
                 worker.chunks.append(chunk)
+                worker.note_begun()
                 inputs = [item.given for item in chunk.items]
                 seeds = [item.seed for item in chunk.items]
-                worker.send(MakeOrder(inputs, seeds, self._together, chunk.log))
+                worker.send(MakeOrder(chunk.number, inputs, seeds, self._together, chunk.log))
 
     def _have_loaded(self, worker: _Worker, key: str) -> None:
         if key not in worker.cannot and key != worker.key:
             model = self._models[key]
             worker.loading, worker.key = key, ""
             worker.warm.clear()
-            worker.send(LoadOrder(key, model.setting, model.log))
+            worker.send(LoadOrder(key, model.setting, model.log, self.traffic))
 
 
 async def load_replicated(replicas: Replicas, run: CellRun) -> ReplicatedModel:
@@ -539,6 +557,7 @@ class ReplicatedModel(ImageModel):
         self.key, self.setting, self.log = key, setting, log
         self.failure = self.unloadable = ""
         self.settled = asyncio.Event()
+        self.is_bounded = False
         self._replicas = replicas
         self._packages = list[Mapping[str, str]]()
         self._run: CellRun | None = None
@@ -547,13 +566,18 @@ class ReplicatedModel(ImageModel):
     def has_loaded(self, report: LoadReport) -> None:
         """Record a worker's packages, which differ between workers on a machine with two kinds of GPUs."""
         self.batch_size = report.batch_size
-        # for each worker: the present chunk, the next, one that waits, one that is being saved
-        self.room = 4 * self._replicas.size * self.batch_size
+        self.is_bounded = report.is_bounded
+        # for each worker: the present chunks, the next, one that waits, one that is being saved
+        self.room = (self._replicas.at_once + 3) * self._replicas.size * self.batch_size
         if report.packages not in self._packages:
             self._packages.append(report.packages)
             if self._run:
                 self._run.remember(report.packages)
         self.settled.set()
+
+    def use_traffic(self, traffic: Traffic) -> bool:
+        """Returns whether the workers' requests respect the limits, which they got to load the model."""
+        return self.is_bounded
 
     def begin_cell(self, run: CellRun) -> None:
         """Record the packages and send logs to ``run``, whose items follow."""

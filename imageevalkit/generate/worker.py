@@ -1,7 +1,11 @@
 """A worker process: one replica of a model, controlled through a socket; started by ``infer/worker.py``.
 
 The main thread only generates images. One thread receives, so that the next chunk is ready in time. One
-thread sends, so that the GPU never waits for a transfer of pixels.
+thread sends, so that the GPU never waits for a transfer of pixels. For a model behind an API, more threads
+make several calls at once.
+
+The parent runs in the driver's environment, this process in the model's: modules that are imported here use
+only the standard library, Pillow and tqdm. Python and Pillow may have other versions than in the parent.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -28,6 +33,7 @@ from typing import Any, BinaryIO, NamedTuple
 import PIL.ImageFile
 from PIL import Image
 
+from imageevalkit.api.limiter import Traffic
 from imageevalkit.assets import HubAsset
 from imageevalkit.assets.check import commit_of
 from imageevalkit.assets.weights import may_be_hub_id
@@ -50,6 +56,7 @@ from imageevalkit.generate.model import (
     as_generated,
     blocking,
     image_model,
+    in_threads,
     installed_packages,
 )
 
@@ -65,19 +72,25 @@ class ImageFile(NamedTuple):
 
 
 class LoadOrder(NamedTuple):
-    """To a worker: replace the loaded model by the model of ``setting``, which is called ``key``."""
+    """To a worker: replace the loaded model by the model of ``setting``, which is called ``key``.
+
+    ``traffic`` are the limits of a model behind an API; None for a local model, which makes one call at a
+    time.
+    """
 
     key: str
     setting: Mapping[str, Any]
     log: str
+    traffic: Traffic | None
 
 
 class MakeOrder(NamedTuple):
     """To a worker: generate the images of one chunk, at most ``together`` in one call of the model.
 
-    The model prints to the file ``log``.
+    The model prints to the file ``log``. ``number`` identifies the chunk.
     """
 
+    number: int
     inputs: Sequence[Any]
     seeds: Sequence[int]
     together: int
@@ -87,13 +100,14 @@ class MakeOrder(NamedTuple):
 class LoadReport(NamedTuple):
     """From a worker: the model was loaded in ``seconds`` and accepts ``batch_size`` items in a call.
 
-    ``packages`` are the packages that generate its images.
+    ``packages`` are the packages that generate its images. ``is_bounded``: its requests respect the ``traffic``.
     """
 
     key: str
     packages: Mapping[str, str]
     batch_size: int
     seconds: float
+    is_bounded: bool
 
 
 class LoadFailure(NamedTuple):
@@ -104,8 +118,9 @@ class LoadFailure(NamedTuple):
 
 
 class ImagesReport(NamedTuple):
-    """From a worker: an answer for each input of the oldest unanswered chunk, in order."""
+    """From a worker: an answer for each input of the chunk ``number``, in order."""
 
+    number: int
     answers: Sequence[Generated | Exception]
 
 
@@ -133,7 +148,15 @@ def _sent(part: Any) -> Any:
     if isinstance(part, PIL.ImageFile.ImageFile) and part.tile and part.filename and part.format in FORMATS:
         return ImageFile(str(Path(os.fsdecode(part.filename)).absolute()))
     part.load()
-    return part
+    return _plain(part)
+
+
+def _plain(image: Image.Image) -> Image.Image:
+    """Returns ``image`` as an object of Pillow's base class, which every version of Pillow unpickles.
+
+    Subclasses, of Pillow or of a model's code, may not exist on the other side, or may have other fields.
+    """
+    return image if type(image) is Image.Image else image.copy()
 
 
 def incoming(given: Any) -> Any:
@@ -166,7 +189,7 @@ def pack(message: NamedTuple) -> bytes:
     except Exception:
         if not isinstance(message, ImagesReport):
             raise
-        data = pickle.dumps(ImagesReport([_sendable(answer) for answer in message.answers]), protocol=5)
+        data = pickle.dumps(message._replace(answers=[*map(_sendable, message.answers)]), protocol=5)
     return _LENGTH.pack(len(data)) + data
 
 
@@ -258,6 +281,7 @@ class _Worker:
         self._generate: Callable[..., Any] = self._model.generate
         self._batch_size = self._fits = 1
         self._log = ""
+        self._threads: ThreadPoolExecutor | None = None
 
     def obey(self, order: LoadOrder | MakeOrder) -> bool:
         """Execute ``order``. Returns whether the process can go on."""
@@ -267,21 +291,38 @@ class _Worker:
         try:
             if isinstance(order, LoadOrder):
                 self._load(order)
+            elif self._threads is None:
+                self._send(ImagesReport(order.number, self._make(order)))
             else:
-                self._send(ImagesReport(self._make(order)))
+                self._threads.submit(self._make_in_thread, order)
         except _BrokenProcess as error:
             self._send(Breakdown(error.args[0]))
             return False
         return True
+
+    def _make_in_thread(self, order: MakeOrder) -> None:
+        try:
+            self._send(ImagesReport(order.number, self._make(order)))
+        except BaseException:
+            traceback.print_exc()
+            os._exit(_PARENT_GONE)  # the parent would wait for the answer for ever
 
     def _load(self, order: LoadOrder) -> None:
         self._model = ImageModel()  # free the memory of the previous model
         self._generate = self._model.generate
         _free_memory()
         started = time.perf_counter()
+        is_bounded = False
+
+        def load() -> ImageModel:
+            nonlocal is_bounded
+            model = image_model(self._load_model(order.setting))
+            is_bounded = order.traffic is not None and model.use_traffic(order.traffic)
+            return model
+
         try:
             with guest_code():
-                self._model = image_model(self._load_model(order.setting))
+                self._model = load()
         except Exception as error:
             if isinstance(error, GenerationError):
                 text = one_line(error)
@@ -297,9 +338,13 @@ class _Worker:
             self._send(LoadFailure(order.key, text))
             return
         self._generate = blocking(self._model)
-        self._batch_size = self._fits = self._model.batch_size
+        if order.traffic and not self._model.is_async:
+            self._generate = in_threads(load)
+        self._threads = ThreadPoolExecutor(order.traffic.workers) if order.traffic else None
+        self._batch_size = self._fits = 1 if order.traffic else self._model.batch_size
         packages = {**installed_packages(), **_commit_of_weights(order.setting)}
-        self._send(LoadReport(order.key, packages, self._batch_size, time.perf_counter() - started))
+        seconds = time.perf_counter() - started
+        self._send(LoadReport(order.key, packages, self._batch_size, seconds, is_bounded))
 
     def _make(self, order: MakeOrder) -> list[Generated | Exception]:
         answers: list[Generated | Exception] = []
@@ -376,6 +421,7 @@ def _answer(returned: Any, seconds: float, batch: int | None, honoured: bool | N
     plain = Generated(**{each.name: getattr(made, each.name) for each in fields(Generated)})
     return replace(
         plain,
+        image=_plain(made.image) if isinstance(made.image, Image.Image) else made.image,
         seed_honoured=honoured if made.seed_honoured is None else made.seed_honoured,
         seconds=seconds if made.seconds is None else made.seconds,
         extra={**made.extra, "batch": batch} if batch else made.extra,

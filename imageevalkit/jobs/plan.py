@@ -58,7 +58,9 @@ class RewriteOrder:
 class GenerateOrder:
     """Generate the images of all cells, of API models (``api``) or of one local model.
 
-    ``settings`` are by model name. A replica of a local model takes ``replica_gpus`` GPUs; there are at most
+    The job runs in the driver's environment, and its workers with ``python``, the Python of the model's
+    environment (empty: the driver's). API models of the driver's environment need no workers. ``settings``
+    are by model name. A replica of a local model takes ``replica_gpus`` GPUs; there are at most
     ``replicas`` (None: as many as the GPUs allow), and each may take ``item_timeout`` seconds for an image.
     ``max_cost`` is in USD. ``batch``: requests are sent as batches of the provider. ``asked`` is the number
     of items to generate of a benchmark, in random order; all items of other benchmarks.
@@ -66,6 +68,7 @@ class GenerateOrder:
 
     api: bool
     settings: dict[str, ModelSettings]
+    python: str = ""
     limit: int | None = None
     asked: dict[str, int] = field(default_factory=dict)
     overwrite: bool = False

@@ -128,6 +128,11 @@ def check_kwargs(model: str, setting: Mapping[str, Any], options: Options) -> No
         )
 
 
+def is_of_our_class(setting: Mapping[str, Any]) -> bool:
+    """Returns True if the toolkit's own class sends the requests of a resolved ``setting`` to an API."""
+    return setting["module"] in {one["module"] for one in registry.models().API_SETTINGS.values()}
+
+
 # Request parameters of image endpoints, of OpenAI and of gateways to other models.
 _PARAMETERS = """
     size endpoint send_seed image_model quality background moderation output_format output_compression style
@@ -147,11 +152,11 @@ def notes_of_setting(model: str, setting: Mapping[str, Any]) -> list[str]:
     A note names a local path that does not exist, or a request parameter that looks misspelt. Such a
     parameter is sent all the same, because an endpoint may have parameters that this list lacks.
     """
-    models, path = registry.models(), str(setting["model_path"])
+    path = str(setting["model_path"])
     if not setting.get("api") and path:
         problem = missing_path([weights_at(path, None)])
         return [f"model '{model}': model_path: {problem}"] if problem else []
-    if setting["module"] not in {one["module"] for one in models.API_SETTINGS.values()}:
+    if not is_of_our_class(setting):
         return []
     kwargs = setting["model_kwargs"]
     extra = kwargs.get("extra_body") or {}

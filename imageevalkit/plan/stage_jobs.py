@@ -39,6 +39,7 @@ from imageevalkit.plan.gpus import Supply
 from imageevalkit.plan.models import (
     check_kwargs,
     entry_name,
+    is_of_our_class,
     model_needs,
     notes_of_setting,
     resolve_model,
@@ -197,12 +198,13 @@ def rewrite_jobs(run: Run) -> list[Job]:
 def generate_jobs(run: Run, after: Sequence[str] = ()) -> list[Job]:
     """Returns the jobs that generate the images; each starts after the jobs named in ``after``.
 
-    API models share one job per environment: its process applies the request limits and the budget to all.
+    API models of the driver's environment share one job: its process applies the request limits and the
+    budget to all.
 
     Raises UserError: a model is unknown, or a key, a price, an environment or a GPU is missing.
     """
-    local: list[Job] = []
-    together: dict[str, dict[str, ModelSettings]] = {}
+    alone: list[Job] = []
+    together: dict[str, ModelSettings] = {}
     tasks = dict.fromkeys(benchmark.task for benchmark in run.benchmarks.values())
     for model, kwargs in run.options.models.items():
         settings: ModelSettings = {}
@@ -214,19 +216,31 @@ def generate_jobs(run: Run, after: Sequence[str] = ()) -> list[Job]:
                     settings[task]["rewriting"] = told
         for setting in settings.values():
             check_kwargs(model, setting, run.options)
-        environment = run.config.map("INFER_ENV_MAP").get(entry_name(model), "")
-        python = python_of(environment, f"model {model}", f"--model {model}")
+        python = _worker_python(run, model, settings)
         if not run.open_cells(model):
             continue
         for setting in settings.values():
             for note in notes_of_setting(model, setting) if run.options.launcher != EXPORT else ():
                 run.note(note)
-        if all(setting.get("api") for setting in settings.values()):
-            together.setdefault(python, {})[model] = settings
+        api = all(setting.get("api") for setting in settings.values())
+        if api and not python:
+            together[model] = settings
         else:
-            whole = _generate_job(run, python, {model: settings}, False, after)
-            local += _in_shards(whole, run.shards(model))
-    return [_generate_job(run, python, models, True, after) for python, models in together.items()] + local
+            whole = _generate_job(run, python, {model: settings}, api, after)
+            alone += [whole] if api else _in_shards(whole, run.shards(model))
+    shared = [_generate_job(run, "", together, True, after)] if together else []
+    return shared + alone
+
+
+def _worker_python(run: Run, model: str, settings: ModelSettings) -> str:
+    """Returns the Python of the environment of ``model``; empty for the driver's, which has our API classes.
+
+    Raises UserError: the environment does not exist.
+    """
+    environment = run.config.map("INFER_ENV_MAP").get(entry_name(model), "")
+    if not environment or all(map(is_of_our_class, settings.values())):
+        return ""
+    return python_of(environment, f"model {model}", f"--model {model}")
 
 
 def _generate_job(
@@ -244,7 +258,7 @@ def _generate_job(
     return Job(
         name=name,
         stage="generate",
-        command=[python, "infer/generate.py", *run.words(name)],
+        command=[DRIVER_PYTHON, "infer/generate.py", *run.words(name)],
         cells=[cell.key for cell in cells],
         logs=run.logs(cells, "generate"),
         secrets=sorted(secrets),
@@ -258,6 +272,7 @@ def _generate_job(
         order=run.order(
             GenerateOrder,
             api=api,
+            python=python,
             settings={options.cell(model, "").model: settings for model, settings in models.items()},
             workers=options.num_workers if options.use_api else 1,
             replica_gpus=each,

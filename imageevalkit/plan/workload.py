@@ -115,9 +115,11 @@ def describe(plan: Plan) -> tuple[str, ExitStatus]:
     _ask_all(plan, itertools.chain(*requests.values()))
     estimates = list[Estimate]()
     for job in plan.jobs:
-        # For an evaluation, show its Python, not its program: that may be just "bash".
-        is_evaluation = isinstance(job.order, EvaluateOrder)
-        program = requests[job.name][0].python if is_evaluation else job.command[0]
+        program = job.command[0]
+        if isinstance(job.order, EvaluateOrder):  # its program may be just "bash"
+            program = requests[job.name][0].python
+        elif isinstance(job.order, GenerateOrder):  # the environment that the user chose
+            program = job.order.python or program
         lines.append(f"{job.name}: {program}, {gpus_of(job)}, {counted(job.cores, 'core')}")
         if plan.cluster:
             words = plan.cluster.sbatch[job.name]

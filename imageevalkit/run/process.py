@@ -17,7 +17,7 @@ from imageevalkit.common.errors import ExitStatus, UserError
 from imageevalkit.common.python_path import usable_paths
 from imageevalkit.common.redaction import environ_with
 from imageevalkit.common.text import plain
-from imageevalkit.jobs.plan import ATTEMPT_ENV, CORES_ENV, Job
+from imageevalkit.jobs.plan import ATTEMPT_ENV, CORES_ENV, GenerateOrder, Job
 from imageevalkit.run import guard
 from imageevalkit.store.cell import REPO
 
@@ -77,7 +77,9 @@ _LINE_WIDTH = 200
 
 def job_environ(job: Job, gpus: dict[str, str], cores: int, attempt: int = 1) -> dict[str, str]:
     """Returns the environment variables of ``job``: those of the launcher, without secrets of other jobs."""
-    environ = with_our_paths(environ_with(job.secrets) | job.environ | gpus, job.command[0])
+    # workers of a generate job inherit its PYTHONPATH, and eval.sh has filtered it for the driver's Python
+    python = job.order.python if isinstance(job.order, GenerateOrder) else ""
+    environ = with_our_paths(environ_with(job.secrets) | job.environ | gpus, python or job.command[0])
     environ |= {CORES_ENV: str(cores), ATTEMPT_ENV: str(attempt)}
     # Otherwise a killed job would lose the last lines of its log in Python's buffer.
     environ.setdefault("PYTHONUNBUFFERED", "1")

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from imageevalkit.api.endpoint import place_of
+from imageevalkit.common.hashes import weights_of
 from imageevalkit.common.text import to_bytes
 from imageevalkit.store.jsonl import JsonlWriter, Shape, Tell, read_kept, tell_nobody
 from imageevalkit.store.shards import parts_of
@@ -123,27 +124,6 @@ def _identity(name: str, value: Any) -> dict[str, Any]:
         return {name: value}
     what = "weights" if name == "model_path" else f"weights of {name}"
     return {name: Path(value).resolve().name, what: weights["weights"]}
-
-
-_SAMPLE = 1 << 20
-
-
-def weights_of(model_path: str) -> dict[str, str]:
-    """Returns a hash of a local checkpoint (names, sizes, first and last MiB of files) or an empty dict."""
-    path = Path(model_path)
-    if not model_path or not path.exists():
-        return {}  # a hub id, an API's model id, or a missing path
-    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
-    digest = hashlib.sha256()
-    for file in files:
-        if not file.name.startswith("."):
-            size = file.stat().st_size
-            digest.update(to_bytes(f"{file.relative_to(path)}:{size}:"))
-            with file.open("rb") as opened:
-                digest.update(opened.read(_SAMPLE))
-                opened.seek(max(0, size - _SAMPLE))
-                digest.update(opened.read(_SAMPLE))
-    return {"weights": digest.hexdigest()[:16]}
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:

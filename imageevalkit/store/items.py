@@ -12,8 +12,11 @@ from functools import cached_property
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, TypedDict
 
+from PIL import Image
+
 from imageevalkit.common.atomic import write_atomic
 from imageevalkit.common.errors import CellFailure
+from imageevalkit.common.images import format_of
 from imageevalkit.common.text import to_bytes
 from imageevalkit.store.cell import Cell, output_root, short_path
 from imageevalkit.store.jsonl import Shape, read_jsonl
@@ -203,8 +206,6 @@ def _entry(raw: Any, folder: PurePosixPath, task: str) -> Item:
     names = path.parts
     if len(names) <= depth or names[:depth] != folder.parts or ".." in names:
         raise ValueError(f"{_PATH} '{declared}' must lie in {folder}/")
-    from imageevalkit.common.images import format_of
-
     try:
         format_of(path)
     except ValueError as error:
@@ -226,8 +227,6 @@ def _check(is_right: object, name: str, value: Any, must_be: str) -> None:
 
 
 def _check_input_list(parts: Any) -> None:
-    from PIL import Image  # the launcher imports this module and has no Pillow
-
     _check(isinstance(parts, list | tuple), "input_list", parts, "a list of texts and PIL images")
     for n, part in enumerate(parts):
         _check(isinstance(part, str | Image.Image), f"input_list[{n}]", part, "a text or a PIL image")
