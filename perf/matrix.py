@@ -37,7 +37,6 @@ from typing import NamedTuple
 from unittest import mock
 
 from imageevalkit.jobs.plan import COMPLETE, Job, Outcome, Plan, cell_of, outcome_path, write_outcome
-from imageevalkit.plan import gpus
 from imageevalkit.run import local
 from imageevalkit.run.gpu_pool import LEASES
 from imageevalkit.run.ledger import RunSummary
@@ -45,7 +44,8 @@ from perf.harness import MIRROR, REPO, USAGE, Bar, Cost, Row, Table, at_least, a
 from perf.simulated_slurm import NODES
 from perf.synthetic import GPUS, Matrix
 from perf.toolkit import JUDGED, MODEL, Toolkit, geneval2_items
-from tests.support.fake_nvml import FakeGpu, FakeNvml
+from tests.support.fake_gpus import install_fake_gpus
+from tests.support.fake_nvml import pynvml
 
 _SIDE_BY_SIDE, _SIMULATED, _SUBMITTED = at_most(1.15), at_most(1.15), at_least(200)
 _LOCAL = 5, 6
@@ -94,7 +94,7 @@ class LocalRun(NamedTuple):
         outcome_path(folder / "run", cell_of(plan.cells[0]), "").parent.mkdir(parents=True)
         said = io.StringIO()
         with (
-            _eight_gpus(),
+            _eight_gpus(folder / "gpus"),
             contextlib.redirect_stdout(said),
             contextlib.redirect_stderr(said),
             Cost() as cost,
@@ -132,20 +132,21 @@ def _sleeping(job: Job, matrix: Matrix, folder: Path) -> Job:
 
 
 @contextlib.contextmanager
-def _eight_gpus() -> Iterator[None]:
-    """For its time this machine has eight GPUs, and cores for all of its jobs."""
-    nvml = FakeNvml([FakeGpu(f"GPU-perf-{os.getpid()}-{n}") for n in range(GPUS)])
+def _eight_gpus(folder: Path) -> Iterator[None]:
+    """For its time this machine has eight GPUs, described in ``folder``, and cores for all of its jobs."""
+    uuids = [f"GPU-perf-{os.getpid()}-{n}" for n in range(GPUS)]
     environ = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    environ["FAKE_NVML"] = install_fake_gpus(folder, uuids)
     with (
-        mock.patch.object(gpus, "_nvml", lambda: nvml),
+        mock.patch.dict(sys.modules, {"pynvml": pynvml}),
         mock.patch.object(local, "available_cores", lambda: 8 * GPUS),
         mock.patch.dict(os.environ, environ, clear=True),
     ):
         try:
             yield
         finally:
-            for gpu in nvml.gpus:
-                (LEASES / gpu.uuid).unlink(missing_ok=True)
+            for uuid in uuids:
+                (LEASES / uuid).unlink(missing_ok=True)
 
 
 def local_rows(folder: Path, seconds: float, parallel: bool) -> list[Row]:

@@ -39,7 +39,7 @@ def test_a_part_that_does_not_exist_is_refused() -> None:
 
 
 def test_a_machine_without_a_gpu_is_told_what_to_do() -> None:
-    environ = {**os.environ, "PYTHONPATH": str(REPO / "tests/support/without_nvml")}
+    environ = {**os.environ, "PYTHONPATH": str(REPO / "tests/support/fake_nvml")}
     command = [sys.executable, "-m", "tests.gpu"]
     ended = subprocess.run(command, cwd=REPO, env=environ, capture_output=True, text=True, check=False)
     assert ended.returncode == 2

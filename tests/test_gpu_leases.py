@@ -44,7 +44,7 @@ def test_a_gpu_is_locked_once(tmp_path: Path) -> None:
 def test_what_a_job_sees(
     monkeypatch: pytest.MonkeyPatch, names: list[str], order: str, sees: dict[str, str]
 ) -> None:
-    """The lock is on nvidia-smi's index: CUDA must count in its order, whatever the user's is."""
+    """The lock is on NVML's index: CUDA must count in its order, whatever the user's is."""
     monkeypatch.setenv("CUDA_DEVICE_ORDER", order)
     assert Lease([Gpu(name, "GPU-x") for name in names], []).environ() == sees
 

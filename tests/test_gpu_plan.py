@@ -18,7 +18,7 @@ from imageevalkit.plan.options import parse, resolve
 from imageevalkit.plan.planner import make_plan
 from imageevalkit.plan.workload import gpus_of
 from tests.support.checkout import make_checkout, needs_driver_env, run_eval
-from tests.support.fake_nvidia_smi import install_fake_nvidia_smi
+from tests.support.fake_gpus import divided, install_fake_gpus
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def asked_anew() -> Iterator[None]:
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four GPUs, and a model "big" whose entry asks for two."""
     uuids = [f"GPU-{n}" for n in range(4)]
-    monkeypatch.setenv("PATH", install_fake_nvidia_smi(tmp_path, uuids)["PATH"])
+    monkeypatch.setenv("FAKE_NVML", install_fake_gpus(tmp_path, uuids))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     entries = MODEL_SETTINGS["t2i"]
     monkeypatch.setitem(entries, "big", {**entries["diffusers"], "gpus": 2})
@@ -186,8 +186,8 @@ def test_mistakes(maps: dict[str, dict[str, str]], words: Any, config: dict[str,
 
 
 def test_a_replica_over_mig_devices_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    environ = install_fake_nvidia_smi(tmp_path, ["GPU-0", "GPU-1"], migs={"GPU-0": ["MIG-a", "MIG-b"]})
-    monkeypatch.setenv("PATH", environ["PATH"])
+    machine = install_fake_gpus(tmp_path, [divided("GPU-0", "MIG-a", "MIG-b"), "GPU-1"])
+    monkeypatch.setenv("FAKE_NVML", machine)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     job = plan("diffusers").jobs[0]
     assert (job.gpus, job.gpus_at_most) == (1, 3), "two MIG devices and a whole GPU"
@@ -223,14 +223,12 @@ def test_a_run_takes_a_gpu_of_the_machine(tmp_path: Path) -> None:
     """bash eval.sh on a machine with two GPUs: the dry run shows replicas, the run the GPUs that it took."""
     checkout = make_checkout(tmp_path / "checkout")
     (checkout / "config.local.sh").write_text("INFER_GPU_MAP['reference-noise']=1\n")
-    smi = tmp_path / "smi"
-    smi.mkdir()
     uuids = [f"GPU-{tmp_path.name}-{n}" for n in range(2)]
-    path = install_fake_nvidia_smi(smi, uuids)["PATH"]
+    machine = install_fake_gpus(tmp_path / "gpus", uuids)
     words = ["--model_names", "reference-noise", "--ds_names", "quicktext", "--limit", "2", "--eval", "false"]
-    dry = run_eval(checkout, *words, "--dry_run", PATH=path)
+    dry = run_eval(checkout, *words, "--dry_run", FAKE_NVML=machine)
     assert ", up to 2 replicas × 1 GPU, " in dry.stdout
-    run = run_eval(checkout, *words, PATH=path)
+    run = run_eval(checkout, *words, FAKE_NVML=machine)
     for uuid in uuids:
         Path("/tmp/imageevalkit-gpus", uuid).unlink(missing_ok=True)
     assert run.returncode == 0, run.stdout + run.stderr

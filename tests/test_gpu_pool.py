@@ -10,18 +10,17 @@ from pathlib import Path
 import pytest
 
 from imageevalkit.common.errors import UserError
-from imageevalkit.plan import gpus
 from imageevalkit.plan.gpus import Gpu, MinFreeMemory
 from imageevalkit.run import gpu_pool
 from imageevalkit.run.gpu_pool import GpuPool, Lease, Offer, lock
-from tests.support.fake_nvidia_smi import (
+from tests.support.fake_gpus import (
     fail_memory,
-    install_fake_nvidia_smi,
+    install_fake_gpus,
+    lose,
+    memory_reads,
     set_memory,
     slow_memory,
-    times_asked,
 )
-from tests.support.fake_nvml import FakeGpu, FakeNvml, NVMLError
 from tests.support.waiting import LONGEST_WAIT, wait_for
 
 WHOLE = [Gpu(str(n), f"GPU-{n}") for n in range(8)]
@@ -31,7 +30,7 @@ MakePool = Callable[..., GpuPool]
 
 @pytest.fixture
 def make_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakePool:
-    monkeypatch.setenv("PATH", install_fake_nvidia_smi(tmp_path, [gpu.key for gpu in WHOLE])["PATH"])
+    monkeypatch.setenv("FAKE_NVML", install_fake_gpus(tmp_path, [gpu.key for gpu in WHOLE]))
 
     def make(gpus: list[Gpu], min_free: str = "0", shares: bool = False) -> GpuPool:
         return GpuPool(gpus, MinFreeMemory.parse(min_free, ""), shares, tmp_path / "leases")
@@ -40,7 +39,7 @@ def make_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakePool:
 
 
 def reserved(pool: GpuPool, unit: int = 1) -> tuple[Lease | None, str]:
-    """The lease of one job that takes ``unit`` GPUs, once nvidia-smi has told its memory, or why there is none."""
+    """The lease of one job that takes ``unit`` GPUs, once the driver has told its memory, or why there is none."""
     deadline = time.monotonic() + LONGEST_WAIT
     while True:
         with Offer(pool) as offer:
@@ -174,7 +173,7 @@ def test_memory_of_others_keeps_a_gpu(make_pool: MakePool, tmp_path: Path) -> No
 def test_thresholds(make_pool: MakePool, tmp_path: Path, min_free: str, used: float, free: bool) -> None:
     set_memory(tmp_path, {"GPU-0": used})
     assert (reserved(make_pool(WHOLE[:1], min_free))[0] is not None) == free
-    assert times_asked(tmp_path, "memory.free") == (min_free != "0")
+    assert memory_reads(tmp_path, "GPU-0") == (min_free != "0")
 
 
 @pytest.mark.parametrize("text", ["much", "120%", "-1", "20 GB of it", "90", "20GB", ""])
@@ -195,28 +194,21 @@ def test_a_gpu_that_is_too_small_is_not_waited_for(make_pool: MakePool) -> None:
     assert pool.never(1) == "GPUs 0, 1: 80.0 GiB in all, less than GPU_MIN_FREE_MEMORY=96GiB"
 
 
-def test_a_gpu_that_is_lost_while_the_run_goes_on(
-    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nvml = FakeNvml([FakeGpu(gpu.key) for gpu in WHOLE[:2]])
-    monkeypatch.setattr(gpus, "_nvml", lambda: nvml)
+def test_a_gpu_that_is_lost_while_the_run_goes_on(make_pool: MakePool, tmp_path: Path) -> None:
     pool = make_pool(WHOLE[:2], "90%")
     pool.give_back(take(pool, 2))
-    nvml.gpus[0].lost = True
+    lose(tmp_path, 0)
     assert take(pool).gpus == [WHOLE[1]], "the other goes on"
     assert reserved(pool)[0] is None and pool.never(1) == ""
     assert pool.never(2) == "GPU 0: does not answer any more (nvidia-smi tells why)"
 
 
-def test_the_driver_is_asked_again_after_it_failed(
-    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nvml = FakeNvml([FakeGpu("GPU-0")], NVMLError("Timeout"))
-    monkeypatch.setattr(gpus, "_nvml", lambda: nvml)
+def test_the_driver_is_asked_again_after_it_failed(make_pool: MakePool, tmp_path: Path) -> None:
+    fail_memory(tmp_path, "Timeout")
     pool = make_pool(WHOLE[:1], "90%")
     with pytest.raises(UserError, match="Timeout"):
         reserved(pool)
-    nvml.problem = None
+    fail_memory(tmp_path, "")
     assert take(pool).gpus == [WHOLE[0]]
 
 
@@ -237,12 +229,13 @@ def test_memory_of_the_job_before_is_not_another_process(
     set_memory(tmp_path, {"GPU-0": 40})
     pool.give_back(lease)
     wait_for(lambda: _is_free(WHOLE[0]))
-    asked = times_asked(tmp_path, "memory.free")
+    asked = memory_reads(tmp_path, "GPU-0")
     assert why_not(pool) == "needs a GPU; GPU 0: 40.0 of 80.0 GiB in use, being freed after the job before"
-    assert times_asked(tmp_path, "memory.free") == asked + 1, "the answer from before its end says nothing"
+    assert memory_reads(tmp_path, "GPU-0") == asked + 1, "the answer from before its end says nothing"
 
 
-def test_nvidia_smi_is_asked_beside_the_launcher(make_pool: MakePool, tmp_path: Path) -> None:
+def test_the_driver_is_asked_beside_the_launcher(make_pool: MakePool, tmp_path: Path) -> None:
+    install_fake_gpus(tmp_path, ["GPU-0"])
     slow_memory(tmp_path, 1)
     pool = make_pool(WHOLE[:1], "90%")
     looks, began = 0, time.monotonic()
@@ -255,12 +248,12 @@ def test_nvidia_smi_is_asked_beside_the_launcher(make_pool: MakePool, tmp_path: 
         assert time.monotonic() - began < LONGEST_WAIT
         time.sleep(0.02)
     assert looks and time.monotonic() - began >= 1, "no look waits for the answer"
-    assert times_asked(tmp_path, "memory.free") == 1
+    assert memory_reads(tmp_path, "GPU-0") == 1
 
 
-def test_a_failing_nvidia_smi_is_one_clear_line(make_pool: MakePool, tmp_path: Path) -> None:
-    fail_memory(tmp_path, "Unable to determine the device handle: GPU is lost", 15)
-    with pytest.raises(UserError, match=r"^nvidia-smi failed \(Unable to determine .* GPU is lost\); .*$"):
+def test_a_failing_driver_is_one_clear_line(make_pool: MakePool, tmp_path: Path) -> None:
+    fail_memory(tmp_path, "GPU is lost")
+    with pytest.raises(UserError, match=r"^NVML failed \(GPU is lost\); .*$"):
         reserved(make_pool(WHOLE[:2], "90%"))
     assert take(make_pool(WHOLE[:2])), "no lock is left behind"
 
@@ -275,7 +268,7 @@ def test_who_is_told_to_share_reserves_nothing_and_tests_nothing(make_pool: Make
     assert why_not(pool) == "", "jobs of one run still take turns"
     other.give_back(theirs)
     assert take(other), "and who does not share is not kept out by it"
-    assert times_asked(tmp_path, "memory.free") == 0
+    assert memory_reads(tmp_path, "GPU-0") == 0
 
 
 def test_an_unusable_lease_folder_is_one_clear_line(make_pool: MakePool, tmp_path: Path) -> None:

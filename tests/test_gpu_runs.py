@@ -1,4 +1,4 @@
-"""The local launcher and GPUs: real jobs of several runs on one machine with a fake nvidia-smi."""
+"""The local launcher and GPUs: real jobs of several runs on one machine with fake GPUs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from imageevalkit.run.display import Display, View, WaitingJob
 from imageevalkit.run.gpu_pool import LEASES, Lease, lock
 from imageevalkit.run.ledger import RunSummary
 from imageevalkit.run.local import run_plan
-from tests.support.fake_nvidia_smi import fail_memory, install_fake_nvidia_smi, set_memory
+from tests.support.fake_gpus import fail_memory, install_fake_gpus, set_memory
 from tests.support.jobs import ESCAPING, launcher, marked, python_job
 from tests.support.waiting import LONGEST_WAIT, wait_for
 
@@ -33,10 +33,9 @@ _SEES = "print('sees', os.environ['CUDA_VISIBLE_DEVICES']); time.sleep(%s); outc
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A machine with four GPUs; ``nvidia-smi`` is in the folder."""
-    folder = tmp_path / "smi"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", install_fake_nvidia_smi(folder, UUIDS)["PATH"])
+    """The folder of a machine with four GPUs."""
+    folder = tmp_path / "gpus"
+    monkeypatch.setenv("FAKE_NVML", install_fake_gpus(folder, UUIDS))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(local, "available_cores", lambda: 8)
     yield folder
@@ -147,20 +146,20 @@ def test_a_threshold_of_the_plan(tmp_path: Path, machine: Path) -> None:
     assert "needs a GPU, but GPUs 0, 1, 2, 3: 80.0 GiB in all, less than" in summary.cells[0].message
 
 
-def test_an_nvidia_smi_that_fails_while_the_run_goes_on(tmp_path: Path, machine: Path) -> None:
-    fail_memory(machine, "GPU is lost", 15)
+def test_a_driver_that_fails_while_the_run_goes_on(tmp_path: Path, machine: Path) -> None:
+    fail_memory(machine, "GPU is lost")
     summary = run(tmp_path, [gpu_job(tmp_path, "m", 1), gpu_job(tmp_path, "n", 0)])
     assert [cell.state for cell in summary.cells] == ["failed", "complete"]
-    assert summary.cells[0].message.startswith("generate: nvidia-smi failed (GPU is lost); mend the driver")
+    assert summary.cells[0].message.startswith("generate: NVML failed (GPU is lost); mend the driver")
 
 
 def test_an_early_look_at_gpus_that_fails_ends_nothing(tmp_path: Path, machine: Path) -> None:
     """Images are made; the job that would have followed is told of it in its turn."""
-    fail_memory(machine, "GPU is lost", 15)
+    fail_memory(machine, "GPU is lost")
     make = f"""
 from imageevalkit.jobs.plan import note_opened
 note_opened(FOLDER, cell_of("m/a"), "0" * 16)
-while not Path({str(machine / "asked")!r}).exists() or "memory" not in Path({str(machine / "asked")!r}).read_text():
+while not Path({str(machine / "memory_reads")!r}).exists():
     time.sleep(0.05)
 time.sleep(0.5)
 outcome("m/a", "generate")
@@ -169,7 +168,7 @@ outcome("m/a", "generate")
     jobs = [python_job(tmp_path, "generate:m", make, ["m/a"]), replace(evaluate, follows=True)]
     summary = run(tmp_path, jobs, parallel=True)
     assert [stage.state for stage in summary.cells[0].stages] == ["complete", "failed"]
-    assert summary.cells[0].message.startswith("evaluate: nvidia-smi failed (GPU is lost); mend the driver")
+    assert summary.cells[0].message.startswith("evaluate: NVML failed (GPU is lost); mend the driver")
 
 
 def test_the_plan_keeps_what_a_job_can_use(tmp_path: Path) -> None:

@@ -1,21 +1,42 @@
-"""Which GPUs a run may use: a fake nvidia-smi under real environments, with and without MIG."""
+"""Which GPUs a run may use, with and without MIG: a fake of NVML under real environments."""
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
+import inspect
+import sys
 import threading
 from pathlib import Path
 
+import pynvml  # type: ignore[import-untyped]
 import pytest
 
 from imageevalkit.common.errors import UserError
+from imageevalkit.evaluate.scoring import _gpu_names
 from imageevalkit.plan import gpus
 from imageevalkit.plan.gpus import Gpu, spell, too_few, visible_gpus
-from tests.support.fake_nvidia_smi import install_fake_nvidia_smi, times_asked
-from tests.support.fake_nvml import FakeGpu, FakeNvml, NVMLError
+from tests.support.fake_gpus import GIB, FakeGpu, divided, fail_memory, install_fake_gpus, lose
 
 UUIDS = ["GPU-aaaa1111-0", "GPU-bbbb2222-1", "GPU-cccc3333-2"]
 # the first GPU is divided in three, the last in two
-MIGS = {UUIDS[0]: ["MIG-a0", "MIG-a1", "MIG-a2"], UUIDS[2]: ["MIG-c0", "MIG-c1"]}
+DIVIDED = [
+    divided(UUIDS[0], "MIG-a0", "MIG-a1", "MIG-a2"),
+    FakeGpu(UUIDS[1], migs=[None] * 7, enabled=False),
+    divided(UUIDS[2], "MIG-c0", "MIG-c1"),
+]
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a machine with three whole GPUs."""
+    monkeypatch.setenv("FAKE_NVML", install_fake_gpus(tmp_path, UUIDS))
+    return tmp_path
+
+
+def shown(allowed: str | None = None) -> list[Gpu]:
+    """The GPUs under CUDA_VISIBLE_DEVICES, or without it."""
+    return visible_gpus({} if allowed is None else {"CUDA_VISIBLE_DEVICES": allowed})
 
 
 @pytest.mark.parametrize(
@@ -32,14 +53,8 @@ MIGS = {UUIDS[0]: ["MIG-a0", "MIG-a1", "MIG-a2"], UUIDS[2]: ["MIG-c0", "MIG-c1"]
         ("NoDevFiles", [], []),
     ],
 )
-def test_visible_gpus(tmp_path: Path, allowed: str | None, names: list[str], keys: list[str]) -> None:
-    environ = install_fake_nvidia_smi(tmp_path, UUIDS)
-    if allowed is not None:
-        environ["CUDA_VISIBLE_DEVICES"] = allowed
-    found = visible_gpus(environ)
-    assert [gpu.name for gpu in found] == names
-    assert [gpu.key for gpu in found] == keys
-    assert times_asked(tmp_path, "-L") == 0, "nothing is divided"
+def test_visible_gpus(allowed: str | None, names: list[str], keys: list[str]) -> None:
+    assert shown(allowed) == list(map(Gpu, names, keys))
 
 
 @pytest.mark.parametrize(
@@ -53,21 +68,16 @@ def test_visible_gpus(tmp_path: Path, allowed: str | None, names: list[str], key
         ("MIG-a1,0", ["MIG-a1", "MIG-a0", "MIG-a2"], None),
     ],
 )
-def test_mig_devices(tmp_path: Path, allowed: str | None, names: list[str], keys: list[str] | None) -> None:
-    environ = install_fake_nvidia_smi(tmp_path, UUIDS, migs=MIGS)
-    if allowed is not None:
-        environ["CUDA_VISIBLE_DEVICES"] = allowed
-    found = visible_gpus(environ)
-    assert [gpu.name for gpu in found] == names
-    assert [gpu.key for gpu in found] == (keys or names)
+def test_mig_devices(machine: Path, allowed: str | None, names: list[str], keys: list[str] | None) -> None:
+    install_fake_gpus(machine, DIVIDED)
+    assert shown(allowed) == list(map(Gpu, names, keys or names))
 
 
-def test_mig_devices_of_an_old_driver(tmp_path: Path) -> None:
-    """Before R470 nvidia-smi -L itself names them by GPU and instances."""
+def test_mig_devices_of_an_old_driver(machine: Path) -> None:
+    """Before R470, GPU and instances are the name of a MIG device. Some places for MIG devices are empty."""
     name = f"MIG-{UUIDS[0]}/1/0"
-    environ = install_fake_nvidia_smi(tmp_path, UUIDS[:1], migs={UUIDS[0]: [name]})
-    for allowed in ({}, {"CUDA_VISIBLE_DEVICES": name}):
-        assert visible_gpus(environ | allowed) == [Gpu(name, name)]
+    install_fake_gpus(machine, [FakeGpu(UUIDS[0], None, migs=[None, FakeGpu(name)])])
+    assert shown() == shown(name) == [Gpu(name, name)]
 
 
 @pytest.mark.parametrize(
@@ -83,19 +93,19 @@ def test_mig_devices_of_an_old_driver(tmp_path: Path) -> None:
         ("GPU-", "fits 3 of the devices"),
     ],
 )
-def test_a_device_that_is_not_there_is_one_clear_line(tmp_path: Path, allowed: str, says: str) -> None:
+def test_a_device_that_is_not_there_is_one_clear_line(machine: Path, allowed: str, says: str) -> None:
     """MIG devices get new names when a GPU is divided anew: without them, a model would run on the CPU."""
-    environ = install_fake_nvidia_smi(tmp_path, UUIDS, migs=MIGS)
+    install_fake_gpus(machine, DIVIDED)
     with pytest.raises(UserError) as caught:
-        visible_gpus(environ | {"CUDA_VISIBLE_DEVICES": allowed})
+        shown(allowed)
     assert says in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_gpu_in_mig_mode_that_nobody_divided(tmp_path: Path) -> None:
-    environ = install_fake_nvidia_smi(tmp_path, UUIDS[:2], migs={UUIDS[0]: []})
-    assert visible_gpus(environ) == [Gpu(UUIDS[1], UUIDS[1])]
+def test_a_gpu_in_mig_mode_that_nobody_divided(machine: Path) -> None:
+    install_fake_gpus(machine, [divided(UUIDS[0]), UUIDS[1]])
+    assert shown() == [Gpu(UUIDS[1], UUIDS[1])]
     with pytest.raises(UserError, match=r"^GPU 0 is in MIG mode and has no MIG devices: make some .*$"):
-        visible_gpus(environ | {"CUDA_VISIBLE_DEVICES": "0"})
+        shown("0")
 
 
 def test_a_process_uses_one_mig_device_or_whole_gpus() -> None:
@@ -109,95 +119,96 @@ def test_a_process_uses_one_mig_device_or_whole_gpus() -> None:
 
 
 @pytest.mark.parametrize("allowed", ["7", "foo", "7,0"])
-def test_a_slip_of_the_pen_does_not_mean_the_cpu(tmp_path: Path, allowed: str) -> None:
-    environ = install_fake_nvidia_smi(tmp_path, UUIDS) | {"CUDA_VISIBLE_DEVICES": allowed}
+def test_a_slip_of_the_pen_does_not_mean_the_cpu(allowed: str) -> None:
     with pytest.raises(UserError, match=rf"^CUDA_VISIBLE_DEVICES={allowed} names none of .*\(0, 1, 2\); "):
-        visible_gpus(environ)
+        shown(allowed)
 
 
-def test_no_nvidia_smi_is_no_gpu(tmp_path: Path) -> None:
-    for allowed in ({}, {"CUDA_VISIBLE_DEVICES": "0,MIG-1"}):
-        assert visible_gpus({"PATH": str(tmp_path), **allowed}) == []
+def test_without_nvml_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FAKE_NVML")
+    assert shown() == shown("0,MIG-1") == _gpu_names() == []
+    assert gpus.memory() == {}
 
 
-def test_a_failing_nvidia_smi_is_one_clear_line(tmp_path: Path) -> None:
-    environ = install_fake_nvidia_smi(tmp_path, UUIDS, failure="Driver/library version mismatch")
-    with pytest.raises(UserError, match=r"^nvidia-smi failed \(Driver/library version mismatch\); .*$"):
-        visible_gpus(environ)
-    assert visible_gpus(environ | {"CUDA_VISIBLE_DEVICES": ""}) == []
+def test_a_node_where_the_job_has_no_gpu(machine: Path) -> None:
+    install_fake_gpus(machine, [])
+    assert shown() == shown("0") == _gpu_names() == []
 
 
-def test_statuses_of_nvidia_smi_that_are_no_failure(tmp_path: Path) -> None:
-    warned = f"WARNING: infoROM is corrupted at gpu 0000:1A:00.0\n0, {UUIDS[0]}, [N/A]"
-    assert visible_gpus(install_fake_nvidia_smi(tmp_path, [], warned, status=14)) == [Gpu("0", UUIDS[0])]
-    assert visible_gpus(install_fake_nvidia_smi(tmp_path, [], "No devices were found", status=6)) == []
-
-
-# NVML, by a fake of NVIDIA's module: what it tells must be what nvidia-smi tells
-
-
-@pytest.fixture
-def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
-    divided = FakeGpu(
-        UUIDS[0], total=None, migs=[FakeGpu("MIG-a0", 10 << 30, 9 << 30), None, FakeGpu("MIG-a2")]
+def test_a_driver_that_does_not_fit_its_library_is_one_clear_line(machine: Path) -> None:
+    install_fake_gpus(machine, UUIDS, failure="Driver/library version mismatch")
+    with pytest.raises(UserError) as caught:
+        shown()
+    assert str(caught.value) == (
+        "NVML failed (Driver/library version mismatch); mend the driver, or run without GPUs: CUDA_VISIBLE_DEVICES="
     )
-    undivided = FakeGpu(UUIDS[1], 80 << 30, 20 << 30, migs=[None] * 7, enabled=False)
-    fake = FakeNvml([divided, undivided, FakeGpu(UUIDS[2])])
-    monkeypatch.setattr(gpus, "_nvml", lambda: fake)
-    return fake
+    assert shown("") == []
+    assert _gpu_names() == [], "no result fails for its provenance"
 
 
-def test_nvml_tells_gpus_and_mig_devices_without_any_nvidia_smi(tmp_path: Path, nvml: FakeNvml) -> None:
-    environ = {"PATH": str(tmp_path)}
-    assert [gpu.name for gpu in visible_gpus(environ)] == ["MIG-a0", "MIG-a2", UUIDS[1], UUIDS[2]]
-    assert visible_gpus(environ | {"CUDA_VISIBLE_DEVICES": "2,MIG-a2"}) == [
-        Gpu("2", UUIDS[2]),
-        Gpu("MIG-a2", "MIG-a2"),
-    ]
-    nvml.gpus = nvml.gpus[1:]
-    assert [gpu.name for gpu in visible_gpus(environ)] == ["0", "1"]
-    nvml.gpus = []
-    assert visible_gpus(environ) == []
-
-
-@pytest.mark.usefixtures("nvml")
-def test_nvml_tells_memory_of_mig_devices_too() -> None:
+def test_memory_of_gpus_and_mig_devices(machine: Path) -> None:
+    parts = [FakeGpu("MIG-a0", 10 * GIB, 9 * GIB), None, FakeGpu("MIG-a2", 20 * GIB, 5 * GIB)]
+    install_fake_gpus(machine, [FakeGpu(UUIDS[0], None, migs=parts), FakeGpu(UUIDS[1], 80 * GIB, 20 * GIB)])
     told = {uuid: (memory.total / 1024, memory.free / 1024) for uuid, memory in gpus.memory().items()}
-    assert told == {"MIG-a0": (10, 9), "MIG-a2": (80, 79), UUIDS[1]: (80, 20), UUIDS[2]: (80, 79)}
+    assert told == {"MIG-a0": (10, 9), "MIG-a2": (20, 5), UUIDS[1]: (80, 20)}
 
 
-def test_a_failing_nvml_is_one_clear_line(nvml: FakeNvml, tmp_path: Path) -> None:
-    nvml.problem = NVMLError("GPU is lost")
+def test_gpus_that_all_fail_are_one_clear_line(machine: Path) -> None:
+    fail_memory(machine, "Timeout")
+    with pytest.raises(UserError, match=r"^NVML failed \(Timeout\); mend the driver"):
+        gpus.memory()
+    lose(machine, 0, 1, 2)
     with pytest.raises(
         UserError, match=r"^NVML failed \(GPU is lost\); mend the driver, or run without GPUs"
     ):
-        visible_gpus({"PATH": str(tmp_path)})
-    with pytest.raises(UserError, match=r"^NVML failed \(GPU is lost\)"):
-        gpus.memory()
+        shown()
 
 
-def test_a_gpu_that_does_not_answer_is_left_out(
-    nvml: FakeNvml, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_gpu_that_does_not_answer_is_left_out(machine: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Lost, or not for this user: the others go on, by UUID where CUDA may count them otherwise."""
-    nvml.gpus = [FakeGpu(uuid) for uuid in UUIDS]
-    nvml.gpus[2].lost = True
-    environ = {"PATH": str(tmp_path)}
+    lose(machine, 2)
     for _ in range(2):
-        assert visible_gpus(environ) == [Gpu("0", UUIDS[0]), Gpu("1", UUIDS[1])]
+        assert shown() == [Gpu("0", UUIDS[0]), Gpu("1", UUIDS[1])]
     assert capfd.readouterr().err == "GPU 2 is left out: NVML failed (GPU is lost)\n"
     assert set(gpus.memory()) == {*UUIDS[:2]}
-    assert visible_gpus(environ | {"CUDA_VISIBLE_DEVICES": "1,2"}) == [Gpu("1", UUIDS[1])]
+    assert shown("1,2") == [Gpu("1", UUIDS[1])]
     with pytest.raises(UserError, match=r"CUDA_VISIBLE_DEVICES=2 names none of this machine's GPUs \(0, 1\)"):
-        visible_gpus(environ | {"CUDA_VISIBLE_DEVICES": "2"})
-    nvml.gpus[0].lost = True
-    assert visible_gpus(environ) == [Gpu(UUIDS[1], UUIDS[1])]
+        shown("2")
+    lose(machine, 0)
+    assert shown() == [Gpu(UUIDS[1], UUIDS[1])]
 
 
-def test_a_driver_that_hangs_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_driver_that_hangs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     never = threading.Event()
-    monkeypatch.setattr(gpus, "_nvml", never.wait)
+    monkeypatch.setattr(pynvml, "nvmlInitWithFlags", lambda _: never.wait())
     monkeypatch.setattr(gpus, "SECONDS", 0.2)
     with pytest.raises(UserError, match="the GPU driver did not answer within"):
-        visible_gpus({"PATH": str(tmp_path)})
+        shown()
     never.set()
+
+
+def test_names_in_the_provenance(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    lose(machine, 1)
+    assert _gpu_names() == ["NVIDIA A100-SXM4-80GB"] * 2
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert _gpu_names() == []
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr("imageevalkit.evaluate.scoring.find_spec", lambda _: None)
+    assert _gpu_names() == [], "an environment without nvidia-ml-py"
+
+
+def test_the_fake_has_the_names_of_the_real_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = importlib.metadata.distribution("nvidia-ml-py").locate_file("pynvml.py")
+    spec = importlib.util.spec_from_file_location("real_pynvml", str(path))
+    assert spec and spec.loader
+    real = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "real_pynvml", real)  # it looks itself up
+    spec.loader.exec_module(real)
+    for name, fake in vars(pynvml).items():
+        if name.startswith("NVML_"):
+            assert getattr(real, name) == fake
+        elif name.startswith("NVML"):
+            assert issubclass(getattr(real, name), real.NVMLError)
+        elif name.startswith("nvml"):
+            inspect.signature(getattr(real, name)).bind(*inspect.signature(fake).parameters)

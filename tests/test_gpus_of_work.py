@@ -32,7 +32,7 @@ from tests.support.checkout import (
     needs_driver_env,
     run_eval,
 )
-from tests.support.fake_nvidia_smi import install_fake_nvidia_smi, set_memory
+from tests.support.fake_gpus import install_fake_gpus, set_memory
 from tests.support.generation import SETTING, FakeDataset, FakeModel, generate
 
 CELL = Cell("m", "fake")
@@ -182,26 +182,24 @@ def test_a_finished_run_waits_for_no_gpu(tmp_path: Path) -> None:
     """Again with all GPUs in use: it ends. One image damaged: a job without a GPU sees it, the next one takes a GPU."""
     checkout = make_checkout(tmp_path / "checkout")
     (checkout / "config.local.sh").write_text("INFER_GPU_MAP['reference-noise']=1\n")
-    smi = tmp_path / "smi"
-    smi.mkdir()
     uuids = [f"GPU-{tmp_path.name}-{n}" for n in range(2)]
-    path = install_fake_nvidia_smi(smi, uuids)["PATH"]
+    machine = install_fake_gpus(tmp_path / "gpus", uuids)
     words = ["--model_names", "reference-noise", "--ds_names", "quicktext", "--limit", "2", "--eval", "false"]
-    first = run_eval(checkout, *words, PATH=path)
+    first = run_eval(checkout, *words, FAKE_NVML=machine)
     assert "generate:reference-noise on GPUs 0, 1, log " in first.stderr, first.stdout + first.stderr
-    set_memory(smi, dict.fromkeys(uuids, 70))
-    dry = run_eval(checkout, *words, "--dry_run", PATH=path)
+    set_memory(tmp_path / "gpus", dict.fromkeys(uuids, 70))
+    dry = run_eval(checkout, *words, "--dry_run", FAKE_NVML=machine)
     assert ", 0 GPUs, " in dry.stdout
-    again = run_eval(checkout, *words, PATH=path)
+    again = run_eval(checkout, *words, FAKE_NVML=machine)
     assert (again.returncode, "waiting" in again.stderr) == (0, False), again.stdout + again.stderr
-    set_memory(smi, dict.fromkeys(uuids, 0))
+    set_memory(tmp_path / "gpus", dict.fromkeys(uuids, 0))
     image = next(p for p in (checkout / "output").rglob("*") if p.suffix in (".png", ".jpg"))
     before, data = image.stat(), image.read_bytes()
     image.write_bytes(data[:-1])
     os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns))
-    damaged = run_eval(checkout, *words, PATH=path)
+    damaged = run_eval(checkout, *words, FAKE_NVML=machine)
     assert damaged.returncode == 1 and "no GPU to make them again" in damaged.stdout, damaged.stdout
-    mended = run_eval(checkout, *words, PATH=path)
+    mended = run_eval(checkout, *words, FAKE_NVML=machine)
     for uuid in uuids:
         Path("/tmp/imageevalkit-gpus", uuid).unlink(missing_ok=True)
     assert mended.returncode == 0 and "generate:reference-noise on GPU 0, log " in mended.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from imageevalkit.common.errors import UserError
 from imageevalkit.extras.watch.keepers import Keepers
 from imageevalkit.jobs.plan import EvaluateOrder, Job, Plan, ServeOrder
 from imageevalkit.judges.choice import JudgeOptions
@@ -17,7 +19,7 @@ from imageevalkit.plan import gpus
 from imageevalkit.plan.gpus import Gpu
 from imageevalkit.run.gpu_pool import LEASES, lock
 from tests.support.checkout import needs_driver_env
-from tests.support.fake_nvidia_smi import install_fake_nvidia_smi
+from tests.support.fake_gpus import install_fake_gpus
 from tests.support.fake_vllm import install, starts
 from tests.support.waiting import wait_for
 
@@ -28,7 +30,6 @@ UUIDS = [f"GPU-keepers-{os.getpid()}-{n}" for n in range(2)]
 @pytest.fixture
 def plan_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Plan]]:
     """A plan on a machine with so many GPUs, of a model and a served judge that take one each."""
-    (tmp_path / "smi").mkdir()
     install(tmp_path / "vllm")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
@@ -38,7 +39,7 @@ def plan_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         return Job(name, stage, ["true"], cells, [name], after=after, gpus=gpus, order=order)  # type: ignore[arg-type]
 
     def planned(count: int, shares: bool = False) -> Plan:
-        monkeypatch.setenv("PATH", install_fake_nvidia_smi(tmp_path / "smi", UUIDS[:count])["PATH"])
+        monkeypatch.setenv("FAKE_NVML", install_fake_gpus(tmp_path / "gpus", UUIDS[:count]))
         gpus.visible.cache_clear()
         program, address = str(tmp_path / "vllm/bin/vllm"), str(tmp_path / "run/judges/one")
         serve = ServerSettings().command(Path(program), "org/judge", 1)
@@ -82,6 +83,21 @@ def test_without_a_gpu_for_both_the_judge_is_loaded_for_each_checkpoint(
     shared = Keepers(plan_on(1, shares=True), tmp_path / "watch")
     assert "is loaded once" in shared.told[0]
     shared.close()
+
+
+def test_a_judge_that_cannot_be_started_leaves_its_gpu(
+    plan_on: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "judge.log")
+
+    monkeypatch.setattr("imageevalkit.extras.watch.keepers.guarded", fails)
+    keepers = Keepers(plan_on(2), tmp_path / "watch")
+    for _ in UUIDS:
+        with pytest.raises(UserError, match=r"cannot be kept: No space left on device: judge\.log"):
+            keepers.start(lambda: False)
+        assert not any(map(is_held, UUIDS))
+    keepers.close()
 
 
 @needs_driver_env

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.support.checkout import environ, make_checkout, needs_driver_env, run_eval
-from tests.support.fake_nvidia_smi import install_fake_nvidia_smi
+from tests.support.fake_gpus import install_fake_gpus
 from tests.support.judge_server import JudgeServer
 from tests.support.mirror import shared_mirror
 from tests.support.tiny_encoders import save_csd, save_se
@@ -323,9 +323,9 @@ def test_only_the_prompts_of_the_chosen_tasks_are_made(kit: Kit) -> None:
 
 def test_rescoring_encoders_takes_the_gpu_that_they_ran_on(kit: Kit, tmp_path: Path) -> None:
     """On a CPU they have another precision: who rescored there would find no answer."""
-    path = install_fake_nvidia_smi(tmp_path, ["GPU-1"])["PATH"]
+    machine = install_fake_gpus(tmp_path, ["GPU-1"])
     for words in (("--rescore",), ()):
-        ended = kit.run("oneig", "--dry_run", *words, tasks="style", environ={"PATH": path})
+        ended = kit.run("oneig", "--dry_run", *words, tasks="style", environ={"FAKE_NVML": machine})
         assert ", 1 GPU, " in ended.stdout.split("evaluate:")[1].splitlines()[0]
 
 

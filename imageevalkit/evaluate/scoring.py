@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -12,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timezone
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -360,9 +362,6 @@ def _headline(result: Result) -> str:
 # The origin of a result: code, data, model, machine, time
 
 _NOBODY_ASKED = {"judge_calls": 0, "judge_tokens": {}, "judge_usd": None}
-_GPU_NAMES = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
-# prints "+changes" after the commit if files differ from it, and fails outside a checkout
-_COMMIT = ("git", "describe", "--always", "--abbrev=40", "--dirty=+changes", "--exclude=*")
 
 
 def provenance(
@@ -380,7 +379,7 @@ def provenance(
     prompts = "\n".join(state.item.prompt_sha256 for state in found.states.values())
     return {
         "imageevalkit": __version__,
-        "git_commit": _printed(*_COMMIT),
+        "git_commit": _commit(),
         "model_settings": [known.get(key, {}) for key in sorted({r.fingerprint for r in mine})],
         "model_packages": fp.packages_of(cell.fingerprints),
         "seeds_honoured": dict(Counter(json.dumps(r.seed_honoured) for r in mine)),
@@ -392,7 +391,7 @@ def provenance(
         "environment": environment_hash(),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "gpus": _printed(*_GPU_NAMES).splitlines() if os.environ.get("CUDA_VISIBLE_DEVICES") != "" else [],
+        "gpus": _gpu_names(),
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
 
@@ -406,9 +405,25 @@ def _money(spent: float, records: Sequence[Record], known: Mapping[str, Mapping[
     return {"generation_usd": round(spent, 6) if prices or spent else None}
 
 
-def _printed(*command: str) -> str:
-    """Returns the output of a command, or "" if the command fails or is not installed."""
-    if not shutil.which(command[0]):
+def _gpu_names() -> list[str]:
+    """Returns the names of this machine's GPUs, without GPUs that do not answer; empty without NVML."""
+    names = list[str]()
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "" or not find_spec("pynvml"):
+        return names
+    import pynvml  # type: ignore[import-untyped]
+
+    with contextlib.suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            with contextlib.suppress(pynvml.NVMLError):
+                names.append(str(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(index))))
+    return names
+
+
+def _commit() -> str:
+    """Returns the commit, with "+changes" if files differ from it; empty outside a checkout or without git."""
+    if not shutil.which("git"):
         return ""
+    command = ("git", "describe", "--always", "--abbrev=40", "--dirty=+changes", "--exclude=*")
     answer = subprocess.run(command, capture_output=True, text=True, cwd=REPO, check=False)
     return answer.stdout.strip() if answer.returncode == 0 else ""

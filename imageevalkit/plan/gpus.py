@@ -1,4 +1,4 @@
-"""The GPUs of this machine, read from NVML or else from nvidia-smi, and the GPUs that a run may use."""
+"""The GPUs of this machine, read from NVML, and the GPUs that a run may use."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import contextlib
 import functools
 import os
 import re
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 from imageevalkit.common.errors import UserError, say
@@ -22,11 +20,6 @@ from imageevalkit.plan.config import Config
 T = TypeVar("T")
 
 SECONDS = 60  # a driver that initialises many GPUs without persistence mode takes tens of seconds
-# The manual page of nvidia-smi: 14 = "infoROM is corrupted", a warning beside a full answer.
-_ANSWERED = (0, 14)
-_NONE_HERE = "No devices were found"  # on a node where Slurm gave the job no GPU
-_GPU_LINE = re.compile(r"GPU \d+: .*\(UUID: (GPU-[^)\s]+)\)")
-_MIG_LINE = re.compile(r"\s+MIG .*Device\s+\d+: \(UUID: (MIG-[^)\s]+)\)")
 _BYTES = 1 << 20
 
 
@@ -49,65 +42,41 @@ class Memory(NamedTuple):
         return f"{(self.total - self.free) / 1024:.1f} of {self.total / 1024:.1f} GiB in use"
 
 
-def devices(environ: Mapping[str, str]) -> list[Device]:
-    """Return all GPUs of the machine; empty if there is neither NVML nor ``nvidia-smi``.
-
-    Raises UserError: NVML or nvidia-smi is there, but fails.
-    """
-    if nvml := _nvml():
-        told, failed = _of_each(nvml, _device)
-        for index, why in failed.items():
-            _tell_left_out(index, why)
-        return told
-    rows = _csv_rows(_ask(["--query-gpu=index,uuid,mig.mode.current", "--format=csv,noheader"], environ), 3)
-    migs = _listed_migs(environ) if any(mode == "Enabled" for _, _, mode in rows) else {}
-    return [
-        Device(index, uuid, migs.get(uuid, []) if mode == "Enabled" else None) for index, uuid, mode in rows
-    ]
+def devices() -> list[Device]:
+    """Return all GPUs of the machine; empty if NVML is not installed. Raises UserError: NVML fails."""
+    told, failed = _of_each(_device)
+    for index, why in failed.items():
+        _tell_left_out(index, why)
+    return told
 
 
 def memory() -> dict[str, Memory]:
     """Return the memory by UUID, without GPUs that report none. Raises UserError like :func:`devices`."""
-    found: dict[str, Memory] = {}
-    if nvml := _nvml():
-        for told in _of_each(nvml, _memory)[0]:
-            found |= told
-        return found
-    words = ["--query-gpu=uuid,memory.total,memory.free", "--format=csv,noheader,nounits"]
-    for uuid, total, free in _csv_rows(_ask(words, os.environ), 3):
-        if total.isdecimal() and free.isdecimal():  # else [N/A], as of a GPU in MIG mode
-            found[uuid] = Memory(float(total), float(free))
-    return found
+    return {uuid: memory for found in _of_each(_memory)[0] for uuid, memory in found.items()}
 
 
-@functools.cache
-def _nvml() -> ModuleType | None:
-    """Return NVML, initialised; None if that fails: nvidia-smi then reports the problem of the driver."""
-    import pynvml  # type: ignore[import-untyped]
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    return pynvml
-
-
-def _of_each(nvml: Any, ask: Callable[[Any, Any], T]) -> tuple[list[T], dict[int, str]]:
+def _of_each(ask: Callable[[Any, Any], T]) -> tuple[list[T], dict[int, str]]:
     """Return the result of ``ask`` for each GPU, and by index the errors of GPUs that do not answer.
 
     NVML also counts lost GPUs and GPUs that this user may not use. Raises UserError: no GPU answers.
     """
+    import pynvml  # type: ignore[import-untyped]
+
     told, failed = list[T](), dict[int, str]()
     try:
-        for index in range(nvml.nvmlDeviceGetCount()):
+        # the flag: NVML must not fail on a node where Slurm gave the job no GPU
+        pynvml.nvmlInitWithFlags(pynvml.NVML_INIT_FLAG_NO_GPUS)
+        for index in range(pynvml.nvmlDeviceGetCount()):
             try:
-                told.append(ask(nvml, nvml.nvmlDeviceGetHandleByIndex(index)))
-            except nvml.NVMLError as error:
+                told.append(ask(pynvml, pynvml.nvmlDeviceGetHandleByIndex(index)))
+            except pynvml.NVMLError as error:
                 failed[index] = str(error)
-    except nvml.NVMLError as error:
-        raise _failure("NVML", str(error)) from None
+    except pynvml.NVMLError_LibraryNotFound:  # no driver
+        return [], {}
+    except pynvml.NVMLError as error:
+        raise _failure(error) from None
     if failed and not told:
-        raise _failure("NVML", next(iter(failed.values())))
+        raise _failure(next(iter(failed.values())))
     return told, failed
 
 
@@ -149,51 +118,8 @@ def _mig_handles(nvml: Any, gpu: Any) -> list[Any]:
     return found
 
 
-def _csv_rows(text: str, columns: int) -> list[list[str]]:
-    """Return the lines of ``text`` with exactly so many ``columns``: nvidia-smi mixes in warnings."""
-    rows = [[word.strip() for word in line.split(",")] for line in text.splitlines()]
-    return [row for row in rows if len(row) == columns]
-
-
-def _listed_migs(environ: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the UUIDs of MIG devices by the UUID of their GPU."""
-    found, migs = dict[str, list[str]](), list[str]()
-    for line in _ask(["-L"], environ).splitlines():
-        if match := _GPU_LINE.match(line):
-            migs = found.setdefault(match[1], [])
-        elif match := _MIG_LINE.match(line):
-            migs.append(match[1])
-    return found
-
-
-def _ask(words: list[str], environ: Mapping[str, str]) -> str:
-    try:
-        done = subprocess.run(
-            ["nvidia-smi", *words],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            env=dict(environ),
-            start_new_session=True,  # Ctrl-C is for the launcher and must not make nvidia-smi fail
-            check=False,
-        )
-    except FileNotFoundError:
-        return ""
-    except subprocess.TimeoutExpired:
-        raise _failure("nvidia-smi", f"no answer within {SECONDS} s") from None
-    said = done.stdout + done.stderr
-    if done.returncode in _ANSWERED:
-        return done.stdout
-    if _NONE_HERE in said:
-        return ""
-    raise _failure("nvidia-smi", said)
-
-
-def _failure(who: str, said: str) -> UserError:
-    """Return the error for the tool ``who`` that failed with the output ``said``."""
-    last = (said.strip().splitlines() or ["no message"])[-1]
-    return UserError(f"{who} failed ({last}); mend the driver, or run without GPUs: CUDA_VISIBLE_DEVICES=")
+def _failure(error: object) -> UserError:
+    return UserError(f"NVML failed ({error}); mend the driver, or run without GPUs: CUDA_VISIBLE_DEVICES=")
 
 
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?) *(%|MiB|GiB)?", re.IGNORECASE)
@@ -304,7 +230,7 @@ def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[Gpu]:
     if allowed is not None and not allowed.strip():
         return []
     try:
-        there = _asked(lambda: devices(environ)).result(SECONDS)
+        there = _asked(devices).result(SECONDS)
     except TimeoutError:
         raise _hangs() from None
     if not there:

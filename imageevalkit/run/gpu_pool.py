@@ -34,7 +34,7 @@ class Lease:
         """Return the variables that show a job exactly these GPUs, under the names that the run was given."""
         visible = {"CUDA_VISIBLE_DEVICES": ",".join(gpu.name for gpu in self.gpus)}
         if any(gpu.name.isdecimal() for gpu in self.gpus):
-            # Locks and memory go by nvidia-smi's index; by default CUDA may number GPUs differently.
+            # The names are NVML's indices; by default CUDA may number GPUs differently.
             # Not UUIDs: vLLM reads a number from each name (its issues 13815, 20939, 41848).
             visible["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         return visible

@@ -28,7 +28,7 @@ from imageevalkit.store.cell import REPO, log_root
 _TICK = 0.1
 # Light jobs wait for an endpoint most of the time: they need little CPU, but they do need memory.
 _LIGHT_PER_CORE = 2
-# Seconds until a waiting job is shown: a lock of another run, or nvidia-smi, may delay it for a moment only.
+# Seconds until a waiting job is shown: a lock of another run, or the GPU driver, may delay it for a moment only.
 _TELL_AFTER = 1.0
 # Seconds. A guard kills its job after 5 s of grace; a process that is left after 9 s hangs in the kernel.
 _STOP_LIMIT = 9.0

@@ -15,7 +15,7 @@ from imageevalkit.run.gpu_pool import LEASES
 from perf.toolkit import BENCHMARK
 from tests.gpu.kit import Kit
 from tests.gpu.part import Part
-from tests.support.fake_nvidia_smi import install_fake_nvidia_smi, set_memory
+from tests.support.fake_gpus import install_fake_gpus, set_memory
 
 _IMAGES = 3
 _MIB = 1 << 20
@@ -55,10 +55,9 @@ class _Machine:
         self.kit = Kit(part, part.folder / "tree", _IMAGES)
         self.kit.add("holding", "tests.gpu.models", "Holding", gpus=1)
         self.environ: dict[str, str] = {}
-        self._smi, self.fake = part.folder / "smi", f"GPU-fake-{os.getpid()}"
+        self._gpus, self.fake = part.folder / "gpus", f"GPU-fake-{os.getpid()}"
         if part.tiny:
-            self._smi.mkdir()
-            self.environ["PATH"] = install_fake_nvidia_smi(self._smi, [self.fake])["PATH"]
+            self.environ["FAKE_NVML"] = install_fake_gpus(self._gpus, [self.fake])
             self.environ["CUDA_VISIBLE_DEVICES"] = "0"
         self._tiny = part.tiny
 
@@ -75,8 +74,8 @@ class _Machine:
     def hold(self) -> Callable[[], None]:
         """Let another process hold GPU memory; returns a function that ends it."""
         if self._tiny:
-            set_memory(self._smi, {self.fake: 80 * _HELD})
-            return lambda: set_memory(self._smi, {self.fake: 0.5})
+            set_memory(self._gpus, {self.fake: 80 * _HELD})
+            return lambda: set_memory(self._gpus, {self.fake: 0.5})
         pipe = subprocess.PIPE
         command = [sys.executable, "-c", _HOLD, str(_HELD)]
         holder = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)

@@ -133,7 +133,7 @@ def make_checkout(folder: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(source, target, follow_symlinks=False)
     # the first place where a run looks for modules: the GPUs of this machine are nothing to a test
-    shutil.copy2(REPO / "tests/support/without_nvml/pynvml.py", folder)
+    shutil.copy2(REPO / "tests/support/fake_nvml/pynvml.py", folder)
     if (REPO / ".venv").exists():
         (folder / ".venv").symlink_to(REPO / ".venv")
     return folder

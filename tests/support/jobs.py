@@ -94,7 +94,7 @@ def launcher(plan: Plan, marker: str, **popen: object) -> Iterator[subprocess.Po
         "run_main(lambda: run_plan(plan, locks).status)\n"
     )
     environ = os.environ | {
-        "PYTHONPATH": f"{REPO / 'tests/support/without_nvml'}{os.pathsep}{REPO}",
+        "PYTHONPATH": f"{REPO / 'tests/support/fake_nvml'}{os.pathsep}{REPO}",
         "TEST_MARKER": marker,
         "IMAGEEVALKIT_OUTPUT": str(Path(plan.run_folder) / "output"),
     }

@@ -148,7 +148,6 @@ class Keepers:
             keeper.place.unlink(missing_ok=True)
             if not (lease := self._lease(keeper, is_stopped)):
                 return
-            keeper.lease = lease
             environ = job_environ(keeper.job, lease.environ(), keeper.job.cores)
             log = REPO / keeper.job.logs[0]
             if keeper.serves:
@@ -158,9 +157,11 @@ class Keepers:
                     keeper.job.command, log, keeper.job.name, environ, self._lifeline, lease.fds
                 )
             except OSError as error:
+                self._pool.give_back(lease)
                 raise UserError(
                     f"judge {keeper.judge} cannot be kept: {error.strerror}: {error.filename}"
                 ) from None
+            keeper.lease = lease
             # a job that asks the server before it is kept would take it for gone
             while (
                 keeper.serves
