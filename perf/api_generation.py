@@ -7,8 +7,7 @@ sum of the latencies of its requests up to its image: the server's time is the b
 client's.
 
 The job, with 64 in flight: a plain pool of processes (``perf/plain.py``) does the same, whose CPU is held against a
-share of it, memory against megabytes; and the official client sends the requests (``client=openai``), which stands in a
-row without a bar.
+share of it, memory against megabytes.
 
 The command: a measurer that costs nothing scores the images. The last row asks a judge, of another server with as long
 latencies, about each. Its ratio is to the longer of two commands: one makes the images only, one scores them only.
@@ -47,8 +46,8 @@ _SEED, _JUDGE_SEED = 11, 0
 _JOB_BARS = {
     ("256 px", 4): 1.10,
     ("256 px", 16): 1.10,
-    ("256 px", 64): 1.10,
-    ("256 px", 256): 1.35,
+    ("256 px", 64): 1.15,
+    ("256 px", 256): 1.50,
     ("1024 px", 16): 1.15,
     ("1024 px", 64): 2.0,
 }
@@ -82,8 +81,6 @@ class Bench:
         rows = [row._replace(bar=limit)]
         if workers != _WORKERS or faults:
             return rows
-        _, official = self._job(size, workers, faults, "openai")
-        rows.append(official._replace(label="  by the official client"))
         output = self._folder / "pool"
         with ServerProcess(self._folder / size, _SEED) as server:
             pool = self._kit.run_plainly("pool", "--workers", str(workers), output=output, server=server)
@@ -94,7 +91,7 @@ class Bench:
         rows.append(Row(label, share, _OF_POOL[size], pool.figures, lost, pool.others))
         return [*rows, Row("  memory", usage.peak_mb, _MB[size], unit=" MB")]
 
-    def _job(self, size: str, workers: int, faults: bool, client: str = "plain") -> tuple[Usage, Row]:
+    def _job(self, size: str, workers: int, faults: bool) -> tuple[Usage, Row]:
         count = min(len(self.items.prompts), _MOST_ITEMS.get(workers, len(self.items.prompts)))
         items = self.items._replace(entries=self.items.entries[:count])
         self._kit.forget()
@@ -103,7 +100,6 @@ class Bench:
                 "generate",
                 *["--model_names", MODEL, "--ds_names", BENCHMARK, "--use_api", "true"],
                 *["--num_workers", str(workers), "--limit", str(count)],
-                *["--custom_model_kwargses", f"client={client}"],
                 server=server,
             )
             log = server.log()

@@ -1,4 +1,4 @@
-"""What the official client asks: Azure, organisations, judges; its failures mean what those of plain HTTP mean."""
+"""What the official client sends: Azure, organisations, headers; how its failures are read."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from imageevalkit.benchmark.question import Message, Question, Sampling
 from imageevalkit.common.redaction import environ_with, redact
 from imageevalkit.generate.model import GenerationError, ModelUnusable
 from imageevalkit.judges.choice import JudgeOptions
+from imageevalkit.store.fingerprint import settings_of
 from tests.support.image_server import ImageServer, png_of
 from tests.support.judge_server import JudgeServer
 
@@ -130,40 +131,32 @@ def test_what_belongs_to_the_default_key_goes_nowhere_else(
     monkeypatch.setenv("OPENAI_ORG_ID", "org-1")
     monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "X-Gateway: gateway-secret")
     OpenAIImagesT2I("m").generate("a cat")
-    OpenAIImagesT2I("m", client="openai", api_key_env="OTHER_API_KEY").generate("a cat")
-    OpenAIImagesT2I("m", client="openai", base_url=server.base_url).generate("a cat")
+    OpenAIImagesT2I("m", api_key_env="OTHER_API_KEY").generate("a cat")
+    OpenAIImagesT2I("m", base_url=server.base_url).generate("a cat")
     told = [(r.headers.get("openai-organization"), r.headers.get("x-gateway")) for r in server.requests]
     assert told == [("org-1", "gateway-secret"), (None, None), (None, None)]
     assert redact("it says gateway-secret") == "it says <OPENAI_CUSTOM_HEADERS>"
     assert environ_with([]).get("OPENAI_CUSTOM_HEADERS") is None
 
 
-# a 429 is waited out, however often it comes: the limiter's tests have it
-FAULTS = ["500", "401", "403", "404", "400", "refuse", "html", "redirect", "reset", "cut_short", "garbage"]
-FAULTS += ["truncated", "error200", "url"]
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_failure_means_the_same_by_either_client(
-    server: ImageServer, monkeypatch: pytest.MonkeyPatch, fault: str
+def test_an_authorization_of_the_environment_replaces_no_other_key(
+    server: ImageServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("API_KEY", KEY)
-    monkeypatch.setenv("BASE_URL", server.base_url)
-    server.default = fault
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "Authorization: Bearer of-the-default-account")
+    OpenAIImagesT2I("m", base_url=server.base_url).generate("a cat")
+    assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
 
-    def outcome(client: str) -> tuple[Any, ...]:
-        model = OpenAIImagesT2I("m", client=client, max_attempts=2, backoff=0.01, price=0.01)
-        try:
-            made = model.generate("a cat")
-        except GenerationError as error:
-            assert error.bill
-            text = str(error).partition(" (gave up")[0]
-            return type(error), text, error.attempts, error.bill.cost, error.bill.maybe_billed
-        return made.image, made.attempts, made.bill
 
-    officially = outcome("openai")
-    assert officially == outcome("plain")
-    assert KEY not in repr(officially)
+@pytest.mark.parametrize("endpoint", ["images", "chat", "responses"])
+def test_a_request_states_nothing_about_this_machine(
+    server: ImageServer, monkeypatch: pytest.MonkeyPatch, endpoint: str
+) -> None:
+    monkeypatch.setenv("API_KEY", KEY)
+    OpenAIImagesT2I("m", base_url=server.base_url, endpoint=endpoint).generate("a cat")
+    headers = server.requests[0].headers
+    assert headers["user-agent"] == "ImageEvalKit" and headers["content-type"] == "application/json"
+    assert [name for name in map(str.lower, headers) if name.startswith("x-")] == ["x-client-request-id"]
 
 
 def damaged_tls(certificate: Path, begun: bytes) -> int:
@@ -189,10 +182,9 @@ def damaged_tls(certificate: Path, begun: bytes) -> int:
 
 
 @pytest.mark.skipif(not shutil.which("openssl"), reason="no openssl to make a certificate with")
-@pytest.mark.parametrize("client", ["openai", "plain"])
 @pytest.mark.parametrize("begun", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{"])
 def test_a_damaged_tls_record_is_a_reply_that_broke_on_its_way(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, client: str, begun: bytes
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, begun: bytes
 ) -> None:
     certificate = tmp_path / "both.pem"
     words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"
@@ -204,16 +196,21 @@ def test_a_damaged_tls_record_is_a_reply_that_broke_on_its_way(
     monkeypatch.setenv("API_KEY", KEY)
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "one.pem"))
     url = f"https://127.0.0.1:{damaged_tls(certificate, begun)}/v1"
-    model = OpenAIImagesT2I(
-        "m", base_url=url, client=client, max_attempts=2, backoff=0.01, price=0.01, timeout=9
-    )
+    model = OpenAIImagesT2I("m", base_url=url, max_attempts=2, backoff=0.01, price=0.01, timeout=9)
     with pytest.raises(GenerationError, match=r"SSLError.*gave up after 2 attempts") as raised:
         model.generate("a cat")
     bill = raised.value.bill
     assert bill and (bill.cost, bill.maybe_billed) == (0.02, 2)
 
 
-def test_an_unknown_client_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_setting_client_of_earlier_versions_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would be sent as a request parameter."""
     monkeypatch.setenv("API_KEY", KEY)
-    with pytest.raises(ModelUnusable, match="client must be openai or plain"):
-        OpenAIImagesT2I("m", client="curl")
+    with pytest.raises(ModelUnusable, match=r"'client' cannot be given: .*remove this setting"):
+        OpenAIImagesT2I("m", client="plain")
+
+
+def test_images_of_the_setting_client_stay_valid() -> None:
+    entry = {"module": "m", "class": "C", "model_path": "p", "model_kwargs": {"size": "64x64"}}
+    before = {**entry, "model_kwargs": {"size": "64x64", "client": "plain"}}
+    assert settings_of("t2i", before) == settings_of("t2i", entry)

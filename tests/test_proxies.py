@@ -25,22 +25,19 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("API_KEY", KEY)
 
 
-def image(base_url: str, client: str = "plain") -> bytes:
-    model = OpenAIImagesT2I("m", base_url=base_url, client=client, backoff=0.01, max_attempts=2)
+def image(base_url: str) -> bytes:
+    model = OpenAIImagesT2I("m", base_url=base_url, backoff=0.01, max_attempts=2)
     made = model.generate("a cat").image
     assert isinstance(made, bytes)
     return made
 
 
-@pytest.mark.parametrize("client", ["plain", "openai"])
 @pytest.mark.parametrize("fault", ["ok", "url"])
-def test_a_socks_proxy_looks_the_host_up_and_leads_there(
-    monkeypatch: pytest.MonkeyPatch, client: str, fault: str
-) -> None:
+def test_a_socks_proxy_looks_the_host_up_and_leads_there(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     with ImageServer(fault) as server, socks_server(server.port) as proxy:
         server.file_origin = "http://files.invalid"
         monkeypatch.setenv("ALL_PROXY", proxy.url)
-        assert image("http://gateway.invalid/v1", client) == png_of("a cat")
+        assert image("http://gateway.invalid/v1") == png_of("a cat")
         assert set(proxy.asked) == {"gateway.invalid", *(["files.invalid"] if fault == "url" else [])}
 
 

@@ -16,13 +16,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from imageevalkit.api.client import Clients, check_packages
+from imageevalkit.api.client import http_client, official_client
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.failures import Failure, Kind, classify_connection, classify_status
 from imageevalkit.common.redaction import one_line
 
 if TYPE_CHECKING:
-    from openai import AsyncOpenAI
     from openai.types import Batch
 
 T = TypeVar("T")
@@ -65,20 +64,19 @@ class Line(NamedTuple):
 class Desk:
     """A client for the files and batches of an endpoint.
 
-    It repeats requests while the endpoint is down, for at most ``max_outage`` seconds. Raises UserError: the
-    official client is not installed.
+    It repeats requests while the endpoint is down, for at most ``max_outage`` seconds.
     """
 
     def __init__(self, endpoint: Endpoint, max_outage: float, timeout: float) -> None:
-        check_packages()
+        import httpx2
+
         self.endpoint, self.max_outage = endpoint, max_outage
         self.patience = min(_SHOWN_WITHIN, max_outage)
-        self._clients = Clients(endpoint, 1, timeout, official=True)
-        self._api: AsyncOpenAI = self._clients.official(self._clients.plain()).with_options(timeout=timeout)
+        http = http_client(timeout, httpx2.create_ssl_context())
+        self._api = official_client(endpoint, http).with_options(timeout=timeout)
 
     async def close(self) -> None:
         await self._api.close()
-        await self._clients.close()
 
     async def _asked(
         self, ask: Callable[[], Awaitable[T]], known: str = "", patience: float = 0.0, once: bool = False

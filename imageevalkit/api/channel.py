@@ -99,8 +99,7 @@ async def retry(
 class Engine:
     """Sends the requests of one model or judge ``who`` ("judge 'x'") within the limits of ``traffic``.
 
-    A reply has at most ``longest_reply`` bytes. ``price`` is None if unknown. If ``official``, the official
-    client sends the requests.
+    A reply has at most ``longest_reply`` bytes. ``price`` is None if unknown.
     """
 
     def __init__(
@@ -111,7 +110,6 @@ class Engine:
         traffic: Traffic,
         longest_reply: int,
         price: Price | None = None,
-        official: bool = True,
     ) -> None:
         self.endpoint, self.settings, self._price = endpoint, settings, price
         self.limiter = traffic.limiter(endpoint, settings.max_outage)
@@ -122,7 +120,7 @@ class Engine:
         self._budget = traffic.budget
         self._dearest = 0.0
         self._where = f"{who} at {endpoint.host}"
-        self._longest_reply, self._official = longest_reply, official
+        self._longest_reply = longest_reply
         self._clients: Clients | None = None
 
     @property
@@ -139,8 +137,7 @@ class Engine:
     def clients(self) -> Clients:
         """The HTTP clients of the running event loop: connections cannot move to another loop."""
         if self._clients is None or self._clients.loop is not asyncio.get_running_loop():
-            timeout = self.settings.timeout
-            self._clients = Clients(self.endpoint, self.limiter.ceiling, timeout, self._official)
+            self._clients = Clients(self.endpoint, self.limiter.ceiling, self.settings.timeout)
         return self._clients
 
     async def close(self) -> None:

@@ -1,9 +1,7 @@
-"""Sends HTTP requests, with the official client or without it, and bounds their time and their size.
+"""Sends HTTP requests with the official client (``openai``), and bounds their time and their size.
 
-Both ways use the same connections and the same code for replies. The official client (``openai``) supports
-Azure, organisations, projects and new features of providers. Its import takes 0.35 s and 25 MB, and each of
-its requests takes more than a plain one (figures in ``perf/``). Images from a plain endpoint are therefore
-requested without it.
+The official client supports Azure, organisations, projects and new features of providers. Its import takes longer
+than many requests, so only a process that sends requests imports it.
 """
 
 from __future__ import annotations
@@ -11,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
+import ssl
 import uuid
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from imageevalkit.api.endpoint import Endpoint, Places
 from imageevalkit.api.failures import Failure, Kind, classify_connection
@@ -27,23 +26,15 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 
-def check_packages(official: bool = True) -> None:
-    """Checks that the packages for API requests are installed (``official``: with the official client).
-
-    Raises UserError: a package is missing.
-    """
-    for package in ("httpx2", "pybase64", *(["openai"] if official else [])):
+def check_packages() -> None:
+    """Checks that the packages for API requests are installed. Raises UserError: a package is missing."""
+    for package in ("httpx2", "openai", "pybase64"):
         if importlib.util.find_spec(package) is None:
             raise UserError(f"an API needs the package '{package}': pip install -r requirements/driver.txt")
 
 
-def has_official() -> bool:
-    """Returns whether the official client is installed: older environments do not contain it."""
-    return importlib.util.find_spec("openai") is not None
-
-
 class Request(NamedTuple):
-    """A POST request: the path below the base URL and the body.
+    """A POST request: the path below the base URL (or a whole URL) and the body.
 
     The pieces of the body are never joined: requests may share pieces of several megabytes.
     """
@@ -66,7 +57,6 @@ _CONNECT_TIMEOUT = 30.0
 _REQUESTS_PER_CLIENT = 8
 _MOST_CLIENTS = 32
 _USER_AGENT = "ImageEvalKit"
-_STREAMED = {"X-Stainless-Raw-Response": "stream"}  # the official client returns the unread reply
 _LOOK_AGAIN = 0.1  # seconds between two attempts while no descriptor is free
 
 
@@ -86,9 +76,12 @@ _LONGEST_ERROR = 2**18
 _BODY_TYPE = "X-Body-Type"
 
 
-async def _declare_body(request: httpx2.Request) -> None:
-    if mime_type := request.headers.pop(_BODY_TYPE, ""):
-        request.headers["Content-Type"] = mime_type
+async def _correct_headers(request: httpx2.Request) -> None:
+    """Declares the body, and removes the official client's statements about this machine."""
+    request.headers["Content-Type"] = request.headers.pop(_BODY_TYPE)
+    for name in list(request.headers):
+        if name.startswith("x-stainless-"):
+            del request.headers[name]
 
 
 async def _raise_unsuccessful(response: httpx2.Response) -> None:
@@ -98,66 +91,80 @@ async def _raise_unsuccessful(response: httpx2.Response) -> None:
         raise Unsuccessful(response, body)
 
 
+def http_client(timeout: float, certificates: ssl.SSLContext) -> httpx2.AsyncClient:
+    """Returns a client with connections of its own. ``timeout`` (seconds) bounds connecting."""
+    import httpx2
+
+    from imageevalkit.common.transports import AsyncTransport
+
+    # the limiter bounds the requests in flight; a second bound in the pool would hide waiting requests
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
+    return httpx2.AsyncClient(
+        transport=AsyncTransport(limits=limits, verify=certificates),
+        # no read timeout: it restarts at every byte, while `in_time` bounds the whole request
+        timeout=httpx2.Timeout(None, connect=min(timeout, _CONNECT_TIMEOUT)),
+        # the encodings that `read_body` can decompress
+        headers={"Accept-Encoding": "gzip, deflate", "User-Agent": _USER_AGENT},
+        # no redirects: another host would get the user's prompt, often as a GET; the error names the host
+        follow_redirects=False,
+    )
+
+
+def official_client(endpoint: Endpoint, http: httpx2.AsyncClient) -> AsyncOpenAI:
+    """Returns an official client of ``endpoint`` that uses the connections of ``http`` and never retries."""
+    import openai
+
+    headers: dict[str, Any] = {"User-Agent": _USER_AGENT}
+    if not any(endpoint.official_words):  # the variables belong to another account, but the client reads them
+        lines = os.environ.get("OPENAI_CUSTOM_HEADERS", "").splitlines()
+        names = [line.partition(":")[0].strip() for line in lines]
+        headers |= dict.fromkeys(filter(None, ["OpenAI-Organization", "OpenAI-Project", *names]), openai.omit)
+        if not endpoint.azure:  # `omit` of a custom Authorization would remove the key, too
+            headers["Authorization"] = f"Bearer {endpoint.key}"
+    given: dict[str, Any] = {
+        "api_key": endpoint.key,
+        "default_headers": headers,
+        "max_retries": 0,
+        "http_client": http,
+    }
+    if azure := endpoint.azure:
+        given |= {"azure_deployment": azure.deployment, "api_version": azure.api_version}
+        return openai.AsyncAzureOpenAI(azure_endpoint=endpoint.base_url, **given)
+    return openai.AsyncOpenAI(base_url=endpoint.base_url, **given)
+
+
 class Clients:
     """The HTTP clients for ``in_flight`` parallel requests to ``endpoint``. Belongs to one event loop.
 
-    If ``official``, the official client sends the requests. ``timeout`` (seconds) bounds connecting.
+    ``timeout`` (seconds) bounds connecting.
     """
 
-    def __init__(self, endpoint: Endpoint, in_flight: int, timeout: float, official: bool) -> None:
+    def __init__(self, endpoint: Endpoint, in_flight: int, timeout: float) -> None:
         import httpx2
 
-        from imageevalkit.common.transports import AsyncTransport
-
         self.loop = asyncio.get_running_loop()
-        self._endpoint, self._official = endpoint, official
         places = Places(endpoint.base_url)
-        # no read timeout: it restarts at every byte, while `in_time` bounds the whole request
-        bounds = httpx2.Timeout(None, connect=min(timeout, _CONNECT_TIMEOUT))
-        # the limiter bounds the requests in flight; a second bound in the pool would hide waiting requests
-        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
         # one context for all clients: reading the certificates takes most of the time here
-        verify = httpx2.create_ssl_context()
-        # the encodings that `read_body` can decompress
-        headers = {"Accept-Encoding": "gzip, deflate", "User-Agent": _USER_AGENT}
-
-        # no redirects: another host would get the user's prompt, often as a GET; the error names the host
-        def http() -> httpx2.AsyncClient:
-            return httpx2.AsyncClient(
-                transport=AsyncTransport(limits=limits, verify=verify),
-                timeout=bounds,
-                headers=headers,
-                follow_redirects=False,
-            )
-
-        self.plain = http
-        """Returns a client that the caller closes. Links of a reply need `files`, which checks addresses."""
+        certificates = httpx2.create_ssl_context()
         # fetches the links of replies
-        self.files = http()
+        self.files = http_client(timeout, certificates)
         self.files.event_hooks = {"request": [places.guard]}
-        count = min(_MOST_CLIENTS, -(-in_flight // _REQUESTS_PER_CLIENT))
-        self._in_flight = {http(): 0 for _ in range(count)}
-        for client in self._in_flight:
-            client.event_hooks = {
-                "request": [places.learn, _declare_body],
+        self._in_flight: dict[AsyncOpenAI, int] = {}
+        for _ in range(min(_MOST_CLIENTS, -(-in_flight // _REQUESTS_PER_CLIENT))):
+            http = http_client(timeout, certificates)
+            http.event_hooks = {
+                "request": [places.learn, _correct_headers],
                 "response": [_raise_unsuccessful],
             }
-        self._by_client: dict[httpx2.AsyncClient, AsyncOpenAI] = {}
+            self._in_flight[official_client(endpoint, http)] = 0
 
     @asynccontextmanager
     async def post(self, request: Request) -> AsyncIterator[httpx2.Response]:
         """Sends ``request``; yields the reply with an unread body. Raises Unsuccessful, httpx2.HTTPError."""
         client = min(self._in_flight, key=self._in_flight.__getitem__)
         self._in_flight[client] += 1
-        headers = {
-            # else the body is sent in chunked encoding, which some gateways refuse
-            "Content-Length": str(sum(map(len, request.body))),
-            # else a gateway with a cache returns one reply for two repetitions of a prompt
-            "X-Client-Request-Id": str(uuid.uuid4()),
-        }
         try:
-            send = self._send_officially if self._official else self._send
-            response = await send(client, request, headers)
+            response = await _sent(client, request)
             try:
                 yield response
             finally:
@@ -165,70 +172,37 @@ class Clients:
         finally:
             self._in_flight[client] -= 1
 
-    async def _send(
-        self, client: httpx2.AsyncClient, request: Request, headers: Mapping[str, str]
-    ) -> httpx2.Response:
-        built = client.build_request(
-            "POST",
-            self._endpoint.base_url + request.path,
-            content=request.stream(),
-            headers={
-                "Authorization": f"Bearer {self._endpoint.key}",
-                "Content-Type": request.mime_type,
-                **headers,
-            },
-        )
-        return await client.send(built, stream=True)
-
-    async def _send_officially(
-        self, client: httpx2.AsyncClient, request: Request, headers: Mapping[str, str]
-    ) -> httpx2.Response:
-        import httpx2
-        import openai
-
-        if client not in self._by_client:
-            self._by_client[client] = self.official(client)
-        try:
-            return await self._by_client[client].post(
-                request.path,
-                content=request.stream(),
-                cast_to=httpx2.Response,
-                options={"headers": {**headers, **_STREAMED, _BODY_TYPE: request.mime_type}},
-            )
-        except openai.APIConnectionError as error:
-            wrapped = error.__cause__ or error
-        raise wrapped  # outside the except block: else the APIConnectionError would be its context
-
-    def official(self, client: httpx2.AsyncClient) -> AsyncOpenAI:
-        """Returns an official client of the endpoint that uses the connections of ``client``."""
-        import openai
-
-        endpoint = self._endpoint
-        given: dict[str, Any] = {
-            "api_key": endpoint.key,
-            "default_headers": {"User-Agent": _USER_AGENT},
-            "max_retries": 0,
-            "http_client": client,
-        }
-        if not any(
-            endpoint.official_words
-        ):  # the variables belong to another account, but the client would read them
-            lines = os.environ.get("OPENAI_CUSTOM_HEADERS", "").splitlines()
-            names = [
-                "OpenAI-Organization",
-                "OpenAI-Project",
-                *(line.partition(":")[0].strip() for line in lines),
-            ]
-            given["default_headers"] |= dict.fromkeys(filter(None, names), openai.omit)
-        if azure := endpoint.azure:
-            given |= {"azure_deployment": azure.deployment, "api_version": azure.api_version}
-            return openai.AsyncAzureOpenAI(azure_endpoint=endpoint.base_url, **given)
-        return openai.AsyncOpenAI(base_url=endpoint.base_url, **given)
-
     async def close(self) -> None:
         """Closes all connections."""
-        for client in (*self._in_flight, self.files):
-            await client.aclose()
+        for client in self._in_flight:
+            await client.close()
+        await self.files.aclose()
+
+
+async def _sent(client: AsyncOpenAI, request: Request) -> httpx2.Response:
+    import httpx2
+    import openai
+
+    headers = {
+        # else the body is sent in chunked encoding, which some gateways refuse
+        "Content-Length": str(sum(map(len, request.body))),
+        # else a gateway with a cache returns one reply for two repetitions of a prompt
+        "X-Client-Request-Id": str(uuid.uuid4()),
+        _BODY_TYPE: request.mime_type,
+    }
+    try:
+        reply = await client.post(
+            request.path,
+            content=request.stream(),
+            cast_to=httpx2.Response,
+            options={"headers": headers},
+            stream=True,  # the body stays unread
+            stream_cls=openai.AsyncStream[Any],
+        )
+        return cast("httpx2.Response", reply)  # `cast_to` wins over `stream_cls`, which types know nothing of
+    except openai.APIConnectionError as error:
+        cause = error.__cause__ or error
+    raise cause  # outside the except block: else the APIConnectionError would be its context
 
 
 async def read_body(response: httpx2.Response, longest: int) -> tuple[bytes, bool]:

@@ -279,11 +279,6 @@ class Endpoint:
         return cls(base_url.rstrip("/"), "EMPTY", "the variable that api_key_env names")
 
     @property
-    def needs_official(self) -> bool:
-        """True if only the official client can send requests to the endpoint."""
-        return self.azure is not None or any(self.official_words)
-
-    @property
     def official_words(self) -> tuple[str | None, ...]:
         """The organisation, project and headers of the environment, None if not set.
 

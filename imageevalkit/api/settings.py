@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any
 
 from imageevalkit.api.failures import LONGEST_WAIT
 from imageevalkit.common.errors import UserError
@@ -46,7 +46,7 @@ class RequestSettings:
     ``backoff`` is the longest first wait. ``base_url`` and ``api_key_env`` replace the environment's endpoint
     and key. ``price``: see :mod:`imageevalkit.api.prices`. ``extra_body`` holds request parameters; None
     removes a parameter. ``azure_endpoint``, ``azure_deployment`` (None: the model's name) and ``api_version``
-    are for Azure OpenAI. ``client`` names the HTTP client; None selects it automatically.
+    are for Azure OpenAI.
     """
 
     timeout: float = 300.0
@@ -61,12 +61,9 @@ class RequestSettings:
     azure_endpoint: str | None = None
     azure_deployment: str | None = None
     api_version: str | None = None
-    client: Literal["openai", "plain"] | None = None
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        if self.client not in (None, "openai", "plain"):
-            raise UserError(f"client must be openai or plain, not {self.client!r}")
         if not isinstance(self.extra_body, Mapping):
             raise UserError(f"extra_body must be an object of request parameters, not {self.extra_body!r}")
 

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from imageevalkit.api.batches import MOST_REQUESTS, Batches, Place, here
 from imageevalkit.api.channel import Engine
-from imageevalkit.api.client import check_packages, has_official
+from imageevalkit.api.client import check_packages
 from imageevalkit.api.endpoint import Endpoint, place_of
 from imageevalkit.api.failures import Failure, Kind
 from imageevalkit.api.feed import Feed
@@ -132,9 +132,7 @@ class ApiJudge(Judge):
         """Asks all questions in parallel. Images are read and encoded when their question is sent."""
         try:
             endpoint = self._endpoint()
-            wanted = self.settings.client or ("openai" if has_official() else "plain")
-            official = wanted == "openai" or endpoint.needs_official
-            check_packages(official)
+            check_packages()
         except UserError as error:
             raise CellFailure(f"the {self.role} cannot be asked: {error}") from None
         fit = requests_that_fit(self.options.workers)
@@ -145,7 +143,7 @@ class ApiJudge(Judge):
         traffic = Traffic(fit.requests, options.requests_per_minute, options.max_cost, fit.told, folder)
         price = self.settings.price_of(model)
         who = f"{self.role} '{model}'"
-        engine = Engine(who, endpoint, self.settings, traffic, _LARGEST_REPLY, price, official)
+        engine = Engine(who, endpoint, self.settings, traffic, _LARGEST_REPLY, price)
         batches = self._batches()
         try:
             session = in_background(lambda give: _Session(self, engine, batches, give).run(questions))
@@ -317,8 +315,8 @@ class _Session:
         known, endpoint = self._judge.history.begins_inside, self._engine.endpoint
         async with self._template:
             if key not in known:
-                async with self._engine.clients.plain() as client:
-                    opens = await opens_thoughts(client, endpoint, self._model_id, parameters)
+                clients = self._engine.clients
+                opens = await opens_thoughts(clients, endpoint, self._model_id, parameters)
                 if opens is not None:
                     known[key] = opens
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from imageevalkit.api.client import Clients, Request, Unsuccessful, in_time, read_body
 from imageevalkit.api.endpoint import Endpoint
+from imageevalkit.api.failures import Failure, Kind
 from imageevalkit.api.replies import list_of, tokens_of
 from imageevalkit.benchmark.thoughts import LONGEST_TAG, opened_by
-
-if TYPE_CHECKING:
-    import httpx2
 
 # vLLM and DeepSeek, vLLM since 0.11 and OpenRouter, OpenRouter, LiteLLM, Ollama
 _THOUGHT_FIELDS = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks", "thinking")
 _THOUGHT_TYPE = re.compile(r"think|reasoning")
 _TIMEOUT = 30.0  # seconds
+_LONGEST_REPLY = 2**20  # bytes
 
 
 def text_of(content: Any) -> str:
@@ -44,28 +45,32 @@ def has_thoughts(reply: Mapping[str, Any], message: Mapping[str, Any]) -> bool:
 
 
 async def opens_thoughts(
-    client: httpx2.AsyncClient, endpoint: Endpoint, model: str, parameters: Mapping[str, Any]
+    clients: Clients, endpoint: Endpoint, model: str, parameters: Mapping[str, Any]
 ) -> bool | None:
     """Returns whether the chat template of ``model`` ends a prompt with an opening think tag.
 
     Returns None if the server is unreachable. Returns False if the server has no ``/tokenize`` and
     ``/detokenize``, which vLLM has outside of ``/v1``.
     """
-    import httpx2
 
     async def posted(path: str, body: Mapping[str, Any]) -> Any:
         url = endpoint.base_url.removesuffix("/v1") + path
-        headers = {"Authorization": f"Bearer {endpoint.key}"}
-        reply = await client.post(url, json={"model": model, **body}, headers=headers, timeout=_TIMEOUT)
-        return reply.json()
+        request = Request(url, (json.dumps({"model": model, **body}).encode(),))
+        async with clients.post(request) as response:
+            content, _ = await read_body(response, _LONGEST_REPLY)
+        return json.loads(content)
 
-    variables = parameters.get("chat_template_kwargs")
-    asked = {"chat_template_kwargs": variables} if variables else {}
-    try:
+    async def opens() -> bool:
+        variables = parameters.get("chat_template_kwargs")
+        asked = {"chat_template_kwargs": variables} if variables else {}
         prompt = await posted("/tokenize", {"messages": [{"role": "user", "content": "?"}], **asked})
         end = await posted("/detokenize", {"tokens": prompt["tokens"][-LONGEST_TAG:]})
         return bool(opened_by(end["prompt"]))
-    except httpx2.ConnectError:
-        return None
-    except (httpx2.HTTPError, ValueError, KeyError, TypeError):
+
+    try:
+        result = await in_time(opens, _TIMEOUT)
+    except (Unsuccessful, ValueError, KeyError, TypeError):
         return False
+    if isinstance(result, Failure):
+        return None if result.kind is Kind.UNREACHABLE else False
+    return result

@@ -20,7 +20,8 @@ from imageevalkit.store.shards import parts_of
 # Settings that cannot change a pixel: images stay valid when these change.
 _RUNTIME_KWARGS = frozenset(
     {"device", "device_map", "offload", "timeout", "max_attempts", "max_elapsed", "max_outage", "backoff"}
-    | {"api_key_env", "price", "client"}
+    | {"api_key_env", "price"}
+    | {"client"}  # an earlier setting: images made with it stay valid
     # settings_of() records only the host of an API
     | {"base_url", "azure_endpoint"}
 )

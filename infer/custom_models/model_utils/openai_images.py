@@ -41,6 +41,7 @@ from imageevalkit.generate.model import (
 )
 
 _NOT_PARAMETERS = {
+    "client": "the official client sends all requests; remove this setting",
     "n": "every item is one image",
     "seed": "seeds belong to items; send_seed=true sends them",
     "stream": "streamed replies are not read",
@@ -94,9 +95,7 @@ class _OpenAIImages(ImageModel):
             for name in merged.keys() & reserved.keys():
                 raise UserError(f"'{name}' cannot be given: {reserved[name]}")
             self._endpoint = Endpoint.of(vars(self._settings), model_path)
-            # by default not the official client: its import takes longer than many images
-            self._official = self._settings.client == "openai" or self._endpoint.needs_official
-            check_packages(self._official)
+            check_packages()
             self._price, self._estimate = price_and_estimate(
                 model_path, {**merged, "price": self._settings.price}
             )
@@ -115,9 +114,7 @@ class _OpenAIImages(ImageModel):
 
     def use_traffic(self, traffic: Traffic) -> bool:
         who = f"model '{self._model_id}'"
-        self._engine = Engine(
-            who, self._endpoint, self._settings, traffic, LARGEST_REPLY, self._price, self._official
-        )
+        self._engine = Engine(who, self._endpoint, self._settings, traffic, LARGEST_REPLY, self._price)
         return True
 
     def expect(self, items: int) -> None:
