@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 unset PYTHONPATH PYTHONDONTWRITEBYTECODE
 
-programs=(api_generation api_judging launcher matrix adoption gallery report sequential)
+programs=(api_generation api_judging launcher matrix report adoption)
 
 if [[ ${1-} == --list ]]; then
   for name in "${programs[@]}"; do

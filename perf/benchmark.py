@@ -1,7 +1,7 @@
-"""The benchmark of all measurements through ``eval.sh``: its items are those of ``items.json`` beside this file.
+"""The benchmarks of all measurements with ``eval.sh``; their items are in ``items.json`` beside this file.
 
-A measured tree has it as ``benchmarks/perf/benchmark.py``. ``perf`` has a measurer that costs nothing, so that only the
-toolkit does; ``perf-judged`` asks a judge one question about each image, in WISE's form.
+A measured tree has this file as ``benchmarks/perf/benchmark.py``. The evaluator of ``perf`` costs nothing;
+``perf-judged`` asks a judge one question about each image.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from imageevalkit.benchmark.contract import Answers, Benchmark, Measurer, Sample
 from imageevalkit.benchmark.question import Answer, Message, Picture, Question, Sampling, measure
 from imageevalkit.store.items import Item
 from imageevalkit.store.results import Evaluator, Metric, Score
-
-_SAMPLING = Sampling(500, 0.0, extra={"chat_template_kwargs": {"enable_thinking": False}})
 
 
 class Nobody(Answerer):
@@ -55,11 +53,11 @@ class Perf(Benchmark):
 
 
 class PerfJudged(Perf):
-    """WISE's request, with a score that costs nothing to read."""
+    """One question for each image; its score costs nothing."""
 
     name, judge = "perf-judged", "openai:some-judge"
     measurers: Mapping[str, Measurer] = {}
 
     def questions(self, item: Item, image: Picture, answers: Answers) -> Sequence[Question]:
-        shown = Message("user", (item.data["user"], image._replace(media_type="image/png")))
-        return [Question("score", (Message("system", (item.data["system"],)), shown), _SAMPLING)]
+        shown = Message("user", (item.data["question"], image._replace(media_type="image/png")))
+        return [Question("score", (shown,), Sampling(500, 0.0))]

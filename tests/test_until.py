@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -13,10 +14,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from scipy.stats import beta, norm
 
 from imageevalkit.common.errors import UserError
 from imageevalkit.extras.until.rounds import first_round, next_round
@@ -28,7 +30,6 @@ from imageevalkit.report.collect import collect
 from imageevalkit.report.leaderboard import Ranks, grid
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item, drawn
-from perf.sequential import Setting, try_out
 from tests.support.cells import write_scored
 from tests.support.checkout import environ, make_checkout, needs_driver_env
 from tests.support.image_replies import base64_of, images_reply, png_of
@@ -37,7 +38,89 @@ from tests.support.judge_server import ReplyServer
 from tests.support.schemas import check_files
 from tests.support.waiting import LONGEST_WAIT, wait_for
 
-# ---- the test, by simulation; perf/sequential.py has more of it
+# ---- the test, by simulation
+
+_GRADES = 5.0  # a + b of the Beta distribution: standard deviation 0.2, mean 0.6
+_QUANTILES = np.linspace(0, 1, 1001)
+
+
+class Setting(NamedTuple):
+    """Two models on ``prompts`` prompts, with scores of 0 and 1 (``binary``) or grades.
+
+    The means differ by ``difference``; the two scores of one prompt have this ``correlation`` (Gaussian copula).
+    With ``groups`` the metric is the mean of six groups.
+    """
+
+    binary: bool
+    prompts: int
+    difference: float
+    correlation: float
+    groups: bool = False
+
+    def __str__(self) -> str:
+        kind = "right or wrong" if self.binary else "grades"
+        words = (
+            f"{kind}, {self.prompts:,} prompts, {self.difference:.0%} apart, correlation {self.correlation}"
+        )
+        return words + ", in groups" * self.groups
+
+
+class Found(NamedTuple):
+    """Shares over all draws: images used, winners that agree with a full run, runs with a verdict."""
+
+    used: float
+    agree: float
+    told: float
+
+
+_SHARES = [1 / 6] * 6
+_SIZES_OF_GROUPS = np.array([0.145, 0.18, 0.145, 0.17, 0.18, 0.18])  # the tasks of GenEval
+
+
+def draw(setting: Setting, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the differences of all prompts in random order, and the group of each."""
+    common, mine, theirs = rng.standard_normal((3, setting.prompts))
+    shared, own = math.sqrt(setting.correlation), math.sqrt(1 - setting.correlation)
+    ranks = [norm.cdf(shared * common + own * each) for each in (mine, theirs)]
+    groups: np.ndarray = np.zeros(setting.prompts, int)
+    shift = np.full(setting.prompts, setting.difference / 2)
+    if setting.groups:
+        groups = rng.choice(6, setting.prompts, p=_SIZES_OF_GROUPS / _SIZES_OF_GROUPS.sum())
+        shift += np.where(groups % 2, 0.05, -0.05)
+    given = [_score(setting.binary, u, sign * shift) for u, sign in zip(ranks, (1, -1), strict=True)]
+    return given[0] - given[1], groups
+
+
+def _score(binary: bool, ranks: np.ndarray, shift: np.ndarray) -> np.ndarray:
+    if binary:
+        return (ranks < 0.5 + shift).astype(float)
+    found: np.ndarray = np.zeros(len(ranks))
+    for step in np.unique(shift):
+        mean = 0.6 + step
+        # Interpolated quantiles: exact ones take a hundred times as long.
+        table = beta.ppf(_QUANTILES, mean * _GRADES, (1 - mean) * _GRADES)
+        found[shift == step] = np.interp(ranks[shift == step], _QUANTILES, table)
+    return found
+
+
+def try_out(setting: Setting, draws: int, seed: int = 1) -> Found:
+    """Returns the outcome of ``draws`` simulated runs, each in rounds."""
+    rng, used, agree, told = np.random.default_rng(seed), 0.0, 0, 0
+    shares = _SHARES if setting.groups else [1.0]
+    for _ in range(draws):
+        given, groups = draw(setting, rng)
+        found = verdict(given, setting.prompts, groups, shares)
+        asked = first_round(setting.prompts)
+        while asked < setting.prompts and (found.first_is_better is None or asked < found.items):
+            asked = next_round(asked, setting.prompts)
+        settled = found.first_is_better if asked < setting.prompts else None
+        whole = sum(
+            share * float(given[groups == n].mean()) for n, share in enumerate(shares) if (groups == n).any()
+        )
+        used += asked / setting.prompts
+        agree += settled is None or settled == (whole > 0)
+        told += settled is not None
+    return Found(used / draws, agree / draws, told / draws)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from perf.harness import REPO
-from perf.toolkit import BENCHMARK, Toolkit, geneval2_items
+from perf.toolkit import BENCHMARK, Toolkit, make_prompts
 from tests.gpu.part import Part
 from tests.support.checkout import add_model
 
@@ -22,9 +22,7 @@ class Kit(Toolkit):
     """
 
     def __init__(self, part: Part, folder: Path, images: int) -> None:
-        items = geneval2_items(images)
-        super().__init__(folder, items.entries)
-        self.prompts = items.prompts
+        super().__init__(folder, make_prompts(images))
         if not part.tiny:
             (self.checkout / "pynvml.py").unlink()  # the tests' fake, which hides all GPUs
 

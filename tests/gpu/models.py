@@ -12,7 +12,7 @@ from typing import Any
 from PIL import Image
 
 from imageevalkit.generate.model import ImageModel
-from perf.toolkit import geneval2_items
+from perf.toolkit import make_prompts
 
 FAULTY_ITEMS = 12
 KILLED, HANGS, TOO_LARGE = 5, 9, 10
@@ -37,7 +37,7 @@ class Faulty(ImageModel):
 
     def __init__(self, model_path: str, *, marks: str, fake: bool) -> None:
         self._marks, self._fake = Path(marks), fake
-        self._prompts = geneval2_items(FAULTY_ITEMS).prompts
+        self._prompts = make_prompts(FAULTY_ITEMS)
 
     def generate(self, prompt: str, seed: int = 42) -> Image.Image:
         """Returns an image, or does what the item's number says."""
