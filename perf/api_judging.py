@@ -120,7 +120,7 @@ class Bench:
         ]
 
     def _job(self, per_second: float = 0.0) -> tuple[Usage, list[AnsweredRequest], list[str]]:
-        for name in ("judgements.jsonl", ".judgements.jsonl.copy", "scores.jsonl", "result.json"):
+        for name in ("judgements.jsonl", "scores.jsonl", "result.json"):
             (self._cell / name).unlink(missing_ok=True)
         with ServerProcess(self._folder / "replies", _SEED, per_second=per_second) as server:
             words = ["--model_names", MODEL, "--ds_names", JUDGED, "--infer", "false"]

@@ -135,7 +135,6 @@ class Nothing:
             own = {"item": name.removesuffix(".png"), "path": name, "prompt": prompt, "prompt_sha256": hashed}
             lines.append(json.dumps({**record, **own}, ensure_ascii=False, separators=(",", ":")) + "\n")
         (cell / "generation.jsonl").write_text("".join(lines), encoding="utf-8")
-        (cell / ".generation.jsonl.copy").unlink()
 
 
 def report_rows(kit: Toolkit, pngs: list[bytes], count: int) -> list[Row]:

@@ -46,7 +46,7 @@ from imageevalkit.slurm.commands import ENDED, KILLED, NODES_FAULT, Queued, Slur
 from imageevalkit.slurm.nodes import NodeFaults
 from imageevalkit.store.cell import LAUNCHERS_LOCK, REPO, lock_cell, output_root
 from imageevalkit.store.jsonl import Shape, parse
-from imageevalkit.store.records import mend_records
+from imageevalkit.store.records import merge_shards
 from imageevalkit.store.shards import FOLDER as SHARDS
 
 _MARK = "imageevalkit"
@@ -218,7 +218,7 @@ def _jobs_there(plan: Plan, slurm: Slurm, owed: Sequence[str]) -> dict[str, Foun
     for cell in (cell_of(key) for key in owed if key not in theirs):
         lock = lock_cell(cell)  # raises UserError if a run on one machine has the cell
         if (cell.folder / SHARDS).is_dir():
-            mend_records(cell)  # this run may divide the cell into other shards
+            merge_shards(cell)  # this run may divide the cell into other shards
         os.close(lock)
     return jobs
 
