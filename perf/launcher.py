@@ -104,7 +104,6 @@ class Nothing:
             lines.append(json.dumps({**record, **own}, ensure_ascii=False, separators=(",", ":")) + "\n")
         (self._result / "generation.jsonl").write_text("".join(lines), encoding="utf-8")
         # It holds the records of one item.
-        (self._result / ".generation.jsonl.copy").unlink(missing_ok=True)
 
 
 def main(table: Table, folder: Path, is_small: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import json
 import os
@@ -20,8 +19,6 @@ from imageevalkit.jobs.plan import Job, Plan, outcome_path
 from imageevalkit.report.__main__ import make_report
 from imageevalkit.report.collect import collect
 from imageevalkit.store.cell import Cell, output_root
-from imageevalkit.store.jsonl import JsonlWriter, Shape, copy_of, mend, read_kept
-from imageevalkit.store.records import RECORD
 from imageevalkit.store.results import Metric
 from tests.support.cells import QWEN, Made, write_cell
 from tests.support.checkout import REPO, environ
@@ -58,16 +55,6 @@ def second_line(path: Path, text: str | bytes) -> None:
     path.write_bytes(
         b"\n".join([lines[0], text.encode() if isinstance(text, str) else text, *lines[2:], b""])
     )
-
-
-def test_a_cell_whose_records_are_only_in_the_copy_is_none_that_is_missing(
-    cell: Cell, capsys: pytest.CaptureFixture[str]
-) -> None:
-    mend(cell.generation, RECORD)
-    cell.generation.unlink()
-    cell.result.unlink()
-    assert "bad/text: not evaluated" in report(capsys)
-    assert "(items recorded: 3)" in (output_root() / "leaderboard.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -241,17 +228,3 @@ def _changed(value: Any, draw: random.Random) -> Any:
             {**value, name: _changed(value[name], draw)} if draw.random() < 0.8 else {**value, "": 0, name: 0}
         )
     return draw.choice(_ODD)
-
-
-def test_what_a_file_and_its_copy_lack_is_put_back_in_the_order_in_which_it_was_written(
-    tmp_path: Path,
-) -> None:
-    path, shape = tmp_path / "lines.jsonl", Shape[dict[str, Any]](must={"n": int})
-    with contextlib.closing(JsonlWriter(path, shape)) as writer:
-        for n in range(6):
-            writer.append({"n": n})
-    lines, copied = (file.read_bytes().splitlines(keepends=True) for file in (path, copy_of(path)))
-    for lost, lost_of_copy in [({1}, {5}), ({1}, {2, 3, 4, 5}), ({0, 3}, {1, 4, 5})]:
-        path.write_bytes(b"".join(line for n, line in enumerate(lines) if n not in lost))
-        copy_of(path).write_bytes(b"".join(line for n, line in enumerate(copied) if n not in lost_of_copy))
-        assert [record["n"] for record in read_kept(path, shape)] == list(range(6))

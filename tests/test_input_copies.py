@@ -87,10 +87,9 @@ def colours(site: Site, item: str) -> list[tuple[int, ...] | None]:
 
 
 def rewrite(cell: Cell, change: Any) -> None:
-    """The records of ``cell``, each as ``change`` makes it, as of a program that kept no copy of them."""
+    """The records of ``cell``, each as ``change`` makes it."""
     records = [json.loads(line) for line in cell.generation.read_text().splitlines()]
     cell.generation.write_text("".join(json.dumps(change(record)) + "\n" for record in records))
-    (cell.folder / ".generation.jsonl.copy").unlink(missing_ok=True)
 
 
 def without_inputs(record: dict[str, Any]) -> dict[str, Any]:

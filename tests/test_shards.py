@@ -24,8 +24,7 @@ from imageevalkit.run.ledger import Ledger
 from imageevalkit.store import fingerprint as fp
 from imageevalkit.store.cell import Cell, lock_cell, lock_shard
 from imageevalkit.store.items import Item
-from imageevalkit.store.jsonl import copy_of
-from imageevalkit.store.records import OK, Record, RecordWriter, last_records, mend_records
+from imageevalkit.store.records import OK, Record, RecordWriter, last_records, merge_shards
 from imageevalkit.store.shards import FOLDER, Shard, own_file
 from imageevalkit.store.states import survey
 from tests.support.checkout import make_checkout, needs_driver_env, run_eval
@@ -83,10 +82,8 @@ def test_records_of_shards_count_at_once_and_are_gathered_once(cell: Cell) -> No
     assert not cell.generation.exists()
     assert {*last_records(cell)} == {item.id for item in items(cell)}
     assert survey(cell, items(cell), SETTINGS).counts == {"reuse": 8}
-    mend_records(cell)
-    assert files(cell) == {
-        *("generation.jsonl", ".generation.jsonl.copy", "fingerprints.jsonl", ".fingerprints.jsonl.copy")
-    }
+    merge_shards(cell)
+    assert files(cell) == {"generation.jsonl", "fingerprints.jsonl"}
     assert not (cell.folder / FOLDER).exists()
     lines = [json.loads(line) for line in cell.generation.read_text().splitlines()]
     assert sorted(line["item"] for line in lines) == sorted(item.id for item in items(cell))
@@ -109,29 +106,36 @@ def test_what_is_killed_while_it_gathers_is_done_by_the_next(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", killed)
         with pytest.raises(KeyboardInterrupt):
-            mend_records(cell)
+            merge_shards(cell)
     assert (cell.folder / FOLDER).exists()
-    mend_records(cell)
+    merge_shards(cell)
     assert len(cell.generation.read_text().splitlines()) == 8, "none is there twice"
     assert not (cell.folder / FOLDER).exists()
 
 
-def test_only_the_copy_of_a_shard_is_left(cell: Cell) -> None:
-    shard, own = next(iter(split(cell, 2).items()))
-    make(cell, shard, own)
-    file = own_file(cell.generation, shard)
-    assert copy_of(file).exists()
-    file.unlink()
-    assert len(last_records(cell)) == len(own)
-    mend_records(cell)
-    assert len(cell.generation.read_text().splitlines()) == len(own)
+@pytest.mark.parametrize("written", [0, 1, 5, 8])
+def test_a_power_cut_while_shards_are_gathered_loses_and_repeats_no_record(cell: Cell, written: int) -> None:
+    """The cell's file has some of the lines, and half of the next one; the shards still have all of theirs."""
+    for shard, own in split(cell, 2).items():
+        make(cell, shard, own)
+    lines = [
+        line
+        for shard in split(cell, 2)
+        for line in own_file(cell.generation, shard).read_bytes().splitlines(keepends=True)
+    ]
+    cell.generation.write_bytes(b"".join([*lines[:written], b"".join(lines[written:])[:100]]))
+    merge_shards(cell)
+    found = cell.generation.read_bytes().splitlines(keepends=True)
+    assert sorted(line for line in found if line in lines) == sorted(lines)
+    assert survey(cell, items(cell), SETTINGS).counts == {"reuse": 8}
+    assert not (cell.folder / FOLDER).exists()
 
 
 def test_another_number_of_shards_goes_on_with_what_there_is(cell: Cell) -> None:
     """What has the last word is what was made last, also where an item is another shard's now."""
     for shard, own in split(cell, 2).items():
         make(cell, shard, own)
-    mend_records(cell)  # as a run does before it splits the cell anew
+    merge_shards(cell)  # as a run does before it splits the cell anew
     for shard, own in split(cell, 3).items():
         assert survey(cell, own, SETTINGS, mend=True, shard=shard).counts["reuse"] == len(own)
     first = items(cell)[0]
@@ -141,7 +145,7 @@ def test_another_number_of_shards_goes_on_with_what_there_is(cell: Cell) -> None
     writer.save(first, Record.of(first, OK), encoded(Image.new("RGB", (8, 8), "white"), first.path))
     writer.close()
     assert last_records(cell)[first.id].image_sha256 != before
-    mend_records(cell)
+    merge_shards(cell)
     assert last_records(cell)[first.id].fingerprint == "f"
 
 
@@ -172,7 +176,7 @@ def test_the_later_record_has_the_last_word_whichever_shards_they_are_of(cell: C
     time.sleep(0.01)
     make(cell, three, [first])
     assert str(two) > "1of1" and last_records(cell)[first.id].status == OK
-    mend_records(cell)
+    merge_shards(cell)
     assert [json.loads(line)["status"] for line in cell.generation.read_text().splitlines()] == [
         "failed",
         "ok",
@@ -184,7 +188,7 @@ def test_a_cell_is_not_made_half_anew(cell: Cell) -> None:
     """Other settings than those of the images of another shard: nothing is made without --overwrite."""
     first, second = split(cell, 2)
     make(cell, first, split(cell, 2)[first])
-    mend_records(cell)
+    merge_shards(cell)
     other = {"module": "m", "class": "M", "model_path": "m", "model_kwargs": {"steps": 4}}
     progress = ProgressWriter(cell.folder / "progress.jsonl")
     for shard in (first, second):

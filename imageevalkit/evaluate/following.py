@@ -22,7 +22,7 @@ from imageevalkit.benchmark.contract import Benchmark
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Question
 from imageevalkit.common.errors import CellFailure, UserError, said_of, say
 from imageevalkit.common.redaction import one_line, redact
-from imageevalkit.evaluate.interview import Interview, judgement_writer
+from imageevalkit.evaluate.interview import Interview
 from imageevalkit.evaluate.scoring import judged_items
 from imageevalkit.jobs.plan import USABLE, EvaluateOrder, Outcome, opened_with, read_outcome
 from imageevalkit.jobs.progress import ProgressWriter, watched
@@ -79,7 +79,7 @@ def follow(
         if images := generation.images(items):
             benchmark.files().sha256()
             interview = Interview(cell, benchmark, judged_items(cell, items), {}, options, say)
-            with closing(judgement_writer(cell)) as writer, watched(writer.sync):
+            with closing(JsonlWriter(cell.judgements)) as writer, watched(writer.sync):
                 _Follower(interview, progress).run(images, generation, writer)
     except Exception as error:
         is_ours = isinstance(error, CellFailure | JudgeUnusable | UserError)

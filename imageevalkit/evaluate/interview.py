@@ -34,7 +34,7 @@ from imageevalkit.jobs.progress import Progress, ProgressWriter, watched
 from imageevalkit.judges.choice import Judge
 from imageevalkit.store.cell import Cell, short_path
 from imageevalkit.store.items import Item
-from imageevalkit.store.jsonl import JsonlWriter, Shape, Tell, read_if_there, tell_nobody, writer_of
+from imageevalkit.store.jsonl import JsonlWriter, Shape, Tell, read_jsonl, tell_nobody
 from imageevalkit.store.results import standing
 from imageevalkit.store.states import ImageState
 
@@ -63,11 +63,6 @@ RECORD = Shape[dict[str, Any]](
 )
 """A line of ``judgements.jsonl`` (replies) or ``repeats.jsonl`` (replies to repeated questions). A user may
 delete these files to have all questions asked again."""
-
-
-def judgement_writer(cell: Cell) -> JsonlWriter:
-    """Returns a writer that appends to ``judgements.jsonl``."""
-    return writer_of(cell.judgements, RECORD)
 
 
 def _begun(cell: Cell, latest: str) -> str:
@@ -182,14 +177,14 @@ class Interview:
         # by evaluator: the tokens by kind and the USD of each answer in all runs
         self._spent: dict[str | None, list[tuple[Mapping[str, float], float | None]]] = defaultdict(list)
         self.began = ""
-        for record in read_if_there(cell.judgements, RECORD, tell):
+        for record in read_jsonl(cell.judgements, RECORD, tell):
             self.count(record)
             if reply := Reply.of(record):
                 self._replies[record["request"]].append(reply)
             elif record["status"] != "failed":
                 self._thoughts.add(record["request"])
             self.began = max(self.began, record.get("run", ""))
-        for record in read_if_there(cell.repeats, RECORD, tell):
+        for record in read_jsonl(cell.repeats, RECORD, tell):
             self.count(record)
             self.began = max(self.began, record.get("run", ""))
         self.began = _begun(cell, self.began)
@@ -316,7 +311,7 @@ class Interview:
         self.report(progress, force=True)
         with (
             garbage_collection(True),
-            closing(judgement_writer(self._cell)) as writer,
+            closing(JsonlWriter(self._cell.judgements)) as writer,
             watched(report_holdup, writer.sync),
         ):
             # each round may open more questions: some quote an answer, others retry a reply without a value

@@ -31,7 +31,7 @@ from imageevalkit.common.locks import held
 from imageevalkit.judges.choice import Judge
 from imageevalkit.judges.drift import BEFORE, Reply, Series, drift_of
 from imageevalkit.store.cell import JUDGES, output_root
-from imageevalkit.store.jsonl import Shape, read_if_there, writer_of
+from imageevalkit.store.jsonl import JsonlWriter, Shape, read_jsonl
 from imageevalkit.store.results import Drift, folder_name
 
 _SIDE = 128  # pixels
@@ -247,7 +247,7 @@ class Probing:
     @property
     def paid(self) -> list[dict[str, Any]]:
         """The records of the probes that were asked for this cell, in all runs."""
-        return [one for one in read_if_there(self.path, _RECORD) if one.get("cell") == self._cell]
+        return [one for one in read_jsonl(self.path, _RECORD) if one.get("cell") == self._cell]
 
     def _series(self, run: str) -> dict[str, Series]:
         """Returns the replies to each probe in the first run and in ``run``."""
@@ -275,7 +275,7 @@ class Probing:
         Returns None if there are no earlier replies to compare with.
         """
         if not run:
-            run = next((record["run"] for record in reversed([*read_if_there(self.path, _RECORD)])), "")
+            run = next((record["run"] for record in reversed([*read_jsonl(self.path, _RECORD)])), "")
         here = drift_of(self._series(run).values())
         host, series = self._elsewhere(run)
         there = None if here and here.found else drift_of(series.values())
@@ -299,7 +299,7 @@ class Probing:
                 ]
                 yield len(questions)
                 failed |= wanted.keys()  # each name is removed when it is answered
-                with closing(writer_of(self.path, _RECORD)) as writer:
+                with closing(JsonlWriter(self.path)) as writer:
                     for left, answer in enumerate(self._judge.ask(questions, workers), 1):
                         name = answer.question.name.removeprefix("probe/")
                         record = self._record(name, run, answer)
@@ -341,7 +341,7 @@ _Runs = dict[str, dict[str, list[dict[str, Any]]]]
 
 def _said(path: Path) -> _Runs:
     found: _Runs = {probe.name: defaultdict(list) for probe in PROBES}
-    for record in read_if_there(path, _RECORD):
+    for record in read_jsonl(path, _RECORD):
         thinks = answer_in(record.get("raw") or "") is None
         if record["status"] == "ok" and record["probe"] in found and not thinks:
             found[record["probe"]][record["run"]].append(record)

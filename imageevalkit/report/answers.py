@@ -13,10 +13,8 @@ from imageevalkit.common.errors import CellFailure
 from imageevalkit.report.collect import ItemView, natural, text_of
 from imageevalkit.report.parts import Answer
 from imageevalkit.store.cell import Cell
-from imageevalkit.store.jsonl import Shape, kept_lines, parse
+from imageevalkit.store.jsonl import file_bytes, parse
 from imageevalkit.store.results import Result
-
-_REPLY = Shape[dict[str, Any]](must={"item": str, "question": str})
 
 
 class _Reply(Struct):
@@ -60,7 +58,7 @@ def replies(cell: Cell, result: Result | None) -> dict[str, Said]:
 
 def _read(cell: Cell) -> Iterator[_Reply]:
     try:
-        lines = kept_lines(cell.judgements, _REPLY)
+        lines = file_bytes(cell.judgements).split(b"\n")
     except CellFailure:  # the next evaluation of the cell reports the unreadable file
         return
     for line in lines:

@@ -25,7 +25,6 @@ from imageevalkit.report.answers import answers_of, replies
 from imageevalkit.report.collect import CellReport, ItemView
 from imageevalkit.report.command import command_of
 from imageevalkit.store.cell import results_in
-from imageevalkit.store.jsonl import copy_of
 from imageevalkit.store.pictures import keep_thumbnail, read_thumbnail, thumbnail_path
 from imageevalkit.store.records import CORRUPT, GENERATED
 from imageevalkit.store.shards import parts_of
@@ -86,9 +85,8 @@ def state_of(report: CellReport) -> str:
     """Return a hash of the names, sizes and times of a cell's files: its parts are stale if it changes."""
     with results_in(report.root):
         cell = report.cell
-        kept = (cell.generation, cell.judgements)
         files = [report.source, report.source.with_name(cell.scores.name), cell.fingerprints]
-        files += [*kept, *map(copy_of, kept), *parts_of(cell.generation)]
+        files += [cell.generation, cell.judgements, *parts_of(cell.generation)]
     lines = [str(parts.CONTRACT), str(report.source)]
     for file in files:
         with contextlib.suppress(OSError):

@@ -47,7 +47,7 @@ from imageevalkit.run.process import DRIVER_PYTHON, with_our_paths
 from imageevalkit.slurm.nodes import NodeFaults
 from imageevalkit.store.cell import LAUNCHERS_LOCK, REPO, lock_cell, output_root
 from imageevalkit.store.jsonl import Shape, parse
-from imageevalkit.store.records import mend_records
+from imageevalkit.store.records import merge_shards
 from imageevalkit.store.shards import FOLDER as SHARDS
 
 _MARK = "imageevalkit"
@@ -219,7 +219,7 @@ def _jobs_there(plan: Plan, slurm: Slurm, owed: Sequence[str]) -> dict[str, Foun
     for cell in (cell_of(key) for key in owed if key not in theirs):
         lock = lock_cell(cell)  # raises UserError if a run on one machine has the cell
         if (cell.folder / SHARDS).is_dir():
-            mend_records(cell)  # this run may divide the cell into other shards
+            merge_shards(cell)  # this run may divide the cell into other shards
         os.close(lock)
     return jobs
 

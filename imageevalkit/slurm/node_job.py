@@ -36,7 +36,7 @@ from imageevalkit.plan.gpus import visible_gpus
 from imageevalkit.run.process import CANNOT_START, FINAL, guarded, job_environ, start_of
 from imageevalkit.slurm.cluster import FILES_COME_WITHIN, Report, read_report, report_path
 from imageevalkit.store.cell import REPO, lock_cell, lock_shard
-from imageevalkit.store.records import mend_records
+from imageevalkit.store.records import merge_shards
 from imageevalkit.store.shards import Shard, own_file
 
 _TICK = 0.2
@@ -238,7 +238,7 @@ class _NodeJob:
             # BlockingIOError: other shards are at work. After other errors, the next job of the cell merges.
             with contextlib.suppress(BlockingIOError, UserError, CellFailure, OSError):
                 take_lock(lock, cell_of(key).folder)
-                mend_records(cell_of(key))
+                merge_shards(cell_of(key))
 
     def _attempt(self, attempt: int, locks: Mapping[str, list[int]]) -> int:
         """Runs the command of the job once and returns its exit status. Raises OSError: it cannot start."""

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from imageevalkit.api.endpoint import place_of
 from imageevalkit.common.hashes import weights_of
 from imageevalkit.common.text import to_bytes
-from imageevalkit.store.jsonl import JsonlWriter, Shape, Tell, read_kept, tell_nobody
+from imageevalkit.store.jsonl import JsonlWriter, Shape, Tell, read_jsonl, tell_nobody
 from imageevalkit.store.shards import parts_of
 
 # Settings that cannot change a pixel: images stay valid when these change.
@@ -141,8 +141,8 @@ KEPT = Shape[dict[str, Any]](
 def remember(path: Path, settings: Mapping[str, Any], packages: Mapping[str, str]) -> str:
     """Append ``settings`` and the versions of ``packages`` to ``path`` if new. Returns the fingerprint."""
     line = {"fingerprint": fingerprint(settings), "settings": dict(settings), "packages": dict(packages)}
-    if line not in read_kept(path, KEPT):
-        with contextlib.closing(JsonlWriter(path, KEPT)) as writer:
+    if line not in read_jsonl(path, KEPT):
+        with contextlib.closing(JsonlWriter(path)) as writer:
             writer.append(line)
     return fingerprint(settings)
 
@@ -158,7 +158,7 @@ def known(path: Path, tell: Tell = tell_nobody) -> dict[str, dict[str, Any]]:
 
 
 def _all(path: Path, tell: Tell = tell_nobody) -> Iterator[dict[str, Any]]:
-    return itertools.chain.from_iterable(read_kept(file, KEPT, tell) for file in (path, *parts_of(path)))
+    return itertools.chain.from_iterable(read_jsonl(file, KEPT, tell) for file in (path, *parts_of(path)))
 
 
 def explain(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:

@@ -1,8 +1,4 @@
-"""JSON Lines files that survive ``kill -9`` in the middle of a line, and the shapes of their records.
-
-Records that cost money are kept twice: a hidden copy beside the file restores lines that the file has lost.
-Each line of the copy starts with a checksum, which shows which of two different lines is intact.
-"""
+"""JSON Lines files that survive ``kill -9`` and power cuts in the middle of a line, and the shapes of their records."""
 
 from __future__ import annotations
 
@@ -10,16 +6,15 @@ import contextlib
 import json
 import os
 import threading
-import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import datetime
 from pathlib import Path
 from types import UnionType
 from typing import Any, Generic, Literal, NewType, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from imageevalkit.common.atomic import disk_error, sync_folder, write_atomic
+from imageevalkit.common.atomic import disk_error, sync_folder
 from imageevalkit.common.errors import CellFailure
 from imageevalkit.common.machine import when_one_is_free
 from imageevalkit.common.redaction import one_line
@@ -35,7 +30,6 @@ _LONGEST_VALUE = 60
 # the core of json.loads, without its setup for every call, which takes a third of the time of a record
 _decoder: Any = json.JSONDecoder()
 _scan = _decoder.scan_once
-_CHECKSUM = 9  # characters: 8 hex digits of the CRC-32 and a space
 
 T = TypeVar("T")
 Tell = Callable[[str], None]
@@ -224,7 +218,7 @@ _CHECKS = {
 def read_jsonl(path: Path, shape: Shape[T], tell: Tell = tell_nobody) -> Iterator[T]:
     """Yield the records of ``path``, if it exists. ``tell`` receives each invalid line (torn or damaged)."""
     bad = 0
-    for number, line in enumerate(_file_bytes(path).split(b"\n"), 1):
+    for number, line in enumerate(file_bytes(path).split(b"\n"), 1):
         try:
             record = shape.read(parse(line.strip()))
         except ValueError as error:
@@ -239,7 +233,8 @@ def read_jsonl(path: Path, shape: Shape[T], tell: Tell = tell_nobody) -> Iterato
         tell(f"{short_path(path)}: {bad - _MOST_TOLD} more lines are no records")
 
 
-def _file_bytes(path: Path) -> bytes:
+def file_bytes(path: Path) -> bytes:
+    """Returns the content of ``path``, empty if there is no file. Raises CellFailure: it cannot be read."""
     try:
         return when_one_is_free(path.read_bytes)
     except OSError as error:
@@ -259,104 +254,27 @@ def read_json(path: Path) -> Any:
         raise CellFailure(f"{short_path(path)} is no JSON: {one_line(error, 100)}") from None
 
 
-def copy_of(path: Path) -> Path:
-    """Returns the path of the copy of ``path``."""
-    return path.with_name(f".{path.name}.copy")
-
-
-def read_kept(path: Path, shape: Shape[T], tell: Tell = tell_nobody) -> Iterator[T]:
-    """Yield the records of ``path`` and those that only its copy still has. Changes no file."""
-    main, copy = _file_bytes(path), _file_bytes(copy_of(path))
-    records = read_jsonl(path, shape, tell)
-    if not copy or _agree(main, copy):
-        return records
-    deque(records, maxlen=0)  # only to report the damage
-    return (shape.read(parse(line)) for line in _merged(main, copy, shape))
-
-
-def kept_lines(path: Path, shape: Shape[Any]) -> list[bytes]:
-    """Returns the raw lines that :func:`read_kept` would parse, for a caller with a faster parser.
-
-    Some lines may be invalid. Empty if ``path`` was deleted, even if its copy exists.
-    """
-    if not os.path.lexists(path):
-        return []
-    main, copy = _file_bytes(path), _file_bytes(copy_of(path))
-    return main.split(b"\n") if not copy or _agree(main, copy) else _merged(main, copy, shape)
-
-
-def mend(path: Path, shape: Shape[Any], tell: Tell = tell_nobody) -> None:
-    """Restore lines of ``path`` that only its copy still has, report them, and complete the copy."""
-    main, copy = _file_bytes(path), _file_bytes(copy_of(path))
-    if _agree(main, copy):
-        return
-    lines, own = _merged(main, copy, shape), list(_by_record(main.split(b"\n"), shape).values())
-    # if no line is lost, a file with other invalid lines stays unchanged
-    if lines != own:
-        deque(read_jsonl(path, shape, tell), maxlen=0)
-        lost = f"{len(set(lines).difference(own))} of its lines, lost or damaged,"
-        tell(f"{short_path(path)}: {lost} are taken back from {copy_of(path).name}")
-        write_atomic(path, b"".join(line + b"\n" for line in lines))
-    if copy != (marked := b"".join(_marked(line) + b"\n" for line in lines)):
-        write_atomic(copy_of(path), marked)
-
-
 def take_in(path: Path, parts: Sequence[Path], shape: Shape[Any], tell: Tell = tell_nobody) -> None:
-    """Append the new records of ``parts`` (files kept twice) to ``path``, then delete ``parts``.
+    """Append the valid lines of ``parts`` that ``path`` lacks, in the order of their times; then delete ``parts``.
 
-    No other process may write any of these files. The next call completes an interrupted one. Raises
-    CellFailure if the disk is full.
+    No other process may write any of these files. The next call completes an interrupted one: it skips the
+    lines that are in ``path`` already. Raises CellFailure if the disk is full.
     """
-    found = dict[tuple[str | bytes, ...], bytes]()
+    found = dict[bytes, str]()
     for part in parts:
-        mend(part, shape, tell)
-        found |= _by_record(_file_bytes(part).split(b"\n"), shape)
-    # by time: if several parts have records of one item, the latest must come last
-    found = dict(sorted(found.items(), key=lambda one: one[0][-1] if len(one[0]) > 1 else b""))
-    mend(path, shape, tell)
-    writer = JsonlWriter(path, shape)
-    try:
-        known = _by_record(_file_bytes(path).split(b"\n"), shape)
-        for key, line in found.items():
-            if key not in known:
-                writer.append(parse(line))
-    finally:
-        writer.close()
+        for line in file_bytes(part).split(b"\n"):
+            with contextlib.suppress(ValueError):
+                shape.read(record := parse(line))
+                found[line] = record.get("time", "")
+        deque(read_jsonl(part, shape, tell), maxlen=0)  # to report damaged lines
+    known = set(file_bytes(path).split(b"\n"))
+    with contextlib.closing(JsonlWriter(path)) as writer:
+        # if several parts have records of one item, the latest must come last
+        for line in sorted(found, key=found.__getitem__):
+            if line not in known:
+                writer.append_line(line)
     for part in parts:
-        copy_of(part).unlink(missing_ok=True)
         part.unlink(missing_ok=True)
-
-
-def _agree(main: bytes, copy: bytes) -> bool:
-    return main == b"".join(line[_CHECKSUM:] for line in copy.splitlines(keepends=True))
-
-
-def _marked(line: bytes) -> bytes:
-    return b"%08x " % zlib.crc32(line) + line
-
-
-def _by_record(lines: Iterable[bytes], shape: Shape[Any]) -> dict[tuple[str | bytes, ...], bytes]:
-    """Returns the valid ones of ``lines`` in order, by a key that identifies the record."""
-    found = dict[tuple[str | bytes, ...], bytes]()
-    for line in lines:
-        with contextlib.suppress(ValueError):
-            record = parse(line)
-            shape.read(record)
-            # the item and the time of writing, else the whole line
-            found[(record["item"], record["time"]) if {"item", "time"} <= record.keys() else (line,)] = line
-    return found
-
-
-def _merged(main: bytes, copy: bytes, shape: Shape[Any]) -> list[bytes]:
-    """Returns the lines of file and copy in the order of writing. Lines of the copy take precedence."""
-    true = (line[_CHECKSUM:] for line in copy.split(b"\n") if _marked(line[_CHECKSUM:]) == line)
-    own, kept = _by_record(main.split(b"\n"), shape), _by_record(true, shape)
-    # a line missing from the copy goes right before the next line that both files have
-    places, after = {key: (n, 1, 0) for n, key in enumerate(kept)}, len(kept)
-    for n, key in reversed([*enumerate(own)]):
-        after, *_ = places.setdefault(key, (after, 0, n))
-    both = own | kept
-    return [both[key] for key in sorted(places, key=places.__getitem__)]
 
 
 class JsonlTail(Generic[T]):
@@ -393,37 +311,36 @@ class JsonlTail(Generic[T]):
 class JsonlWriter:
     """Appends records to ``path``, from any thread, one ``write`` call each: writers never interleave.
 
-    With a ``shape`` the file is kept twice, and lost records are restored first. All methods raise
-    CellFailure if the disk is full.
+    All methods raise CellFailure if the disk is full.
     """
 
-    def __init__(self, path: Path, shape: Shape[Any] | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if shape:
-            mend(path, shape)
         self._path, self._unsynced = path, False
-        self._appending = threading.Lock()  # file and copy get the records in the same order
-        self._files = dict[Path, int]()
-        for file in [path, copy_of(path)] if shape else [path]:
-            fd = self._files[file] = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
-            size = os.fstat(fd).st_size
-            if size and os.pread(fd, 1, size - 1) != b"\n":
-                # close a torn last line, or the next record would be glued to it and lost with it
-                self._write(file, b"\n")
+        self._appending = threading.Lock()  # a nearly full disk takes a line in several pieces
+        self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+        size = os.fstat(self._fd).st_size
+        if not size:
+            sync_folder(path.parent)  # syncing the file does not save its name
+        elif os.pread(self._fd, 1, size - 1) != b"\n":
+            # close a torn last line, or the next record would be glued to it and lost with it
+            self._write(b"\n")
 
-    def _write(self, file: Path, data: bytes) -> None:
+    def _write(self, data: bytes) -> None:
         try:
             while data:  # a nearly full disk accepts the first bytes only
-                data = data[os.write(self._files[file], data) :]
+                data = data[os.write(self._fd, data) :]
         except OSError as error:
-            raise disk_error(error, file) from error
+            raise disk_error(error, self._path) from error
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Append one record."""
-        line = to_bytes(json.dumps(record, ensure_ascii=False, separators=(",", ":")))
+        self.append_line(to_bytes(json.dumps(record, ensure_ascii=False, separators=(",", ":"))))
+
+    def append_line(self, line: bytes) -> None:
+        """Append one record, given as its line of JSON."""
         with self._appending:
-            for file in self._files:
-                self._write(file, (line if file == self._path else _marked(line)) + b"\n")
+            self._write(line + b"\n")
             self._unsynced = True
 
     def sync(self) -> None:
@@ -431,8 +348,7 @@ class JsonlWriter:
         if self._unsynced:
             self._unsynced = False
             try:
-                for fd in self._files.values():
-                    os.fsync(fd)
+                os.fsync(self._fd)
             except OSError as error:
                 self._unsynced = True
                 raise disk_error(error, self._path) from error
@@ -441,28 +357,13 @@ class JsonlWriter:
     def is_there(self) -> bool:
         """Whether the path still leads to the open file: it may have been deleted or replaced."""
         try:
-            return os.path.samestat(os.fstat(self._files[self._path]), self._path.stat())
+            return os.path.samestat(os.fstat(self._fd), self._path.stat())
         except FileNotFoundError:
             return False
 
     def close(self) -> None:
-        """Flush to the disk and close the files."""
+        """Flush to the disk and close the file."""
         try:
             self.sync()
         finally:
-            for fd in self._files.values():
-                os.close(fd)
-
-
-def writer_of(path: Path, shape: Shape[Any]) -> JsonlWriter:
-    """Returns a writer of a file kept twice. If the user has deleted the file, its copy is deleted too."""
-    if not os.path.lexists(path):
-        copy_of(path).unlink(missing_ok=True)
-    writer = JsonlWriter(path, shape)
-    sync_folder(path.parent)
-    return writer
-
-
-def read_if_there(path: Path, shape: Shape[T], tell: Tell = tell_nobody) -> Iterator[T]:
-    """Yield the records as :func:`read_kept`; none if the file was deleted, even if its copy exists."""
-    return read_kept(path, shape, tell) if os.path.lexists(path) else iter(())
+            os.close(self._fd)

@@ -20,17 +20,7 @@ from imageevalkit.common.images import EncodedImage
 from imageevalkit.store import fingerprint as fp
 from imageevalkit.store.cell import Cell, output_root
 from imageevalkit.store.items import Item, Rewriting
-from imageevalkit.store.jsonl import (
-    JsonlWriter,
-    Shape,
-    Tell,
-    Time,
-    copy_of,
-    mend,
-    read_kept,
-    take_in,
-    tell_nobody,
-)
+from imageevalkit.store.jsonl import JsonlWriter, Shape, Tell, Time, read_jsonl, take_in, tell_nobody
 from imageevalkit.store.pictures import Input, InputCopies, keep_thumbnail
 from imageevalkit.store.results import bases, forget
 from imageevalkit.store.shards import FOLDER, Shard, own_file, parts_of
@@ -134,7 +124,7 @@ class Record:
         return self.error["text"] if self.error else ""
 
 
-OF_IMAGES = (Cell("", "").generation.name, copy_of(Cell("", "").generation).name, FOLDER)
+OF_IMAGES = (Cell("", "").generation.name, FOLDER)
 """The names of the files of generation records: a cell with any record has at least one of them."""
 RECORD = Shape.of(Record)
 _FIELDS = [each.name for each in fields(Record)]
@@ -153,9 +143,9 @@ def last_records(cell: Cell, tell: Tell = tell_nobody) -> LastRecords:
     Raises CellFailure if a file cannot be read.
     """
     # shards first: records that are merged meanwhile are then in both, else in neither
-    parts = [[*read_kept(path, RECORD)] for path in parts_of(cell.generation)]  # others may be writing
+    parts = [[*read_jsonl(path, RECORD)] for path in parts_of(cell.generation)]  # others may be writing
     found, usd = LastRecords(), 0.0
-    for record in read_kept(cell.generation, RECORD, tell):
+    for record in read_jsonl(cell.generation, RECORD, tell):
         found[record.item] = record
         usd += record.price or 0.0
     for record in (record for part in parts for record in part):
@@ -168,29 +158,24 @@ def last_records(cell: Cell, tell: Tell = tell_nobody) -> LastRecords:
     return found
 
 
-def mend_records(cell: Cell, shard: Shard | None = None, tell: Tell = tell_nobody) -> None:
-    """Restore records that only their copies have, of ``shard`` or of the whole cell, and merge all shards.
+def merge_shards(cell: Cell, tell: Tell = tell_nobody) -> None:
+    """Move the records of all shards into the files of the cell. No other process may write these records.
 
-    Shards are merged only without ``shard``. No other process may write these records. Raises CellFailure if
-    a file cannot be read or the disk is full.
+    Raises CellFailure if a file cannot be read or the disk is full.
     """
     # fingerprints first, because records refer to them
     for path, shape in ((cell.fingerprints, fp.KEPT), (cell.generation, RECORD)):
-        parts = parts_of(path) if shard is None else []
-        if parts:
+        if parts := parts_of(path):
             take_in(path, parts, shape, tell)
-        else:
-            mend(own_file(path, shard), shape, tell)
-    if shard is None:
-        for folder in [*(cell.folder / FOLDER).glob("*"), cell.folder / FOLDER]:
-            with contextlib.suppress(OSError):  # missing, or not empty
-                folder.rmdir()
+    for folder in [*(cell.folder / FOLDER).glob("*"), cell.folder / FOLDER]:
+        with contextlib.suppress(OSError):  # missing, or not empty
+            folder.rmdir()
 
 
 def spent_since(cell: Cell, start: float) -> float:
     """Returns the known cost in USD of the requests of ``cell`` since ``start`` (seconds since 1970)."""
     begin = _time(start)
-    return sum(one.price or 0.0 for one in read_kept(cell.generation, RECORD) if one.time >= begin)
+    return sum(one.price or 0.0 for one in read_jsonl(cell.generation, RECORD) if one.time >= begin)
 
 
 def _time(seconds: float) -> Time:
@@ -230,9 +215,10 @@ class RecordWriter:
 
     def __init__(self, cell: Cell, fingerprint: str, shard: Shard | None = None) -> None:
         self._cell, self._fingerprint = cell, fingerprint
-        mend_records(cell, shard)
+        if shard is None:
+            merge_shards(cell)
         self._file = own_file(cell.generation, shard)
-        self._writer = JsonlWriter(self._file, RECORD)
+        self._writer = JsonlWriter(self._file)
         self._inputs = InputCopies(cell)
         self._saving, self._committing = threading.Lock(), threading.Lock()
         self._saved: list[tuple[Path, bool]] = []

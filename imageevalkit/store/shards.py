@@ -12,8 +12,6 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from imageevalkit.store.jsonl import copy_of
-
 FOLDER = ".shards"
 
 
@@ -46,7 +44,4 @@ def own_file(path: Path, shard: Shard | None) -> Path:
 def parts_of(path: Path) -> list[Path]:
     """Returns the shards' versions of ``path``, a file of a cell, that are not merged yet."""
     folders = (folder for folder in (path.parent / FOLDER).glob("*") if Shard.of(folder.name))
-    # a shard may have lost its file and still have the copy
-    return sorted(
-        part for folder in folders if (part := folder / path.name).exists() or copy_of(part).exists()
-    )
+    return sorted(part for folder in folders if (part := folder / path.name).exists())

@@ -31,7 +31,7 @@ from imageevalkit.store.records import (
     Status,
     is_as_recorded,
     last_records,
-    mend_records,
+    merge_shards,
     whole_image,
 )
 from imageevalkit.store.shards import Shard
@@ -153,7 +153,7 @@ def survey(
 
     Args:
         settings: the requested settings; None accepts any.
-        mend: finish interrupted renames and restore records from their copies. Else no file is changed.
+        mend: finish interrupted renames and merge the records of shards. Else no file is changed.
         pixels: also find out what a judge must know of the image; an image without a record is decoded.
         tolerant: an image that cannot be read is corrupt instead of an error.
         quick: do not read an image that is not newer than its record.
@@ -166,8 +166,8 @@ def survey(
     """
     if not cell.folder.exists():
         return Survey({item.id: ImageState(item, FAILED, reason="never generated") for item in items})
-    if mend:
-        mend_records(cell, shard, tell)
+    if mend and shard is None:
+        merge_shards(cell, tell)
     records = last_records(cell, tell)
     known = fp.known(cell.fingerprints, tell) if settings is not None else {}
     key = fp.fingerprint(settings or {})

@@ -44,7 +44,7 @@ from imageevalkit.judges.drift import Series, drift_of
 from imageevalkit.judges.probes import Form, Probing
 from imageevalkit.metrics import mean
 from imageevalkit.store.cell import Cell, short_path
-from imageevalkit.store.jsonl import read_if_there, writer_of
+from imageevalkit.store.jsonl import JsonlWriter, read_jsonl
 from imageevalkit.store.results import DRIFTED, Metric, Noise, Score
 from imageevalkit.store.states import ImageState
 
@@ -89,7 +89,7 @@ class Repeats:
         self._paid = 0  # requests of this run for repeats and probes
         self._usd: float | None = None
         self._records: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        for record in read_if_there(cell.repeats, RECORD) if self._judge else ():
+        for record in read_jsonl(cell.repeats, RECORD) if self._judge else ():
             self._records[record["request"]].append(record)
 
     @property
@@ -149,7 +149,7 @@ class Repeats:
         requests, failed = sorted(places)[: self._options.judge_repeats], set[str]()
         with (
             self._telling(progress),
-            closing(writer_of(self._cell.repeats, RECORD)) as writer,
+            closing(JsonlWriter(self._cell.repeats)) as writer,
             watched(writer.sync),
         ):
             while wanted := self._wanted(places, [one for one in requests if one not in failed]):

@@ -29,7 +29,7 @@ from imageevalkit.judges.choice import JudgeChoice, JudgeOptions, JudgeSetting
 from imageevalkit.judges.client import ApiJudge
 from imageevalkit.store.cell import REWRITES, Cell, output_root, short_path
 from imageevalkit.store.items import Item, ShownTexts, items_of, write_shown
-from imageevalkit.store.jsonl import JsonlWriter, Shape, read_kept
+from imageevalkit.store.jsonl import JsonlWriter, Shape, read_jsonl
 from imageevalkit.store.records import OK, last_records
 
 STAGE = "rewrite"
@@ -98,7 +98,7 @@ def replies_file(rewriter: Rewriter) -> Path:
 def read_replies(rewriter: Rewriter, retry_refused: bool) -> dict[str, Reply]:
     """Returns the recorded replies by request. With ``retry_refused``, replies without a prompt are left out,
     so that their requests are asked again. Raises CellFailure if the file cannot be read."""
-    records = read_kept(replies_file(rewriter), _RECORD)
+    records = read_jsonl(replies_file(rewriter), _RECORD)
     replies = {one["request"]: Reply(one["text"], one["status"], one.get("host", "")) for one in records}
     if retry_refused:
         return {request: reply for request, reply in replies.items() if not reply.why_not(rewriter)}
@@ -263,7 +263,7 @@ class RewriteRun:
                 model = RewritingModel(self.rewriter, self.options)
                 if self._replies:
                     model.has_answered()
-                with closing(JsonlWriter(path, _RECORD)) as writer:
+                with closing(JsonlWriter(path)) as writer:
                     self._ask(model, waiting, writer)
         self._tell(force=True)
 
