@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from imageevalkit import registry
 from imageevalkit.cli import runs
 from imageevalkit.cli.listing import listing
 from imageevalkit.common import logs
@@ -23,12 +24,13 @@ from imageevalkit.common.errors import (
     show,
     worst,
 )
+from imageevalkit.common.guest_code import guest_code
 from imageevalkit.common.machine import garbage_collection, require
 from imageevalkit.common.redaction import one_line
 from imageevalkit.common.text import counted
 from imageevalkit.extras.until.rounds import run_rounds, told_of_rounds
 from imageevalkit.extras.watch.watch import watch
-from imageevalkit.jobs.plan import USABLE, GenerateOrder, cell_of
+from imageevalkit.jobs.plan import USABLE, GenerateOrder, Plan, cell_of
 from imageevalkit.plan.config import Config, read_config
 from imageevalkit.plan.models import makers
 from imageevalkit.plan.options import EXPORT, Options, is_set, options_over, parse, resolve
@@ -98,8 +100,10 @@ def main() -> ExitStatus:
         if options.until:
             show(told_of_rounds(options.until))
         return status
-    if options.launcher == EXPORT and (early := [name for name in given if name in _OF_RESULTS]):
-        raise UserError(f"--launcher export runs nothing: give {early[0]} when its jobs have ended")
+    if options.hands_over and (early := [name for name in given if name in _OF_RESULTS]):
+        raise UserError(
+            f"--launcher {options.launcher} runs nothing itself: give {early[0]} when its jobs have ended"
+        )
     if options.detach and options.gate:
         raise UserError(
             "--detach ends before the gate has looked, whose exit status nobody would see: leave one of them out; when "
@@ -138,6 +142,10 @@ def main() -> ExitStatus:
             note_owner(lock)
     runs.note_launcher(Path(plan.run_folder))
     logs.print_without_fear()
+    if options.hands_over:
+        for lock in locks.values():  # a job locks its cells when it runs
+            os.close(lock)
+        return _handed_over(options.launcher, plan)
     if options.until:
         summary = run_rounds(options, config, plan, locks)
     else:
@@ -151,6 +159,25 @@ def main() -> ExitStatus:
         return status
     failed = {one.cell: one.message or one.state for one in summary.cells if one.state not in USABLE}
     return worst([status, gate.close({key: failed.get(key, "") for key in plan.cells})])
+
+
+def _handed_over(name: str, plan: Plan) -> ExitStatus:
+    """Runs ``plan`` with the launcher of a plug-in. Returns its status; with blocked cells at least FAILED.
+
+    Raises CellFailure: the launcher raised an error, or returned no exit status.
+    """
+    try:
+        with guest_code():
+            returned = registry.launcher(name)(plan)
+        status = ExitStatus(returned)
+    except (UserError, CellFailure):
+        raise
+    except Exception as error:
+        raise CellFailure(f"launcher '{name}' failed: {type(error).__name__}: {one_line(error)}") from error
+    print_report(plan)
+    for cell, reason in plan.blocked.items():
+        complain(f"{cell} was not started: {reason}")
+    return worst([status, ExitStatus.FAILED] if plan.blocked else [status])
 
 
 def _compare(given: Mapping[str, Any], config: Config, here: Path) -> ExitStatus:

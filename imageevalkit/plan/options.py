@@ -90,6 +90,15 @@ def _megabytes(text: str, where: str) -> float:
     return 0.0 if text.strip() == "0" else parse_amount(text, where)
 
 
+def _launcher(text: str, where: str) -> str:
+    if (name := text.strip()) and name not in LAUNCHERS:
+        from imageevalkit import registry  # here, because --help works without an environment
+
+        parse_choice(text, where, (*LAUNCHERS, *registry.plugin_names("launchers")))
+        registry.launcher(name)
+    return name or LOCAL
+
+
 def _folder(text: str, where: str) -> Path:
     if not text.strip():
         raise UserError(f"{where} is empty: name the folder")
@@ -160,8 +169,8 @@ def parse_relations(text: str, where: str = "--relations") -> dict[str, list[str
 
 
 _TRUTH = "true|false"
-LOCAL, SLURM, EXPORT = "local", "slurm", "export"
-"""Values of ``--launcher``."""
+LAUNCHERS = LOCAL, SLURM, EXPORT = "local", "slurm", "export"
+"""The launchers of the toolkit, values of ``--launcher``; a plug-in adds its name."""
 TRACKERS = ("wandb", "trackio", "tensorboard")
 _decisive = partial(option, prefetch="decisive")
 _switch = partial(_decisive, _TRUTH, parse=parse_boolean)
@@ -210,7 +219,7 @@ class Options:
     launcher: str = option(
         "local|slurm|export",
         "run jobs on this machine, on a cluster through sbatch, or write them as scripts",
-        partial(parse_choice, choices=(LOCAL, SLURM, EXPORT)),
+        _launcher,
         LOCAL,
         config="LAUNCHER",
     )
@@ -364,6 +373,11 @@ class Options:
     def cell(self, model: str, benchmark: str) -> Cell:
         """Returns the cell of ``model``; with a prompt rewriter, its model is called ``model+rewriter``."""
         return Cell(f"{model}+{self.rewriter.id}" if self.rewriter else model, benchmark)
+
+    @property
+    def hands_over(self) -> bool:
+        """True if the jobs go to another engine: as scripts, or through the launcher of a plug-in."""
+        return self.launcher not in (LOCAL, SLURM)
 
     @property
     def makes_images(self) -> bool:
@@ -543,6 +557,7 @@ def options_over(given: Mapping[str, Any], config: Config) -> Options:
 def resolve(given: Mapping[str, Any], config: Config) -> Options:
     """Returns the options of a run. Raises UserError as :func:`options_over`, or if nothing would run."""
     from imageevalkit.plan.gpus import MinFreeMemory
+    from imageevalkit.registry import benchmark_tasks
 
     options = options_over(given, config)
     for field_name in ("model_names", "ds_names"):
@@ -557,6 +572,12 @@ def resolve(given: Mapping[str, Any], config: Config) -> Options:
         if name not in options.benchmarks:
             near = suggest(name, options.benchmarks)
             raise UserError(f"--relations names '{name}', which is no benchmark of this run{near}")
+    benchmarks = [*options.benchmarks, *benchmark_tasks()] if options.sort_by else []
+    for word in options.sort_by:
+        # A name of a column begins with that of its benchmark. Results may be of benchmarks that are unknown here.
+        near = suggest(word.partition("/")[0], benchmarks)
+        if near and not word.startswith(tuple(benchmarks)):
+            raise UserError(f"--sort_by: no benchmark or column is called '{word}'{near}")
     MinFreeMemory.parse(options.gpu_min_free_memory, "GPU_MIN_FREE_MEMORY in config.sh")
     if options.retry_unparsed and options.rescore:
         raise UserError("--rescore asks the judges nothing, --retry_unparsed asks them again: leave one out")
