@@ -82,7 +82,8 @@ from imageevalkit.slurm import export
 
 def run(plan):
     jobs = json.loads((export.write_scripts(plan) / "jobs.json").read_text())
-    return max(subprocess.run([job["script"]]).returncode for job in jobs)
+    ended = {subprocess.run([job["script"]]).returncode for job in jobs}
+    return 0 if ended == {0} else 3 if ended <= {0, 3} else 1
 
 def run_nothing(plan):
     pass
