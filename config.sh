@@ -84,7 +84,8 @@ SHARE_GPUS="${SHARE_GPUS:-false}"
 declare -gA INFER_GPU_MAP=()
 
 # ---- Clusters ----------------------------------------------------------------------------------------------
-# local: jobs run on this machine; slurm: they are submitted with sbatch. Overridden by --launcher.
+# local: jobs run on this machine; slurm: they are submitted with sbatch; or the name of a plug-in's launcher (README.md).
+# Overridden by --launcher.
 LAUNCHER=local
 
 # What sbatch is told of a job. A key is the name of a model (its images) or a benchmark (its evaluation), else "api"

@@ -1,21 +1,26 @@
-"""The registry of ``benchmarks/``, ``infer/`` and ``eval_models/`` by name. No other file looks into them.
+"""The registry of ``benchmarks/``, ``infer/``, ``eval_models/`` and plug-ins by name. No other file looks
+into them.
 
-Heavy modules are imported only when used.
+Heavy modules are imported only when used. A plug-in is an entry point of an installed package: its group is
+one of :data:`PLUGIN_KINDS` after ``imageevalkit.``, its name is the name that users write. A name of the
+tree always means the tree's own.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import functools
 import importlib
 import inspect
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from imageevalkit.assets import REWRITERS, BenchmarkFiles, Needed
 from imageevalkit.assets.weights import without_cache_layout
@@ -25,15 +30,81 @@ from imageevalkit.benchmark.question import PixelRule
 from imageevalkit.common.errors import CellFailure, UserError, remedy_of_import, suggest, unknown
 from imageevalkit.common.guest_code import guest_code
 from imageevalkit.common.redaction import one_line
-from imageevalkit.judges.choice import BACKENDS, JudgeChoice, JudgeOptions, JudgeSetting
+from imageevalkit.judges.choice import BACKENDS, Judge, JudgeChoice, JudgeOptions, JudgeSetting
 from imageevalkit.store.cell import REPO, REWRITER_NAME
 from imageevalkit.store.items import MODEL_NAME_MARK, SampleEntry
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 TASKS = ("t2i", "edit", "subject")
 _API_JUDGES = "imageevalkit.judges.client"
 _WEIGHTS = "eval_models.encoders.weights"
 _CONTRACT = "imageevalkit/benchmark/contract.py"
+_CHOICE = "imageevalkit/judges/choice.py"
+_PLUGINS = 'see "Plug-ins" in README.md'
+_NOT_HERE = f"; a package that adds it must be installed in {sys.prefix}, too"
 _FOREIGN = "DATASET_SETTINGS of infer/custom_datasets/load_dataset.py"
+PLUGIN_KINDS = {
+    "models": "model",
+    "benchmarks": "benchmark",
+    "judges": "judge",
+    "rewriters": "prompt rewriter",
+    "launchers": "launcher",
+}
+"""The groups of entry points, and the word for one plug-in of each."""
+
+
+@functools.cache
+def _plugins(group: str) -> Mapping[str, Sequence[EntryPoint]]:
+    from importlib.metadata import entry_points  # slow to import: only for names that the tree does not have
+
+    found: dict[str, list[EntryPoint]] = {}
+    for point in entry_points(group=f"imageevalkit.{group}"):
+        found.setdefault(point.name, []).append(point)
+    return found
+
+
+def plugin_names(group: str) -> list[str]:
+    """Returns the names of the plug-ins of ``group``, a key of :data:`PLUGIN_KINDS`. Imports none of them."""
+    return sorted(_plugins(group))
+
+
+def is_plugin(name: str) -> bool:
+    """Returns whether a plug-in of any group has the name."""
+    return any(name in _plugins(group) for group in PLUGIN_KINDS)
+
+
+def plugin_packages(group: str, name: str) -> str:
+    """Returns the packages that bring the plug-in ``name``: one, unless the plug-in is unusable."""
+    dists = (point.dist for point in _plugins(group)[name])
+    return " and ".join(f"{dist.name} {dist.version}" for dist in dists if dist)
+
+
+def plugin_place(group: str, name: str) -> str:
+    """Returns the plug-in ``name`` with its package and its object, for messages."""
+    value = _plugins(group)[name][0].value
+    return f"{PLUGIN_KINDS[group]} '{name}' of package {plugin_packages(group, name)} ({value})"
+
+
+def _plugin(group: str, name: str) -> Any:
+    """Returns the object of the plug-in ``name``; None if no installed package has it.
+
+    Raises UserError if the object cannot be imported, or several packages have one of that name.
+    """
+    points = _plugins(group).get(name)
+    if points is None:
+        return None
+    if len(points) > 1:
+        raise UserError(
+            f"{PLUGIN_KINDS[group]} '{name}' is in packages {plugin_packages(group, name)}: uninstall one of them"
+        )
+    try:
+        with guest_code():
+            return points[0].load()
+    except Exception as error:
+        why = f"{type(error).__name__}: {one_line(error)}"
+        raise UserError(f"{plugin_place(group, name)} cannot be imported: {why}") from error
 
 
 class DatasetSetting(NamedTuple):
@@ -134,15 +205,36 @@ def file_of(cls: type[Benchmark]) -> str:
 
 
 def benchmark_class(name: str) -> type[Benchmark] | None:
-    """Returns the class of the benchmark ``name``; None if it is foreign or unknown.
+    """Returns the class of the benchmark ``name``, plug-ins included; None if it is foreign or unknown.
 
-    Raises CellFailure if its file cannot be imported, or several classes have the name.
+    Raises CellFailure if its file or plug-in cannot be imported, or several classes have the name.
     """
     classes, broken = _benchmarks()
     problem = broken.get(name) or broken.get(name.replace("-", "_"))
     if name not in classes and problem:
         raise CellFailure(problem)
-    return classes.get(name)
+    return classes.get(name) or _benchmark_of_plugin(name)
+
+
+@functools.cache
+def _benchmark_of_plugin(name: str) -> type[Benchmark] | None:
+    with contextlib.suppress(UserError):  # a run reports a broken registry
+        if any(name in found for found in _foreign_datasets()):
+            return None
+    try:
+        cls = _plugin("benchmarks", name)
+    except UserError as error:
+        raise CellFailure(str(error)) from error
+    if cls is None:
+        return None
+    where = plugin_place("benchmarks", name)
+    if not inspect.isclass(cls) or not issubclass(cls, Benchmark):
+        raise CellFailure(f"{where} is {cls!r}, and must be a class of a benchmark ({_CONTRACT})")
+    if problem := _problem_of(cls):
+        raise CellFailure(f"{where}: {problem}")
+    if cls.name != name:
+        raise CellFailure(f"{where}: its class has the name '{cls.name}': the two names must be equal")
+    return cls
 
 
 def without_alias(name: str) -> str:
@@ -166,7 +258,7 @@ def make_benchmark(name: str, settings: Mapping[str, Any], judge: str) -> Benchm
     cls = benchmark_class(name)
     if cls is None:
         raise UserError(
-            f"benchmark '{name}' has no scoring rules in benchmarks/{suggest(name, benchmark_tasks())}"
+            f"benchmark '{name}' has no scoring rules in benchmarks/{suggest(name, benchmark_tasks())}{_NOT_HERE}"
         )
     with benchmark_code(name, "its settings"):
         benchmark = cls(cls.settings_class(**settings), judge)
@@ -179,13 +271,17 @@ def make_benchmark(name: str, settings: Mapping[str, Any], judge: str) -> Benchm
     return benchmark
 
 
-def benchmark_tasks() -> dict[str, str]:
-    """Returns the task of every benchmark, foreign ones included.
+def benchmark_tasks(plugins: Iterable[str] = ()) -> dict[str, str]:
+    """Returns the task of every benchmark of the tree, foreign ones included, and of those of ``plugins``.
 
-    Raises UserError if the registry of foreign benchmarks cannot be imported.
+    ``plugins`` may have names of other benchmarks and unknown names.
+
+    Raises UserError if the registry of foreign benchmarks cannot be imported, CellFailure as
+    :func:`benchmark_class` does for a name of ``plugins``.
     """
     ours = {name: cls.task for name, cls in _benchmarks()[0].items()}
-    return ours | {name: setting.task for name, setting in _foreign_datasets()[0].items()}
+    ours |= {name: setting.task for name, setting in _foreign_datasets()[0].items()}
+    return ours | {name: cls.task for name in plugins if (cls := benchmark_class(name))}
 
 
 def broken_benchmarks() -> Mapping[str, str]:
@@ -206,7 +302,7 @@ def load_dataset(name: str, settings: Mapping[str, Any] = MappingProxyType({})) 
         return BenchmarkDataset(make_benchmark(name, settings, ""))
     setting = foreign_dataset(name)
     if setting is None:
-        raise UserError(f"unknown benchmark '{name}'{suggest(name, benchmark_tasks())}")
+        raise UserError(f"unknown benchmark '{name}'{suggest(name, benchmark_tasks())}{_NOT_HERE}")
     if own := _own_loader():
         dataset = own(name)
     else:
@@ -337,8 +433,38 @@ def models() -> Any:
     return module
 
 
+def is_model(name: str) -> bool:
+    """Returns whether the model is registered: it is in MODEL_SETTINGS, or a plug-in has the name."""
+    return any(name in entries for entries in models().MODEL_SETTINGS.values()) or name in _plugins("models")
+
+
+def model_entries(name: str) -> Mapping[str, Any]:
+    """Returns the entries of the model ``name`` by task, plug-ins included; empty if it is not registered.
+
+    Raises CellFailure if it is of a plug-in that is unusable.
+    """
+    settings = models().MODEL_SETTINGS
+    if own := {task: entries[name] for task, entries in settings.items() if name in entries}:
+        return own
+    try:
+        value = _plugin("models", name)
+    except UserError as error:
+        raise CellFailure(str(error)) from error
+    if value is None:
+        return {}
+    where = plugin_place("models", name)
+    if not isinstance(value, Mapping) or not value or value.keys() - {*TASKS}:
+        raise CellFailure(
+            f"{where} is {value!r}, and must be a dict with an entry for each task ({_PLUGINS})"
+        )
+    for entry in value.values():
+        if isinstance(entry, Mapping) and str(entry.get("module")).startswith("."):
+            raise CellFailure(f"{where}: 'module' is {entry['module']!r}: write the whole name of the module")
+    return value
+
+
 def rewriter_names() -> list[str]:
-    """Returns the names of the prompt rewriters; each is a file."""
+    """Returns the names of the prompt rewriters of the tree; each is a file."""
     return sorted(path.stem for path in REWRITERS.glob("[!._]*.py"))
 
 
@@ -347,46 +473,81 @@ def rewriter_class(name: str) -> Any:
 
     Raises UserError if there is none, or its file has an error.
     """
-    if name not in rewriter_names():
-        raise unknown("prompt rewriter", name, rewriter_names())
+    if is_ours := name in rewriter_names():
+        where = f"infer/custom_rewriters/{name}.py"
+    elif name in _plugins("rewriters"):
+        where = plugin_place("rewriters", name)
+    else:
+        raise unknown("prompt rewriter", name, [*rewriter_names(), *plugin_names("rewriters")])
     if not re.fullmatch(REWRITER_NAME, name):
         raise UserError(
-            f"infer/custom_rewriters/{name}.py cannot be used: a rewriter's name begins with a small letter and has "
-            "letters, digits and _ only; rename the file, and the name in its class"
+            f"{where} cannot be used: a rewriter's name begins with a small letter and has letters, digits and _ "
+            "only; rename it, and the name in its class"
         )
-    named = vars(_imported(f"custom_rewriters.{name}")).values()
+    named = vars(_imported(f"custom_rewriters.{name}")).values() if is_ours else [_plugin("rewriters", name)]
     classes = [cls for cls in named if inspect.isclass(cls) and vars(cls).get("name") == name]
     if not classes or inspect.isabstract(classes[0]):
         raise UserError(
-            f"infer/custom_rewriters/{name}.py holds no class with name = '{name}' and all methods of a Rewriter "
+            f"{where} holds no class with name = '{name}' and all methods of a Rewriter "
             "(imageevalkit/extras/rewrite/rewriter.py)"
         )
     return classes[0]
 
 
+def launcher(name: str) -> Callable[[Any], Any]:
+    """Returns the function ``run(plan) -> exit status`` of a plug-in. Raises UserError if there is none."""
+    run = _plugin("launchers", name)
+    if run is None:
+        raise unknown("launcher", name, plugin_names("launchers"))
+    if not callable(run):
+        raise UserError(
+            f"{plugin_place('launchers', name)} is {run!r}, and must be a function run(plan) ({_PLUGINS})"
+        )
+    found: Callable[[Any], Any] = run
+    return found
+
+
 def judges() -> Mapping[str, JudgeSetting]:
-    """Returns the judges that have short names."""
+    """Returns the judges of the tree that have short names."""
     known: Mapping[str, JudgeSetting] = importlib.import_module("eval_models.judges").JUDGE_SETTINGS
     return known
 
 
+def judge_setting(name: str) -> JudgeSetting | None:
+    """Returns the setting of the judge with the short ``name``, plug-ins included; None if there is none.
+
+    Raises UserError if it is of a plug-in that is unusable.
+    """
+    setting = judges().get(name)
+    if setting is None and name not in measurers() and "/" not in name:  # no hub id and no path
+        setting = _plugin("judges", name)
+    if setting is None:
+        return None
+    if not isinstance(setting, JudgeSetting) or setting.backend not in BACKENDS:
+        raise UserError(
+            f"{plugin_place('judges', name)} is {setting!r}, and must be a JudgeSetting (eval_models/judges.py) with "
+            f"one of the backends {', '.join(BACKENDS)}"
+        )
+    return setting
+
+
 def choose_judge(judge: str) -> JudgeChoice:
     """Returns the judge ``qwen3-vl-8b``, ``openai:gpt-4o``, ``vllm:/path``. Raises UserError if unknown."""
-    known = judges()
     backend, colon, name = judge.partition(":")
     if backend in BACKENDS and not name.strip():
         raise UserError(f"judge '{judge}' names no model; as in openai:gpt-4o")
-    if not colon and judge not in known:
-        backends = f"such as openai:{judge} (backends: {', '.join(BACKENDS)})"
-        raise unknown("judge", judge, known, f", and any model as backend:model, {backends}")
     if not colon:
-        return JudgeChoice(judge, known[judge])
+        if setting := judge_setting(judge):
+            return JudgeChoice(judge, setting)
+        backends = f"such as openai:{judge} (backends: {', '.join(BACKENDS)})"
+        known = [*judges(), *plugin_names("judges")]
+        raise unknown("judge", judge, known, f", and any model as backend:model, {backends}")
     if backend not in BACKENDS:
         raise UserError(
             f"judge '{judge}': no backend '{backend}'{suggest(backend, BACKENDS)}; "
             f"use one of {', '.join(BACKENDS)}, as in openai:gpt-4o"
         )
-    if setting := known.get(name):
+    if setting := judge_setting(name):
         is_same = setting.backend == backend
         return JudgeChoice(name, setting if is_same else JudgeSetting(backend, setting.model_path))
     # pathlib raises for an unknown user; here that is just a missing folder
@@ -401,13 +562,31 @@ def judge(
     pixels: PixelRule | None = None,
     options: JudgeOptions = JudgeOptions(),  # noqa: B008 - it cannot change
 ) -> Answerer:
-    """Returns the judge called ``name`` (:class:`imageevalkit.judges.choice.Judge`)."""
+    """Returns the judge called ``name`` (:class:`imageevalkit.judges.choice.Judge`).
+
+    Raises UserError if the judge has a class of its own that cannot be imported, or is no Judge.
+    """
     choice = choose_judge(name)
+    if choice.setting.code:
+        return _class_of_judge(choice)(choice, options, prompts, official, pixels)
     # a server started by a job of the run is used like any other API
     is_local = choice.setting.backend == "transformers"
     place = ("eval_models.vlm.judge", "TransformersJudge") if is_local else (_API_JUDGES, "ApiJudge")
     answerer: Answerer = _named(*place)(choice, options, prompts, official, pixels)
     return answerer
+
+
+def _class_of_judge(choice: JudgeChoice) -> type[Judge]:
+    module, _, name = choice.setting.code.partition(":")
+    try:
+        with guest_code():
+            cls = _named(module, name)
+    except Exception as error:
+        why = f"{type(error).__name__}: {one_line(error)}{remedy_of_import(error, 'EVAL_ENV_MAP')}"
+        raise UserError(f"judge '{choice.name}': {choice.setting.code} cannot be imported: {why}") from error
+    if not inspect.isclass(cls) or not issubclass(cls, Judge):
+        raise UserError(f"judge '{choice.name}': {choice.setting.code} is no class of a Judge ({_CHOICE})")
+    return cls
 
 
 def measurers() -> Mapping[str, Any]:

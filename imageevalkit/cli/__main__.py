@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from imageevalkit import registry
 from imageevalkit.cli import runs
 from imageevalkit.cli.commands import Command, ResultsHook
 from imageevalkit.cli.listing import listing
@@ -23,12 +24,13 @@ from imageevalkit.common.errors import (
     show,
     worst,
 )
+from imageevalkit.common.guest_code import guest_code
 from imageevalkit.common.machine import garbage_collection, require
 from imageevalkit.common.redaction import one_line
 from imageevalkit.common.slurm import Slurm
 from imageevalkit.common.text import counted
 from imageevalkit.extension_points import connected, extras
-from imageevalkit.jobs.plan import USABLE, GenerateOrder, ReportOrder, cell_of
+from imageevalkit.jobs.plan import USABLE, GenerateOrder, Plan, ReportOrder, cell_of
 from imageevalkit.plan.config import read_config
 from imageevalkit.plan.models import makers
 from imageevalkit.plan.options import (
@@ -92,8 +94,10 @@ def main() -> ExitStatus:
         for scheduler in connected("scheduler", options.active_extras).values():
             show(scheduler.describe(options))
         return status
-    if options.launcher == EXPORT and (early := [name for name in given if name in of_results]):
-        raise UserError(f"--launcher export runs nothing: give {early[0]} when its jobs have ended")
+    if options.hands_over and (early := [name for name in given if name in of_results]):
+        raise UserError(
+            f"--launcher {options.launcher} runs nothing itself: give {early[0]} when its jobs have ended"
+        )
     hooks = _results_hooks(options)
     for hook in hooks:
         hook.prepare(plan)
@@ -125,6 +129,10 @@ def main() -> ExitStatus:
             note_owner(lock)
     runs.note_launcher(Path(plan.run_folder))
     logs.print_without_fear()
+    if options.hands_over:
+        for lock in locks.values():  # a job locks its cells when it runs
+            os.close(lock)
+        return _handed_over(options.launcher, plan)
     schedulers = connected("scheduler", options.active_extras)
     if schedulers:
         summary = next(iter(schedulers.values())).run(options, config, plan, locks)
@@ -137,6 +145,25 @@ def main() -> ExitStatus:
     reasons = {one.cell: one.message or one.state for one in summary.cells if one.state not in USABLE}
     failed = {key: reasons.get(key, "") for key in plan.cells}
     return worst([summary.status, _finish(hooks, failed, ExitStatus.FAILED)])
+
+
+def _handed_over(name: str, plan: Plan) -> ExitStatus:
+    """Runs ``plan`` with the launcher of a plug-in. Returns its status; with blocked cells at least FAILED.
+
+    Raises CellFailure: the launcher raised an error, or returned no exit status.
+    """
+    try:
+        with guest_code():
+            returned = registry.launcher(name)(plan)
+        status = ExitStatus(returned)
+    except (UserError, CellFailure):
+        raise
+    except Exception as error:
+        raise CellFailure(f"launcher '{name}' failed: {type(error).__name__}: {one_line(error)}") from error
+    print_report(plan)
+    for cell, reason in plan.blocked.items():
+        complain(f"{cell} was not started: {reason}")
+    return worst([status, ExitStatus.FAILED] if plan.blocked else [status])
 
 
 def _options_of_results() -> set[str]:

@@ -1,8 +1,8 @@
-"""``--list``: a table of models and benchmarks, and of the files, environments and keys that they lack."""
+"""``--list``: models, benchmarks and plug-ins, and the files, environments and keys that they lack."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from imageevalkit import registry
@@ -15,6 +15,7 @@ from imageevalkit.common.text import columns_of, some
 from imageevalkit.plan.benchmarks import BenchmarkChoice, ConfiguredJudge, choose_benchmark
 from imageevalkit.plan.config import Config
 from imageevalkit.plan.models import check_model, model_needs, model_tasks, resolve_model
+from imageevalkit.plan.options import LAUNCHERS
 from imageevalkit.run.process import program_of
 
 YES, NO, NOTHING, LATER = "yes", "no", "-", "1st run"
@@ -66,14 +67,17 @@ class _Remedies:
 
 
 def listing(config: Config, columns: int | None = None) -> str:
-    """Returns a table of models, a table of benchmarks, and the commands that get missing things.
+    """Returns a table of models, one of benchmarks, the plug-ins, and commands that get missing things.
 
     If a row is wider than ``columns`` (None: no limit), its last column goes to a line of its own.
     """
-    remedies = _Remedies()
-    models = [_model(config, name, tasks, remedies) for name, tasks in model_tasks().items()]
+    remedies, plugins = _Remedies(), _plugins()
+    usable = {group: [name for name, problem in found.items() if not problem] for group, found in plugins}
+    tasks_of = model_tasks() | {name: [*registry.model_entries(name)] for name in usable["models"]}
+    models = [_model(config, name, tasks, remedies) for name, tasks in tasks_of.items()]
     benchmarks = [
-        _benchmark(config, name, task, remedies) for name, task in registry.benchmark_tasks().items()
+        _benchmark(config, name, task, remedies)
+        for name, task in registry.benchmark_tasks(usable["benchmarks"]).items()
     ]
     lines = [
         *_table("Models", ("task", "environment", "weights", "key"), models, columns),
@@ -87,10 +91,41 @@ def listing(config: Config, columns: int | None = None) -> str:
     ]
     if broken := registry.broken_benchmarks():
         lines += ["", "Cannot be used", *(f"  {problem}" for problem in dict.fromkeys(broken.values()))]
+    if any(found for _, found in plugins):
+        lines += ["", "Plug-ins"]
+    for group, found in plugins:
+        for name, problem in found.items():
+            kind, packages = registry.PLUGIN_KINDS[group], registry.plugin_packages(group, name)
+            lines += [f"  {kind} {name} of {packages}", *([f"      {problem}"] if problem else [])]
     lines += ["", *_LEGEND]
     if missing := remedies.lines():
         lines += ["", "To get what is missing", *missing]
     return "\n".join(lines)
+
+
+def _plugins() -> list[tuple[str, dict[str, str]]]:
+    """Returns the plug-ins by group: for each name why the plug-in is unusable, or ""."""
+    groups: dict[str, tuple[Collection[str], Callable[[str], object]]] = {
+        "models": (model_tasks(), registry.model_entries),
+        "benchmarks": (registry.benchmark_tasks(), registry.benchmark_class),
+        "judges": ([*registry.judges(), *registry.measurer_names()], registry.judge_setting),
+        "rewriters": (registry.rewriter_names(), registry.rewriter_class),
+        "launchers": (LAUNCHERS, registry.launcher),
+    }
+
+    def problem(name: str, tree: Collection[str], find: Callable[[str], object]) -> str:
+        if name in tree:
+            return f"'{name}' is a name of the toolkit, whose own is used: rename the entry point"
+        try:
+            find(name)
+        except (UserError, CellFailure) as error:
+            return str(error)
+        return ""
+
+    return [
+        (group, {name: problem(name, *both) for name in registry.plugin_names(group)})
+        for group, both in groups.items()
+    ]
 
 
 def _table(title: str, shown: Sequence[str], rows: Sequence[_Row], columns: int | None) -> list[str]:
@@ -116,8 +151,7 @@ def _model(config: Config, name: str, tasks: Sequence[str], remedies: _Remedies)
         row.environment = _environment(name, [(environment, "python", f"--model {name}")], remedies)
         row.weights = _weights(model_needs(name, False, {}).assets)
         for task in tasks:
-            setting = registry.models().MODEL_SETTINGS[task][name]
-            if setting.get("api"):
+            if registry.model_entries(name)[task].get("api"):
                 setting = resolve_model(name, task, True, {})
                 row.key = _key(name, setting["model_kwargs"], remedies)
     except (UserError, CellFailure) as error:

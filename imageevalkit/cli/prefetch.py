@@ -59,7 +59,8 @@ def read_request(given: Mapping[str, str], config: Config) -> Request:
     if options.mirror and not options.mirror.is_dir():
         raise UserError(f"--mirror: there is no folder {options.mirror}")
     request = Request(options)
-    benchmarks, known = _benchmarks(options.benchmarks), registry.benchmark_tasks()
+    benchmarks = _benchmarks(options.benchmarks)
+    known = registry.benchmark_tasks(benchmarks)
     if options.makes_images:
         # without benchmarks, all tasks of a model
         tasks = list(dict.fromkeys(known[name] for name in benchmarks if name in known)) or None
@@ -87,6 +88,8 @@ def read_request(given: Mapping[str, str], config: Config) -> Request:
 def _benchmarks(names: list[str]) -> list[str]:
     broken = (folder.replace("_", "-") for folder in registry.broken_benchmarks())
     known = [*registry.benchmark_tasks(), *broken]
+    if not {*names} <= {*known}:
+        known += registry.plugin_names("benchmarks")
     # a folder's name such as wise_verified also names its benchmark
     chosen = [name if name in known else name.replace("_", "-") for name in names]
     for name in chosen:

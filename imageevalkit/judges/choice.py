@@ -26,11 +26,16 @@ BACKENDS = ("openai", "transformers", "vllm")
 
 
 class JudgeSetting(NamedTuple):
-    """``model_path`` is an API's model id, a hub id or a local folder. ``kwargs`` are for the backend."""
+    """``model_path`` is an API's model id, a hub id or a local folder. ``kwargs`` are for the backend.
+
+    ``code`` is ``module:Class``, a subclass of :class:`Judge` that answers in place of the backend's class, in
+    the environment of the evaluate job; empty: the backend's class.
+    """
 
     backend: str
     model_path: str
     kwargs: Mapping[str, Any] = {}
+    code: str = ""
 
 
 class JudgeChoice(NamedTuple):

@@ -142,7 +142,7 @@ class BenchmarkChoice:
         if self.benchmark is None:
             return [self.script.relative_to(REPO).as_posix()]
         backend, _, name = self.asked.partition(":")
-        known = registry.judges().get(name)
+        known = registry.judge_setting(name)
         asked = name if known and known.backend == backend else self.asked
         # a metric model of the benchmark itself is called by its class
         names = [asked, *(measurer.name.rpartition(":")[2] for measurer in self._measurers())]
@@ -312,7 +312,8 @@ def _foreign(name: str, given: Mapping[str, Any], judge: str) -> BenchmarkChoice
     foreign = registry.foreign_dataset(name)
     if foreign is None:
         broken = dict.fromkeys(registry.broken_benchmarks().values())
-        near = suggest(name, [*registry.benchmark_tasks(), *registry.broken_benchmarks()])
+        plugins = registry.plugin_names("benchmarks")
+        near = suggest(name, [*registry.benchmark_tasks(), *registry.broken_benchmarks(), *plugins])
         unread = (
             "; ".join(["", "it may be in a file that cannot be read", *broken]) if broken and not near else ""
         )
@@ -343,7 +344,7 @@ def _judge(benchmark: Benchmark, judge: str) -> str:
     if not benchmark.judge:
         return _no_judge(benchmark.name, judge)
     judge = judge or benchmark.judge
-    if benchmark.takes and ":" not in judge and judge not in registry.judges():
+    if benchmark.takes and ":" not in judge and registry.judge_setting(judge) is None:
         registry.measurer_setting(judge, benchmark.takes)
         return judge
     if judge in registry.measurer_names():

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from imageevalkit import registry
 from imageevalkit.assets.checkpoints import holds_checkpoints, step_of, steps_in, what_lacks
-from imageevalkit.common.errors import UserError
+from imageevalkit.common.errors import CellFailure, UserError
 from imageevalkit.common.text import some
-from imageevalkit.plan.models import entry_name, model_tasks
+from imageevalkit.plan.models import entry_name
 from imageevalkit.plan.options import Options
 from imageevalkit.store.cell import Checkpoint, checkpoint_of
 
@@ -42,7 +43,7 @@ def checkpoint_kwargs(kwargs: Mapping[str, Any], key: str, path: Path) -> dict[s
 
 def lacks_of(model: str, kwargs: Mapping[str, Any]) -> str:
     """Return one line on weights of a checkpoint that are not written yet; empty if ``model`` lacks none."""
-    if not checkpoint_of(model) or model in model_tasks():
+    if not checkpoint_of(model) or registry.is_model(model):
         return ""
     for key in WEIGHTS:
         path = Path(str(kwargs.get(key, "")))
@@ -52,7 +53,9 @@ def lacks_of(model: str, kwargs: Mapping[str, Any]) -> str:
 
 
 def _expanded(model: str, kwargs: dict[str, Any], makes_images: bool) -> dict[str, dict[str, Any]]:
-    checkpoint = None if model in model_tasks() else checkpoint_of(model)
+    checkpoint = checkpoint_of(model)
+    if checkpoint and registry.is_model(model):
+        checkpoint = None
     run = entry_name(model)
     try:
         places = _places(run, kwargs)
@@ -69,7 +72,7 @@ def _expanded(model: str, kwargs: dict[str, Any], makes_images: bool) -> dict[st
                         f"model '{model}': {folder} holds neither weights nor folders of checkpoints ({_NAMES}): "
                         "correct the path"
                     )
-        elif makes_images and run in model_tasks():  # scoring existing images needs no weights
+        elif makes_images and registry.is_model(run):  # scoring existing images needs no weights
             if any(key in kwargs and step_of(Path(str(kwargs[key]))) == checkpoint.step for key in WEIGHTS):
                 return {model: kwargs}
             for key, folder in places.items():
@@ -83,9 +86,10 @@ def _expanded(model: str, kwargs: dict[str, Any], makes_images: bool) -> dict[st
 
 def _places(run: str, kwargs: Mapping[str, Any]) -> dict[str, Path]:
     """Return the local folders in the settings of a training run that may hold checkpoints, by kwarg."""
-    entries = (entries.get(run) for entries in registry.models().MODEL_SETTINGS.values())
-    # a malformed entry is reported when its cells are planned
-    shipped = next((entry.get("model_path") for entry in entries if isinstance(entry, Mapping)), "")
+    shipped: Any = ""
+    with contextlib.suppress(CellFailure):  # a malformed entry is reported when its cells are planned
+        entries = registry.model_entries(run).values()
+        shipped = next((entry.get("model_path") for entry in entries if isinstance(entry, Mapping)), "")
     given = {"model_path": shipped, **kwargs}
     paths = {key: Path(str(given[key])).expanduser() for key in WEIGHTS if given.get(key)}
     return {key: path.absolute() for key, path in paths.items() if path.is_dir()}

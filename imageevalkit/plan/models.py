@@ -1,4 +1,4 @@
-"""Reads and checks the entries of models in MODEL_SETTINGS, without importing the code of a model."""
+"""Reads and checks the entries of models in MODEL_SETTINGS and plug-ins; imports no class of a model."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class WrongTask(CellFailure):
 
 
 def model_tasks() -> dict[str, list[str]]:
-    """Returns the tasks of every registered model. Raises UserError: MODEL_SETTINGS has an unknown task."""
+    """Returns the tasks of every model of the tree. Raises UserError: MODEL_SETTINGS has an unknown task."""
     tasks: dict[str, list[str]] = {}
     for task, models in registry.models().MODEL_SETTINGS.items():
         if task not in registry.TASKS:
@@ -65,8 +65,8 @@ def model_tasks() -> dict[str, list[str]]:
 
 def entry_name(model: str) -> str:
     """Returns the name of ``model`` in MODEL_SETTINGS and config.sh: ``run`` if it is ``run@1000``."""
-    known, checkpoint = model_tasks(), checkpoint_of(model)
-    return checkpoint.run if checkpoint and model not in known and checkpoint.run in known else model
+    run = checkpoint.run if (checkpoint := checkpoint_of(model)) else ""
+    return run if run and not registry.is_model(model) and registry.is_model(run) else model
 
 
 def resolve_model(name: str, task: str, use_api: bool, kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,9 +87,9 @@ def resolve_model(name: str, task: str, use_api: bool, kwargs: Mapping[str, Any]
         served_as = str(kwargs.get("model_path") or (weights if may_be_hub_id(weights) else name))
         entry = models.api_setting(served_as, task, name)
     if entry is None:
-        known = model_tasks()
-        if (registered := entry_name(name)) in known:
-            raise WrongTask(f"model '{name}' does {' and '.join(known[registered])}, not {task}")
+        if does := registry.model_entries(entry_name(name)):
+            raise WrongTask(f"model '{name}' does {' and '.join(does)}, not {task}")
+        known = [*model_tasks(), *registry.plugin_names("models")]
         raise UserError(
             f"unknown model '{name}'{suggest(name, known)}; bash eval.sh --list shows the names, "
             "--use_api true sends any name to an API"
@@ -201,7 +201,7 @@ def model_needs(
     """
     found: dict[Needed, None] = {}
     runs_here, does_some, lacks = False, False, None
-    for task in tasks or model_tasks().get(entry_name(name), ["t2i"]):
+    for task in tasks or list(registry.model_entries(entry_name(name))) or ["t2i"]:
         entry = _entry(entry_name(name), task)
         by_api = use_api or bool(entry and entry.get("api"))
         try:
@@ -261,15 +261,18 @@ def missing_of_model(
 
 
 def _place(name: str, task: str) -> str:
-    return f"model '{name}': MODEL_SETTINGS['{task}']['{entry_name(name)}']"
+    own = entry_name(name)
+    if own not in registry.models().MODEL_SETTINGS.get(task, {}) and own in registry.plugin_names("models"):
+        return f"{registry.plugin_place('models', own)}: ['{task}']"
+    return f"model '{name}': MODEL_SETTINGS['{task}']['{own}']"
 
 
 def _entry(name: str, task: str) -> Mapping[str, Any] | None:
     """Returns the entry of a model for ``task``, or None. Raises CellFailure: the entry is malformed."""
-    entries = registry.models().MODEL_SETTINGS.get(task, {})
-    if name not in entries:
+    entries = registry.model_entries(name)
+    if task not in entries:
         return None
-    entry: Mapping[str, Any] = entries[name]
+    entry: Mapping[str, Any] = entries[task]
     _check_entry(entry, _place(name, task))
     return {**entry, "module": module_now(entry["module"], entry["class"])}
 

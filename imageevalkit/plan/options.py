@@ -72,6 +72,15 @@ def _megabytes(text: str, where: str) -> float:
     return 0.0 if text.strip() == "0" else parse_amount(text, where)
 
 
+def _launcher(text: str, where: str) -> str:
+    if (name := text.strip()) and name not in LAUNCHERS:
+        from imageevalkit import registry  # here, because --help works without an environment
+
+        parse_choice(text, where, (*LAUNCHERS, *registry.plugin_names("launchers")))
+        registry.launcher(name)
+    return name or LOCAL
+
+
 def _folders(texts: Sequence[str], where: str) -> list[Path]:
     return [folder(text, where) for text in texts]
 
@@ -91,8 +100,8 @@ def parse_judges(text: str, where: str = "--judges") -> dict[str, str]:
 
 
 _TRUTH = "true|false"
-LOCAL, SLURM, EXPORT = "local", "slurm", "export"
-"""Values of ``--launcher``."""
+LAUNCHERS = LOCAL, SLURM, EXPORT = "local", "slurm", "export"
+"""The launchers of the toolkit, values of ``--launcher``; a plug-in adds its name."""
 _decisive = partial(option, prefetch="decisive")
 _switch = partial(_decisive, _TRUTH, parse=parse_boolean)
 _flag = partial(option, "", parse=parse_boolean, default=False)
@@ -140,7 +149,7 @@ class Options:
     launcher: str = option(
         "local|slurm|export",
         "run jobs on this machine, on a cluster through sbatch, or write them as scripts",
-        partial(parse_choice, choices=(LOCAL, SLURM, EXPORT)),
+        _launcher,
         LOCAL,
         config="LAUNCHER",
     )
@@ -258,6 +267,11 @@ class Options:
     def active_extras(self) -> list[str]:
         """The extras of which the user gives an option."""
         return [extra for extra, values in self.extra.items() if any(values.values())]
+
+    @property
+    def hands_over(self) -> bool:
+        """True if the jobs go to another engine: as scripts, or through the launcher of a plug-in."""
+        return self.launcher not in (LOCAL, SLURM)
 
     @property
     def makes_images(self) -> bool:
@@ -456,6 +470,7 @@ def options_over(given: Mapping[str, Any], config: Config) -> Options:
 def resolve(given: Mapping[str, Any], config: Config) -> Options:
     """Returns the options of a run. Raises UserError as :func:`options_over`, or if nothing would run."""
     from imageevalkit.plan.gpus import MinFreeMemory
+    from imageevalkit.registry import benchmark_tasks
 
     options = options_over(given, config)
     for field_name in ("model_names", "ds_names"):
@@ -466,6 +481,12 @@ def resolve(given: Mapping[str, Any], config: Config) -> Options:
                 f"{where}: use {entry.name} {entry.metavar} or {entry.config} in config.sh "
                 "(bash eval.sh --list shows the names; bash eval.sh --quickstart needs none)"
             )
+    benchmarks = [*options.benchmarks, *benchmark_tasks()] if options.sort_by else []
+    for word in options.sort_by:
+        # A name of a column begins with that of its benchmark. Results may be of benchmarks that are unknown here.
+        near = suggest(word.partition("/")[0], benchmarks)
+        if near and not word.startswith(tuple(benchmarks)):
+            raise UserError(f"--sort_by: no benchmark or column is called '{word}'{near}")
     MinFreeMemory.parse(options.gpu_min_free_memory, "GPU_MIN_FREE_MEMORY in config.sh")
     if options.retry_unparsed and options.rescore:
         raise UserError("--rescore asks the judges nothing, --retry_unparsed asks them again: leave one out")

@@ -18,7 +18,7 @@ from imageevalkit.plan.checkpoints import lacks_of, with_checkpoints
 from imageevalkit.plan.config import ALL, Config
 from imageevalkit.plan.gpus import Supply
 from imageevalkit.plan.models import missing_of_model, model_tasks
-from imageevalkit.plan.options import EXPORT, SLURM, Options
+from imageevalkit.plan.options import SLURM, Options
 from imageevalkit.plan.stage_jobs import (
     SHARDS,
     Run,
@@ -54,8 +54,10 @@ def make_plan(options: Options, config: Config, stamp: str = "") -> Plan:
     on_cluster = options.launcher == SLURM
     if on_cluster:
         supply = Supply(sbatch.gpus_per_node(config))
-    else:  # exported jobs run on unknown machines: no request for GPUs is refused here
-        supply = Supply(_ANY) if options.launcher == EXPORT else Supply()
+    elif options.hands_over:  # jobs run on unknown machines: no request for GPUs is refused here
+        supply = Supply(_ANY)
+    else:
+        supply = Supply()
     cores = available_cores()
     if options.parallel:
         cores //= min(cores, len(options.models) * len(options.benchmarks))
@@ -188,11 +190,10 @@ def _check_folders(options: Options) -> None:
 
 def _check_images_of(model: str) -> None:
     """Raises UserError: ``model`` is not registered and has no folder in output/, so there are no images."""
-    known = model_tasks()
-    if model not in known and not (output_root() / model).is_dir():
+    if not registry.is_model(model) and not (output_root() / model).is_dir():
         raise UserError(
-            f"unknown model '{model}'{suggest(model, known)}: it is not registered, and there are no images of it "
-            f"in {output_root() / model}"
+            f"unknown model '{model}'{suggest(model, model_tasks())}: it is not registered, and there are no images "
+            f"of it in {output_root() / model}"
         )
 
 
@@ -218,19 +219,20 @@ def _check_maps(options: Options, config: Config) -> None:
     }
     for variable, (what, names) in known.items():
         for name in config.map(variable):
-            if name not in names and (near := suggest(name, names)):
+            if name not in names and (near := suggest(name, names)) and not registry.is_plugin(name):
                 line = f"{variable} (config.sh, config.local.sh) names unknown {what} '{name}'{near}"
                 if options.launcher == SLURM and what == "key":
                     raise UserError(line)
                 note_once(line)
     for judge in config.map("JUDGE_KWARGS_MAP"):
-        if judge not in judges and ":" not in judge:
+        if judge not in judges and ":" not in judge and not registry.is_plugin(judge):
             note_once(
                 f"JUDGE_KWARGS_MAP (config.sh, config.local.sh) names unknown judge '{judge}'{suggest(judge, judges)}; "
                 "a judge that is not registered is written backend:model"
             )
     for benchmark in options.judges:
-        if benchmark not in {*tasks, *options.benchmarks, *config.map("JUDGE_MAP")}:
+        known_here = {*tasks, *options.benchmarks, *config.map("JUDGE_MAP")}
+        if benchmark not in known_here and not registry.is_plugin(benchmark):
             raise UserError(f"--judges names unknown benchmark '{benchmark}'{suggest(benchmark, tasks)}")
 
 
@@ -241,8 +243,8 @@ def _block(options: Options, benchmarks: Mapping[str, BenchmarkChoice], blocked:
     for model, kwargs in options.models.items():
         lacks = {}
         if options.makes_images:
-            # the paths of an exported plan are on another machine
-            is_here = options.launcher != EXPORT and options.weights_are_here
+            # jobs that are handed over run on another machine
+            is_here = not options.hands_over and options.weights_are_here
             lacks = {
                 task: missing_of_model(model, task, options.use_api, kwargs, is_here)
                 or lacks_of(model, kwargs)
@@ -273,7 +275,7 @@ def _why_blocked(options: Options, benchmark: BenchmarkChoice) -> str:
         if lacking := benchmark.lacks():
             return lacking
         named = options.judges.get(benchmark.name, "")
-        return "" if options.rescore else benchmark.missing_weights(named, options.launcher != EXPORT)
+        return "" if options.rescore else benchmark.missing_weights(named, not options.hands_over)
     except CellFailure as failure:
         return str(failure)
 

@@ -44,7 +44,7 @@ from imageevalkit.plan.models import (
     notes_of_setting,
     resolve_model,
 )
-from imageevalkit.plan.options import EXPORT, LOCAL, Options
+from imageevalkit.plan.options import LOCAL, Options
 from imageevalkit.run.process import DRIVER_PYTHON, program_of, python_of
 from imageevalkit.store.cell import Cell, log_root, output_root
 from imageevalkit.store.shards import Shard
@@ -220,7 +220,7 @@ def generate_jobs(run: Run, after: Sequence[str] = ()) -> list[Job]:
         if not run.open_cells(model):
             continue
         for setting in settings.values():
-            for note in notes_of_setting(model, setting) if run.options.launcher != EXPORT else ():
+            for note in notes_of_setting(model, setting) if not run.options.hands_over else ():
                 run.note(note)
         api = all(setting.get("api") for setting in settings.values())
         if api and not python:

@@ -258,7 +258,7 @@ def _texts(values: Mapping[str, Any]) -> dict[str, str]:
 
 def _task(name: str) -> str:
     try:
-        return registry.benchmark_tasks().get(name, "t2i")
+        return registry.benchmark_tasks([name]).get(name, "t2i")
     except (UserError, CellFailure):  # a run reports a broken registry
         return "t2i"
 

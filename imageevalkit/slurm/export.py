@@ -46,7 +46,16 @@ _PASSED_ON = (
 
 
 def write(plan: Plan) -> ExitStatus:
-    """Write the scripts of ``plan`` to ``export`` in its run folder. Raises CellFailure: the disk is full.
+    """Writes the scripts of ``plan`` and says where. Raises CellFailure: the disk is full."""
+    folder = write_scripts(plan)
+    say(f"{counted(len(plan.jobs), 'script')} and jobs.json in {short_path(folder)}: nothing was started")
+    return ExitStatus.COMPLETE
+
+
+def write_scripts(plan: Plan) -> Path:
+    """Writes the scripts of ``plan`` to ``export`` in its run folder, which is returned.
+
+    Raises CellFailure: the disk is full.
 
     ``jobs.json`` lists the jobs in an order in which they can run. ``after`` names the jobs that must end
     first, well or not. Jobs of the same ``level`` do not depend on each other. A ``light`` job waits for
@@ -67,8 +76,7 @@ def write(plan: Plan) -> ExitStatus:
         told |= {"gpus": job.gpus_at_most, "cpus": job.cores, "light": job.light, "secrets": job.secrets}
         jobs.append(told)
     write_atomic(folder / "jobs.json", json.dumps(jobs, indent=1, ensure_ascii=False) + "\n")
-    say(f"{counted(len(jobs), 'script')} and jobs.json in {short_path(folder)}: nothing was started")
-    return ExitStatus.COMPLETE
+    return folder
 
 
 def _script(plan: Plan, job: Job) -> str:
