@@ -3,13 +3,18 @@
 An extra is a folder ``imageevalkit/extras/<name>/``. The core imports no extra: the toolkit works without the
 folder of any of them. The ``__init__.py`` of an extra has a mapping ``CONNECTS`` from points to places of
 objects (``"module:object"``, below the extra's folder). The core asks for the objects of a point with
-:func:`connected`. Objects of ``options`` and ``section`` are loaded always, others only if the user gives one
-of the extra's options.
+:func:`connected`. Objects of ``options``, ``after_questions`` and ``section`` are loaded always, others only
+if the user gives one of the extra's options.
 
 | point | object |
 |---|---|
 | ``options`` | a mapping of names to :class:`~imageevalkit.plan.option.Option`; standard library only |
+| ``resolve`` | a function of the options, the command line and the configuration; it sets fields of the options |
 | ``check`` | a function of the options and the chosen benchmarks; it raises UserError before a run |
+| ``first_jobs`` | a function that returns the jobs of a run before its images |
+| ``image_jobs`` | a function that returns the jobs that bring images in place of a model |
+| ``images_to_come`` | a function that returns the items of a cell and the states that these jobs will leave |
+| ``after_questions`` | :class:`~imageevalkit.evaluate.after_questions.AfterQuestions`: further questions of a result |
 | ``command`` | a :class:`~imageevalkit.cli.commands.Command`: it takes the place of a run |
 | ``scheduler`` | a :class:`~imageevalkit.cli.commands.Scheduler`: it runs several plans in place of one |
 | ``results`` | a :class:`~imageevalkit.cli.commands.ResultsHook`: work on results, after a run or without one |

@@ -469,7 +469,7 @@ def rewriter_names() -> list[str]:
 
 
 def rewriter_class(name: str) -> Any:
-    """Returns the class of the rewriter ``name`` (:class:`imageevalkit.extras.rewrite.rewriter.Rewriter`).
+    """Returns the class of the rewriter ``name`` (:class:`imageevalkit.judges.rewriter.Rewriter`).
 
     Raises UserError if there is none, or its file has an error.
     """
@@ -489,7 +489,7 @@ def rewriter_class(name: str) -> Any:
     if not classes or inspect.isabstract(classes[0]):
         raise UserError(
             f"{where} holds no class with name = '{name}' and all methods of a Rewriter "
-            "(imageevalkit/extras/rewrite/rewriter.py)"
+            "(imageevalkit/judges/rewriter.py)"
         )
     return classes[0]
 

@@ -21,7 +21,7 @@ from imageevalkit.assets.data import pinned_texts
 from imageevalkit.common.errors import CellFailure
 from imageevalkit.extras.relations import files as relation_files
 from imageevalkit.extras.relations.relations import Relations
-from imageevalkit.extras.rewrite.rewriter import NotRewritten
+from imageevalkit.judges.rewriter import NotRewritten
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item
 from tests.support.checkout import REPO, environ, make_checkout, needs_driver_env, run_eval
@@ -733,7 +733,7 @@ def test_another_model_or_instruction_has_a_name_of_its_own(checkout: Path, tmp_
 
 PLAINER = """
 from imageevalkit.benchmark.question import Message
-from imageevalkit.extras.rewrite.rewriter import NotRewritten, Rewriter
+from imageevalkit.judges.rewriter import NotRewritten, Rewriter
 
 
 class Plainer(Rewriter):

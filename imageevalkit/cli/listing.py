@@ -14,9 +14,9 @@ from imageevalkit.common.errors import CellFailure, UserError
 from imageevalkit.common.text import columns_of, some
 from imageevalkit.plan.benchmarks import BenchmarkChoice, ConfiguredJudge, choose_benchmark
 from imageevalkit.plan.config import Config
+from imageevalkit.plan.environments import program_of
 from imageevalkit.plan.models import check_model, model_needs, model_tasks, resolve_model
 from imageevalkit.plan.options import LAUNCHERS
-from imageevalkit.run.process import program_of
 
 YES, NO, NOTHING, LATER = "yes", "no", "-", "1st run"
 _LEGEND = (

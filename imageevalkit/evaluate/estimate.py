@@ -13,10 +13,9 @@ from imageevalkit.benchmark.question import Question
 from imageevalkit.common.errors import ExitStatus, run_main
 from imageevalkit.evaluate.interview import Interview
 from imageevalkit.evaluate.scoring import judged_items
-from imageevalkit.extras.adopt.copies import images_to_come as adopted_to_come
-from imageevalkit.extras.adopt.sources import places_of_job
+from imageevalkit.extension_points import connected
 from imageevalkit.jobs.estimates import SECONDS_OF_A_REPLY, Datasets, Estimate, Forecast, tell_forecasts
-from imageevalkit.jobs.plan import AdoptOrder, EvaluateOrder
+from imageevalkit.jobs.plan import EvaluateOrder
 from imageevalkit.judges.api import cost_of_asking, money_in_words, tokens_in_words
 from imageevalkit.judges.choice import ApiSettings, JudgeOptions, is_judge
 from imageevalkit.judges.probes import PROBES
@@ -80,7 +79,7 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
         )
 
     def forecast(cell: Cell) -> Estimate:
-        if cell.folder.exists() or (images or {}).get("kind") == "adopt":
+        if cell.folder.exists() or (images or {}).get("kind", "generate") != "generate":
             return asked(cell)
         # if no image exists yet, the questions are the same for every model: the estimate is cached
         return asked(Cell(MODEL_NAME_MARK, cell.benchmark))
@@ -101,9 +100,9 @@ def _shown(
     datasets: Datasets,
 ) -> tuple[Sequence[Item], Mapping[str, ImageState]]:
     """Returns the items with the prompts that the judge gets, and the states of the images after the run."""
-    if images and images["kind"] == "adopt":
-        items, _, places = places_of_job(cell, AdoptOrder(**images), datasets)
-        return items, adopted_to_come(cell, items, places)
+    if images and images["kind"] != "generate":
+        [to_come] = connected("images_to_come", [images["kind"]]).values()
+        return to_come(cell, images, datasets)
     items = datasets.items(cell, order.limit)
     if images:
         task, of_task = datasets[cell.benchmark].dataset_task, images["settings"]

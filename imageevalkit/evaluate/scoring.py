@@ -27,13 +27,12 @@ from imageevalkit.benchmark.contract import (
     benchmark_code,
     require,
 )
-from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, say
+from imageevalkit.common.errors import CellFailure, ExitStatus, say
 from imageevalkit.common.hashes import environment_hash
 from imageevalkit.common.images import count_missing
-from imageevalkit.common.redaction import one_line
 from imageevalkit.common.text import decimals, dollars
 from imageevalkit.evaluate.interview import JUDGE_FAILED, UNPARSED, Interview
-from imageevalkit.extras.noise.repeats import Repeats, notes_of
+from imageevalkit.extension_points import connected
 from imageevalkit.jobs import plan as jobs
 from imageevalkit.jobs.progress import ProgressWriter
 from imageevalkit.store import fingerprint as fp
@@ -81,12 +80,12 @@ def evaluate_cell(
         interview.show_only(images)
     else:
         interview = Interview(cell, benchmark, items, images, options, say)
-    repeats = Repeats(cell, benchmark, interview, options)
+    later = [kind(cell, benchmark, interview, options) for kind in connected("after_questions").values()]
     if options.ask:
         interview.run(progress)
         if not interview.problem:
-            repeats.ask_probes(progress)
-            repeats.ask_again(progress)
+            for one in later:
+                one.ask(progress)
     elif interview.requests and not interview.answered:
         raise CellFailure(
             f"--rescore: {interview.evaluator.id} has said nothing about these images, with these settings and "
@@ -117,14 +116,6 @@ def evaluate_cell(
             require(isinstance(metric, Metric), f"{where}: '{name}'", metric, "a Metric")
     with benchmark_code(benchmark.name, "notes()"):
         own_notes = [*benchmark.notes(scores)]
-    try:
-        noise = repeats.noise(states, scores, metrics)
-        drifted = notes_of(noise, repeats.probes_file)
-    except (CellFailure, UserError, OSError) as error:  # the scores are paid for and valid without the noise
-        say(f"the judge's noise is not told: {one_line(error)}")
-        noise, drifted = None, []
-    for note in drifted:
-        say(note)
     origin = provenance(cell, found, data_sha256, {**interview.spent, "run": interview.began})
     result = result_of(
         cell,
@@ -137,15 +128,15 @@ def evaluate_cell(
         provenance=origin,
         notes=[
             *stopped_early(coverage, options.until),
-            *drifted,
             *filter(None, [interview.from_elsewhere]),
             *_notes(states, interview.repeated, origin),
             *filter(None, [corrupt]),
             *own_notes,
         ],
-        noise=noise,
         until=options.until,
     )
+    for one in later:
+        result = one.amend(result, states, scores)
     try:
         results.validate(results.as_object(result))
         results.check_within_scale(metrics, benchmark.unbounded)
@@ -168,9 +159,8 @@ def evaluate_cell(
     if stopped:
         return jobs.Outcome(jobs.INCOMPLETE if interview.on_hold else jobs.FAILED, stopped)
     spent = f"{dollars(interview.usd)} for the judge" if interview.usd is not None else ""
-    return outcome_of_result(
-        result, why, corrupt, spent, repeats.told(noise, result.headline), interview.from_elsewhere
-    )
+    summaries = [one.summary(result) for one in later]
+    return outcome_of_result(result, why, corrupt, spent, *summaries, interview.from_elsewhere)
 
 
 def judged_items(cell: Cell, items: Sequence[Item]) -> Sequence[Item]:

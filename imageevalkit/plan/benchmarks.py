@@ -18,7 +18,6 @@ from imageevalkit.benchmark.contract import JUDGE, Benchmark, Measurer, Settings
 from imageevalkit.common.errors import CellFailure, UserError, said_of, suggest
 from imageevalkit.common.guest_code import guest_code
 from imageevalkit.common.text import some
-from imageevalkit.extras.rewrite.rewriter import Rewriter
 from imageevalkit.judges.choice import JudgeChoice, is_judge
 from imageevalkit.plan.config import Config, checked, parse_kwargs
 from imageevalkit.plan.models import DATASETS, check_class
@@ -68,18 +67,6 @@ class ConfiguredJudge(NamedTuple):
         own = self.kwargs.get("environment")
         named = config.map("EVAL_ENV_MAP").get(self.backend, self.backend)
         return str(named if own is None else own)
-
-
-def chosen_rewriter(config: Config, name: str, given: Mapping[str, Any]) -> Rewriter:
-    """Return the rewriter ``name`` with the settings ``given`` over REWRITER_KWARGS_MAP.
-
-    Raises UserError: there is no such rewriter, or a setting is unknown or invalid.
-    """
-    texts = config.map("REWRITER_KWARGS_MAP")
-    cls: type[Rewriter] = registry.rewriter_class(name)
-    kwargs = {**parse_kwargs(texts.get(name, ""), f"REWRITER_KWARGS_MAP['{name}'] in config.sh"), **given}
-    remark = " (request parameters go into extra_body)"
-    return cls(checked(cls.settings_class, kwargs, f"prompt rewriter '{name}'", remark))
 
 
 @dataclass(frozen=True)

@@ -28,13 +28,13 @@ from imageevalkit.plan.config import (
     parse_kwargs,
     parse_kwargses,
 )
-from imageevalkit.plan.option import Option, Parse, absolute, folder
+from imageevalkit.plan.option import Option, Parse, folder
 from imageevalkit.store.cell import REPORT_MB, Cell, check_name, split_names
 
 if TYPE_CHECKING:
     from imageevalkit.api.endpoint import Endpoint
     from imageevalkit.api.prices import Price
-    from imageevalkit.extras.rewrite.rewriter import Rewriter
+    from imageevalkit.judges.rewriter import Rewriter
     from imageevalkit.store.results import Until
 
 
@@ -57,15 +57,6 @@ def _names(text: str, where: str) -> list[str]:
 def _if_any(parse: Parse) -> Parse:
     """Returns a parser like ``parse``, but with None for an empty text: this unsets a value of config.sh."""
     return lambda text, where: parse(text, where) if text.strip() else None
-
-
-def _count_or_none(text: str, where: str) -> int:
-    try:
-        return parse_count(text, where) if text.strip() not in ("", "0") else 0
-    except UserError:
-        raise UserError(
-            f"{where}: '{text}' is no number of questions: use a whole number, 0 for none"
-        ) from None
 
 
 def _megabytes(text: str, where: str) -> float:
@@ -157,24 +148,8 @@ class Options:
     replicas: int | None = option(
         "N", "copies of a local model side by side at most", parse_count, config="REPLICAS"
     )
-    prompt_rewriter: str = _decisive(
-        "dtm|wise",
-        "have a language model rewrite the prompts before images are made",
-        _text,
-        "",
-        config="PROMPT_REWRITER",
-    )
-    rewriter_kwargs: dict[str, Any] = option(
-        '"p=1,q=2"', "settings of the prompt rewriter, over REWRITER_KWARGS_MAP", parse_kwargs, {}
-    )
     infer: bool = _switch("make images", default=True, config="ENABLE_INFER")
     eval: bool = _switch("compute scores", default=True, config="ENABLE_EVAL")
-    images: Path | None = _decisive(
-        "DIR",
-        "score images made elsewhere, in the official layout, in place of making them",
-        folder,
-        absolute=absolute,
-    )
     judges: dict[str, str] = _decisive(
         '"x=ppocr"', "evaluator per benchmark, over JUDGE_MAP", parse_judges, {}
     )
@@ -186,13 +161,6 @@ class Options:
     )
     rescore: bool = _flag("score what the judges said before, ask them nothing, make no image")
     retry_unparsed: bool = _flag("ask again where a judge's reply held no score")
-    judge_repeats: int = option(
-        "N",
-        "ask N questions of each cell again, and the judge's probes: its noise and drift",
-        _count_or_none,
-        0,
-        config="JUDGE_REPEATS",
-    )
     missing_items: str = option(
         "withhold|official",
         "what an incomplete cell's headline score is",
@@ -246,6 +214,10 @@ class Options:
     slurm_grace: int = _in_config(parse_count, 120, config="SLURM_GRACE")
 
     rewriter: Rewriter | None = None
+    images: Path | None = None
+    """The images of the run if they are made elsewhere."""
+    judge_repeats: int = 0
+    """The number of questions of each cell that are asked again."""
     models: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The models of the run, by name, with the user's settings for each."""
     benchmarks: list[str] = field(default_factory=list)
@@ -428,7 +400,6 @@ def options_over(given: Mapping[str, Any], config: Config) -> Options:
     Raises UserError: a value is malformed, or options contradict each other.
     """
     # Imported here because --help works without an environment.
-    from imageevalkit.plan.benchmarks import chosen_rewriter
     from imageevalkit.registry import without_alias
 
     if is_set(given, "--quickstart"):
@@ -452,18 +423,8 @@ def options_over(given: Mapping[str, Any], config: Config) -> Options:
     options.benchmarks = list(dict.fromkeys(map(without_alias, options.ds_names)))
     judges = {**config.map("JUDGE_MAP"), **options.judges}
     options.judges = {without_alias(name): judge for name, judge in judges.items()}
-    rewriter = options.prompt_rewriter
-    if options.images:
-        given_in_vain = {
-            "--custom_model_kwargses": own and kwargses.strip(";, "),
-            "--prompt_rewriter": rewriter and "--prompt_rewriter" in given,
-        }
-        for name in filter(given_in_vain.get, given_in_vain):
-            raise UserError(f"--images makes no images: leave out {name}")
-    elif rewriter:
-        options.rewriter = chosen_rewriter(config, rewriter, options.rewriter_kwargs)
-    elif options.rewriter_kwargs:
-        raise UserError("--rewriter_kwargs is given, but no --prompt_rewriter")
+    for resolve_extra in connected("resolve", options.active_extras).values():
+        resolve_extra(options, given, config)
     return options
 
 

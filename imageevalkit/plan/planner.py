@@ -22,12 +22,10 @@ from imageevalkit.plan.options import SLURM, Options
 from imageevalkit.plan.stage_jobs import (
     SHARDS,
     Run,
-    adopt_jobs,
     evaluate_jobs,
     generate_jobs,
     repeat_jobs,
     report_job,
-    rewrite_jobs,
 )
 from imageevalkit.store.cell import Cell, log_root, output_root
 from imageevalkit.store.items import MODEL_NAME_MARK
@@ -62,9 +60,10 @@ def make_plan(options: Options, config: Config, stamp: str = "") -> Plan:
     if options.parallel:
         cores //= min(cores, len(options.models) * len(options.benchmarks))
     run = Run(options, config, log_root() / "runs" / stamp, stamp, cores, blocked, benchmarks, supply)
-    jobs = rewrite_jobs(run)
+    jobs = [job for first in connected("first_jobs", options.active_extras).values() for job in first(run)]
     if options.images is not None:
-        jobs += adopt_jobs(run, options.images)
+        of_images = connected("image_jobs", options.active_extras).values()
+        jobs += [job for of_extra in of_images for job in of_extra(run)]
     elif options.infer:
         jobs += generate_jobs(run, after=[job.name for job in jobs])
     elif not jobs:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,14 +17,12 @@ from imageevalkit.extension_points import extras
 from imageevalkit.jobs.plan import (
     JOB_ENV,
     PLAN_ENV,
-    AdoptOrder,
     EvaluateOrder,
     GenerateOrder,
     Job,
     ModelSettings,
     OrderT,
     ReportOrder,
-    RewriteOrder,
     ServeOrder,
     cell_of,
     job_words,
@@ -35,6 +32,7 @@ from imageevalkit.judges.choice import ApiSettings, JudgeOptions, TransformersSe
 from imageevalkit.judges.server import ServerSettings, split_kwargs
 from imageevalkit.plan.benchmarks import BenchmarkChoice, ConfiguredJudge
 from imageevalkit.plan.config import ALL, Config, checked, parse_count
+from imageevalkit.plan.environments import DRIVER_PYTHON, program_of, python_of
 from imageevalkit.plan.gpus import Supply
 from imageevalkit.plan.models import (
     check_kwargs,
@@ -45,7 +43,6 @@ from imageevalkit.plan.models import (
     resolve_model,
 )
 from imageevalkit.plan.options import LOCAL, Options
-from imageevalkit.run.process import DRIVER_PYTHON, program_of, python_of
 from imageevalkit.store.cell import Cell, log_root, output_root
 from imageevalkit.store.shards import Shard
 
@@ -53,7 +50,8 @@ T = TypeVar("T")
 
 # A crash (out of memory, driver fault) may not happen again, and the next attempt keeps all results so far.
 # A job that reports its own failure is not started again.
-_RETRIES = 2
+RETRIES = 2
+"""How often a job that crashed is started again."""
 _EVALUATE_RETRIES = 1
 # Requests in flight to a judge server that the run starts itself; NUM_WORKERS is meant for endpoints of
 # others. vLLM is fast because it batches requests, and it queues those beyond its capacity. The official WISE
@@ -154,47 +152,6 @@ class Run:
         return [cell for cell in cells if cell.key not in self.blocked]
 
 
-def rewrite_jobs(run: Run) -> list[Job]:
-    """Returns the one job that rewrites the prompts of all cells; an empty list if the run rewrites none.
-
-    Raises UserError: the key or the price of the rewriter is missing.
-    """
-    options, rewriter = run.options, run.options.rewriter
-    cells = [cell for model in options.models for cell in run.open_cells(model)]
-    if rewriter is None or not options.rewrites or not cells:
-        return []
-    settings, what = rewriter.settings, f"prompt rewriter '{rewriter.name}'"
-    secrets = list[str]()
-    # If all prompts are rewritten already, the run may continue on a machine without network and key.
-    if not all(cell.prompts.exists() for cell in cells) or os.environ.get(settings.api_key_env or "API_KEY"):
-        try:
-            secrets = run.secrets_of(Endpoint.of(vars(settings), needs_key=not options.dry_run))
-        except UserError as error:
-            raise UserError(f"{what} is reached through an API: {error}") from None
-        options.check_price(what, settings.price_of(rewriter.model_id), "--rewriter_kwargs")
-    name = f"rewrite:{rewriter.id}"
-    order = run.order(
-        RewriteOrder,
-        rewriter=rewriter.name,
-        kwargs=asdict(settings),
-        workers=options.num_workers,
-        shared=run.shared,
-    )
-    return [
-        Job(
-            name=name,
-            stage="rewrite",
-            command=[DRIVER_PYTHON, "-m", "imageevalkit.extras.rewrite", *run.words(name)],
-            cells=[cell.key for cell in cells],
-            logs=[str(log_root() / f"rewrite_{rewriter.id}_{run.stamp}.log")],
-            secrets=secrets,
-            cores=1,
-            retries=_RETRIES,
-            order=order,
-        )
-    ]
-
-
 def generate_jobs(run: Run, after: Sequence[str] = ()) -> list[Job]:
     """Returns the jobs that generate the images; each starts after the jobs named in ``after``.
 
@@ -266,7 +223,7 @@ def _generate_job(
         gpus_at_most=run.supply.in_replicas(each, options.replicas),
         cores=run.cores,
         light=api,
-        retries=_RETRIES,
+        retries=RETRIES,
         after=list(after),
         partial=bool(after),
         order=run.order(
@@ -312,42 +269,6 @@ def _model_gpus(run: Run, model: str, setting: Mapping[str, Any]) -> int:
         return 0
     mapped = run.supply.mapped(run.config, "INFER_GPU_MAP", entry_name(model), "one replica of the model")
     return run.supply.wanted(setting.get("gpus"), f"model '{model}' needs") if mapped is None else mapped
-
-
-def adopt_jobs(run: Run, images: Path) -> list[Job]:
-    """Returns one job for each model that adopts its images from the folder ``images``.
-
-    A model whose cells are all blocked gets no job. Raises UserError: a folder does not exist.
-    """
-    several, several_models = len(run.options.benchmarks) > 1, len(run.options.models) > 1
-    own = {name: images / name for name in run.options.benchmarks}
-    sources = {name: path if several or path.is_dir() else images for name, path in own.items()}
-    for name, source in sources.items():
-        if not source.exists():
-            layout = f": with several benchmarks, it holds a folder for each ({name}/)" if several else ""
-            raise UserError(f"--images: there is no {source}{layout}")
-    jobs = []
-    for model in run.options.models:
-        cells, of_model = run.open_cells(model), dict[str, str]()
-        if not cells:
-            continue
-        for benchmark, source in sources.items():
-            # With one model, a folder with its name belongs to the benchmark's own layout: adoption finds it.
-            has_own = several_models and (source / model).is_dir()
-            of_model[benchmark] = str((source / model if has_own else source).absolute())
-        name, among = f"adopt:{model}", str(images.absolute()) if several_models else ""
-        jobs.append(
-            Job(
-                name=name,
-                stage="adopt",
-                command=[DRIVER_PYTHON, "-m", "imageevalkit.extras.adopt", *run.words(name)],
-                cells=[cell.key for cell in cells],
-                logs=[run.logs(cells, "adopt")[0]],
-                cores=run.cores,
-                order=run.order(AdoptOrder, sources=of_model, among=among),
-            )
-        )
-    return jobs
 
 
 class JudgeNeeds(NamedTuple):

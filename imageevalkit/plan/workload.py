@@ -28,8 +28,8 @@ from imageevalkit.jobs.plan import (
     ServeOrder,
     cell_of,
 )
+from imageevalkit.plan.environments import DRIVER_PYTHON, python_of, with_our_paths
 from imageevalkit.plan.sbatch import replicas_of, words_for_size
-from imageevalkit.run.process import DRIVER_PYTHON, python_of, with_our_paths
 from imageevalkit.store.cell import REPO, Cell
 
 _TELL_AFTER = 2.0
@@ -192,13 +192,6 @@ def gpus_of(job: Job) -> str:
     return counted(job.gpus, "GPU")
 
 
-_PROGRAMS = {
-    GenerateOrder: ("imageevalkit.generate.estimate",),
-    AdoptOrder: ("imageevalkit.extras.adopt", "--forecast"),
-    RewriteOrder: ("imageevalkit.extras.rewrite", "--forecast"),
-}
-
-
 def _text(job: Job) -> dict[str, Any]:
     return {"cells": job.cells, "order": job.order, "shard": job.shard}
 
@@ -217,8 +210,10 @@ def _requests(plan: Plan, job: Job) -> list[_Request]:
         text = {"cells": job.cells, "order": order, "images": _images_of(plan, job, cell_of(cell))}
         python = python_of(environment, cell, "")
         return [_Request(("imageevalkit.evaluate.estimate",), python, text, tuple(job.secrets))]
-    if program := _PROGRAMS.get(type(job.order)):
-        return [_Request(program, DRIVER_PYTHON, _text(job), tuple(job.secrets))]
+    if isinstance(job.order, GenerateOrder):
+        return [_Request(("imageevalkit.generate.estimate",), DRIVER_PYTHON, _text(job), tuple(job.secrets))]
+    if isinstance(job.order, AdoptOrder | RewriteOrder):  # the program of the job itself: python -m MODULE
+        return [_Request((job.command[2], "--forecast"), DRIVER_PYTHON, _text(job), tuple(job.secrets))]
     return []
 
 

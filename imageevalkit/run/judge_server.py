@@ -34,15 +34,8 @@ from imageevalkit.jobs.plan import (
 )
 from imageevalkit.jobs.progress import Progress, ProgressReader, ProgressWriter
 from imageevalkit.judges.server import Address
-from imageevalkit.run.process import (
-    FINAL,
-    OUR_PATHS,
-    describe_exit,
-    guarded,
-    last_line,
-    shorten,
-    tail_of,
-)
+from imageevalkit.plan.environments import OUR_PATHS
+from imageevalkit.run.process import FINAL, describe_exit, guarded, last_line, shorten, tail_of
 from imageevalkit.store.cell import REPO, short_path
 
 _HOST = "127.0.0.1"

@@ -1,3 +1,8 @@
 """Images made elsewhere (``--images``)."""
 
-CONNECTS: dict[str, str] = {}
+CONNECTS = {
+    "options": "options:OPTIONS",
+    "resolve": "planning:resolve",
+    "image_jobs": "planning:adopt_jobs",
+    "images_to_come": "planning:to_come",
+}

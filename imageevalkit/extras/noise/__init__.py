@@ -1,3 +1,7 @@
 """Repeats questions to measure a judge's noise (``--judge_repeats``)."""
 
-CONNECTS: dict[str, str] = {}
+CONNECTS = {
+    "options": "options:OPTIONS",
+    "resolve": "planning:resolve",
+    "after_questions": "repeats:Repeats",
+}

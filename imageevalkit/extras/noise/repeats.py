@@ -34,6 +34,7 @@ from imageevalkit.common.errors import CellFailure, UserError, say
 from imageevalkit.common.machine import garbage_collection
 from imageevalkit.common.redaction import one_line, redact
 from imageevalkit.common.text import counted, dollars
+from imageevalkit.evaluate.after_questions import AfterQuestions
 from imageevalkit.evaluate.answerers import Answerers
 from imageevalkit.evaluate.interview import RECORD, Interview, Place, Reply
 from imageevalkit.jobs.plan import EvaluateOrder
@@ -45,7 +46,7 @@ from imageevalkit.judges.probes import Form, Probing
 from imageevalkit.metrics import mean
 from imageevalkit.store.cell import Cell, short_path
 from imageevalkit.store.jsonl import JsonlWriter, read_jsonl
-from imageevalkit.store.results import DRIFTED, Metric, Noise, Score
+from imageevalkit.store.results import DRIFTED, Metric, Noise, Result, Score
 from imageevalkit.store.states import ImageState
 
 _BLOCKS = 32  # a variance from this many terms has a relative standard error of about 1/4
@@ -73,7 +74,7 @@ class _Asked(NamedTuple):
         return next(pairs, None)
 
 
-class Repeats:
+class Repeats(AfterQuestions):
     """The repeated questions of ``interview`` and the judge's probes; empty if the benchmark asks no judge.
 
     The costs are added to those of the interview. Raises CellFailure if a file cannot be read or written.
@@ -82,6 +83,7 @@ class Repeats:
     def __init__(
         self, cell: Cell, benchmark: Benchmark, interview: Interview, options: EvaluateOrder
     ) -> None:
+        super().__init__(cell, benchmark, interview, options)
         self._cell, self._benchmark, self._interview, self._options = cell, benchmark, interview, options
         judge = interview.answerers.judge
         self._judge = judge if isinstance(judge, Judge) else None
@@ -118,6 +120,28 @@ class Repeats:
         """The places of the judge's questions that have an answer, by request."""
         places = self._interview.places_of(self._judge) if self._judge else {}
         return {request: of_request for request, of_request in places.items() if of_request[0].answer}
+
+    def ask(self, progress: ProgressWriter) -> None:
+        self.ask_probes(progress)
+        self.ask_again(progress)
+
+    def amend(self, result: Result, states: Mapping[str, ImageState], scores: Scores) -> Result:
+        try:
+            noise = self.noise(states, scores, result.metrics)
+            drifted = notes_of(noise, self.probes_file)
+        except (
+            CellFailure,
+            UserError,
+            OSError,
+        ) as error:  # the scores are paid for and valid without the noise
+            say(f"the judge's noise is not told: {one_line(error)}")
+            return result
+        for note in drifted:
+            say(note)
+        return replace(result, noise=noise, notes=[*drifted, *result.notes])
+
+    def summary(self, result: Result) -> str:
+        return self.told(result.noise, result.headline)
 
     def ask_probes(self, progress: ProgressWriter) -> None:
         """Asks the judge's probes once in a run. The caller asks the questions that count first: these have

@@ -1,3 +1,7 @@
 """Rewritten prompts (``--prompt_rewriter``)."""
 
-CONNECTS: dict[str, str] = {}
+CONNECTS = {
+    "options": "options:OPTIONS",
+    "resolve": "planning:resolve",
+    "first_jobs": "planning:rewrite_jobs",
+}

@@ -22,11 +22,11 @@ from imageevalkit.common.errors import say
 from imageevalkit.common.locks import held
 from imageevalkit.common.redaction import one_line, redact
 from imageevalkit.common.text import counted, dollars, some
-from imageevalkit.extras.rewrite.rewriter import NotRewritten, Rewriter
 from imageevalkit.jobs.plan import COMPLETE, FAILED, INCOMPLETE, BenchmarkSettings, Outcome, RewriteOrder
 from imageevalkit.jobs.progress import Progress, ProgressWriter, watched
 from imageevalkit.judges.choice import JudgeChoice, JudgeOptions, JudgeSetting
 from imageevalkit.judges.client import ApiJudge
+from imageevalkit.judges.rewriter import NotRewritten, Rewriter
 from imageevalkit.store.cell import REWRITES, Cell, output_root, short_path
 from imageevalkit.store.items import Item, ShownTexts, items_of, write_shown
 from imageevalkit.store.jsonl import JsonlWriter, Shape, read_jsonl

@@ -15,10 +15,11 @@ from imageevalkit.common.errors import UserError, say
 from imageevalkit.common.text import counted
 from imageevalkit.jobs.plan import EvaluateOrder, Job, Plan, ServeOrder, job_words
 from imageevalkit.judges.server import ServerAddress
+from imageevalkit.plan.environments import DRIVER_PYTHON
 from imageevalkit.plan.gpus import MinFreeMemory, visible, visible_gpus
 from imageevalkit.run.gpu_pool import GpuPool, Lease, Offer
 from imageevalkit.run.judge_server import past_proxies
-from imageevalkit.run.process import DRIVER_PYTHON, describe_exit, guarded, job_environ
+from imageevalkit.run.process import describe_exit, guarded, job_environ
 from imageevalkit.store.cell import REPO, log_root, short_path
 
 _ENDS_WITHIN = 10.0  # seconds; a guard kills its processes after 5

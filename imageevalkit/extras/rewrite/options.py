@@ -1,0 +1,20 @@
+"""The options ``--prompt_rewriter`` and ``--rewriter_kwargs``."""
+
+from __future__ import annotations
+
+from imageevalkit.plan.config import parse_kwargs
+from imageevalkit.plan.option import Option
+
+OPTIONS = {
+    "prompt_rewriter": Option(
+        "dtm|wise",
+        "have a language model rewrite the prompts before images are made",
+        lambda text, where: text.strip(),
+        default="",
+        config="PROMPT_REWRITER",
+        prefetch="decisive",
+    ),
+    "rewriter_kwargs": Option(
+        '"p=1,q=2"', "settings of the prompt rewriter, over REWRITER_KWARGS_MAP", parse_kwargs, default={}
+    ),
+}
