@@ -8,12 +8,9 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from importlib.util import resolve_name
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
-
-from tests.support.imports import parts
 
 REPO = Path(__file__).resolve().parents[1]
 ROOMS = ("imageevalkit", "eval_models", "benchmarks", "infer")
@@ -26,7 +23,7 @@ ALLOWED = {
 }
 # the packages of infer/ are found there by the scripts beside them
 IN_INFER = ("custom_models", "custom_datasets", "custom_rewriters")
-REGISTRY = "imageevalkit/registry.py"
+BY_NAME = {"imageevalkit/registry.py", "imageevalkit/extension_points.py"}
 
 # files that have a reason to ask what an object may lack
 MAY_LACK = {
@@ -68,19 +65,13 @@ def module_of(path: str) -> str:
     return name.removeprefix("infer.") if name.startswith(tuple(f"infer.{p}" for p in IN_INFER)) else name
 
 
-def nodes_that_run(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes, also within functions, but not what only a type checker reads."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            continue
-        yield node
-        yield from nodes_that_run(node)
-
-
 def imports_of(path: str, tree: ast.Module, modules: Collection[str] = ()) -> Iterator[str]:
-    """The modules that the file imports; of ``from a import b`` it is a.b where that is one of ``modules``."""
+    """Yields the modules that the file imports, also within functions and for types only.
+
+    Of ``from a import b`` it is a.b if that is one of ``modules``.
+    """
     package = module_of(path) if path.endswith("/__init__.py") else module_of(path).rpartition(".")[0]
-    for node in nodes_that_run(tree):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -125,16 +116,6 @@ def test_no_two_modules_import_each_other() -> None:
     assert cycle_in(graph) == []
 
 
-def test_no_two_packages_import_each_other() -> None:
-    def package(module: str) -> str:
-        return ".".join(module.split(".")[:2]) if module.startswith("imageevalkit") else module.split(".")[0]
-
-    packages: dict[str, set[str]] = {}
-    for module, imported in import_graph().items():
-        packages.setdefault(package(module), set()).update(map(package, imported))
-    assert cycle_in({name: imported - {name} for name, imported in packages.items()}) == []
-
-
 @pytest.mark.parametrize("room", ROOMS)
 def test_imports_point_one_way(room: str) -> None:
     ours = {*ROOMS, *IN_INFER}
@@ -148,13 +129,13 @@ def test_imports_point_one_way(room: str) -> None:
     assert wrong == []
 
 
-def test_only_the_registry_imports_by_name() -> None:
+def test_only_the_registry_and_the_extension_points_import_by_name() -> None:
     by_name = {
         path
         for path, tree in sources("imageevalkit", "eval_models", "benchmarks").items()
         if calls_of(tree, "import_module") or calls_of(tree, "__import__") or calls_of(tree, "run_module")
     }
-    assert by_name == {REGISTRY}
+    assert by_name == BY_NAME
 
 
 def test_only_the_authors_code_changes_where_modules_are_found() -> None:
@@ -183,8 +164,9 @@ def test_no_file_is_too_short_to_be_a_subject() -> None:
     short = {
         path
         for path in sources(*ROOMS, "perf")
-        # the docstring of a package; the registry of models has a file for each way of running them
-        if not path.endswith("/__init__.py") and "/model_settings/" not in path
+        # the docstring of a package; the registry of models has a file for each way of running them;
+        # an extra keeps its options in a file that needs the standard library only
+        if not path.endswith("/__init__.py") and not {"model_settings", "extras"} & set(path.split("/"))
         if len((REPO / path).read_text(encoding="utf-8").splitlines()) < SHORTEST
     }
     assert short == set(SHORT)
@@ -194,36 +176,36 @@ MAP = REPO / "docs/architecture.md"
 OUTSIDE = ("benchmarks", "eval_models", "infer")
 
 
-def drawn() -> dict[str, set[str]]:
-    """The arrows of the diagram: who imports whom."""
-    [diagram] = re.findall(r"```mermaid\n(.*?)```", MAP.read_text(encoding="utf-8"), re.DOTALL)
-    arrows: dict[str, set[str]] = {}
-    for line in diagram.splitlines():
-        chain = line.split(" --> ")
-        for importer, imported in pairwise(chain):
-            arrows.setdefault(importer.strip(), set()).add(imported.strip())
-    return arrows
+def folders() -> list[set[str]]:
+    """Returns the folders and modules of ``imageevalkit`` in the rows of the map's table, from top to bottom."""
+    [rows] = re.findall(r"## Folders\n(.*?)\nBeside the library", MAP.read_text(encoding="utf-8"), re.DOTALL)
+    cells = re.findall(r"^\| (`.*?) \|", rows, re.MULTILINE)
+    return [set(re.findall(r"`(\w+)/?`", cell)) for cell in cells]
 
 
-def below(part: str, arrows: dict[str, set[str]]) -> set[str]:
-    """All that arrows lead to from ``part``."""
-    return {lower for near in arrows.get(part, ()) for lower in ({near} | below(near, arrows))}
+def test_a_folder_imports_only_from_folders_below_it() -> None:
+    level = {name: n for n, names in enumerate(folders()) for name in names}
+    wrong = []
+    for module, imported in import_graph().items():
+        if not module.startswith("imageevalkit."):
+            continue
+        own = module.split(".")
+        for other in (name.split(".") for name in imported if name.startswith("imageevalkit.")):
+            is_sideways = own[1] != other[1] and level[own[1]] == level[other[1]]
+            if level[own[1]] > level[other[1]] or (is_sideways and "registry" not in (own[1], other[1])):
+                wrong.append(f"{module} imports {'.'.join(other)}")
+    assert wrong == []
 
 
-def test_imports_go_the_way_that_is_drawn() -> None:
-    arrows, found = drawn(), parts()
-    assert [
-        f"{importer} --> {imported}"
-        for importer, named in arrows.items()
-        for imported in named - found[importer]
-    ] == []
-    inside = {part for part in arrows if part not in OUTSIDE}
-    against = [
-        f"{part} --> {imported}"
-        for part in inside
-        for imported in (found[part] & inside) - below(part, arrows)
+def test_no_extra_imports_another() -> None:
+    wrong = [
+        f"{module} imports {other}"
+        for module, imported in import_graph().items()
+        for other in imported
+        if module.startswith("imageevalkit.") and other.startswith("imageevalkit.extras.")
+        if module.split(".")[:3] != other.split(".")[:3]
     ]
-    assert against == []
+    assert wrong == []
 
 
 @pytest.mark.parametrize("document", ["README.md", "README_zh.md", "docs/architecture.md"])
@@ -236,13 +218,11 @@ def test_documents_name_files_that_there_are(document: str) -> None:
     assert [path for path in sorted(there) if not (REPO / path).is_file()] == []
 
 
-def test_the_map_has_every_package() -> None:
-    [rows] = re.findall(r"## What lives where\n(.*?)\n## ", MAP.read_text(encoding="utf-8"), re.DOTALL)
+def test_the_map_has_every_folder() -> None:
     there = {path.parent.name for path in (REPO / "imageevalkit").glob("*/__init__.py")}
-    assert set(re.findall(r"`imageevalkit/(\w+)/`", rows)) == there
+    modules = {path.stem for path in (REPO / "imageevalkit").glob("*.py")} - {"__init__"}
+    assert set().union(*folders()) == there | modules
 
 
-@pytest.mark.parametrize("what", ["Prompt → API image", "Image → score → `result.json`"])
-def test_an_item_passes_few_files(what: str) -> None:
-    listed = MAP.read_text(encoding="utf-8").partition(f"**{what}**")[2].partition("\n**")[0]
-    assert 0 < len(re.findall(r"^\d+\. ", listed, re.MULTILINE)) <= 12
+def test_the_map_is_short() -> None:
+    assert len(MAP.read_text(encoding="utf-8").splitlines()) <= 150

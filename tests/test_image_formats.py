@@ -14,11 +14,12 @@ import pytest
 from PIL import EpsImagePlugin, Image
 
 from custom_models.model_utils.openai_images import OpenAIImagesT2I
+from imageevalkit.benchmark.image_files import Place
 from imageevalkit.benchmark.question import Encoding, Picture
 from imageevalkit.common.grids import Grid
 from imageevalkit.common.images import FORMATS, REPLY_FORMATS, CorruptImage, decode, facts, opened
 from imageevalkit.extras.adopt.copies import adopt_cell
-from imageevalkit.extras.adopt.sources import Place, find_images
+from imageevalkit.extras.adopt.sources import find_images
 from imageevalkit.generate.model import ItemFailed
 from imageevalkit.generate.worker import ImageFile, incoming, outgoing
 from imageevalkit.jobs.progress import ProgressWriter

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from imageevalkit.benchmark.image_files import Place
 from imageevalkit.common.errors import CellFailure
 from imageevalkit.common.grids import Grid
 from imageevalkit.extras.adopt import sources as adoption
 from imageevalkit.extras.adopt.copies import adopt_cell
-from imageevalkit.extras.adopt.sources import Place
 from imageevalkit.jobs.plan import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.jobs.progress import ProgressWriter
 from imageevalkit.store.records import last_records

@@ -182,13 +182,20 @@ def test_a_judge_in_the_evaluation_itself_is_loaded_once(tree: Tree, tmp_path: P
         ({"infer": False}, "--watch makes images"),
         ({"dry_run": True}, "--watch starts with what is there"),
         ({"use_api": True}, "is for weights on this machine"),
-        ({"gate": Path("baseline")}, "has no end to compare at"),
-        ({"export": ("wandb", "")}, "has no end to publish at"),
-        ({"watch": Path("/nowhere/at/all")}, "there is no /nowhere/at"),
+        (
+            {"extra": {"compare": {"gate": Path("baseline")}}},
+            "--gate: --watch has no end at which to do this",
+        ),
+        (
+            {"extra": {"export": {"export": ("wandb", "")}}},
+            "--export: --watch has no end at which to do this",
+        ),
+        ({"extra": {"watch": {"watch": Path("/nowhere/at/all")}}}, "there is no /nowhere/at"),
         ({"benchmarks": ["quicktxt"]}, "did you mean 'quicktext'"),
     ],
 )
 def test_what_does_not_go_with_it_is_told_at_once(given: dict[str, Any], told: str, tmp_path: Path) -> None:
-    usual = {"models": {"reference-noise": {}}, "benchmarks": ["quicktext"], "watch": tmp_path / "runs"}
+    usual = {"models": {"reference-noise": {}}, "benchmarks": ["quicktext"]}
+    extra = {"watch": {"watch": tmp_path / "runs"}, **given.get("extra", {})}
     with pytest.raises(UserError, match=re.escape(told)):
-        watch(Options(**{**usual, **given}), Config())
+        watch(Options(**{**usual, **given, "extra": extra}), Config())

@@ -104,8 +104,8 @@ class DPGBench(Benchmark):
         The grid has priority because the official program reads only the grid.
         """
         # the driver imports this module before packages are installed
+        from imageevalkit.benchmark.image_files import Place, only_one
         from imageevalkit.common.images import IMAGE_SUFFIXES
-        from imageevalkit.extras.adopt.sources import Place, only_one
 
         def found(folder: Path) -> dict[str, Place]:
             files = (file for depth in ("*", "*/*") for file in sorted(folder.glob(depth)))

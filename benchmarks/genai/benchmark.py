@@ -96,8 +96,8 @@ class GenAI(Benchmark):
         Raises CellFailure if number 0 exists with the 527 prompts, whose numbers begin with 1.
         """
         # the driver imports this module before packages are installed
+        from imageevalkit.benchmark.image_files import only_one
         from imageevalkit.common.images import IMAGE_SUFFIXES
-        from imageevalkit.extras.adopt.sources import only_one
 
         def found(folder: Path) -> dict[int, list[Path]]:
             files = (path for path in sorted(folder.glob("*")) if path.suffix.lower() in IMAGE_SUFFIXES)

@@ -205,8 +205,8 @@ class GenEval(Benchmark):
         """Finds images in the official folders, whatever the digit count. If a folder contains a
         ``metadata.jsonl``, that file decides the prompt; otherwise the folder's number does."""
         # the driver imports this module before packages are installed
+        from imageevalkit.benchmark.image_files import Place, only_one
         from imageevalkit.common.images import IMAGE_SUFFIXES
-        from imageevalkit.extras.adopt.sources import Place, only_one
 
         prompts = {item.data["index"]: item.prompt for item in items}
         found: dict[tuple[str | None, int], list[Path]] = {}

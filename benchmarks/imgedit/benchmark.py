@@ -74,7 +74,7 @@ class ImgEdit(Benchmark):
 
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
         """Finds images by key, for both editions."""
-        from imageevalkit.extras.adopt.sources import find_named
+        from imageevalkit.benchmark.image_files import find_named
 
         return find_named(source, items, ["{key}"])
 

@@ -17,12 +17,12 @@ from typing import Any
 
 from tqdm import tqdm
 
+from imageevalkit.benchmark.image_files import Place, only_one
 from imageevalkit.common.atomic import write_atomic
 from imageevalkit.common.errors import Arguments, CellFailure, ExitStatus, UserError, run_main, say, suggest
 from imageevalkit.common.grids import NO_IMAGE_SIZE, Grid
 from imageevalkit.common.images import IMAGE_SUFFIXES, CorruptImage, decode, map_threads, opened
 from imageevalkit.common.machine import available_cores
-from imageevalkit.extras.adopt.sources import Place, only_one
 from imageevalkit.metrics import grouped
 from imageevalkit.registry import load_dataset
 from imageevalkit.store.cell import Cell, check_name, output_root

@@ -240,6 +240,6 @@ class Tiff(Benchmark):
 
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
         """Finds images in the kit's layout and in the authors' layout, for both splits."""
-        from imageevalkit.extras.adopt.sources import find_named
+        from imageevalkit.benchmark.image_files import find_named
 
         return find_named(source, items, _LAYOUTS)

@@ -244,7 +244,7 @@ class UniGenBench(Benchmark):
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
         """Finds images in the kit's and in the authors' layout: one language alone, or folders ``en`` and
         ``zh``."""
-        from imageevalkit.extras.adopt.sources import find_named
+        from imageevalkit.benchmark.image_files import find_named
 
         alone = ["{item.path.stem}"] if len(self.languages) == 1 else []
         return find_named(source, items, ["{item.id}", "{language}/{item.path.stem}", *alone])

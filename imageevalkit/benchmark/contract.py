@@ -451,8 +451,8 @@ class Benchmark(ABC):
 
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
         """Returns the places of images in the folder or file ``source`` of ``--images``, by item id: each a
-        path or a :class:`imageevalkit.extras.adopt.Place`. None if ``source`` has no layout that is special to
-        this benchmark. For file names that follow a pattern, use :func:`imageevalkit.extras.adopt.find_named`.
+        path or a :class:`imageevalkit.benchmark.image_files.Place`. None if ``source`` has no layout that is special to
+        this benchmark. For file names that follow a pattern, use :func:`imageevalkit.benchmark.image_files.find_named`.
         """
         return None
 

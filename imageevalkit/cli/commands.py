@@ -11,7 +11,7 @@ from imageevalkit.common.errors import ExitStatus
 from imageevalkit.jobs.plan import Plan
 from imageevalkit.plan.config import Config
 from imageevalkit.plan.options import Options
-from imageevalkit.run.ledger import RunSummary
+from imageevalkit.run.summary import RunSummary
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 from PIL import Image
 
@@ -135,8 +136,15 @@ def name_of(error: Exception) -> str:
     return error.name if isinstance(error, RemoteError) else type(error).__name__
 
 
-if TYPE_CHECKING:
-    from imageevalkit.generate.cell_run import CellRun
+class CellLog(Protocol):
+    """Where a model reports while it generates the items of one cell."""
+
+    log_path: Path
+    log: Callable[[str], None]
+
+    def remember(self, packages: Mapping[str, str]) -> str:
+        """Record the versions of ``packages`` with which the following images are generated."""
+        ...
 
 
 class ImageModel:
@@ -176,7 +184,7 @@ class ImageModel:
     def has_made_images(self) -> None:
         """Learn that images with these settings exist: then a bad request is the item's fault."""
 
-    def begin_cell(self, run: CellRun) -> None:
+    def begin_cell(self, run: CellLog) -> None:
         """Learn that the following items are of ``run``."""
 
     def expect(self, items: int) -> None:

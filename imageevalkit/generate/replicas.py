@@ -28,7 +28,7 @@ from imageevalkit.common.machine import available_cores
 from imageevalkit.common.redaction import one_line, redact
 from imageevalkit.common.text import counted
 from imageevalkit.generate.cell_run import CellRun
-from imageevalkit.generate.model import Generated, ImageModel, ModelUnusable, RemoteError
+from imageevalkit.generate.model import CellLog, Generated, ImageModel, ModelUnusable, RemoteError
 from imageevalkit.generate.worker import (
     Breakdown,
     ImagesReport,
@@ -560,7 +560,7 @@ class ReplicatedModel(ImageModel):
         self.is_bounded = False
         self._replicas = replicas
         self._packages = list[Mapping[str, str]]()
-        self._run: CellRun | None = None
+        self._run: CellLog | None = None
         self._open: Chunk | None = None
 
     def has_loaded(self, report: LoadReport) -> None:
@@ -579,7 +579,7 @@ class ReplicatedModel(ImageModel):
         """Returns whether the workers' requests respect the limits, which they got to load the model."""
         return self.is_bounded
 
-    def begin_cell(self, run: CellRun) -> None:
+    def begin_cell(self, run: CellLog) -> None:
         """Record the packages and send logs to ``run``, whose items follow."""
         self._run, self.log, self._replicas.say = run, str(run.log_path), run.log
         for packages in self._packages:

@@ -22,8 +22,8 @@ from imageevalkit.common.errors import say
 from imageevalkit.common.text import counted, dollars, plain
 from imageevalkit.jobs.plan import COMPLETE, FAILED, INCOMPLETE, STALE, EvaluateOrder, Job, Plan
 from imageevalkit.jobs.progress import Pace
-from imageevalkit.run.ledger import BLOCKED, INTERRUPTED, SKIPPED, JobSummary, RunSummary, StageSummary
 from imageevalkit.run.process import LOG_HEADER, tail_of
+from imageevalkit.run.summary import BLOCKED, INTERRUPTED, SKIPPED, JobSummary, RunSummary, StageSummary
 from imageevalkit.store.cell import short_path
 
 _BAR, _WIDE = 16, 60  # columns of a progress bar, and of the narrowest terminal with bars

@@ -21,8 +21,9 @@ from imageevalkit.jobs.progress import PaceReader
 from imageevalkit.plan.gpus import MinFreeMemory, spell, visible_gpus
 from imageevalkit.run.display import RunningJob, View, WaitingJob, choose_display, print_table
 from imageevalkit.run.gpu_pool import GpuPool, Lease, Offer
-from imageevalkit.run.ledger import INTERRUPTED, SKIPPED, Ledger, RunSummary, money_of
+from imageevalkit.run.ledger import Ledger, money_of
 from imageevalkit.run.process import CANNOT_START, FINAL, describe_exit, guarded, job_environ
+from imageevalkit.run.summary import INTERRUPTED, SKIPPED, RunSummary
 from imageevalkit.store.cell import REPO, log_root
 
 _TICK = 0.1

@@ -43,7 +43,8 @@ from imageevalkit.jobs.progress import Pace, PaceReader
 from imageevalkit.plan.environments import DRIVER_PYTHON, with_our_paths
 from imageevalkit.plan.sbatch import words_for_size
 from imageevalkit.run.display import RunningJob, View, WaitingJob, choose_display, print_table
-from imageevalkit.run.ledger import INTERRUPTED, SKIPPED, Ledger, RunSummary, money_of
+from imageevalkit.run.ledger import Ledger, money_of
+from imageevalkit.run.summary import INTERRUPTED, SKIPPED, RunSummary
 from imageevalkit.slurm.nodes import NodeFaults
 from imageevalkit.store.cell import LAUNCHERS_LOCK, REPO, lock_cell, output_root
 from imageevalkit.store.jsonl import Shape, parse

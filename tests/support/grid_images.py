@@ -9,8 +9,8 @@ from pathlib import Path
 from PIL import Image
 
 from benchmarks.oneig.grids import find_grids
+from imageevalkit.benchmark.image_files import Place
 from imageevalkit.common.grids import Grid
-from imageevalkit.extras.adopt.sources import Place
 from imageevalkit.generate.model import Refused
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item, items_of

@@ -15,6 +15,7 @@ from typing import Any
 
 from PIL import Image
 
+from imageevalkit.benchmark.image_files import Place
 from imageevalkit.common.errors import CellFailure, say
 from imageevalkit.common.grids import Grid, is_black
 from imageevalkit.common.images import (
@@ -30,7 +31,7 @@ from imageevalkit.common.images import (
 )
 from imageevalkit.common.machine import available_cores
 from imageevalkit.common.redaction import one_line
-from imageevalkit.extras.adopt.sources import Place, Places
+from imageevalkit.extras.adopt.sources import Places
 from imageevalkit.jobs.plan import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.jobs.progress import Progress, ProgressWriter
 from imageevalkit.store import fingerprint as fp

@@ -23,8 +23,8 @@ from imageevalkit.plan.options import Options
 from imageevalkit.plan.planner import make_plan
 from imageevalkit.plan.workload import with_gpus_of_work
 from imageevalkit.run.display import print_table
-from imageevalkit.run.ledger import RunSummary
 from imageevalkit.run.local import run_plan
+from imageevalkit.run.summary import RunSummary
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.results import Until
 

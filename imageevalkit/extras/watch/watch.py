@@ -37,8 +37,8 @@ from imageevalkit.plan.options import LOCAL, Options, resolve
 from imageevalkit.plan.planner import make_plan
 from imageevalkit.plan.workload import with_gpus_of_work
 from imageevalkit.run.display import print_report
-from imageevalkit.run.ledger import RunSummary
 from imageevalkit.run.local import run_plan
+from imageevalkit.run.summary import RunSummary
 from imageevalkit.store.cell import LAUNCHERS_LOCK, Checkpoint, checkpoint_of, lock_cell
 from imageevalkit.store.results import read_result
 
