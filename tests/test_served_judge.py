@@ -445,6 +445,7 @@ def test_loading_has_a_bound(tmp_path: Path, make_server: Callable[..., JudgeSer
     with pytest.raises(JudgeUnusable, match=r"was not ready after 0\.6 s \(start_timeout\)"):
         _address(tmp_path, server)
     server.next_cell(makes_room=False)
+    ServerAddress(tmp_path / "address").begin_cell()
     with pytest.raises(JudgeUnusable, match="was not ready"):
         _address(tmp_path, server)
     # a busy machine may end the process before it has written that it started
@@ -467,6 +468,8 @@ def test_a_server_that_keeps_dying_is_given_up_for_its_cell(
         f"log {tmp_path / 'judge.log'}"
     )
     server.next_cell(makes_room=False)
+    assert server.tend() == "" and ServerAddress(address).given_up, "the cell that killed it gets no other"
+    ServerAddress(address).begin_cell()
     _address(tmp_path, server)
     assert len(starts(tmp_path / "env/bin/starts.jsonl")) == 3
 

@@ -64,7 +64,7 @@ def evaluate_cell(
 
     Raises CellFailure if there is no image to score, no answer, or an error in the benchmark.
     """
-    data_sha256 = benchmark.files().sha256()
+    until, data_sha256 = options.until.get(cell.benchmark), benchmark.files().sha256()
     found = survey_images(cell, items)
     states = found.states
     corrupt = _corrupt(states)
@@ -134,7 +134,7 @@ def evaluate_cell(
         metrics=metrics,
         provenance=origin,
         notes=[
-            *stopped_early(coverage, options.until),
+            *stopped_early(coverage, until),
             *drifted,
             *filter(None, [interview.from_elsewhere]),
             *_notes(states, interview.repeated, origin),
@@ -142,7 +142,7 @@ def evaluate_cell(
             *own_notes,
         ],
         noise=noise,
-        until=options.until,
+        until=until,
     )
     try:
         results.validate(results.as_object(result))
