@@ -87,7 +87,7 @@ class Weighing(Benchmark):
         return Score({"size": answers["size"].value})
 
     def metrics(self, scores: Iterable[Score]) -> Mapping[str, Metric]:
-        return {"size": mean(scores, "size", interval=False)}  # type: ignore[arg-type]
+        return {"size": mean(scores, "size", interval=False)}
 
     unbounded = ("size",)
 

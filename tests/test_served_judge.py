@@ -462,7 +462,7 @@ def test_a_server_that_keeps_dying_is_given_up_for_its_cell(
         assert len(starts(tmp_path / "env/bin/starts.jsonl")) == lives
         with pytest.raises(OSError):
             urllib.request.urlopen(f"{url}/chat/completions", b'{"model": "org/judge"}')
-        _tend(server, lambda: not address.exists() or address.read_text().startswith("error"))
+        _tend(server, lambda: not address.exists() or address.read_text().startswith("died"))
     assert ServerAddress(address).problem(url) == (
         "the server of judge judge died 2 times (exit status 1): RuntimeError: CUDA error: an illegal memory access; "
         f"log {tmp_path / 'judge.log'}"

@@ -30,7 +30,7 @@ from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item, drawn, items_of
 from imageevalkit.store.states import scorable, survey_images
 
-_LOOK_EVERY = 0.2  # seconds between looks at the generation of the cells
+_LOOK_EVERY = 0.5  # seconds between looks at the generation of the cells
 _MOST_CRASHES = 2  # in one cell: its third attempt would crash as well
 
 

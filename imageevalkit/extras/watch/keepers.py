@@ -81,9 +81,9 @@ class Keepers:
                 )
                 continue
             self._keepers[key] = self._keeper(judge, job, len(self._keepers))
-            self.told.append(
-                f"judge {judge} is loaded once, log {short_path(self._keepers[key].job.logs[0])}"
-            )
+            unless = "" if self._keepers[key].serves else ", unless metric models need its memory"
+            log = short_path(self._keepers[key].job.logs[0])
+            self.told.append(f"judge {judge} is loaded once{unless}, log {log}")
         self.told += [
             f"evaluating {job.cells[0].rpartition('/')[2]} loads its metric models for each checkpoint"
             for job in (*plan.jobs, *plan.parts)
