@@ -102,6 +102,8 @@ class EvaluateJob:
         self._is_early = jobs.EARLY_ENV in os.environ
         self._aside = set[str]()
         """Cells that an early start leaves for later: they are asked about once all images are there."""
+        self._cannot_ask = False
+        self._followed = dict[str, Evaluation]()
         self._attempt = int(os.environ.get(jobs.ATTEMPT_ENV, "1"))
         self._crashed = self._crashes()
 
@@ -109,7 +111,8 @@ class EvaluateJob:
         """Evaluates every cell without outcome and returns the worst status of the cells.
 
         An early start takes cells whose images are complete first, then those being generated. It returns
-        LATER if all remaining cells need their images to be complete.
+        LATER if the remaining cells need complete images, or the evaluator cannot be asked: a job that waits
+        for nothing else must not hold its GPU.
         """
         left = [key for key in self._job.cells if self._job.always or not self._outcome(key)]
         left.sort(key=self._crashed.count)
@@ -119,7 +122,7 @@ class EvaluateJob:
                 left = [key for key in left if key not in made]
             elif begun := [key for key in left if key not in self._aside and self._generation(key).has_begun]:
                 self._follow(begun[0])
-            elif self._aside.issuperset(left):
+            elif self._cannot_ask or self._aside.issuperset(left):
                 return ExitStatus.LATER
             else:
                 time.sleep(_LOOK_EVERY)
@@ -159,7 +162,7 @@ class EvaluateJob:
             logs.print_to(self._logs[key])
 
     def _follow(self, key: str) -> None:
-        """Asks about the images of a cell while they are generated, and scores it if they are complete."""
+        """Asks about the images of a cell while they are generated."""
         self._begin(key)
         evaluation, generation = self._evaluation(key), self._generation(key)
 
@@ -170,9 +173,10 @@ class EvaluateJob:
         with garbage_collection(False):
             outcome = jobs.outcome_of(followed, say)
         if generation.is_made:
-            self._leave(evaluation)
+            self._followed[key] = evaluation
             return
         self._aside.add(key)
+        self._cannot_ask |= evaluation.interview is None
         why = outcome.message or "images are missing"
         say(f"{why}; this goes on from what was answered once all images are made")
         self._note_cell_in_work("")
@@ -188,7 +192,8 @@ class EvaluateJob:
                 why = f"the process ended in the middle of it {_MOST_CRASHES} times"
                 leave_outcome(jobs.cell_of(key), jobs.Outcome(jobs.FAILED, why), self._plan)
             else:
-                evaluations[key] = self._evaluation(key)
+                followed = self._followed.pop(key) if key in self._followed else None
+                evaluations[key] = followed or self._evaluation(key)
         # another attempt takes one cell at a time: the cell that crashes it must not end the others
         if len(evaluations) > 1 and self._order.ask and self._attempt == 1:
             self._measure(evaluations)
@@ -203,7 +208,7 @@ class EvaluateJob:
         """
 
         def prepared(evaluation: Evaluation) -> jobs.Outcome:
-            if evaluation.has_metric_models:
+            if evaluation.has_metric_models and not evaluation.interview:
                 evaluation.prepare()
             return jobs.Outcome(jobs.COMPLETE)
 

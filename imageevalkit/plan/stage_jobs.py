@@ -455,7 +455,8 @@ def _evaluate_job(
         secrets=secret_names() if is_foreign else secrets,
         after=list(dict.fromkeys(job for cell in cells for job in after.get(cell.key, ()))),
         gpus=evaluation.gpus,
-        cores=min(available_cores(), run.cores * len(cells)),
+        # metric models and text readers use the cores of all the cells, a judge does not
+        cores=run.cores if feeds else min(available_cores(), run.cores * len(cells)),
         # A foreign script may start from zero, and pay the judge again. Any cell may crash the process.
         retries=0 if is_foreign else _EVALUATE_RETRIES * len(cells),
         follows=run.follows and not (is_foreign or has_script or needs.server) and feeds,
