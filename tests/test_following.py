@@ -21,13 +21,14 @@ from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.benchmark.contract import JUDGE, Answers, Measurer
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask, measure
 from imageevalkit.common.errors import CellFailure, ExitStatus
-from imageevalkit.evaluate import __main__ as evaluate_job
 from imageevalkit.evaluate.following import Generation, follow
+from imageevalkit.evaluate.job import EvaluateJob
 from imageevalkit.evaluate.scoring import evaluate_cell
 from imageevalkit.generate.cell_run import GenerateOptions
 from imageevalkit.generate.model import Refused
 from imageevalkit.jobs.plan import (
     COMPLETE,
+    EARLY_ENV,
     FAILED,
     EvaluateOrder,
     Job,
@@ -279,13 +280,18 @@ def test_who_cannot_be_asked_any_more_does_not_wait_for_the_images(tmp_path: Pat
             model.go.set()
 
 
-def test_a_job_that_cannot_begin_ends_at_once_and_fails_when_all_images_are_there(tmp_path: Path) -> None:
-    job = Job("evaluate:m/fake", "evaluate", [], [CELL.key], [], follows=True)
-    plan = Plan(str(tmp_path), True, [job])
-    assert evaluate_job.evaluated(CELL, EvaluateOrder(), plan, job) is ExitStatus.LATER, "no such benchmark"
+def test_a_job_that_cannot_begin_ends_at_once_and_fails_when_all_images_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job("evaluate:m/fake", "evaluate", [], [CELL.key], ["log"], follows=True)
+    plan, order = Plan(str(tmp_path), True, [job]), EvaluateOrder()
+    note_opened(tmp_path, CELL, fingerprint())
+    monkeypatch.setenv(EARLY_ENV, "1")
+    assert EvaluateJob(plan, job, order).run() is ExitStatus.LATER, "no such benchmark"
     assert read_outcome(tmp_path, CELL, "evaluate") is None
     write_outcome(tmp_path, CELL, "generate", Outcome(COMPLETE))
-    assert evaluate_job.evaluated(CELL, EvaluateOrder(), plan, job) is ExitStatus.FAILED
+    monkeypatch.delenv(EARLY_ENV)
+    assert EvaluateJob(plan, job, order).run() is ExitStatus.FAILED
     left = read_outcome(tmp_path, CELL, "evaluate")
     assert left and left.state == FAILED and "'fake' has no scoring rules" in left.message
 

@@ -14,8 +14,8 @@ from imageevalkit.plan.benchmarks import choose_benchmark
 from imageevalkit.plan.config import Config
 from imageevalkit.plan.options import Options, resolve
 from imageevalkit.plan.planner import make_plan
-from imageevalkit.plan.stage_jobs import JudgeNeeds, Run, judge_needs
-from imageevalkit.store.cell import REPO
+from imageevalkit.plan.stage_jobs import JudgeNeeds, Run, evaluate_jobs, judge_needs
+from imageevalkit.store.cell import REPO, Cell
 from tests.support.fake_vllm import install
 
 
@@ -127,3 +127,34 @@ def test_where_money_is_bounded_the_images_come_first(tmp_path: Path) -> None:
         return Run(Options(overlap=True, max_cost=max_cost), Config(), tmp_path, "now", 1, {}, {}).follows
 
     assert [follows(None), follows(0.5)] == [True, False]
+
+
+def test_results_share_a_job_as_far_as_they_share_what_it_loads(tmp_path: Path) -> None:
+    """What is asked over the network loads nothing: its jobs run side by side."""
+    names = ["wise", "geneval2", "quicktext"]
+    judges = {"wise": "transformers:org/a", "geneval2": "transformers:org/a"}
+    models: dict[str, Any] = {"m": {}, "n": {}}
+
+    def jobs(judges: dict[str, str], **options: Any) -> list[tuple[list[str], bool]]:
+        options = {"models": models, "benchmarks": names, "judge_kwargs": {}, **options}
+        found = {name: choose_benchmark(Config(), name, judges.get(name, ""), {}) for name in names}
+        for choice in found.values():
+            if choice.judge:
+                choice.judge.kwargs["environment"] = ""  # type: ignore[index]
+        run = Run(Options(**options), Config(), tmp_path, "now", 1, {}, found)
+        cells = [Cell(model, name) for model in models for name in names]
+        planned, parts = evaluate_jobs(run, cells, {})
+        return [(job.cells, job.light) for job in (*planned, *parts)]
+
+    assert jobs(judges) == [
+        (["m/wise", "m/geneval2", "n/wise", "n/geneval2"], False),
+        (["m/quicktext", "n/quicktext"], False),
+    ]
+    assert jobs({**judges, "wise": "transformers:org/b"}) == [
+        (["m/wise", "n/wise"], False),
+        (["m/geneval2", "n/geneval2"], False),
+        (["m/quicktext", "n/quicktext"], False),
+    ]
+    assert [cells for cells, _ in jobs(judges, rescore=True)] == [
+        [f"{model}/{name}"] for model in models for name in names
+    ]

@@ -768,7 +768,7 @@ def test_a_server_of_this_run_that_is_given_up_is_not_waited_for_as_a_provider_i
 
     def choose(request: object, attempt: int) -> str:
         if len(judge_server.requests) == 20:
-            address.give_up("the server of judge q died 2 times")
+            address.give_up("the server of judge q died 2 times", for_good=False)
         return "ok" if len(judge_server.requests) < 20 else "reset"
 
     judge_server.choose = choose
@@ -798,7 +798,7 @@ def test_a_vllm_server_that_is_not_there_is_named(picture: Picture, tmp_path: Pa
     job.give("somewhere")
     with pytest.raises(CellFailure, match="must hold a URL like"):
         list(vllm(tmp_path / "address").ask([wise(picture)]))
-    job.give_up("the server of judge q could not start")
+    job.give_up("the server of judge q could not start", for_good=True)
     with pytest.raises(JudgeUnusable, match="the server of judge q could not start"):
         list(vllm(tmp_path / "address").ask([wise(picture)]))
 

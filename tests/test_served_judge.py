@@ -445,6 +445,7 @@ def test_loading_has_a_bound(tmp_path: Path, make_server: Callable[..., JudgeSer
     with pytest.raises(JudgeUnusable, match=r"was not ready after 0\.6 s \(start_timeout\)"):
         _address(tmp_path, server)
     server.next_cell(makes_room=False)
+    ServerAddress(tmp_path / "address").begin_cell()
     with pytest.raises(JudgeUnusable, match="was not ready"):
         _address(tmp_path, server)
     # a busy machine may end the process before it has written that it started
@@ -461,12 +462,14 @@ def test_a_server_that_keeps_dying_is_given_up_for_its_cell(
         assert len(starts(tmp_path / "env/bin/starts.jsonl")) == lives
         with pytest.raises(OSError):
             urllib.request.urlopen(f"{url}/chat/completions", b'{"model": "org/judge"}')
-        _tend(server, lambda: not address.exists() or address.read_text().startswith("error"))
+        _tend(server, lambda: not address.exists() or address.read_text().startswith("died"))
     assert ServerAddress(address).problem(url) == (
         "the server of judge judge died 2 times (exit status 1): RuntimeError: CUDA error: an illegal memory access; "
         f"log {tmp_path / 'judge.log'}"
     )
     server.next_cell(makes_room=False)
+    assert server.tend() == "" and ServerAddress(address).given_up, "the cell that killed it gets no other"
+    ServerAddress(address).begin_cell()
     _address(tmp_path, server)
     assert len(starts(tmp_path / "env/bin/starts.jsonl")) == 3
 

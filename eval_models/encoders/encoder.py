@@ -40,6 +40,8 @@ CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 TORCH = ("torch", "transformers", "numpy", "pillow")
 """The packages of every encoder."""
+kept_models: dict[str, Any] = {}
+"""The judge that this process keeps for its next result, by source and settings; at most one."""
 # how each library rounds half of an odd border at the left and top: to the nearest even number, or down
 _ROUNDED: dict[str, Callable[[float], int]] = {"torchvision": round, "transformers": math.floor}
 
@@ -174,6 +176,7 @@ class Encoder(Measurer):
         for question in questions:
             (picture,) = question.pictures
             about.setdefault((picture.sha256, picture.encoding, picture.pixels), []).append(question)
+        kept_models.clear()  # the judge of an earlier result may take the memory
         fit = self.batch_size  # the largest batch that has not failed
         self.models = self.load(questions)
         try:

@@ -18,10 +18,11 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from PIL import Image
 
+from eval_models.encoders.encoder import kept_models
 from eval_models.encoders.weights import load_pretrained, loading, quieten_transformers
 from eval_models.vlm.inference import Inputs, LocalModel, UnfitPicture, check_sampling
 from imageevalkit.assets.weights import WeightsSource, find_weights, package_versions
@@ -196,13 +197,11 @@ class TransformersJudge(Judge):
 
     @functools.cached_property
     def _local(self) -> LocalModel:
-        if not self.options.keeps:
-            return load_model(self._source, self._settings)
         key = repr((self._source, self._settings))
-        if key not in _kept:
-            _kept.clear()  # frees the old model before the next one loads
-            _kept[key] = load_model(self._source, self._settings)
-        return _kept[key]
+        if key not in kept_models:
+            kept_models.clear()  # frees the old model before the next one loads
+            kept_models[key] = load_model(self._source, self._settings)
+        return cast("LocalModel", kept_models[key])
 
 
 def _beginning(question: Question) -> Hashable:
@@ -210,10 +209,6 @@ def _beginning(question: Question) -> Hashable:
     parts = [(n, m.role, part) for n, m in enumerate(question.messages) for part in m.parts]
     end = max(n for n, (*_, part) in enumerate(parts, start=1) if isinstance(part, Picture))
     return tuple(parts[:end]), json.dumps(question.sampling.extra.get("chat_template_kwargs"), sort_keys=True)
-
-
-_kept: dict[str, LocalModel] = {}
-"""The model that this process keeps for its next job, by source and settings; at most one."""
 
 
 def load_model(source: WeightsSource, settings: TransformersSettings) -> LocalModel:

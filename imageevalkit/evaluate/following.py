@@ -47,6 +47,11 @@ class Generation:
         return read_outcome(self._run_folder, self._cell, "generate")
 
     @property
+    def has_begun(self) -> bool:
+        """Whether images are being generated, or were."""
+        return opened_with(self._run_folder, self._cell) is not None
+
+    @property
     def is_made(self) -> bool:
         """Whether the generation has ended with images to evaluate."""
         return (outcome := self.outcome) is not None and outcome.state in USABLE

@@ -157,7 +157,7 @@ class Interview:
         options: EvaluateOrder,
         tell: Tell = tell_nobody,
     ) -> None:
-        self._cell, self._benchmark, self._options = cell, benchmark, options
+        self.cell, self._benchmark, self._options = cell, benchmark, options
         self.answerers = Answerers(benchmark, options.judge_options)
         self.evaluator = self.answerers.evaluator
         self._items = {item.id: item for item in items}
@@ -272,7 +272,7 @@ class Interview:
         return (
             f"{counted(hosts.total(), 'answer')} reused from {some(sorted(hosts), ', ')}, and this run asks {here}: "
             "--judge_repeats 100 asks some of them again and compares; to have all asked again, delete "
-            f"{short_path(self._cell.judgements)}"
+            f"{short_path(self.cell.judgements)}"
         )
 
     @property
@@ -292,7 +292,7 @@ class Interview:
     def report(self, progress: ProgressWriter, force: bool = False) -> None:
         """Writes the progress for the launcher."""
         done, failed = self.requests - len(self._open), self._failed.total()
-        state = Progress(self._cell.key, "evaluate", done, self.requests, self._reused, failed, self.note)
+        state = Progress(self.cell.key, "evaluate", done, self.requests, self._reused, failed, self.note)
         progress.report(state._replace(cost=self.usd), force)
 
     def run(self, progress: ProgressWriter) -> None:
@@ -311,7 +311,7 @@ class Interview:
         self.report(progress, force=True)
         with (
             garbage_collection(True),
-            closing(JsonlWriter(self._cell.judgements)) as writer,
+            closing(JsonlWriter(self.cell.judgements)) as writer,
             watched(report_holdup, writer.sync),
         ):
             # each round may open more questions: some quote an answer, others retry a reply without a value

@@ -65,7 +65,7 @@ def evaluate_cell(
 
     Raises CellFailure if there is no image to score, no answer, or an error in the benchmark.
     """
-    data_sha256 = benchmark.files().sha256()
+    until, data_sha256 = options.until.get(cell.benchmark), benchmark.files().sha256()
     found = survey_images(cell, items)
     states = found.states
     corrupt = _corrupt(states)
@@ -127,13 +127,13 @@ def evaluate_cell(
         metrics=metrics,
         provenance=origin,
         notes=[
-            *stopped_early(coverage, options.until),
+            *stopped_early(coverage, until),
             *filter(None, [interview.from_elsewhere]),
             *_notes(states, interview.repeated, origin),
             *filter(None, [corrupt]),
             *own_notes,
         ],
-        until=options.until,
+        until=until,
     )
     for one in later:
         result = one.amend(result, states, scores)

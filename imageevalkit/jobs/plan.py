@@ -25,6 +25,8 @@ ATTEMPT_ENV, CORES_ENV = "IMAGEEVALKIT_ATTEMPT", "IMAGEEVALKIT_CORES"
 
 A launcher that never restarts a job, or does not limit its cores, may leave them out.
 """
+EARLY_ENV = "IMAGEEVALKIT_EARLY"
+"""Set by the launcher for a job that follows others and starts before all of its images exist."""
 PLAN_ENV, JOB_ENV = "IMAGEEVALKIT_PLAN", "IMAGEEVALKIT_JOB"
 """The plan and the job, for jobs started by a user's own script, which cannot pass on unknown options."""
 
@@ -100,38 +102,35 @@ class AdoptOrder:
 
 @dataclass(frozen=True)
 class EvaluateOrder:
-    """Score the one cell of the job.
+    """Score all cells of the job with one evaluator.
 
     ``judge`` is the full name of the judge or text reader (empty: none). ``environment`` is the name in
     config.sh of the job's environment. ``official``: missing items are treated as the official evaluator
     does. ``ask`` False: use only recorded answers. ``retry_unparsed``: ask again if an answer has no value.
     ``judge_repeats``: the number of questions to repeat; the judge's probes are asked once per ``run``
     (empty: there is no plan); 0: neither. ``asks_again`` False: another job asks the repeats, after all other
-    questions are paid for. ``keeper`` is the socket of a process with the judge in memory, which does this
-    job instead (:mod:`imageevalkit.extras.watch.keeper`; empty: none). ``asked`` is the number of items to
-    judge, in random order (None: all), in a run ``until`` two models can be told apart.
+    questions are paid for. ``asked`` is the number of items to judge of a benchmark, in random order (all
+    items of other benchmarks), ``until`` its facts in a run until two models can be told apart.
     """
 
     judge: str = ""
     judge_options: JudgeOptions = JudgeOptions()  # noqa: RUF009 - it cannot change
     environment: str = ""
-    uses_encoders: bool = False
     limit: int | None = None
-    asked: int | None = None
-    until: Until | None = None
+    asked: dict[str, int] = field(default_factory=dict)
+    until: dict[str, Until] = field(default_factory=dict)
     official: bool = False
     ask: bool = True
     retry_unparsed: bool = False
     judge_repeats: int = 0
     asks_again: bool = True
     run: str = ""
-    keeper: str = ""
     kind: Literal["evaluate"] = "evaluate"
 
 
 @dataclass(frozen=True)
 class ServeOrder:
-    """Serve a judge with ``command`` (plus the port) and run the jobs ``parts``, which ask it, one by one.
+    """Serve a judge with ``command`` (plus the port) and run the evaluate jobs ``parts``, which ask it.
 
     Without parts, serve the judge until this job is ended. ``judge`` is the full name, ``model`` the name on
     the server. ``secrets`` are the variables with the server's keys, ``gpus`` its GPUs; ``start_timeout`` is
@@ -179,14 +178,14 @@ class Job:
     says what to do with them (None: ``command`` says it).
 
     The job starts when all jobs in ``after`` have left an outcome in :data:`USABLE` (:func:`outcome_path`)
-    for each cell that they share with it. If such an outcome is FAILED, or missing after the job's end, this
-    job is skipped. A ``partial`` job starts without such cells once their jobs have ended, and leaves FAILED
-    for them; it is skipped if no cell is left. An ``always`` job (the report, repeated questions) starts when
-    all jobs in ``after`` have ended.
+    for each cell that they share with it. If an outcome of a cell is FAILED, or missing after the job's end,
+    this job starts without that cell and leaves FAILED for it; it is skipped if no cell is left. An
+    ``always`` job (the report, repeated questions) starts when all jobs in ``after`` have ended.
 
-    A job that ``follows`` may start once its cells are opened (:func:`note_opened`), if there are free
-    resources. It processes the available images and waits for the outcomes itself. It ends with LATER if they
-    are not usable, or if it needs them to go on. Then it counts as not started, and does not follow again.
+    A job that ``follows`` may start once one of its cells can be processed or is opened
+    (:func:`note_opened`), if there are free resources. It processes the available images and waits for the
+    outcomes itself. It ends with LATER if it needs them to go on. Then it counts as not started, and does not
+    follow again.
 
     A ``light`` job mostly waits for other machines and occupies no core. The job needs ``gpus`` GPUs and can
     use up to ``gpus_at_most``, a multiple, with one more replica for each. ``shard``
@@ -203,7 +202,6 @@ class Job:
     secrets: list[str] = field(default_factory=list)
     after: list[str] = field(default_factory=list)
     always: bool = False
-    partial: bool = False
     gpus: int = 0
     gpus_at_most: int = 0
     cores: int = 1

@@ -63,8 +63,7 @@ class JudgeOptions:
     requests to an API, ``max_cost`` (USD) limits their cost. All processes with the same folder ``shared``
     share these limits (empty: this process only). ``address_file`` is the file of ``server.py`` (empty: no
     job serves the judge). ``served`` holds the server settings that affect answers. If ``batch``, requests
-    are sent as batches, whose files are in ``batches`` (empty: batches are impossible). If ``keeps``, a judge
-    that runs in this process stays in memory for the next cell.
+    are sent as batches, whose files are in ``batches`` (empty: batches are impossible).
     """
 
     kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -76,7 +75,6 @@ class JudgeOptions:
     shared: str = ""
     batch: bool = False
     batches: str = ""
-    keeps: bool = False
 
 
 _NOT_PARAMETERS = {

@@ -27,7 +27,8 @@ _REFUSED = {
     r"hf-t.*": "a token is read from HF_TOKEN in config.local.sh or the environment: leave it out",
 }
 _INDIFFERENT = Path(__file__).with_name("indifferent_flags.txt")
-_ERROR = "error: "  # the prefix of an error in place of an address
+# prefixes of an error in place of an address: the server cannot start, or it has died too often in one cell
+_ERROR, _DIED = "error: ", "died: "
 _TICK = 0.1  # seconds between two reads of the address file
 
 
@@ -127,9 +128,15 @@ class ServerAddress:
             if not self.is_kept:
                 raise JudgeUnusable("the job that serves the judge has ended; run the same command again")
             time.sleep(_TICK)
-        if text.startswith(_ERROR):
-            raise JudgeUnusable(text.removeprefix(_ERROR))
+        if error := _error_in(text):
+            raise JudgeUnusable(error)
         return text
+
+    def begin_cell(self) -> None:
+        """Lets the next :meth:`wait` start a server that has died too often: another cell may not kill it."""
+        if self._text().startswith(_DIED):
+            self._wanted.unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)
 
     def problem(self, base_url: str) -> str:
         """Returns why the server will not return at ``base_url``, in one line; empty if it may return."""
@@ -137,13 +144,12 @@ class ServerAddress:
         if text in ("", base_url):
             return ""
         moved = "the server of the judge has moved to another port; run the same command again"
-        return text.removeprefix(_ERROR) if text.startswith(_ERROR) else moved
+        return _error_in(text) or moved
 
     @property
     def given_up(self) -> str:
         """Why the judge will not answer, in one line; empty if it may answer."""
-        text = self._text()
-        return text.removeprefix(_ERROR) if text.startswith(_ERROR) else ""
+        return _error_in(self._text())
 
     @property
     def is_away(self) -> bool:
@@ -173,6 +179,10 @@ class ServerAddress:
         return False
 
 
+def _error_in(text: str) -> str:
+    return next((text.removeprefix(one) for one in (_ERROR, _DIED) if text.startswith(one)), "")
+
+
 class Address(ServerAddress):
     """The address file for the job that serves the judge. Creating it removes the state of an earlier job."""
 
@@ -192,9 +202,9 @@ class Address(ServerAddress):
         """Announces that the judge answers at ``base_url``."""
         write_atomic(self.path, base_url)
 
-    def give_up(self, why: str) -> None:
-        """Announces that the judge will not answer. ``why`` is one line."""
-        write_atomic(self.path, _ERROR + why)
+    def give_up(self, why: str, for_good: bool) -> None:
+        """Announces that the judge will not answer: ever, or about the present cell. ``why`` is one line."""
+        write_atomic(self.path, (_ERROR if for_good else _DIED) + why)
 
     def withdraw(self) -> None:
         """Announces that the judge does not answer now: clients wait."""

@@ -112,6 +112,11 @@ class BenchmarkChoice:
         """True if the only evaluator is a judge behind an endpoint."""
         return self.judge is not None and self.judge.backend != "transformers" and not self._places
 
+    @property
+    def measurers(self) -> list[str]:
+        """The metric models and text readers of the benchmark, with their options."""
+        return list(dict.fromkeys(map(repr, self._measurers())))
+
     @cached_property
     def _places(self) -> set[str]:
         return {registry.measurer_setting(measurer.name).place for measurer in self._measurers()}

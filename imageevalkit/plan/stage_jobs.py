@@ -12,6 +12,7 @@ from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.assets.check import hub_secrets
 from imageevalkit.common.errors import CellFailure, UserError
 from imageevalkit.common.locks import why_of_one_machine
+from imageevalkit.common.machine import available_cores
 from imageevalkit.common.redaction import secret_names
 from imageevalkit.extension_points import extras
 from imageevalkit.jobs.plan import (
@@ -225,7 +226,6 @@ def _generate_job(
         light=api,
         retries=RETRIES,
         after=list(after),
-        partial=bool(after),
         order=run.order(
             GenerateOrder,
             api=api,
@@ -297,13 +297,17 @@ def evaluate_jobs(
 
     Raises UserError: a setting is malformed, a key, script or environment is missing, or GPUs are too few.
     """
-    names = dict.fromkeys(cell.benchmark for cell in cells)
-    needs = {name: judge_needs(run, run.benchmarks[name]) for name in names}
+    evaluations = {name: _evaluation(run, name) for name in dict.fromkeys(cell.benchmark for cell in cells)}
+    together: dict[str, tuple[_Evaluation, list[Cell]]] = {}
+    for cell in cells:
+        evaluation = evaluations[cell.benchmark]
+        key = repr(evaluation) if evaluation.loads else cell.key
+        together.setdefault(key, (evaluation, []))[1].append(cell)
     alone = list[Job]()
     served: dict[str, tuple[ServeOrder, list[Job]]] = {}
-    for cell in cells:
-        job = _evaluate_job(run, cell, needs[cell.benchmark], after)
-        if server := needs[cell.benchmark].server:
+    for evaluation, of_one in together.values():
+        job = _evaluate_job(run, evaluation, of_one, after)
+        if server := evaluation.needs.server:
             served.setdefault(server.judge, (server, []))[1].append(job)
         else:
             alone.append(job)
@@ -311,57 +315,87 @@ def evaluate_jobs(
     return alone + serving, [job for _, jobs in served.values() for job in jobs]
 
 
-def _evaluate_job(run: Run, cell: Cell, needs: JudgeNeeds, after: Mapping[str, Sequence[str]]) -> Job:
-    options, benchmark = run.options, run.benchmarks[cell.benchmark]
+class _Evaluation(NamedTuple):
+    """How a benchmark is evaluated. One job evaluates all benchmarks for which this is the same.
+
+    ``loads`` are the evaluators that the job loads on this machine, the judge's server included. Without any,
+    each cell has a job of its own, because these jobs cost little and run side by side.
+    """
+
+    needs: JudgeNeeds
+    environment: str
+    program: Sequence[str]
+    loads: Sequence[str]
+    gpus: int
+    light: bool
+
+
+def _evaluation(run: Run, name: str) -> _Evaluation:
+    options, benchmark = run.options, run.benchmarks[name]
+    needs = judge_needs(run, benchmark)
     environment = benchmark.environment(run.config)
-    used_by, build = f"benchmark {benchmark.name}", benchmark.build(run.config)
+    used_by, build = f"benchmark {name}", benchmark.build(run.config)
     if not environment and needs.environment:
-        environment = needs.environment
-        used_by, build = f"{benchmark.name}'s judge", "--judge transformers"
+        environment, used_by, build = needs.environment, f"{name}'s judge", "--judge transformers"
+    # If a benchmark has several environments, evaluation runs in the first: it records package versions.
     pythons = [python_of(part, used_by, build) for part in environment.split()]
-    name = f"evaluate:{cell.key}"
-    words, environ, retries = run.words(name), dict[str, str](), _EVALUATE_RETRIES
-    if benchmark.benchmark is None:
-        command = [DRIVER_PYTHON, "-m", "imageevalkit.evaluate.foreign", *words]
-        retries = 0  # a foreign script may start from zero, and pay the judge again
-    elif script := benchmark.own_script:
-        command = ["bash", str(script), cell.model, environment]
-        environ = {PLAN_ENV: run.plan, JOB_ENV: name}
-    else:
-        # If a benchmark has several environments, evaluation runs in the first: it records package versions.
-        command = [next(iter(pythons), DRIVER_PYTHON), "-m", "imageevalkit.evaluate", *words]
-    is_ours = benchmark.benchmark is not None and not benchmark.own_script
-    light = benchmark.only_asks and not needs.server and not options.rescore
-    secrets = [] if options.rescore else sorted({*hub_secrets(benchmark.own_assets), *needs.secrets})
-    takes = run.supply.mapped(run.config, "EVAL_GPU_MAP", benchmark.name, "evaluating the benchmark")
-    if takes is None:
+    is_local = needs.judge.startswith("transformers:") or needs.server is not None
+    loads = [*benchmark.measurers, *([needs.judge] if is_local else ())]
+    gpus = run.supply.mapped(run.config, "EVAL_GPU_MAP", name, "evaluating the benchmark")
+    if gpus is None:
         # --rescore takes a GPU as well: on a CPU, encoders give slightly other values than those on record.
-        takes = max(needs.gpus, run.supply.wanted(None) if benchmark.uses_encoders else 0)
+        gpus = max(needs.gpus, run.supply.wanted(None) if benchmark.uses_encoders else 0)
+    light = benchmark.only_asks and not needs.server and not options.rescore
+    program = [next(iter(pythons), DRIVER_PYTHON), "-m", "imageevalkit.evaluate"]
+    if benchmark.benchmark is None:
+        program = [DRIVER_PYTHON, "-m", "imageevalkit.evaluate.foreign"]
+    elif script := benchmark.own_script:
+        program = ["bash", str(script)]
+    if options.rescore or benchmark.benchmark is None or benchmark.own_script:
+        loads = []
+    return _Evaluation(needs, environment, program, loads, gpus, light)
+
+
+def _evaluate_job(
+    run: Run, evaluation: _Evaluation, cells: Sequence[Cell], after: Mapping[str, Sequence[str]]
+) -> Job:
+    options, needs = run.options, evaluation.needs
+    benchmarks = [run.benchmarks[name] for name in dict.fromkeys(cell.benchmark for cell in cells)]
+    is_foreign, has_script = benchmarks[0].benchmark is None, evaluation.program[0] == "bash"
+    name = f"evaluate:{cells[0].key}" + f" and {len(cells) - 1} more" * (len(cells) > 1)
+    assets = [asset for benchmark in benchmarks for asset in benchmark.own_assets]
+    secrets = [] if options.rescore else sorted({*hub_secrets(assets), *needs.secrets})
+    # While it waits for images, a metric model would be loaded for each few of them.
+    feeds = evaluation.light or (bool(options.parallel) and evaluation.loads == [needs.judge])
     return Job(
         name=name,
         stage="evaluate",
-        command=command,
-        cells=[cell.key],
-        logs=run.logs([cell], "evaluate"),
-        environ=environ,
+        command=[
+            *evaluation.program,
+            *([cells[0].model, evaluation.environment] if has_script else run.words(name)),
+        ],
+        cells=[cell.key for cell in cells],
+        logs=run.logs([*cells], "evaluate"),
+        environ={PLAN_ENV: run.plan, JOB_ENV: name} if has_script else {},
         # A foreign script does not declare which keys it reads: it gets all of them.
-        secrets=secret_names() if benchmark.benchmark is None else secrets,
-        after=list(after.get(cell.key, ())),
-        gpus=takes,
-        cores=run.cores,
-        retries=retries,
-        follows=run.follows and is_ours and not needs.server and (light or bool(options.parallel)),
-        light=light,
+        secrets=secret_names() if is_foreign else secrets,
+        after=list(dict.fromkeys(job for cell in cells for job in after.get(cell.key, ()))),
+        gpus=evaluation.gpus,
+        # metric models and text readers use the cores of all the cells, a judge does not
+        cores=run.cores if feeds else min(available_cores(), run.cores * len(cells)),
+        # A foreign script may start from zero, and pay the judge again. Any cell may crash the process.
+        retries=0 if is_foreign else _EVALUATE_RETRIES * len(cells),
+        follows=run.follows and not (is_foreign or has_script or needs.server) and feeds,
+        light=evaluation.light,
         order=run.order(
             EvaluateOrder,
             judge=needs.judge,
-            judge_options=replace(needs.options, batches=str(cell.judge_batches.absolute())),
-            environment=environment,
-            uses_encoders=benchmark.uses_encoders,
+            judge_options=needs.options,
+            environment=evaluation.environment,
             official=options.missing_items == "official",
             ask=not options.rescore,
-            asked=options.asked.get(cell.benchmark),
-            until=options.until.get(cell.benchmark),
+            asked={one.name: options.asked[one.name] for one in benchmarks if one.name in options.asked},
+            until={one.name: options.until[one.name] for one in benchmarks if one.name in options.until},
             asks_again=needs.options.max_cost is None,
             run=run.stamp,
         ),
@@ -372,7 +406,7 @@ def repeat_jobs(run: Run, before: Sequence[Job]) -> list[Job]:
     """Returns the jobs that ask judges questions again (``--judge_repeats``) in a run with ``--max_cost``.
 
     They start after all other jobs, so that repeated questions never use up the budget of questions that
-    count. Each evaluates its cell once more, with all answers so far. Its failure does not fail the cell.
+    count. Each evaluates its cells once more, with all answers so far. Its failure does not fail a cell.
     """
     jobs = list[Job]()
     for job in before:
@@ -383,14 +417,14 @@ def repeat_jobs(run: Run, before: Sequence[Job]) -> list[Job]:
             or not (order.judge_repeats and order.ask)
         ):
             continue
-        [cell], name = map(cell_of, job.cells), f"repeat:{job.cells[0]}"
+        name = f"repeat:{job.name.removeprefix('evaluate:')}"
         jobs.append(
             replace(
                 job,
                 name=name,
                 command=[name if word == job.name else word for word in job.command],
                 environ={key: name if value == job.name else value for key, value in job.environ.items()},
-                logs=run.logs([cell], "repeat"),
+                logs=run.logs([*map(cell_of, job.cells)], "repeat"),
                 after=[one.name for one in before],
                 always=True,
                 follows=False,
@@ -515,7 +549,6 @@ def _serving_job(run: Run, server: ServeOrder, parts: Sequence[Job]) -> Job:
         logs=[log for job in parts for log in job.logs],
         after=list(dict.fromkeys(name for job in parts for name in job.after)),
         secrets=sorted({*server.secrets, *(name for job in parts for name in job.secrets)}),
-        partial=True,
         gpus=server.gpus,
         cores=run.cores,
         retries=_EVALUATE_RETRIES,

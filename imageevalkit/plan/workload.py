@@ -201,15 +201,16 @@ def _requests(plan: Plan, job: Job) -> list[_Request]:
     if isinstance(job.order, ServeOrder):
         return [request for part in job.order.parts for request in _requests(plan, plan.job(part))]
     if isinstance(job.order, EvaluateOrder) and not job.always:  # it counts the repeated questions as well
-        [cell] = job.cells
         # If a benchmark has several environments, evaluation runs in the first: it records package versions.
         environment, *_ = job.order.environment.split() or [""]
-        # Without the file of the cell, all models of a benchmark have the same request: it is answered once.
-        options = replace(job.order.judge_options, batches="")
-        order = replace(job.order, judge_options=options)
-        text = {"cells": job.cells, "order": order, "images": _images_of(plan, job, cell_of(cell))}
-        python = python_of(environment, cell, "")
-        return [_Request(("imageevalkit.evaluate.estimate",), python, text, tuple(job.secrets))]
+        python = python_of(environment, job.name, "")
+        texts = (
+            {"cells": [cell], "order": job.order, "images": _images_of(plan, job, cell_of(cell))}
+            for cell in job.cells
+        )
+        return [
+            _Request(("imageevalkit.evaluate.estimate",), python, text, tuple(job.secrets)) for text in texts
+        ]
     if isinstance(job.order, GenerateOrder):
         return [_Request(("imageevalkit.generate.estimate",), DRIVER_PYTHON, _text(job), tuple(job.secrets))]
     if isinstance(job.order, AdoptOrder | RewriteOrder):  # the program of the job itself: python -m MODULE
@@ -222,7 +223,8 @@ def _images_of(plan: Plan, job: Job, cell: Cell) -> Any:
 
     None if no job before generates or adopts images.
     """
-    order = plan.job(job.after[0]).order if job.after else None
+    before = (one for one in map(plan.job, job.after) if cell.key in one.cells)
+    order = next((one.order for one in before), None)
     if not isinstance(order, GenerateOrder):
         return order
     # Settings decide which existing images stay. Without images, all models lead to the same questions.

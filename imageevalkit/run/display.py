@@ -259,9 +259,10 @@ def print_repeats(plan: Plan) -> None:
     """Print the last log line of each job that repeats questions to judges: the table of cells has none."""
     for job in plan.jobs:
         if job.always and isinstance(job.order, EvaluateOrder):
-            lines = [line for line in tail_of(Path(job.logs[0])) if line and not line.startswith(LOG_HEADER)]
-            if lines:
-                say(f"{job.name}: {lines[-1]}")
+            for cell, log in zip(job.cells, job.logs, strict=True):
+                lines = [line for line in tail_of(Path(log)) if line and not line.startswith(LOG_HEADER)]
+                if lines:
+                    say(f"repeat:{cell}: {lines[-1]}")
 
 
 def print_report(plan: Plan) -> None:

@@ -1,4 +1,4 @@
-"""The server of a judge, and the job that evaluates one cell after another with it."""
+"""The server of a judge, and the job that runs evaluate jobs with it."""
 
 from __future__ import annotations
 
@@ -19,23 +19,22 @@ from imageevalkit.common.errors import ExitStatus, run_main, worst
 from imageevalkit.common.python_path import usable_paths
 from imageevalkit.common.redaction import environ_with
 from imageevalkit.jobs.plan import (
+    ATTEMPT_ENV,
     FAILED,
     STATUS_OF_STATE,
-    EvaluateOrder,
     Job,
     Outcome,
     Plan,
     ServeOrder,
     cell_of,
     given_job,
-    lost_before,
     read_outcome,
     write_outcome,
 )
 from imageevalkit.jobs.progress import Progress, ProgressReader, ProgressWriter
 from imageevalkit.judges.server import Address
 from imageevalkit.plan.environments import OUR_PATHS
-from imageevalkit.run.process import FINAL, describe_exit, guarded, last_line, shorten, tail_of
+from imageevalkit.run.process import FINAL, describe_exit, guarded, last_line, log_of, shorten, tail_of
 from imageevalkit.store.cell import REPO, short_path
 
 _HOST = "127.0.0.1"
@@ -67,6 +66,8 @@ class JudgeServer:
 
     def tend(self) -> str:
         """Start, check or restart the server; return a note for the user. Call it several times a second."""
+        if self._deaths == _LIVES and not self._address.given_up:  # the next cell has begun
+            self._deaths = 0
         if self._hopeless or self._deaths == _LIVES:
             return ""
         if self._process is None:
@@ -85,13 +86,16 @@ class JudgeServer:
     def next_cell(self, makes_room: bool) -> None:
         """Prepare the server for the next cell. Its deaths during the cell before no longer count.
 
-        ``makes_room``: stop the server, because metric models of the cell need the GPUs first. The server
-        starts again when the cell asks the judge.
+        A server that was given up starts again if the next cell asks for it
+        (:meth:`imageevalkit.judges.server.ServerAddress.begin_cell`).
+        ``makes_room``: stop the server, because metric models need the GPUs first. The server starts again
+        when the judge is asked.
         """
-        if self._deaths == _LIVES or (makes_room and self._process is not None):
+        if makes_room and self._process is not None:
             self.stop()
             self._address.forget()
-        self._deaths = 0
+        if self._deaths < _LIVES:
+            self._deaths = 0
 
     def stop(self) -> None:
         """End the server and all processes that it started."""
@@ -156,7 +160,8 @@ class JudgeServer:
         self._hopeless = self._deaths < _LIVES  # the server did not even start
         told = f": {said.rstrip('.')}" if said else ""
         self._address.give_up(
-            f"the server of judge {self._order.judge} {what}{told}; log {short_path(self._log)}"
+            f"the server of judge {self._order.judge} {what}{told}; log {short_path(self._log)}",
+            for_good=self._hopeless,
         )
 
     def _said(self) -> str:
@@ -204,7 +209,6 @@ def _body(port: int, path: str) -> bytes | None:
 
 
 _TICK = 0.1
-_ATTEMPTS = 2  # of one cell: a crash may not come back
 
 
 def main() -> ExitStatus:
@@ -235,46 +239,51 @@ class _SharedEvaluation:
         self._server = JudgeServer(order, _server_environ(order), self._lifeline)
 
     def run(self) -> ExitStatus:
-        outcomes = [self._outcome(part) for part in self._parts]
+        for part in self._parts:
+            self._evaluate(part)
         self._server.stop()
-        return worst(STATUS_OF_STATE[outcome.state] for outcome in outcomes)
+        outcomes = [read_outcome(self._folder, cell_of(key), self._job.step) for key in self._job.cells]
+        return worst(STATUS_OF_STATE[one.state] if one else ExitStatus.FAILED for one in outcomes)
 
-    def _outcome(self, part: Job) -> Outcome:
-        [cell], stage, log = part.cells, self._job.stage, REPO / part.logs[0]
-        outcome = self._read(cell, stage)  # an earlier attempt of this job may have crashed later
-        lost = lost_before(self._plan, self._job).get(cell, "")
-        problem = "" if outcome else lost or self._evaluate(part, cell, log)
-        outcome = outcome or self._read(cell, stage)
-        if not outcome:
-            logs.append(log, f"=== {FAILED}: {problem}")
-            outcome = Outcome(FAILED, problem)
-            write_outcome(self._folder, cell_of(cell), stage, outcome)
-        return outcome
+    def _left(self, part: Job) -> list[str]:
+        """Returns the cells of ``part`` without outcome."""
+        return [key for key in part.cells if read_outcome(self._folder, cell_of(key), part.step) is None]
 
-    def _read(self, cell: str, stage: str) -> Outcome | None:
-        return read_outcome(self._folder, cell_of(cell), stage)
-
-    def _evaluate(self, part: Job, cell: str, log: Path) -> str:
-        """Evaluate the cell, and return a message in case that no outcome was written."""
+    def _evaluate(self, part: Job) -> None:
+        """Evaluates the cells of ``part``, and writes the outcome of those for which its process writes none."""
         environ = environ_with(part.secrets) | part.environ
         environ |= past_proxies(environ)
-        self._server.next_cell(makes_room=isinstance(part.order, EvaluateOrder) and part.order.uses_encoders)
-        for attempt in range(1, _ATTEMPTS + 1):
-            title = f"{self._job.stage}:{cell} attempt {attempt}"
-            status = self._wait(cell, guarded(part.command, log, title, environ, self._lifeline))
-            if status in FINAL or self._read(cell, self._job.stage):
+        # metric models of the part need the GPUs first
+        self._server.next_cell(makes_room=part.gpus > 0)
+        earlier, status = int(os.environ.get(ATTEMPT_ENV, "1")) - 1, int(ExitStatus.COMPLETE)
+        for attempt in range(1, part.retries + 2):
+            if not self._left(part) or (attempt > 1 and status in FINAL):
                 break
-        said = last_line(str(log))
-        return f"left no outcome, {describe_exit(status)}" + (f": {said}" if said else "")
+            title = f"{part.name} attempt {attempt}"
+            environ[ATTEMPT_ENV] = str(earlier + attempt)
+            status = self._wait(
+                part, guarded(part.command, REPO / part.logs[0], title, environ, self._lifeline)
+            )
+        for key in self._left(part):
+            said = last_line(log := log_of(part, key))
+            problem = f"left no outcome, {describe_exit(status)}" + (f": {said}" if said else "")
+            logs.append(REPO / log, f"=== {FAILED}: {problem}")
+            write_outcome(self._folder, cell_of(key), part.step, Outcome(FAILED, problem))
 
-    def _wait(self, cell: str, process: subprocess.Popen[bytes]) -> int:
-        noted = ""
+    def _wait(self, part: Job, process: subprocess.Popen[bytes]) -> int:
+        """Tends the server until ``process`` has ended, and returns the exit status of ``process``."""
+        noted, left = "", self._left(part)
         while (status := process.poll()) is None:
+            if left != (now := self._left(part)):
+                left = now
+                self._server.next_cell(makes_room=False)
             note = self._server.tend()
-            if note != noted:
+            if note != noted and left:
                 # the evaluation waits for the server and reports nothing itself
-                seen = self._reader.read().get(cell) or Progress(cell, self._job.stage, 0, 0)
-                self._progress.report(seen._replace(note=note), force=not note)
+                seen = self._reader.read()
+                cell = max(left, key=lambda key: seen[key].time if key in seen else 0.0)
+                progress = seen.get(cell) or Progress(cell, part.stage, 0, 0)
+                self._progress.report(progress._replace(note=note), force=not note)
                 noted = note
             time.sleep(_TICK)
         return status

@@ -120,23 +120,24 @@ class Ledger:
     def _judged(self, job: Job) -> Verdict:
         if job.always:
             return Verdict(all(name in self._jobs for name in job.after))
-        ready, follows, lost = True, job.follows, {}
+        after, waiting, lost, early = {*job.after}, set[str](), dict[str, str](), False
         for cell in job.cells:
-            for before in (self._job[name] for name in job.after):
+            can_begin = True
+            for before in (one for one in self._jobs_of_cell[cell] if one.name in after):
                 stage = self._stages.get((before.name, cell))
-                if before not in self._jobs_of_cell[cell] or (stage is not None and stage.state in USABLE):
+                if stage is not None and stage.state in USABLE:
                     continue
                 # a failed cell is final only when its job has ended: the next attempt may succeed
                 if stage is not None and before.name in self._jobs:
                     lost[cell] = f"not started: {before.stage} of {cell} is {stage.state}"
                 else:
-                    ready = False
-                    follows &= stage is None and cell in self._opened
-        if lost and not job.partial:
-            return Verdict(False, next(iter(lost.values())))
+                    waiting.add(cell)
+                can_begin &= stage is None and cell in self._opened
+            early |= can_begin
         if lost and len(lost) == len(job.cells):
-            return Verdict(False, "not started: the stage before it failed")
-        return Verdict(ready, follows=follows and not ready)
+            why = lost[job.cells[0]] if len(lost) == 1 else "not started: the stage before it failed"
+            return Verdict(False, why)
+        return Verdict(not waiting, follows=job.follows and early and bool(waiting))
 
     def collect(self, attempts: Mapping[str, int]) -> None:
         """Read the new outcomes of running jobs. ``attempts`` are their current attempts, by job name."""

@@ -16,7 +16,7 @@ from imageevalkit.common import logs
 from imageevalkit.common.atomic import is_disk_full
 from imageevalkit.common.errors import ExitStatus, UserError
 from imageevalkit.common.machine import available_cores
-from imageevalkit.jobs.plan import FAILED, INCOMPLETE, USABLE, Job, Plan, stop_path
+from imageevalkit.jobs.plan import EARLY_ENV, FAILED, INCOMPLETE, USABLE, Job, Plan, stop_path
 from imageevalkit.jobs.progress import PaceReader
 from imageevalkit.plan.gpus import MinFreeMemory, spell, visible_gpus
 from imageevalkit.run.display import RunningJob, View, WaitingJob, choose_display, print_table
@@ -257,6 +257,7 @@ class _Run:
         started.attempts += 1
         started.pace.start_attempt()
         environ = job_environ(job, lease.environ(), started.cores, started.attempts)
+        environ |= {EARLY_ENV: "1"} if started.follows else {}
         held = [*lease.fds, *(self._lock_fds[cell] for cell in job.cells if cell in self._lock_fds)]
         title = f"{job.name} attempt {started.attempts}"
         try:

@@ -590,8 +590,8 @@ class _Run:
     def _has_left(self, one: _Submitted, report: Report) -> None:
         """Handles a job that has left the queue: it has ended, or is submitted again for another node."""
         job, is_last = one.job, self._stop is not None or one.folder != self._folder
-        if not is_last and (report.skipped or job.always):
-            # it saw the failure of a job before it, and that job is submitted again
+        if not is_last and (job.always or not report.is_good):
+            # it may have seen the failure of a job before it, and that job is submitted again
             if any(self._again_at.get(name, -1.0) > one.since for name in job.after):
                 self._put_back([one])
                 return

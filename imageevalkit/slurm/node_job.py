@@ -29,6 +29,7 @@ from imageevalkit.jobs.plan import (
     cell_of,
     load_plan,
     lost_before,
+    outcome_path,
     read_outcome,
     write_outcome,
 )
@@ -144,10 +145,13 @@ class _NodeJob:
                 return self._stopped(0, None, has_moved=False)
             time.sleep(_TICK)
         report_path(self._folder, job).unlink(missing_ok=True)  # an earlier start may have left it
+        if self._plan.cluster is None:  # the user has started an exported script again: it does all again
+            for key in job.owed:
+                outcome_path(self._folder, cell_of(key), job.step).unlink(missing_ok=True)
         lost = {} if job.always else self._lost_before()
         if self._stopping:
             return self._stopped(0, None, has_moved=False)
-        if lost and (not job.partial or len(lost) == len(job.cells)):
+        if lost and len(lost) == len(job.cells):
             return self._leave(Report(None, next(iter(lost.values())), skipped=True))
         given = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
         if (

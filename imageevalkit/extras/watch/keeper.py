@@ -1,6 +1,7 @@
 """``python -m imageevalkit.extras.watch.keeper SOCKET``: a process that runs evaluate jobs one after another.
 
-The process of each job hands the job over through the socket, so that all jobs share one loaded judge."""
+With ``--plan PLAN --job JOB``, the process hands that job over through the socket instead of running it. So
+all jobs share the judge that one process has loaded."""
 
 from __future__ import annotations
 
@@ -8,26 +9,35 @@ import json
 import os
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
-from imageevalkit.common.errors import ExitStatus, run_main, status_of
-from imageevalkit.evaluate.__main__ import evaluated
+from imageevalkit.common.errors import CellFailure, ExitStatus, run_main, status_of
+from imageevalkit.evaluate.job import EvaluateJob
 from imageevalkit.jobs import plan as jobs
 
 _MOST_WORDS = 1 << 16  # bytes
+_STARTS_WITHIN = 120.0  # seconds
+_TICK = 0.1
 
 
 def main() -> ExitStatus:
-    """Runs the jobs that arrive at the socket until another process ends this one."""
+    """Keeps the judge, or hands over a job and returns its exit status."""
+    address, *words = sys.argv[1:]
+    return _hand_over(Path(address), words) if words else _keep(address)
+
+
+def _keep(address: str) -> ExitStatus:
+    """Runs the jobs that arrive at the socket ``address`` until another process ends this one."""
 
     def one(words: list[str]) -> ExitStatus:
-        plan, job, order = jobs.given_job(jobs.EvaluateOrder, words)
-        return evaluated(jobs.cell_of(job.cells[0]), order, plan, job)
+        return EvaluateJob(*jobs.given_job(jobs.EvaluateOrder, words)).run()
 
     own = [os.dup(1), os.dup(2)]
     with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(sys.argv[1])
+        listening.bind(address)
         listening.listen()
         while True:
             connection, _ = listening.accept()
@@ -53,6 +63,34 @@ def _point_to(streams: Sequence[int], keep: bool = False) -> None:
         os.dup2(fd, number)
         if not keep:
             os.close(fd)
+
+
+def _hand_over(address: Path, words: Sequence[str]) -> ExitStatus:
+    """Lets the process at the socket ``address`` run the job that ``words`` name. Returns its exit status.
+
+    The job prints to the output of this process. Raises CellFailure if the other process is gone.
+    """
+    gone = CellFailure("the process that keeps the judge has ended")
+    until = time.monotonic() + _STARTS_WITHIN
+    with socket.socket(socket.AF_UNIX) as connection:
+        while True:
+            try:
+                connection.connect(str(address))
+                break
+            except FileNotFoundError:  # the process may not have made its socket yet
+                if time.monotonic() > until:
+                    raise gone from None
+                time.sleep(_TICK)
+            except OSError:
+                raise gone from None
+        try:
+            socket.send_fds(connection, [json.dumps(list(words)).encode()], [1, 2])
+            status = connection.recv(1)
+        except OSError:
+            raise gone from None
+    if not status:
+        raise gone
+    return ExitStatus(status[0])
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from imageevalkit.store.cell import REPO, log_root, short_path
 _ENDS_WITHIN = 10.0  # seconds; a guard kills its processes after 5
 _TICK = 0.2
 _IN_PROCESS = "transformers:"
+_KEEPER = "imageevalkit.extras.watch.keeper"
 
 
 @dataclass
@@ -81,13 +82,13 @@ class Keepers:
                 )
                 continue
             self._keepers[key] = self._keeper(judge, job, len(self._keepers))
-            self.told.append(
-                f"judge {judge} is loaded once, log {short_path(self._keepers[key].job.logs[0])}"
-            )
+            unless = "" if self._keepers[key].serves else ", unless metric models need its memory"
+            log = short_path(self._keepers[key].job.logs[0])
+            self.told.append(f"judge {judge} is loaded once{unless}, log {log}")
         self.told += [
-            f"evaluating {job.cells[0].rpartition('/')[2]} loads its encoders for each checkpoint"
+            f"evaluating {job.cells[0].rpartition('/')[2]} loads its metric models for each checkpoint"
             for job in (*plan.jobs, *plan.parts)
-            if isinstance(job.order, EvaluateOrder) and job.order.uses_encoders
+            if isinstance(job.order, EvaluateOrder) and job.gpus and not _key(job)
         ]
         self.plan = replace(self.plan, jobs=[keeper.job for keeper in self._keepers.values()])
 
@@ -107,7 +108,7 @@ class Keepers:
             secrets = order.secrets
         else:
             place, order, secrets = self._sockets / str(number), None, job.secrets
-            command = [job.command[0], "-m", "imageevalkit.extras.watch.keeper", str(place)]
+            command = [job.command[0], "-m", _KEEPER, str(place)]
         kept = Job(
             name, "judge", command, [], [log], secrets=secrets, gpus=job.gpus, cores=job.cores, order=order
         )
@@ -125,10 +126,9 @@ class Keepers:
                 parts[job.name] = job.order.parts
                 jobs += [_asking(plan.job(name), keeper.place) for name in job.order.parts]
             else:
-                assert isinstance(job.order, EvaluateOrder)
-                options = replace(job.order.judge_options, keeps=True)
-                order = replace(job.order, judge_options=options, keeper=str(keeper.place))
-                jobs.append(replace(job, gpus=0, gpus_at_most=0, order=order))
+                python, _, _, *words = job.command
+                command = [python, "-m", _KEEPER, str(keeper.place), *words]
+                jobs.append(replace(job, command=command, gpus=0, gpus_at_most=0))
         served = {name for names in parts.values() for name in names}
         return replace(plan, jobs=jobs, parts=[part for part in plan.parts if part.name not in served])
 
@@ -227,8 +227,7 @@ def _key(job: Job) -> tuple[str, str] | None:
     is_ours = job.command[1:3] == ["-m", "imageevalkit.evaluate"]
     if not (is_ours and isinstance(job.order, EvaluateOrder) and job.order.ask):
         return None
-    # encoders are loaded beside the judge and freed again: they may need its memory
-    kept = job.order.judge.startswith(_IN_PROCESS) and not job.order.uses_encoders
+    kept = job.order.judge.startswith(_IN_PROCESS)
     return (job.order.judge, job.command[0]) if kept else None
 
 
