@@ -40,7 +40,7 @@ from tests.support.trig_data import TASKS, write_local
 
 pytestmark = needs_driver_env
 
-REPO = Path(__file__).resolve().parents[1]
+REPO = Path(__file__).resolve().parents[2]
 PACKAGES = Path(os.environ.get("DREAMSIM_PACKAGES") or Path(sys.prefix) / "dreamsim-packages")
 MODEL = "reference-typeset"
 LIMIT = 12

@@ -48,7 +48,7 @@ def test_a_schema_is_one(name: str) -> None:
 
 @needs_driver_env
 def test_what_runs_write_is_as_the_schemas_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other runs check more: tests/test_every_benchmark.py, test_prompt_rewriters.py, test_batches.py."""
+    """Other runs check more: tests/e2e/test_every_benchmark.py, test_prompt_rewriters.py, test_batches.py."""
     monkeypatch.delenv("IMAGEEVALKIT_OUTPUT")
     checkout = find_no_text(make_checkout(tmp_path / "checkout"))
     prompts = (checkout / "benchmarks/quicktext/data/prompts.jsonl").read_text().splitlines()

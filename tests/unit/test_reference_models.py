@@ -30,7 +30,7 @@ T2I: list[Any] = [ReferenceTypeset, ReferenceBlank, ReferenceNoise]
 EDIT: list[Any] = [ReferenceTypesetEdit, ReferenceBlankEdit, ReferenceNoiseEdit]
 PHOTO = Image.linear_gradient("L").resize((640, 480)).convert("RGBA")
 
-REPO = Path(__file__).resolve().parent.parent
+REPO = Path(__file__).resolve().parents[2]
 LONGTEXT = (
     Path(os.environ.get("SHARED_MIRROR") or REPO.parent / "shared" / "mirror")
     / "PenghaoYin/ImageEvalKit/85b5e1511b867688fa37edee304ee0adc953e941/benchmarks/LongText/benchmark_dir"

@@ -149,7 +149,7 @@ def alone(scene: Callable[..., Any], *given: str) -> Any:
     """What ``scene`` returns in a network namespace whose loopback interface has all addresses of the tests."""
     addresses = [PUBLIC, OTHER_PUBLIC, PRIVATE, LINK_LOCAL]
     commands = ["ip link set lo up", *(f"ip addr add {address}/32 dev lo" for address in addresses)]
-    code = "import json, sys; from tests import test_places; "
+    code = "import json, sys; from tests.e2e import test_places; "
     code += "print(json.dumps(getattr(test_places, sys.argv[1])(*sys.argv[2:])))"
     program = subprocess.list2cmdline([sys.executable, "-c", code, scene.__name__, *given])
     ended = subprocess.run(

@@ -156,7 +156,7 @@ def test_names_typed_with_an_escape_are_shown_without_it(tmp_path: Path) -> None
 
 def test_an_image_whose_name_is_no_utf8_is_told(tmp_path: Path) -> None:
     (tmp_path / f"{NO_UTF8}\x1b[2J.png").write_bytes(b"no image")
-    program = Path(__file__).resolve().parents[1] / "utils/check_empty_image.py"
+    program = Path(__file__).resolve().parents[2] / "utils/check_empty_image.py"
     for more in ([], ["--json"]):
         command = [sys.executable, str(program), str(tmp_path), *more]
         found = subprocess.run([*command], capture_output=True, env=environ(program.parents[1]), check=False)

@@ -88,7 +88,7 @@ def test_an_interval_holds_the_mean_near_the_ceiling(name: str) -> None:
 
 
 def test_all_or_nothing_is_wilsons_interval() -> None:
-    # statsmodels 0.15: proportion_confint(right, count, method="wilson"); tests/test_statistics.py has it of more
+    # statsmodels 0.15: proportion_confint(right, count, method="wilson"); tests/unit/test_statistics.py has it of more
     for count, right, low, high in (
         (10, 10, 0.722467, 1.0),
         (24, 23, 0.797572, 0.992606),

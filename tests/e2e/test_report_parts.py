@@ -26,7 +26,7 @@ from tests.support.cells import Made, write_cell
 from tests.support.checkout import environ, make_checkout, needs_driver_env, run_eval
 from tests.support.site import Site, reported
 
-REPORT = Path(__file__).parents[1] / "imageevalkit/report"
+REPORT = Path(__file__).parents[2] / "imageevalkit/report"
 TWO = [Made("images/p/1", "a cat", value=1.0), Made("images/p/2", "a dog", value=0.0)]
 HALF = {"accuracy": Metric(0.5, 2)}
 

@@ -26,7 +26,7 @@ from tests.support.tiny_llm2clip import save_llm2clip
 
 pytestmark = needs_driver_env
 
-REPO = Path(__file__).resolve().parents[1]
+REPO = Path(__file__).resolve().parents[2]
 PACKAGES = Path(os.environ.get("DREAMSIM_PACKAGES") or Path(sys.prefix) / "dreamsim-packages")
 # the first six prompts: one of each class, and a second anime prompt, which has a style
 PROMPTS, PER_PROMPT = 6, 2

@@ -35,7 +35,7 @@ from tests.support.tiny_encoders import (
     save_se,
     save_style_encoders,
 )
-from tests.test_encoder_pixels import torchvision_pixels
+from tests.torch.test_encoder_pixels import torchvision_pixels
 
 _SIDE = 32
 _CLOSE = 1e-6

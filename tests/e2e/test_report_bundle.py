@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-REPORT = Path(__file__).parents[1] / "imageevalkit/report"
+REPORT = Path(__file__).parents[2] / "imageevalkit/report"
 PAGE, BUNDLE = REPORT / "page", REPORT / "bundle"
 
 

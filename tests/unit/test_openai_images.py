@@ -42,7 +42,7 @@ from imageevalkit.store.fingerprint import settings_of
 from tests.support.image_replies import CHATS, IMAGES, RESPONSES
 from tests.support.image_server import FAULTS, KEY, REFUSAL_WORDS, ImageServer, png_of
 
-REPO = Path(__file__).resolve().parent.parent
+REPO = Path(__file__).resolve().parents[2]
 
 
 def t2i(**kwargs: Any) -> OpenAIImagesT2I:

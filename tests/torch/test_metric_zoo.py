@@ -323,4 +323,4 @@ def test_any_benchmark_can_name_them(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_where_they_run() -> None:
     places = {name: registry.measurer_setting(name).place for name in registry.measurer_names("metric")}
     assert places == {"clipscore": "gpu", "aesthetic_predictor": "gpu", "niqe": "driver", "nudenet": "cpu"}
-    assert registry.measurer_setting("tests.test_metric_zoo:Own").place == "driver"
+    assert registry.measurer_setting("tests.torch.test_metric_zoo:Own").place == "driver"
