@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,7 @@ from imageevalkit.assets import (
     parse_entries,
 )
 from imageevalkit.common.errors import CellFailure
-from imageevalkit.store.cell import REPO
 from tests.support import manifest
-from tests.support.tree import run
 
 TINY = manifest.tiny_files()
 
@@ -143,9 +140,3 @@ def test_malformed_entry_is_named(wrong: Any, named: str) -> None:
     with pytest.raises(CellFailure, match="of model x, entry 1") as caught:
         parse_entries([HUB, wrong], "the assets of model x")
     assert named in str(caught.value)
-
-
-def test_sizes_are_checked_without_pillow() -> None:
-    code = "import sys; sys.modules['PIL'] = None; from imageevalkit import registry; "
-    code += "registry.benchmark_files('longtext').problems()"
-    assert run(sys.executable, "-c", code, cwd=REPO).returncode == 0

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-
 import pytest
 
 from imageevalkit.common.atomic import part_path
@@ -13,7 +9,7 @@ from imageevalkit.common.errors import CellFailure
 from imageevalkit.generate.cell_run import GenerateOptions
 from imageevalkit.generate.model import Refused
 from imageevalkit.store import fingerprint as fp
-from imageevalkit.store.cell import REPO, Cell
+from imageevalkit.store.cell import Cell
 from imageevalkit.store.records import last_records
 from imageevalkit.store.states import images_to_come, scorable, survey, survey_images
 from tests.support.generation import SETTING, FakeDataset, FakeModel, generate, items, picture
@@ -98,17 +94,3 @@ def test_what_cannot_be_read_is_not_paid_for_again() -> None:
             look(CELL, items(FakeDataset(1)), TODAY)
     [judged] = survey_images(CELL, items(FakeDataset(1))).states.values()
     assert (judged.status, judged.reason) == ("corrupt", "the image cannot be read: Input/output error")
-
-
-def test_the_store_needs_no_stage() -> None:
-    code = (
-        "import importlib, json, pathlib, sys\n"
-        "for path in pathlib.Path('imageevalkit/store').glob('[a-z]*.py'):\n"
-        "    importlib.import_module(f'imageevalkit.store.cell.{path.stem}')\n"
-        "print(json.dumps(sorted(sys.modules)))\n"
-    )
-    run = subprocess.run([sys.executable, "-c", code], cwd=REPO, capture_output=True, text=True, check=True)
-    stages = ("generation", "evaluation", "adoption", "launch", "report")
-    assert not [
-        name for name in json.loads(run.stdout) if name.startswith(tuple(f"imageevalkit.{s}" for s in stages))
-    ]

@@ -18,7 +18,6 @@ from imageevalkit.report.__main__ import main as report
 from imageevalkit.store.cell import Cell, output_root
 from imageevalkit.store.results import folder_name
 from tests.support.cells import QWEN, Made, write_cell, write_scored
-from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 from tests.support.site import Site
 
 HUNDRED = {f"p/{n:04}": float(n % 2) for n in range(100)}
@@ -307,34 +306,3 @@ def test_two_cells_of_5000_items_take_less_than_10_seconds(tmp_path: Path) -> No
     [row] = compared("old", "new", tmp_path)
     assert time.process_time() - began < 10
     assert (row["n"], row["verdict"]) == ("5000", "better")
-
-
-@needs_driver_env
-def test_eval_sh_compares_runs_nothing_and_says_what_is_wrong(tmp_path: Path) -> None:
-    checkout = make_checkout(tmp_path / "checkout")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("IMAGEEVALKIT_OUTPUT", str(checkout / "output"))
-        write_scored(Cell("old", "quicktext"), HUNDRED)
-        write_scored(Cell("new", "quicktext"), changed(HUNDRED, up=12))
-    run = run_eval(checkout, "--compare", "old", "new")
-    assert run.returncode == 0, run.stderr
-    assert "quicktext/accuracy  0.5000  0.6200  +0.1200" in run.stdout
-    assert "better" in run.stdout
-    names = sorted(path.name for path in (checkout / "output/comparisons").glob("old-vs-new-*/*"))
-    assert names == ["comparison.csv", "comparison.html", "items.csv"]
-    assert not (checkout / "log").exists()
-    for words, says in (
-        (["--compare", "old"], "--compare: expected 2 arguments"),
-        (["--compare", "old", "old"], "--compare names 'old' twice"),
-        (["--compare", "odl", "new"], "did you mean 'old'?"),
-        (
-            ["--compare", "old", "new", "--model_names", "x"],
-            "--compare runs nothing: leave out --model_names",
-        ),
-    ):
-        run = run_eval(checkout, *words)
-        assert (run.returncode, run.stderr.count("\n")) == (2, 1), run.stderr
-        assert says in run.stderr
-    # the report of all results goes on beside it
-    run = run_eval(checkout, "--compare", "new", "old")
-    assert run.returncode == 0

@@ -7,11 +7,7 @@ import hashlib
 import io
 import json
 import math
-import os
 import re
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -44,11 +40,9 @@ from imageevalkit.judges.client import ApiJudge
 from imageevalkit.judges.server import Address
 from imageevalkit.plan.config import checked, parse_kwargs
 from imageevalkit.store.results import Evaluator
-from tests.support.checkout import REPO
 from tests.support.image_server import KEY
 from tests.support.judge_replies import draw
 from tests.support.judge_server import JudgeServer
-from tests.support.waiting import LONGEST_WAIT
 
 SYSTEM = "You are an auditor."
 WISE = Sampling(500, 0.0, extra={"chat_template_kwargs": {"enable_thinking": False}})
@@ -877,38 +871,6 @@ def test_closing_the_iterator_gives_up_what_is_under_way(judge_server: JudgeServ
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("judge")]
     time.sleep(0.5)
     assert len(judge_server.requests) < 50
-
-
-_INTERRUPTED = """
-from imageevalkit.judges.choice import JudgeOptions
-from imageevalkit import registry
-from imageevalkit.benchmark.question import Message, Question, Sampling
-
-questions = [Question("q", (Message("user", (f"Score {n}",)),), Sampling(5), item=str(n)) for n in range(400)]
-try:
-    for answer in registry.judge("openai:m-1", {}, options=JudgeOptions()).ask(questions):
-        print(answer.question.item, flush=True)
-except KeyboardInterrupt:
-    print("interrupted")
-"""
-
-
-def test_an_interrupt_ends_the_asking_without_a_traceback(judge_server: JudgeServer) -> None:
-    judge_server.latency = 0.1
-    process = subprocess.Popen(
-        [sys.executable, "-c", _INTERRUPTED],
-        cwd=REPO,
-        env={**os.environ, "PYTHONPATH": str(REPO)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout
-    process.stdout.readline()
-    process.send_signal(signal.SIGINT)
-    said, complaints = process.communicate(timeout=LONGEST_WAIT)
-    assert (process.returncode, complaints) == (0, "")
-    assert said.endswith("interrupted\n")
 
 
 def test_the_likeliest_tokens_are_read_as_they_are_listed() -> None:

@@ -28,7 +28,6 @@ from imageevalkit.store.jsonl import copy_of
 from imageevalkit.store.records import OK, Record, RecordWriter, last_records, mend_records
 from imageevalkit.store.shards import FOLDER, Shard, own_file
 from imageevalkit.store.states import survey
-from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 from tests.support.generation import SETTING, FakeModel, settle
 
 SETTINGS = {"task": "t2i", "class": "m:M", "model_path": "m"}
@@ -223,18 +222,6 @@ def test_a_cell_of_whose_shards_none_has_an_image_has_failed(cell: Cell, tmp_pat
     summary = books.close([], 1.0, None)
     assert summary.cells[0].state == ("failed" if lost == 8 else "incomplete")
     assert summary.status == (ExitStatus.FAILED if lost == 8 else ExitStatus.INCOMPLETE)
-
-
-@needs_driver_env
-def test_the_records_of_shards_are_no_other_models_folder(cell: Cell, tmp_path: Path) -> None:
-    checkout = make_checkout(tmp_path / "kit")
-    folder = checkout / "output" / "reference-noise" / "quicktext" / ".shards" / "1of2"
-    folder.mkdir(parents=True)
-    (folder / "generation.jsonl").write_text("")
-    words = ["--model_names", "reference-noise", "--ds_names", "quicktext", "--limit", "2"]
-    done = run_eval(checkout, *words, "--dry_run")
-    assert done.returncode == 0, done.stderr
-    assert "reference-noise/quicktext: 2 images to make" in done.stdout
 
 
 @pytest.mark.parametrize(
