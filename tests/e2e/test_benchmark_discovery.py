@@ -131,57 +131,61 @@ def test_a_headline_that_names_no_metric_is_told_before_an_image_is_made(
     assert status and f"benchmark street-signs: its headline is {headline}, and must name the metrics" in said
 
 
+_BROKEN = [
+    (
+        "import nobody_has_this",
+        "cannot be imported: ModuleNotFoundError: No module named 'nobody_has_this'",
+    ),
+    (SIGNS.replace('"1"', "1"), "the version of class Signs is 1, and must be a text"),
+    (
+        SIGNS.replace("version, ", "").replace('"1", ', ""),
+        "the version of class Signs is missing, and must be",
+    ),
+    (SIGNS.replace("def score", "def scores"), "class Signs lacks score"),
+    (
+        SIGNS.replace("headline =", "headlin ="),
+        "class Signs has headlin, which means nothing: is it 'headline'?",
+    ),
+    (
+        "from imageevalkit.benchmark.shapes import YesNo\n\n\nclass Mine(YesNo):\n"
+        '    name, version, judge, question, by = "signs", "1", "openai:m", "Is it?", ("kind")\n',
+        "the by of class Mine is 'kind', and must be a tuple: ('kind',)",
+    ),
+    (
+        "from imageevalkit.benchmark.shapes import YesNo\n\n\nclass Mine(YesNo):\n"
+        '    name, version, judge, questoin = "signs", "1", "openai:m", "Is it {prompt}?"\n',
+        "class Mine has questoin, which means nothing: is it 'question'?",
+    ),
+    (
+        "from imageevalkit.benchmark.shapes import Grades\n\n\nclass Mine(Grades):\n"
+        '    name, version, judge, question = "signs", "1", "openai:m", "Grade it."\n',
+        "class Mine lacks grades",
+    ),
+    (
+        "from imageevalkit.benchmark.contract import Benchmark",
+        "holds no benchmark: write a class with a name",
+    ),
+    ("exit(3)", "its code called exit(3)"),
+]
+"""Code of a file, and what is wrong with it."""
+
+
 @needs_driver_env
-@pytest.mark.parametrize(
-    ("code", "says"),
-    [
-        (
-            "import nobody_has_this",
-            "cannot be imported: ModuleNotFoundError: No module named 'nobody_has_this'",
-        ),
-        (SIGNS.replace('"1"', "1"), "the version of class Signs is 1, and must be a text"),
-        (
-            SIGNS.replace("version, ", "").replace('"1", ', ""),
-            "the version of class Signs is missing, and must be",
-        ),
-        (SIGNS.replace("def score", "def scores"), "class Signs lacks score"),
-        (
-            SIGNS.replace("headline =", "headlin ="),
-            "class Signs has headlin, which means nothing: is it 'headline'?",
-        ),
-        (
-            "from imageevalkit.benchmark.shapes import YesNo\n\n\nclass Mine(YesNo):\n"
-            '    name, version, judge, question, by = "signs", "1", "openai:m", "Is it?", ("kind")\n',
-            "the by of class Mine is 'kind', and must be a tuple: ('kind',)",
-        ),
-        (
-            "from imageevalkit.benchmark.shapes import YesNo\n\n\nclass Mine(YesNo):\n"
-            '    name, version, judge, questoin = "signs", "1", "openai:m", "Is it {prompt}?"\n',
-            "class Mine has questoin, which means nothing: is it 'question'?",
-        ),
-        (
-            "from imageevalkit.benchmark.shapes import Grades\n\n\nclass Mine(Grades):\n"
-            '    name, version, judge, question = "signs", "1", "openai:m", "Grade it."\n',
-            "class Mine lacks grades",
-        ),
-        (
-            "from imageevalkit.benchmark.contract import Benchmark",
-            "holds no benchmark: write a class with a name",
-        ),
-        ("exit(3)", "its code called exit(3)"),
-    ],
-)
-def test_a_broken_file_is_told_and_blocks_its_own_cells_alone(checkout: Path, code: str, says: str) -> None:
-    add(checkout, "signs", code)
+def test_broken_files_are_told_and_block_their_own_cells_alone(checkout: Path) -> None:
+    folders = [f"broken{number}" for number in range(len(_BROKEN))]
+    for folder, (code, _) in zip(folders, _BROKEN, strict=True):
+        add(checkout, folder, code)
     listed = run_eval(checkout, "--list")
     assert listed.returncode == 0
-    lines = [
-        line for line in listed.stdout.splitlines() if line.startswith("  benchmarks/signs/benchmark.py")
-    ]
-    assert lines and says in lines[0] and len({*lines}) == len(lines)
-    status, said = plan(checkout, "--ds_names", "quicktext;signs")
-    assert status == 1 and says in said and "blocked reference-typeset/signs: benchmarks/signs" in said
+    status, said = plan(checkout, "--ds_names", ";".join(["quicktext", *folders]))
+    assert status == 1
     assert "reference-typeset/quicktext: 48 images to make" in said
+    for folder, (_, says) in zip(folders, _BROKEN, strict=True):
+        file = f"benchmarks/{folder}/benchmark.py"
+        lines = [line for line in listed.stdout.splitlines() if line.startswith(f"  {file}")]
+        assert any(says in line for line in lines) and len({*lines}) == len(lines)
+        [blocked] = [line for line in said.splitlines() if f"reference-typeset/{folder}: " in line]
+        assert f"blocked reference-typeset/{folder}: benchmarks/{folder}" in blocked and says in blocked
 
 
 @needs_driver_env

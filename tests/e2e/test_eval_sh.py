@@ -45,85 +45,37 @@ def result_of(checkout: Path, cell: str) -> dict[str, object]:
 # ---- before anything starts ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
+def test_mistakes_are_one_line_and_status_2_before_anything_starts(checkout: Path) -> None:
+    """tests/unit/test_mistakes.py has more of them."""
+    for words, says in (
         (["--no_such_option"], "unknown option '--no_such_option'"),
-        (["--model_names"], "--model_names: expected one argument"),
-        (
-            ["--model_names", "reference-typset", "--ds_names", "quicktext"],
-            "did you mean 'reference-typeset'?",
-        ),
         (["--model_names", "reference-noise", "--ds_names", "quicktxt"], "did you mean 'quicktext'?"),
-        (
-            ["--model_names", "reference-noise", "--ds_names", "quicktext", "--eval", "perhaps"],
-            "use true or false",
-        ),
-        (["--model_names", "gpt-image-1.5", "--ds_names", "quicktext"], "add --use_api true"),
-        (
-            ["--model_names", "reference-noise", "--ds_names", "quicktext", "--custom_model_kwargses", "x"],
-            "'x' is no name=value",
-        ),
-        (["--model_names", "diffusers", "--ds_names", "quicktext"], "CONDA_BASE is empty"),
-        (
-            ["--model_names", "reference-noise", "--ds_names", "quicktext", "--judges", "quicktext=ppocrr"],
-            "did you mean 'ppocr'?",
-        ),
-        (
-            ["--model_names", "reference-noise", "--ds_names", "quicktext", "--judges", "quicktxt=ppocr"],
-            "--judges names unknown benchmark 'quicktxt' (did you mean 'quicktext'?)",
-        ),
-        (
-            [
-                "--model_names",
-                "reference-noise",
-                "--ds_names",
-                "wise",
-                "--relations",
-                "wise=realism/2,consistancy/2",
-            ],
-            "--relations: wise: there is no metric 'consistancy/2' of items (did you mean 'consistency'?)",
-        ),
-        (["--model_names", "../escaped", "--ds_names", "quicktext", "--use_api", "true"], "cannot be a name"),
-        (
-            ["--model_names", "comparisons", "--ds_names", "quicktext", "--use_api", "true"],
-            "'comparisons' cannot be a name: output/comparisons is a report of the run",
-        ),
         ([], "no models given"),
-    ],
-)
-def test_mistakes_are_one_line_and_status_2_before_anything_starts(
-    checkout: Path, words: list[str], says: str
-) -> None:
-    run = run_eval(checkout, *words, CONDA_BASE="")
-    assert run.returncode == 2
-    assert says in run.stderr
-    assert run.stderr.count("\n") == 1
-    assert run.stdout == ""
+    ):
+        run = run_eval(checkout, *words)
+        assert (run.returncode, run.stdout, run.stderr.count("\n")) == (2, "", 1)
+        assert says in run.stderr
     assert not (checkout / "output").exists()
     assert not (checkout / "log").exists()
 
 
-def test_missing_environment_names_the_path_and_the_remedy(checkout: Path) -> None:
-    run = run_eval(checkout, "--model_names", "diffusers", "--ds_names", "quicktext", CONDA_BASE="/opt/none")
-    assert run.returncode == 2
-    assert "/opt/none/envs/diffusers/bin/python" in run.stderr
-    assert "bash utils/make_env.sh --model diffusers" in run.stderr
-
-
-@pytest.mark.parametrize("line", ["exit 0", "exit 7"])
-def test_a_config_that_exits_is_no_run(checkout: Path, line: str) -> None:
-    (checkout / "config.local.sh").write_text(f"{line}\n")
-    run = run_eval(checkout, "--model_names", "reference-noise", "--ds_names", "quicktext", "--dry_run")
-    assert run.returncode == 2
-    assert "config.local.sh ends the run: it calls exit" in run.stderr
-
-
-def test_broken_config_is_named(checkout: Path) -> None:
-    (checkout / "config.local.sh").write_text("DS_NAMES=('quicktext'\n")
-    run = run_eval(checkout, "--list")
-    assert run.returncode == 2
-    assert "config.local.sh has a syntax error" in run.stderr
+def test_a_wrong_config_is_no_run_and_is_told(checkout: Path) -> None:
+    words = ["--model_names", "reference-noise", "--ds_names", "quicktext", "--dry_run"]
+    for config, says in (
+        (b"exit 0\n", "config.local.sh ends the run: it calls exit"),
+        (b"exit 7\n", "config.local.sh ends the run: it calls exit"),
+        (b"DS_NAMES=('quicktext'\n", "config.local.sh has a syntax error"),
+        (
+            b"unset DS_NAMES EVAL_GPU_MAP\ndeclare -A JUDGE_MAP=(['quicktext']='no')\n",
+            "unknown text reader 'no'",
+        ),
+        (b"MODEL_NAMES=('\xe4')\n", "not UTF-8"),
+    ):
+        (checkout / "config.local.sh").write_bytes(config)
+        # the last one is about the names that the command line would replace
+        run = run_eval(checkout, *words[0 if b"MODEL" not in config else 2 :])
+        assert run.returncode == 2, config
+        assert says in run.stderr
 
 
 def test_broken_registry_is_one_line(checkout: Path) -> None:
@@ -248,12 +200,10 @@ def test_dry_run_tells_a_model_path_that_does_not_exist(checkout: Path, tmp_path
     for path, status in ((tmp_path / "none", 1), (tmp_path, 0), ("s3://bucket/none", 0), ("owner/none", 0)):
         run = run_eval(checkout, *base, "--dry_run", "--custom_model_kwargses", f"model_path={path}")
         assert run.returncode == status, outcome_lines(run)
-    missing = run_eval(
-        checkout, *base, "--dry_run", "--custom_model_kwargses", f"model_path={tmp_path / 'none'}"
-    )
-    told = f"blocked slow-noise/quicktext, slow-noise/many: model slow-noise: model_path: there is no {tmp_path}/none"
-    assert told in missing.stdout
-    assert "not in it: 2 blocked cells" in missing.stdout
+        told = (
+            f"blocked slow-noise/quicktext, slow-noise/many: model slow-noise: model_path: there is no {path}"
+        )
+        assert (told in run.stdout) == ("not in it: 2 blocked cells" in run.stdout) == bool(status)
 
 
 _LOGS_READING = """
@@ -447,17 +397,6 @@ def test_images_made_elsewhere_are_scored_without_a_registered_model(checkout: P
     run = run_eval(checkout, "--model_names", "made-elsewhere", *base, "--infer", "false")
     assert run.returncode == 0, outcome_lines(run)
     assert "made elsewhere" in str(result_of(checkout, "made-elsewhere/quicktext")["notes"])
-
-
-def test_config_of_the_wrong_kind_is_told(checkout: Path) -> None:
-    local = checkout / "config.local.sh"
-    local.write_text("unset DS_NAMES EVAL_GPU_MAP\ndeclare -A JUDGE_MAP=(['quicktext']='no')\n")
-    words = ["--model_names", "reference-noise", "--ds_names", "quicktext"]
-    assert "unknown text reader 'no'" in run_eval(checkout, *words).stderr
-    local.write_bytes(b"MODEL_NAMES=('\xe4')\n")
-    run = run_eval(checkout, "--ds_names", "quicktext")
-    assert run.returncode == 2
-    assert "not UTF-8" in run.stderr
 
 
 @needs_driver_env
