@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     import torch
 
 Inputs = Mapping[str, "torch.Tensor"]
-# for these classes tests/test_transformers_judge.py compares shared passes with one ``generate`` call per
+# for these classes tests/torch/test_transformers_judge.py compares shared passes with one ``generate`` call per
 # question
 _PROVEN = ("qwen2_5_vl", "qwen3_vl")
 # The largest allowed difference of a probability between a shared and a separate pass. Half precision rounds

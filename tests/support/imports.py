@@ -48,29 +48,6 @@ def third_party(modules: Iterable[str], idle: Collection[str] = ()) -> dict[str,
     return found
 
 
-def parts() -> dict[str, set[str]]:
-    """Who imports whom: the parts of ``imageevalkit`` (a package or module in it) and the other folders of code, each
-    with those that it imports at any time."""
-    found: dict[str, set[str]] = {}
-    for folder in ("imageevalkit", "benchmarks", "eval_models", "infer"):
-        for name in modules_below(folder):
-            if path := _file(name):
-                names = {_part(module) for module, _, _ in _imports(name, path) if _is_ours(module)}
-                found.setdefault(_part(name), set()).update(names)
-    return {part: imported - {part, "imageevalkit"} for part, imported in found.items()}
-
-
-def _part(module: str) -> str:
-    top, _, rest = module.partition(".")
-    if top in ("custom_models", "custom_datasets", "custom_rewriters"):  # as a job has them on its path
-        return "infer"
-    return rest.partition(".")[0] if top == "imageevalkit" and rest and _file(_second(module)) else top
-
-
-def _second(module: str) -> str:
-    return ".".join(module.split(".")[:2])
-
-
 def distributions_of(module: str) -> tuple[str, ...]:
     """The names under which lists may have the package that brings the top-level ``module``."""
     return _DISTRIBUTIONS.get(module, (canonical(module),))

@@ -1,0 +1,106 @@
+"""GenEval's official programs read our files and print our metrics."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.geneval.benchmark import TAGS, GenEval, GenEvalSettings
+from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores
+from imageevalkit.store.cell import REPO
+from imageevalkit.store.items import Item
+from tests.support.function_judge import items
+from tests.support.mirror import official_source, shared_mirror, use_official_data
+from tests.unit.test_geneval import _KIT
+
+
+def test_published_records_give_the_published_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_official_data("geneval", tmp_path, monkeypatch)
+    benchmark = GenEval(GenEvalSettings(detections=str(shared_mirror() / _KIT / "results.jsonl")))
+    made = items(benchmark)
+    metrics = benchmark.metrics(Scores([_scored(benchmark, item) for item in made]))
+    assert len(made) == 2212
+    assert f"{metrics['overall'].value:.5f}" == "0.57406"
+    shown = {name: f"{metric.value or 0:.2%}" for name, metric in metrics.items() if name != "overall"}
+    assert shown == {
+        "single_object": "98.75%",
+        "two_object": "75.00%",
+        "counting": "45.62%",
+        "colors": "88.56%",
+        "position": "12.25%",
+        "color_attr": "24.25%",
+        "images": "55.97%",
+        "prompts": "74.86%",
+    }
+
+
+def _scored(benchmark: GenEval, item: Item) -> ScoredItem:
+    score = benchmark.score(item, Answers({})).of_item(item.id)
+    return ScoredItem(item, item.path, Answers({}), {}, score)
+
+
+def _beginning(line: str) -> str:
+    """Up to the file names, which are each tree's own."""
+    return line.partition(',"tag":')[2]
+
+
+def test_our_file_is_the_official_one_and_the_official_summary_of_it_our_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pandas")
+    use_official_data("geneval", tmp_path, monkeypatch)
+    published = shared_mirror() / _KIT / "results.jsonl"
+    benchmark = GenEval(GenEvalSettings(detections=str(published)))
+    scored = [_scored(benchmark, item) for item in items(benchmark)]
+    ours = benchmark.official_files(Scores(scored))["results.jsonl"]
+    theirs = published.read_text(encoding="utf-8")
+    assert {_beginning(line) for line in ours.splitlines()} == {_beginning(x) for x in theirs.splitlines()}
+    gaps = Scores([one if n % 7 else one._replace(score=None) for n, one in enumerate(scored)])
+    for some in (Scores(scored), gaps):
+        metrics = benchmark.metrics(some)
+        (tmp_path / "results.jsonl").write_text(benchmark.official_files(some)["results.jsonl"])
+        printed = official_summary(tmp_path / "results.jsonl")
+        percent = {name: f"{metric.value or 0:.2%}" for name, metric in metrics.items()}
+        assert f"Total images: {len(some)}\n" in printed
+        assert f"% correct images: {percent['images']}\n% correct prompts: {percent['prompts']}\n" in printed
+        for tag in TAGS:
+            right = sum(int(one.values["correct"]) for one in some if one.keys["tag"] == tag)
+            assert f"{tag:<16} = {percent[tag]} ({right} / {metrics[tag].n})\n" in printed
+        assert f"Overall score (avg. over tasks): {metrics['overall'].value:.5f}" in printed
+
+
+def official_summary(results: Path) -> str:
+    """What the official program prints about the records in ``results``."""
+    for name in ("summary_scores.py", "object_names.txt"):
+        source = official_source(
+            "djghosh13/geneval", "af4902f24d3ca90ebbb446dd9891a59e0f82725f", f"evaluation/{name}"
+        )
+        (results.parent / name).write_text(source, encoding="utf-8")
+    command = [sys.executable, str(results.parent / "summary_scores.py"), str(results)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_the_readmes_command_gives_each_folder_the_prompt_that_the_official_program_reads_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_official_data("geneval", tmp_path, monkeypatch)
+    made = items(GenEval())
+    for item in made:
+        (tmp_path / item.id.removeprefix("images/")).parent.mkdir(parents=True, exist_ok=True)
+    for readme in ("README.md", "README_zh.md"):
+        [command] = re.findall(r"^awk .*", (REPO / readme).read_text(encoding="utf-8"), re.MULTILINE)
+        data = str(GenEval().data / "evaluation_metadata.jsonl")
+        command = command.replace("/path/to/geneval/prompts/evaluation_metadata.jsonl", data)
+        subprocess.run(["bash", "-c", command], check=True, cwd=tmp_path)
+        for item in made:
+            file = tmp_path / f"{item.data['index']:05d}/metadata.jsonl"
+            assert json.loads(file.read_text(encoding="utf-8")) == item.data["metadata"]
+        for file in tmp_path.glob("*/metadata.jsonl"):
+            file.unlink()

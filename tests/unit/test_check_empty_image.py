@@ -1,0 +1,137 @@
+"""``utils/check_empty_image.py``: what is blank, what only looks so, what is no whole image."""
+
+from __future__ import annotations
+
+import io
+import random
+from pathlib import Path
+
+import pytest
+from PIL import Image, ImageDraw, ImageFont
+
+from utils.check_empty_image import check_images, is_blank
+
+COLOURS = ["white", "black", "red", (13, 77, 201), (128, 128, 128)]
+
+
+def jpeg(image: Image.Image, quality: int = 75) -> Image.Image:
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=quality)
+    return Image.open(buffer)
+
+
+def page(text: str = "", points: int = 24, lines: int = 1, size: int = 512) -> Image.Image:
+    image = Image.new("RGB", (size, size), "white")
+    draw = ImageDraw.Draw(image)
+    for line in range(lines):
+        draw.text((20, 20 + line * points * 1.4), text, fill="black", font=ImageFont.load_default(points))
+    return image
+
+
+def specks(count: int, colour: str = "white") -> Image.Image:
+    image = Image.new("RGB", (512, 512), colour)
+    rng = random.Random(count)
+    for _ in range(count):
+        image.putpixel((rng.randrange(512), rng.randrange(512)), tuple(rng.randbytes(3)))
+    return image
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("quality", [20, 75, 95])
+def test_flat_colour_is_blank(colour: str, quality: int) -> None:
+    image = Image.new("RGB", (300, 200), colour)
+    assert is_blank(image)
+    assert is_blank(jpeg(image, quality))
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16", "I", "F"])
+def test_flat_in_every_mode(mode: str) -> None:
+    assert is_blank(Image.new(mode, (64, 64)))
+
+
+def test_transparency() -> None:
+    hidden = page("HELLO", 48).convert("RGBA")
+    hidden.putalpha(0)
+    assert is_blank(hidden), "nothing of it can be seen"
+    shape = Image.new("RGBA", (512, 512), (0, 0, 0, 0))
+    shape.paste((0, 0, 0, 255), (100, 100, 300, 300))
+    assert not is_blank(shape), "its shape lies in the alpha channel alone"
+
+
+@pytest.mark.parametrize("count", [1, 30, 1000, 5000])
+def test_specks_on_a_flat_colour_are_blank(count: int) -> None:
+    assert is_blank(specks(count))
+    assert is_blank(specks(count, "black"))
+
+
+def test_specks_beyond_the_threshold_are_not() -> None:
+    assert not is_blank(specks(10_000))
+    assert is_blank(specks(10_000), threshold=0.95)
+
+
+def test_grain_is_blank() -> None:
+    rng = random.Random(0)
+    image = Image.new("L", (256, 256))
+    image.putdata([round(rng.gauss(128, 2)) for _ in range(256 * 256)])
+    assert is_blank(image)
+    assert not is_blank(image, tolerance=0)
+
+
+@pytest.mark.parametrize("points", [10, 14, 24, 48])
+def test_one_small_word_on_white_is_not_blank(points: int) -> None:
+    image = page("OPEN", points, size=1024)
+    assert image.convert("L").histogram()[255] > 0.98 * 1024 * 1024, "a share alone would call it blank"
+    assert not is_blank(image)
+    assert not is_blank(jpeg(image))
+
+
+def test_drawings_and_pages_are_not_blank() -> None:
+    assert not is_blank(page("The quick brown fox jumps over it", 24, lines=14))
+    line = page()
+    ImageDraw.Draw(line).line((50, 60, 450, 200), fill="black")
+    assert not is_blank(line)
+    dot = page()
+    ImageDraw.Draw(dot).ellipse((250, 250, 266, 266), fill="red")
+    assert not is_blank(dot)
+    assert not is_blank(Image.linear_gradient("L"))
+    assert not is_blank(Image.effect_noise((256, 256), 80))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Four good images, two blank ones, three that are no whole images, and files that do not count."""
+    good = page("Hello there", 40, lines=8)
+    (tmp_path / "sub").mkdir()
+    for name in ("a.png", "b.jpg", "sub/c.webp", "D.PNG"):
+        good.save(tmp_path / name)
+    Image.new("RGB", (64, 64), "navy").save(tmp_path / "sub" / "navy.jpg")
+    Image.new("RGB", (64, 64), "white").save(tmp_path / "white.png")
+    for name in ("a.png", "b.jpg"):
+        whole = (tmp_path / name).read_bytes()
+        (tmp_path / f"torn_{name}").write_bytes(whole[: len(whole) * 3 // 4])
+    (tmp_path / "empty.png").touch()
+    (tmp_path / ".half.png").write_bytes(b"being written")
+    (tmp_path / ".half.png.part").write_bytes(b"being written")
+    (tmp_path / ".thumbnails").mkdir()
+    good.save(tmp_path / ".thumbnails/a.webp")
+    (tmp_path / "notes.txt").write_text("no image")
+    return tmp_path
+
+
+BLANK = ["white.png", "sub/navy.jpg"]
+CORRUPT = {"torn_a.png", "torn_b.jpg", "empty.png"}
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_report_of_a_folder(folder: Path, threads: int) -> None:
+    report = check_images(folder, threads=threads)
+    assert report.total == 9
+    assert report.blank == BLANK
+    assert set(report.corrupt) == CORRUPT and all(report.corrupt.values())
+    assert not report.unreadable and not report.passed
+
+
+def test_file_that_cannot_be_read(folder: Path) -> None:
+    (folder / "dangling.png").symlink_to("nowhere")
+    report = check_images(folder)
+    assert report.total == 10 and "dangling.png" in report.unreadable

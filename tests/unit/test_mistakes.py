@@ -1,0 +1,71 @@
+"""Mistakes of a command line are told in one line before anything starts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from imageevalkit.common.errors import UserError
+from imageevalkit.plan.config import Config
+from imageevalkit.plan.options import parse, resolve
+from imageevalkit.plan.planner import make_plan
+
+NOISE = ["--model_names", "reference-noise", "--ds_names", "quicktext"]
+
+
+def mistake(*words: str) -> str:
+    """The message about ``words``. Fails if planning them writes a file."""
+    config = Config(maps={"INFER_ENV_MAP": {"diffusers": "diffusers"}})
+    with pytest.raises(UserError) as told:
+        make_plan(resolve(parse(words), config), config)
+    for name in ("IMAGEEVALKIT_OUTPUT", "IMAGEEVALKIT_LOG"):
+        assert not Path(os.environ[name]).exists()
+    message = str(told.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--no_such_option"], "unknown option '--no_such_option'"),
+        (["--model_names"], "--model_names: expected one argument"),
+        (
+            ["--model_names", "reference-typset", "--ds_names", "quicktext"],
+            "did you mean 'reference-typeset'?",
+        ),
+        (["--model_names", "reference-noise", "--ds_names", "quicktxt"], "did you mean 'quicktext'?"),
+        ([*NOISE, "--eval", "perhaps"], "use true or false"),
+        (["--model_names", "gpt-image-1.5", "--ds_names", "quicktext"], "add --use_api true"),
+        ([*NOISE, "--custom_model_kwargses", "x"], "'x' is no name=value"),
+        ([*NOISE, "--judges", "quicktext=ppocrr"], "did you mean 'ppocr'?"),
+        (
+            [*NOISE, "--judges", "quicktxt=ppocr"],
+            "--judges names unknown benchmark 'quicktxt' (did you mean 'quicktext'?)",
+        ),
+        (
+            [*NOISE[:3], "wise", "--relations", "wise=realism/2,consistancy/2"],
+            "--relations: wise: there is no metric 'consistancy/2' of items (did you mean 'consistency'?)",
+        ),
+        (["--model_names", "../escaped", "--ds_names", "quicktext", "--use_api", "true"], "cannot be a name"),
+        (
+            ["--model_names", "comparisons", "--ds_names", "quicktext", "--use_api", "true"],
+            "'comparisons' cannot be a name: output/comparisons is a report of the run",
+        ),
+        ([], "no models given"),
+    ],
+)
+def test_mistakes_are_one_line_before_anything_starts(words: list[str], says: str) -> None:
+    assert says in mistake(*words)
+
+
+def test_a_missing_environment_names_the_path_and_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["--model_names", "diffusers", "--ds_names", "quicktext"]
+    monkeypatch.delenv("CONDA_BASE", raising=False)
+    assert "CONDA_BASE is empty" in mistake(*words)
+    monkeypatch.setenv("CONDA_BASE", "/opt/none")
+    message = mistake(*words)
+    assert "/opt/none/envs/diffusers/bin/python" in message
+    assert "bash utils/make_env.sh --model diffusers" in message

@@ -1,0 +1,919 @@
+"""The judge behind an API, against a real HTTP server."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import math
+import re
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from PIL import Image
+
+from imageevalkit import registry
+from imageevalkit.api.failures import Failure
+from imageevalkit.benchmark.question import (
+    Answer,
+    Encoding,
+    JudgeUnusable,
+    Message,
+    Picture,
+    Question,
+    Sampling,
+)
+from imageevalkit.common.errors import CellFailure, UserError
+from imageevalkit.common.images import sha256_file
+from imageevalkit.evaluate.answerers import request_hash
+from imageevalkit.jobs.progress import watched
+from imageevalkit.judges.api import FEW_LOGPROBS, FEWER_THAN_SCORED, NO_LOGPROBS, read_reply
+from imageevalkit.judges.choice import ApiSettings, JudgeChoice, JudgeOptions, JudgeSetting
+from imageevalkit.judges.client import ApiJudge
+from imageevalkit.judges.server import Address
+from imageevalkit.plan.config import checked, parse_kwargs
+from imageevalkit.store.results import Evaluator
+from tests.support.image_server import KEY
+from tests.support.judge_replies import draw
+from tests.support.judge_server import JudgeServer
+
+SYSTEM = "You are an auditor."
+WISE = Sampling(500, 0.0, extra={"chat_template_kwargs": {"enable_thinking": False}})
+YES = ("Yes", "yes", " yes", " Yes")
+SEVEN = ("seven", "Seven", " seven", " Seven", "7", " 7")
+
+
+@pytest.fixture
+def judge_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[JudgeServer]:
+    with JudgeServer() as running:
+        monkeypatch.setenv("API_KEY", KEY)
+        monkeypatch.setenv("BASE_URL", running.base_url)
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        yield running
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Picture:
+    return saved(tmp_path / "1.png", "teal")
+
+
+def saved(path: Path, color: str, size: tuple[int, int] = (40, 30), mode: str = "RGB") -> Picture:
+    Image.new(mode, size, color).save(path)
+    return Picture(path, sha256_file(path))
+
+
+def wise(picture: Picture, words: str = "Score the image", item: str = "1") -> Question:
+    """A question with the form of WISE's: a system text, then text and image of the user."""
+    sent = picture._replace(media_type="image/png")
+    return Question("score", (Message("system", (SYSTEM,)), Message("user", (words, sent))), WISE, item=item)
+
+
+def vqa(picture: Picture, words: str, wanted: tuple[str, ...] = YES, name: str = "vqa/0") -> Question:
+    """A question with the form of GenEval 2's: image, then text; one token."""
+    return Question(name, (Message("user", (picture, words)),), Sampling(1, 0.0), wanted, item="1")
+
+
+def judge(workers: int = 4, per_minute: float | None = None, **kwargs: Any) -> ApiJudge:
+    given = {"backoff": 0.01, **kwargs}
+    made = registry.judge("openai:m-1", {}, options=JudgeOptions(given, workers, per_minute))
+    assert isinstance(made, ApiJudge)
+    return made
+
+
+def ask(questions: Sequence[Question], **kwargs: Any) -> list[Answer]:
+    return list(judge(**kwargs).ask(questions))
+
+
+def ask_one(question: Question, **kwargs: Any) -> Answer:
+    (answer,) = ask([question], **kwargs)
+    return answer
+
+
+def reply_to(question: Question, **kwargs: Any) -> Answer:
+    answer = ask_one(question, **kwargs)
+    assert answer.text is not None, answer.error
+    return answer
+
+
+# requests
+
+
+@pytest.mark.parametrize("probabilities", [False, True])
+def test_the_request_is_that_of_the_official_client(
+    judge_server: JudgeServer, picture: Picture, probabilities: bool
+) -> None:
+    words = 'Is it a "cat", 一只猫 \u2028?'
+    question = vqa(picture, words) if probabilities else wise(picture, words)
+    reply_to(question)
+    encoded = base64.b64encode(picture.path.read_bytes()).decode()
+    image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{encoded}"}}
+    text = {"type": "text", "text": words}
+    with openai.OpenAI(api_key=KEY, base_url=judge_server.base_url, max_retries=0) as client:
+        messages: Any
+        if probabilities:
+            messages = [{"role": "user", "content": [image, text]}]
+            client.chat.completions.create(
+                model="m-1", messages=messages, max_tokens=1, temperature=0.0, logprobs=True, top_logprobs=20
+            )
+        else:
+            system = {"role": "system", "content": [{"type": "text", "text": SYSTEM}]}
+            messages = [system, {"role": "user", "content": [text, image]}]
+            client.chat.completions.create(
+                model="m-1", messages=messages, max_tokens=500, temperature=0.0, extra_body=dict(WISE.extra)
+            )
+    ours, theirs = judge_server.requests
+    assert (ours.path, ours.fields, ours.files) == (theirs.path, theirs.fields, theirs.files)
+    for name in ("authorization", "content-type"):
+        assert ours.headers[name] == theirs.headers[name]
+    assert ours.files[0].data.decode() == picture.sha256, "the bytes of the file"
+    assert "x-client-request-id" in ours.headers and "transfer-encoding" not in ours.headers
+
+
+@pytest.mark.parametrize(
+    ("media_type", "declared"),
+    [("image/png", "image/png"), (None, "image/webp"), ("image/jpeg", "image/jpeg")],
+)
+def test_bytes_are_sent_unchanged_whatever_they_are_declared_to_be(
+    judge_server: JudgeServer, tmp_path: Path, media_type: str | None, declared: str
+) -> None:
+    picture = saved(tmp_path / "1.webp", "red")._replace(media_type=media_type)
+    reply_to(Question("q", (Message("user", ("Score", picture)),), WISE, item="1"))
+    (file,) = judge_server.requests[0].files
+    assert (file.mime_type, file.data.decode()) == (declared, picture.sha256)
+
+
+def test_a_protocol_may_want_another_encoding(judge_server: JudgeServer, tmp_path: Path) -> None:
+    picture = saved(tmp_path / "1.png", "#20406080", (400, 100), "RGBA")
+    encoding = Encoding("JPEG", 90, longest_side=200)
+    reply_to(
+        Question("q", (Message("user", ("Score", picture._replace(encoding=encoding))),), WISE, item="1")
+    )
+    buffer = io.BytesIO()
+    Image.new("RGB", (200, 50), "#204060").save(buffer, "JPEG", quality=90)
+    (file,) = judge_server.requests[0].files
+    assert (file.mime_type, file.data.decode()) == (
+        "image/jpeg",
+        hashlib.sha256(buffer.getvalue()).hexdigest(),
+    )
+
+
+def test_text_only_several_images_and_the_order_of_parts(judge_server: JudgeServer, tmp_path: Path) -> None:
+    red, blue = saved(tmp_path / "red.png", "red"), saved(tmp_path / "blue.png", "blue")
+    reply_to(Question("q", (Message("user", ("Score these words",)),), Sampling(5), item="1"))
+    reply_to(
+        Question("q", (Message("user", (red, "first, then", blue, "Score both")),), Sampling(5), item="1")
+    )
+    text, several = (request.fields["messages"][0]["content"] for request in judge_server.requests)
+    assert text == [{"type": "text", "text": "Score these words"}]
+    assert [part["type"] for part in several] == ["image_url", "text", "image_url", "text"]
+    assert [file.data.decode() for file in judge_server.requests[1].files] == [red.sha256, blue.sha256]
+
+
+def test_what_is_none_is_not_sent_and_the_users_parameters_come_last(
+    judge_server: JudgeServer, picture: Picture
+) -> None:
+    sampling = Sampling(7, None, 3, {"repetition_penalty": 1.1, "top_p": 0.5})
+    question = Question("q", (Message("user", ("Score", picture)),), sampling, item="1")
+    reply_to(
+        question, max_tokens_parameter="max_completion_tokens", extra_body={"top_p": None, "effort": "low"}
+    )
+    fields = judge_server.requests[0].fields
+    del fields["messages"]
+    assert fields == {
+        "model": "m-1",
+        "max_completion_tokens": 7,
+        "seed": 3,
+        "repetition_penalty": 1.1,
+        "effort": "low",
+    }
+
+
+def test_questions_about_one_image_read_it_once(
+    judge_server: JudgeServer, picture: Picture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = []
+    read_bytes = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: reads.append(path) or read_bytes(path))  # type: ignore[func-returns-value]
+    answers = ask([vqa(picture, f"question {n}", name=f"vqa/{n}") for n in range(12)], workers=3)
+    assert all(answer.text is not None for answer in answers)
+    assert reads.count(picture.path) == 1
+
+
+# replies
+
+
+def test_the_reply_its_tokens_and_its_price(judge_server: JudgeServer, picture: Picture) -> None:
+    answer = ask_one(wise(picture), price={"text_input": 5, "text_output": 15})
+    request = judge_server.requests[0]
+    reply = answer
+    assert reply and reply.text == f"Score: {int(draw(request, 'verdict') < 0.6)}"
+    assert reply.tokens == {"input": 1003, "output": 2}
+    assert reply.usd == pytest.approx((1003 * 5 + 2 * 15) / 1e6)
+    assert reply.probabilities is None and answer.attempts == 1
+    assert reply_to(wise(picture)).usd is None, "no price is known"
+
+
+def test_the_official_judge_has_a_price(judge_server: JudgeServer, picture: Picture) -> None:
+    (answer,) = registry.judge("gpt-4o-2024-05-13", {}, options=JudgeOptions()).ask([wise(picture)])
+    assert answer.usd == pytest.approx((1003 * 5 + 2 * 15) / 1e6)
+
+
+PER_INPUT = {"text_input": 1000, "text_output": 1000}  # a question is about 1 USD
+
+
+@pytest.mark.parametrize("fault", ["spent", "refuse", "filtered", "unended"])
+def test_a_reply_that_is_of_no_use_is_paid_for(
+    judge_server: JudgeServer, picture: Picture, fault: str
+) -> None:
+    judge_server.default = fault
+    options = JudgeOptions({"backoff": 0.01, "price": PER_INPUT}, max_cost=5.5)
+    given: list[Answer] = []
+    with pytest.raises(JudgeUnusable, match=r"--max_cost 5.5 is used up: \$5\.0\d* spent"):
+        collect(registry.judge("openai:m-1", {}, options=options).ask(many(picture, 12)), given)
+    assert len(judge_server.requests) == 5
+    assert all(answer.text is None for answer in given)
+    # "unended" is asked again: how many questions have come to their end by then is a matter of turns
+    ended = sum(answer.attempts for answer in given) if fault == "unended" else 5
+    paid = sum(answer.usd for answer in given if answer.usd is not None)
+    assert paid == pytest.approx(ended * (1003 + 2) / 1000, abs=0.05)
+
+
+def test_an_answer_costs_what_the_attempts_before_it_did(judge_server: JudgeServer, picture: Picture) -> None:
+    judge_server.script("Score the image", "500", "unended", "ok")
+    answer = ask_one(wise(picture), price=PER_INPUT)
+    assert (answer.attempts, len(judge_server.requests)) == (3, 3)
+    assert answer.usd == pytest.approx(2 * (1003 + 2) / 1000, abs=0.01), "a 500 took nothing"
+
+
+def test_a_reply_without_probabilities_is_paid_for() -> None:
+    reply = json.loads(body(("Yes", -0.1))) | {"usage": {"completion_tokens": 7, "cost": 0.5}}
+    del reply["choices"][0]["logprobs"]
+    found = read_reply(Question("q", (), Sampling(1), ("No",)), json.dumps(reply).encode(), 3, None)
+    assert isinstance(found, Failure) and found.text == NO_LOGPROBS.text
+    assert (found.tokens, found.reported_cost) == ({"completion_tokens": 7}, 0.5)
+
+
+@pytest.mark.parametrize(("fault", "text"), [("parts", "Score: 1"), ("malformed", "I would rather not")])
+def test_any_words_are_a_reply(judge_server: JudgeServer, picture: Picture, fault: str, text: str) -> None:
+    judge_server.default = fault
+    assert str(reply_to(wise(picture)).text).startswith(text)
+
+
+@pytest.mark.parametrize("fault", ["empty", "blank"])
+def test_nothing_is_a_reply_where_the_judge_ended_it(
+    judge_server: JudgeServer, picture: Picture, fault: str
+) -> None:
+    judge_server.default = fault
+    answers = ask(many(picture, 20))
+    assert [answer.text for answer in answers] == [""] * 20
+    assert len(judge_server.requests) == 20, "each was asked once"
+
+
+def test_a_key_that_is_echoed_is_taken_out(judge_server: JudgeServer, picture: Picture) -> None:
+    judge_server.default = "echo"
+    text = reply_to(wise(picture)).text
+    assert text == "my key is Bearer ***. Score: 1"
+
+
+def test_words_that_only_look_like_a_key_reach_the_parser(
+    judge_server: JudgeServer, picture: Picture
+) -> None:
+    """A text that a judge reads off an image would lose words otherwise."""
+    judge_server.default = "like_a_key"
+    assert reply_to(wise(picture)).text == "bearer certificates-of-deposit 2024, ask-sk-learning-more"
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "requests"),
+    [
+        ("refuse", "the judge refused: I'm sorry, I can't assist with that request.", 1),
+        ("filtered", "the judge refused: finish reason content_filter", 1),
+        ("moderated", "the judge refused: The response was filtered", 1),
+        ("too_long", "HTTP 400: This model's maximum context length is 128000 tokens", 1),
+        ("too_long_vllm", "HTTP 400: This model's maximum context length is 4096 tokens", 1),
+        ("decoder_prompt", "HTTP 400: The decoder prompt (length 5000) is longer", 1),
+        ("bad_image", "HTTP 400: cannot identify image file", 1),
+        ("spent", "the reply is empty: all tokens allowed were spent on thinking", 1),
+        ("unended", "the reply is empty (finish reason not told) (gave up after 2 attempts", 2),
+        ("500", "HTTP 500: The server had an error (gave up after 3 attempts", 3),
+        ("503", "HTTP 503: Service Unavailable (gave up", 3),
+        ("502_html", "HTTP 502: an HTML page, '502 Bad Gateway'", 3),
+        ("garbage", "the reply is not JSON", 3),
+        ("list", "the reply is not a JSON object", 3),
+        ("no_choices", "the reply (HTTP 200) holds no message", 3),
+        ("error200", "the reply (HTTP 200) holds an error: upstream went away", 3),
+        ("cut_short", "RemoteProtocolError", 3),
+        ("reset", "ReadError", 3),
+    ],
+)
+def test_a_question_that_fails_by_itself_has_an_error_and_costs_no_other(
+    judge_server: JudgeServer, picture: Picture, fault: str, error: str, requests: int
+) -> None:
+    judge_server.script("Score the bad one", fault)
+    bad, good = wise(picture, "Score the bad one"), wise(picture, "Score the good one", "2")
+    by_item = {answer.question.item: answer for answer in ask([bad, good], max_attempts=3)}
+    assert by_item["2"].text is not None
+    assert by_item["1"].text is None and by_item["1"].error.startswith(error)
+    assert by_item["1"].attempts == requests
+    assert "\n" not in by_item["1"].error
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [("429", "429"), ("429_ms",), ("500", "reset"), ("500", "html"), ("garbage", "cut_short"), ("unended",)],
+)
+def test_a_failure_that_passes_costs_no_question(
+    judge_server: JudgeServer, picture: Picture, faults: tuple[str, ...]
+) -> None:
+    judge_server.script("Score the image", *faults, "ok")
+    answer = ask_one(wise(picture))
+    assert (answer.text or "").startswith("Score: ")
+    assert answer.attempts == len(faults) + 1
+    assert len(judge_server.requests) == len(faults) + 1
+
+
+def test_a_web_site_in_place_of_an_endpoint_is_asked_once(
+    judge_server: JudgeServer, picture: Picture
+) -> None:
+    judge_server.default = "html"
+    with pytest.raises(
+        JudgeUnusable, match=r"HTML page, 'Sign in'; check BASE_URL \(it usually ends in /v1\)"
+    ):
+        ask([wise(picture), wise(picture, item="2")], workers=1)
+    assert len(judge_server.requests) == 1
+
+
+def test_a_reply_that_takes_too_long_is_asked_for_again(judge_server: JudgeServer, picture: Picture) -> None:
+    judge_server.script("Score the image", "slow", "ok")
+    answer = ask_one(wise(picture), timeout=0.3)
+    assert answer.attempts > 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "problem"),
+    [
+        ("401", "the key is rejected: correct API_KEY"),
+        ("403", "Your organization must be verified"),
+        ("404", "check the model id and BASE_URL"),
+        ("400", "Invalid value: 'giant'"),
+        ("quota", "the account has no quota left"),
+        ("could_not", "HTTP 400: Could not process image; check its kwargs"),
+        ("redirect", "HTTP 307 redirect to 'http://127.0.0.1:"),
+        ("max_tokens", "--judge_kwargs max_tokens_parameter=max_completion_tokens"),
+        ("temperature", r"""--judge_kwargs 'extra_body=\{"temperature":null\}' leaves it out"""),
+        ("no_template", r"""--judge_kwargs 'extra_body=\{"chat_template_kwargs":null\}' leaves it out"""),
+    ],
+)
+def test_a_judge_that_cannot_be_used_ends_the_asking(
+    judge_server: JudgeServer, picture: Picture, fault: str, problem: str
+) -> None:
+    with JudgeServer() as elsewhere:
+        judge_server.redirect_to = elsewhere.base_url
+        judge_server.default = fault
+        with pytest.raises(JudgeUnusable, match=problem) as raised:
+            ask(many(picture, 50))
+        assert not elsewhere.requests, "a redirect would take the key along"
+    text = str(raised.value)
+    assert "judge 'm-1' at 127.0.0.1" in text and "\n" not in text
+    assert KEY not in text and KEY[-4:] not in text
+    assert len(judge_server.requests) <= 8
+
+
+def test_a_setting_that_leaves_a_parameter_out_keeps_the_others_and_works(
+    judge_server: JudgeServer, picture: Picture
+) -> None:
+    judge_server.choose = lambda request, attempt: "temperature" if "temperature" in request.fields else "ok"
+    with pytest.raises(JudgeUnusable) as raised:
+        ask([wise(picture)], extra_body={"top_p": 0.5})
+    [setting] = re.findall("--judge_kwargs '(.*)'", str(raised.value))
+    assert reply_to(wise(picture), **parse_kwargs(setting)).text
+    assert judge_server.requests[-1].fields["top_p"] == 0.5
+
+
+def bad_items(judge_server: JudgeServer, count: int) -> None:
+    for n in range(count):
+        judge_server.script(f"Score {n}", "could_not")
+
+
+def test_a_bad_item_that_is_asked_first_stops_nothing(judge_server: JudgeServer, picture: Picture) -> None:
+    bad_items(judge_server, 2)
+    answers = {answer.question.item: answer for answer in ask(many(picture, 9), workers=1)}
+    assert [item for item, answer in answers.items() if answer.text is not None] == [*"2345678"]
+    assert {answers[item].error for item in "01"} == {"HTTP 400: Could not process image"}
+    # the judge still seems unusable when nothing but such items was ever asked
+    bad_items(judge_server, 9)
+    answered: list[Answer] = []
+    with pytest.raises(JudgeUnusable, match="HTTP 400: Could not process image"):
+        collect(judge(workers=1).ask(many(picture, 9)), answered)
+    assert [answer.text is not None for answer in answered] == [False, False]
+
+
+def test_a_judge_that_answered_before_is_not_stopped_by_bad_items(
+    judge_server: JudgeServer, picture: Picture
+) -> None:
+    bad_items(judge_server, 9)
+    before = judge()
+    before.has_answered()
+    errors = [answer.error for answer in before.ask(many(picture, 9))]
+    assert errors == ["HTTP 400: Could not process image"] * 9
+    judge_server.default = "max_tokens"
+    before = judge()
+    before.has_answered()
+    with pytest.raises(JudgeUnusable, match="Use 'max_completion_tokens' instead"):
+        list(before.ask([wise(picture)]))
+    before = judge(base_url="http://127.0.0.1:9/v1", max_attempts=1)
+    before.has_answered()
+    with pytest.raises(JudgeUnusable, match="check its address"):
+        list(before.ask([wise(picture)]))
+
+
+def test_answers_before_the_end_are_given(judge_server: JudgeServer, picture: Picture) -> None:
+    judge_server.choose = lambda request, attempt: "quota" if "20" in request.prompt else "ok"
+    asking = judge(workers=2).ask([wise(picture, f"Score {n:02d}", str(n)) for n in range(40)])
+    answers: list[Answer] = []
+    with pytest.raises(JudgeUnusable, match="no quota left"):
+        collect(asking, answers)
+    assert {str(n) for n in range(20)} <= {answer.question.item for answer in answers}
+    assert all(answer.text is not None for answer in answers)
+
+
+def collect(asking: Iterator[Answer], into: list[Answer]) -> None:
+    for answer in asking:
+        into.append(answer)
+
+
+def test_an_endpoint_that_never_answers_is_unusable(
+    picture: Picture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("API_KEY", KEY)
+    with pytest.raises(JudgeUnusable, match=r"ConnectError.* check its address and the network"):
+        ask([wise(picture)], base_url="http://127.0.0.1:9/v1", max_attempts=2)
+
+
+def test_what_holds_requests_back_is_told(judge_server: JudgeServer, picture: Picture) -> None:
+    judge_server.retry_after = "2"
+    judge_server.choose = lambda request, attempt: "429" if 20 <= len(judge_server.requests) < 28 else "ok"
+    asked, told = judge(), set[str]()
+    with watched(lambda: told.add(asked.holdup())):
+        assert asked.holdup() == ""
+        assert all(answer.text is not None for answer in asked.ask(many(picture, 40)))
+    assert any(note.startswith("rate limited, ") for note in told)
+    assert asked.holdup() == ""
+
+
+def test_an_outage_that_lasts_ends_the_asking_and_is_named(
+    judge_server: JudgeServer, picture: Picture
+) -> None:
+    judge_server.choose = lambda request, attempt: "ok" if len(judge_server.requests) < 30 else "503"
+    answers: list[Answer] = []
+    with pytest.raises(JudgeUnusable, match=r"the endpoint has been down: HTTP 503: Service Unavailable"):
+        collect(judge(max_outage=2).ask(many(picture, 100)), answers)
+    assert all(answer.text is not None for answer in answers)
+
+
+# images that cannot be sent
+
+
+def test_an_image_that_cannot_be_read_costs_its_question_only(
+    judge_server: JudgeServer, picture: Picture, tmp_path: Path
+) -> None:
+    text = tmp_path / "2.png"
+    text.write_text("no image")
+    gone = Question("q", (Message("user", ("Score", Picture(tmp_path / "gone.png", "0"))),), WISE, item="2")
+    broken = Question("q", (Message("user", ("Score", Picture(text, "0"))),), WISE, item="3")
+    answers = {answer.question.item: answer for answer in ask([gone, broken, wise(picture)])}
+    assert answers["1"].text is not None
+    assert "gone.png cannot be sent: [Errno 2] No such file or directory" in answers["2"].error
+    assert "2.png cannot be sent: no image of a known format" in answers["3"].error
+    assert len(judge_server.requests) == 1
+
+
+# probabilities
+
+
+def body(*tokens: tuple[Any, ...], sampled: int = 0, content: Any = "Yes") -> bytes:
+    """A reply with these first tokens: (text, log-probability[, bytes])."""
+    entries = [dict(zip(("token", "logprob", "bytes"), token, strict=False)) for token in tokens]
+    logprobs = {"content": [{**entries[sampled], "top_logprobs": entries}]}
+    choice = {"message": {"content": content}, "logprobs": logprobs, "finish_reason": "length"}
+    return json.dumps({"choices": [choice]}).encode()
+
+
+def read(content: bytes, choices: tuple[str, ...], top: int = 1) -> Answer:
+    reply = read_reply(Question("q", (), Sampling(1), choices), content, top, None)
+    assert isinstance(reply, Answer), reply
+    return reply
+
+
+@pytest.mark.parametrize("listed", [0, 1, 2])
+def test_fewer_tokens_than_asked_for_are_no_probabilities(listed: int) -> None:
+    """Else whatever is not listed would have the probability 0."""
+    reply = json.loads(body(("Yes", math.log(0.6)), ("No", math.log(0.3))))
+    first = reply["choices"][0]["logprobs"]["content"][0]
+    first["top_logprobs"] = first["top_logprobs"][:listed]
+    question = Question("q", (), Sampling(1), ("No",))
+    assert read_reply(question, json.dumps(reply).encode(), 3, None) == FEW_LOGPROBS
+
+
+def test_fewer_tokens_that_have_all_the_probability_are_enough() -> None:
+    # a server that lists what its own top_p leaves
+    reply = read(body(("Yes", math.log(0.75)), ("No", math.log(0.25))), YES, top=20)
+    assert reply.probabilities == pytest.approx({"Yes": 0.75, "yes": 0, " yes": 0, " Yes": 0})
+
+
+def test_probabilities_are_those_of_the_listed_tokens_and_the_rest_is_outside() -> None:
+    reply = read(body(("Yes", math.log(0.6)), (" yes", math.log(0.25)), ("No", -9999.0)), YES)
+    assert reply.text == "Yes"
+    assert reply.probabilities == pytest.approx({"Yes": 0.6, "yes": 0.0, " yes": 0.25, " Yes": 0.0})
+    assert reply.outside == pytest.approx(0.15)
+
+
+def test_of_a_space_and_a_digit_the_first_token_is_the_space() -> None:
+    tokens = [
+        ("7", math.log(0.6)),
+        ("seven", math.log(0.1)),
+        ("Seven", math.log(0.05)),
+        (" ", math.log(0.02)),
+    ]
+    reply = read(body(*tokens, ("8", math.log(0.2)), content="7"), SEVEN)
+    assert reply.probabilities
+    # the worked example of the benchmark's specification
+    assert math.fsum(reply.probabilities.values()) == pytest.approx(0.77)
+    assert reply.probabilities[" 7"] == pytest.approx(0.02)
+    assert reply.outside == pytest.approx(0.03)
+
+
+def test_a_tokenizer_that_keeps_space_and_digit_together_is_seen_by_its_tokens() -> None:
+    reply = read(body((" 7", math.log(0.5)), (" ", math.log(0.3))), (" 7", "10", " yes"))
+    assert reply.probabilities == pytest.approx({" 7": 0.5, "10": 0.0, " yes": 0.0})
+    assert read(body(("1", math.log(0.5))), ("10",)).probabilities == pytest.approx({"10": 0.5})
+
+
+def test_the_sampled_token_counts_once_even_where_it_is_not_among_the_listed() -> None:
+    content = json.loads(body(("Yes", math.log(0.5)), ("No", math.log(0.2)), sampled=1))
+    first = content["choices"][0]["logprobs"]["content"][0]
+    assert read(json.dumps(content).encode(), ("No",)).outside == pytest.approx(0.3)
+    first["top_logprobs"] = first["top_logprobs"][:1]
+    reply = read(json.dumps(content).encode(), ("No",))
+    assert (reply.text, reply.outside) == ("No", pytest.approx(0.3))
+    assert reply.probabilities == pytest.approx({"No": 0.2})
+
+
+def test_bytes_decide_where_a_token_is_no_whole_character() -> None:
+    tokens = [("\ufffd", math.log(0.5), [0xE4, 0xB8]), ("\ufffd", math.log(0.4), [0xE5])]
+    reply = read(body(*tokens, content="\ufffd"), ("一",))
+    assert reply.outside == pytest.approx(0.1), "two tokens, not one"
+    assert reply.probabilities == {"一": 0.0}
+
+
+@pytest.mark.parametrize("entry", [("Yes", None), ("Yes", "x"), ("Yes", float("nan")), (7, True)])
+def test_entries_without_a_probability_are_passed_over(entry: tuple[Any, ...]) -> None:
+    reply = read(body(("No", math.log(0.5)), entry, ("maybe", 1e-9)), ("Yes",))
+    assert (reply.probabilities, reply.outside) == ({"Yes": 0.0}, 0.0)
+
+
+def test_a_special_token_is_no_text() -> None:
+    assert read(body(("<|im_end|>", math.log(0.9)), content=""), YES).text == ""
+
+
+def test_probabilities_from_a_server(judge_server: JudgeServer, picture: Picture) -> None:
+    reply = reply_to(vqa(picture, "How many croissants are in the image?", SEVEN))
+    again = reply_to(vqa(picture, "How many croissants are in the image?", SEVEN))
+    assert replace(reply, seconds=0.0) == replace(again, seconds=0.0)
+    assert reply.probabilities and reply.outside and reply.probabilities.keys() == set(SEVEN)
+    assert 0.01 <= reply.outside < 0.5 and math.fsum(reply.probabilities.values()) <= 1 - reply.outside
+    fields = judge_server.requests[0].fields
+    assert (fields["logprobs"], fields["top_logprobs"], fields["max_tokens"]) == (True, 20, 1)
+
+
+@pytest.mark.parametrize(
+    ("fault", "problem"),
+    [
+        ("no_logprobs", "returns no log-probabilities: choose another judge"),
+        ("few_logprobs", "lists fewer of the likeliest tokens than the judge's top_logprobs"),
+    ],
+)
+def test_an_endpoint_without_log_probabilities_is_unusable(
+    judge_server: JudgeServer, picture: Picture, fault: str, problem: str
+) -> None:
+    judge_server.default = fault
+    with pytest.raises(JudgeUnusable, match=problem):
+        ask([vqa(picture, f"Is it {n}?") for n in range(9)])
+
+
+@pytest.mark.parametrize("fault", ["no_logprobs", "few_logprobs"])
+def test_a_single_reply_without_log_probabilities_is_asked_for_again(
+    judge_server: JudgeServer, picture: Picture, fault: str
+) -> None:
+    judge_server.script("Is it?", fault, "ok")
+    judge_server.script("Is it ever?", fault)
+    asked = judge()
+    assert next(iter(asked.ask([vqa(picture, "What is it?")]))).text is not None
+    (answer,) = asked.ask([vqa(picture, "Is it?")])
+    assert answer.attempts == 2
+    (answer,) = asked.ask([vqa(picture, "Is it ever?")])
+    assert answer.error.startswith(
+        "the reply holds no log-probabilities, or too few (gave up after 2 attempts"
+    )
+
+
+def test_an_endpoint_that_gave_log_probabilities_in_an_earlier_run_may_lack_some_not_all(
+    judge_server: JudgeServer, picture: Picture
+) -> None:
+    judge_server.script("Is it?", "no_logprobs", "ok")
+    asked = judge()
+    asked.has_answered()
+    (answer,) = asked.ask([vqa(picture, "Is it?")])
+    assert (answer.attempts, answer.error) == (2, "")
+    judge_server.default = "no_logprobs"
+    asked = judge()
+    asked.has_answered()
+    with pytest.raises(JudgeUnusable, match="returns no log-probabilities"):
+        list(asked.ask([vqa(picture, f"Is it {n}?") for n in range(99)]))
+    assert judge_server.received < 99
+
+
+def test_an_endpoint_whose_lists_are_all_empty_is_unusable(judge_server: JudgeServer) -> None:
+    """The rules of a benchmark may accept an empty list; an endpoint that gives no other would score 0 all over."""
+    questions = [
+        Question(
+            "q", (Message("user", (f"Is it {n}?",)),), Sampling(1), item=str(n), likeliest=5, accepts="any"
+        )
+        for n in range(40)
+    ]
+    judge_server.default = "few_logprobs"
+    given: list[Answer] = []
+    with pytest.raises(JudgeUnusable, match="returns no log-probabilities"):
+        collect(judge(1).ask(questions), given)
+    assert 10 < len(given) < 40 and {str(answer.probabilities) for answer in given} == {"{}"}
+    judge_server.script("Is it 3?", "ok")
+    assert len(ask(questions, workers=1)) == 40
+
+
+# settings
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "complaint"),
+    [
+        ({"time_out": 3}, r"no setting 'time_out' \(did you mean 'timeout'\?\)"),
+        ({"timeout": 0}, "timeout must be a positive number"),
+        ({"max_attempts": 1.5}, "max_attempts must be a whole number, not 1.5"),
+        ({"top_logprobs": True}, "top_logprobs must be a whole number, not True"),
+        ({"extra_body": "x"}, "extra_body must be an object"),
+        ({"extra_body": {"model": "x"}}, "'model' cannot be given"),
+        ({"max_tokens_parameter": "max"}, "must be max_tokens or max_completion_tokens"),
+        ({"price": 0.01}, "price must be an object of rates"),
+        ({"price": {"text_input": 1}}, "text_output is missing"),
+    ],
+)
+def test_a_wrong_kwarg_is_one_clear_line(kwargs: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint) as error:
+        checked(ApiSettings, kwargs, "judge 'm-1' of wise")
+    assert str(error.value).startswith("judge 'm-1' of wise: ") and "\n" not in str(error.value)
+
+
+def test_the_identity_is_what_decides_the_answers() -> None:
+    assert judge(base_url="http://a/v1", timeout=3, max_attempts=2).identity == judge(workers=9).identity
+    assert judge(extra_body={"top_p": 0.1}).identity != judge().identity
+    assert judge(top_logprobs=5).identity != judge().identity
+    assert judge().identity == {"backend": "openai", "model": "m-1", "top_logprobs": 20, "extra_body": {}}
+
+
+def test_a_judge_without_a_key_is_made_but_cannot_ask(picture: Picture) -> None:
+    without = judge()
+    with pytest.raises(CellFailure, match="API_KEY is not set"):
+        list(without.ask([wise(picture)]))
+
+
+def vllm(address_file: Path | str = "", **kwargs: Any) -> ApiJudge:
+    choice = JudgeChoice("q", JudgeSetting("vllm", "Qwen/Q", {"backoff": 0.01}))
+    return ApiJudge(choice, JudgeOptions(kwargs, address_file=str(address_file)), {})
+
+
+def test_a_vllm_server_is_found_by_its_address_file_and_gets_no_key(
+    judge_server: JudgeServer, picture: Picture, tmp_path: Path
+) -> None:
+    Address(tmp_path / "address").give(judge_server.base_url)
+    (answer,) = vllm(tmp_path / "address").ask([wise(picture)])
+    (named,) = vllm(base_url=judge_server.base_url).ask([wise(picture)])
+    assert answer.text == named.text and answer.text is not None
+    assert {r.headers["authorization"] for r in judge_server.requests} == {"Bearer EMPTY"}
+    assert {r.fields["model"] for r in judge_server.requests} == {"Qwen/Q"}
+
+
+def test_a_server_of_this_run_that_is_started_again_costs_no_question(
+    judge_server: JudgeServer, picture: Picture, tmp_path: Path
+) -> None:
+    address = Address(tmp_path / "address")
+    address.give(judge_server.base_url)
+    back = threading.Timer(1.0, address.give, [judge_server.base_url])
+
+    def choose(request: object, attempt: int) -> str:
+        if len(judge_server.requests) == 20:
+            address.withdraw()
+            back.start()
+        return "reset" if back.is_alive() else "ok"
+
+    judge_server.choose = choose
+    answers = list(vllm(tmp_path / "address", max_attempts=2).ask(many(picture, 60)))
+    assert len(answers) == 60 and all(answer.text is not None for answer in answers)
+
+
+def test_a_server_of_this_run_may_load_longer_than_an_outage_may_last(
+    judge_server: JudgeServer, picture: Picture, tmp_path: Path
+) -> None:
+    address = Address(tmp_path / "address")
+    address.give(judge_server.base_url)
+    died, back = threading.Event(), threading.Event()
+
+    def choose(request: object, attempt: int) -> str:
+        if len(judge_server.requests) >= 100 and not died.is_set():
+            died.set()
+            # the run sees the death later than those whose requests were under way
+            threading.Timer(0.4, address.withdraw).start()
+            threading.Timer(6.0, restart).start()
+        return "reset" if died.is_set() and not back.is_set() else "ok"
+
+    def restart() -> None:
+        back.set()
+        address.give(judge_server.base_url)
+
+    judge_server.choose = choose
+    judge_server.latency = 0.02
+    choice = JudgeChoice("q", JudgeSetting("vllm", "Qwen/Q", {"backoff": 0.01, "max_outage": 4.0}))
+    asked = ApiJudge(choice, JudgeOptions(workers=64, address_file=str(tmp_path / "address")), {})
+    answers = list(asked.ask(many(picture, 400)))
+    assert len(answers) == 400 and all(answer.text is not None for answer in answers)
+
+
+def test_a_server_of_this_run_that_is_given_up_is_not_waited_for_as_a_provider_is(
+    judge_server: JudgeServer, picture: Picture, tmp_path: Path
+) -> None:
+    address = Address(tmp_path / "address")
+    address.give(judge_server.base_url)
+
+    def choose(request: object, attempt: int) -> str:
+        if len(judge_server.requests) == 20:
+            address.give_up("the server of judge q died 2 times", for_good=False)
+        return "ok" if len(judge_server.requests) < 20 else "reset"
+
+    judge_server.choose = choose
+    with pytest.raises(JudgeUnusable, match="the server of judge q died 2 times"):
+        list(vllm(tmp_path / "address").ask(many(picture, 60)))
+
+
+def test_a_vllm_server_may_ask_for_a_key(
+    judge_server: JudgeServer, picture: Picture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAB_API_KEY", "lab-key-0815")
+    (answer,) = vllm(base_url=judge_server.base_url, api_key_env="LAB_API_KEY").ask([wise(picture)])
+    assert (
+        answer.text is not None and judge_server.requests[0].headers["authorization"] == "Bearer lab-key-0815"
+    )
+    judge_server.default = "401"
+    with pytest.raises(JudgeUnusable, match="correct the variable that api_key_env names"):
+        list(vllm(base_url=judge_server.base_url).ask([wise(picture)]))
+
+
+def test_a_vllm_server_that_is_not_there_is_named(picture: Picture, tmp_path: Path) -> None:
+    with pytest.raises(CellFailure, match="no server of the judge is known"):
+        list(vllm().ask([wise(picture)]))
+    with pytest.raises(JudgeUnusable, match="the job that serves the judge has ended"):
+        list(vllm(tmp_path / "address").ask([wise(picture)]))
+    job = Address(tmp_path / "address")
+    job.give("somewhere")
+    with pytest.raises(CellFailure, match="must hold a URL like"):
+        list(vllm(tmp_path / "address").ask([wise(picture)]))
+    job.give_up("the server of judge q could not start", for_good=True)
+    with pytest.raises(JudgeUnusable, match="the server of judge q could not start"):
+        list(vllm(tmp_path / "address").ask([wise(picture)]))
+
+
+def test_what_a_run_settles_about_its_server_is_part_of_the_identity() -> None:
+    choice = JudgeChoice("q", JudgeSetting("vllm", "Qwen/Q", {"gpus": 2, "serve_args": "--dtype half"}))
+    plain, revised = (ApiJudge(choice, JudgeOptions(served=s), {}) for s in ({}, {"revision": "abc"}))
+    assert revised.identity == {**plain.identity, "server": {"revision": "abc"}}
+
+
+def test_a_folder_with_weights_is_known_by_its_content_wherever_it_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def identity(judge: str, **kwargs: Any) -> dict[str, Any]:
+        made = registry.judge(judge, {}, options=JudgeOptions(kwargs))
+        assert isinstance(made, ApiJudge)
+        return dict(made.identity)
+
+    for folder, weights in (("a", "first"), ("b", "first"), ("c", "second")):
+        (tmp_path / folder / "judge").mkdir(parents=True)
+        (tmp_path / folder / "judge/model.safetensors").write_text(weights)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    first, copy, other = (identity(f"vllm:{tmp_path / folder / 'judge'}") for folder in "abc")
+    assert first == copy != other
+    assert first["model"] == "judge" and str(tmp_path) not in str(first)
+    assert identity("vllm:~/a/judge") == first
+    assert identity("vllm:~/a/judge", base_url="http://127.0.0.1:9/v1") == first
+
+
+# many questions
+
+
+def many(picture: Picture, count: int) -> list[Question]:
+    return [wise(picture, f"Score {n}", str(n)) for n in range(count)]
+
+
+def test_as_many_requests_as_workers_are_in_flight(judge_server: JudgeServer, picture: Picture) -> None:
+    judge_server.together = 12
+    assert len(ask(many(picture, 36), workers=12)) == 36
+    assert judge_server.max_in_flight == 12
+
+
+def test_answers_come_while_others_are_under_way(judge_server: JudgeServer, picture: Picture) -> None:
+    judge_server.latency = 0.05
+    asking = judge(workers=2).ask(many(picture, 40))
+    next(asking)
+    assert len(judge_server.requests) < 20
+    assert len(list(asking)) == 39
+
+
+def test_requests_per_minute_are_kept(judge_server: JudgeServer, picture: Picture) -> None:
+    started = time.monotonic()
+    assert len(ask(many(picture, 5), per_minute=300)) == 5
+    assert time.monotonic() - started > 4 * 0.2
+
+
+def test_images_are_read_when_their_turn_comes(
+    judge_server: JudgeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures = [saved(tmp_path / f"{n}.png", "red") for n in range(60)]
+    reads = []
+    read_bytes = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: reads.append(path) or read_bytes(path))  # type: ignore[func-returns-value]
+    judge_server.latency = 0.05
+    asking = judge(workers=2).ask([wise(each, f"Score {n}", str(n)) for n, each in enumerate(pictures)])
+    next(asking)
+    assert len(reads) < 10
+    asking.close()
+
+
+def test_closing_the_iterator_gives_up_what_is_under_way(judge_server: JudgeServer, picture: Picture) -> None:
+    judge_server.latency = 0.2
+    asking: Any = judge(workers=4).ask(many(picture, 400))
+    next(asking)
+    asking.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("judge")]
+    time.sleep(0.5)
+    assert len(judge_server.requests) < 50
+
+
+def test_the_likeliest_tokens_are_read_as_they_are_listed() -> None:
+    tokens = [("Good", math.log(0.5)), (" good", math.log(0.2)), ("Ter", math.log(0.1)), ("bad", -9999.0)]
+    content = json.loads(body(*tokens, sampled=2, content="Ter"))
+    question = Question("q", (), Sampling(1, 1.0), likeliest=4)
+    reply = read_reply(question, json.dumps(content).encode(), 4, None)
+    assert isinstance(reply, Answer)
+    assert reply.probabilities == pytest.approx({"Good": 0.5, " good": 0.2, "Ter": 0.1, "bad": 0.0})
+    assert [*(reply.probabilities or {})] == ["Good", " good", "Ter", "bad"]
+    assert (reply.text, reply.outside) == ("Ter", pytest.approx(0.2)), "the token that was drawn"
+    # a server may list the drawn one too: the likeliest are no more than were asked for
+    fewer = read_reply(replace(question, likeliest=2), json.dumps(content).encode(), 2, None)
+    assert isinstance(fewer, Answer) and [*(fewer.probabilities or {})] == ["Good", " good"]
+    assert (
+        read_reply(replace(question, likeliest=5), json.dumps(content).encode(), 5, None) == FEWER_THAN_SCORED
+    )
+
+
+def test_tokens_that_read_alike_add_up() -> None:
+    tokens = [("\ufffd", math.log(0.5), [0xE4, 0xB8]), ("\ufffd", math.log(0.4), [0xE5])]
+    reply = read_reply(Question("q", (), Sampling(1), likeliest=2), body(*tokens, content="\ufffd"), 2, None)
+    assert isinstance(reply, Answer) and reply.probabilities == pytest.approx({"\ufffd": 0.9})
+
+
+def test_so_many_of_the_likeliest_are_asked_for_whatever_the_judges_setting(
+    judge_server: JudgeServer, picture: Picture
+) -> None:
+    question = Question(
+        "q", (Message("user", ("excellent, good, medium", picture)),), Sampling(1, 1.0), likeliest=5
+    )
+    assert len(reply_to(question, top_logprobs=20).probabilities or {}) == 5
+    [sent] = judge_server.requests
+    wanted = {"logprobs": True, "top_logprobs": 5, "max_tokens": 1, "temperature": 1.0}
+    assert {name: sent.fields[name] for name in wanted} == wanted
+
+
+def test_the_likeliest_are_another_request_and_others_keep_theirs() -> None:
+    """Answers on record are known by these hashes."""
+    evaluator = Evaluator("somebody", True, {})
+    plain = Question(
+        "q", (Message("user", ("Is it red?", Picture(Path("x"), "ab"))),), Sampling(1, 0.0), ("Yes",)
+    )
+    known = "83b66c1f59cf31e86e3108c54fbc3d5ec06a8c54b3b5544fac3045e1b24db434"
+    assert request_hash(plain, evaluator) == known
+    assert len({request_hash(replace(plain, likeliest=n), evaluator) for n in (0, 4, 5)}) == 3
