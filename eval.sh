@@ -8,6 +8,11 @@ if ((BASH_VERSINFO[0] < 5)) && [[ $BASH_VERSION != 4.[3-9]* ]]; then
   exit 2
 fi
 
+case ${1-} in
+  env) exec bash "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/utils/make_env.sh" "${@:2}" ;;
+  prefetch) set -- --prefetch "${@:2}" ;;
+esac
+
 unset PYTHONHOME # of another Python, which ours cannot start with
 REPO="$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd -P)"
 # shellcheck source=utils/config_defaults.sh
@@ -74,7 +79,7 @@ if [[ -n $asks_help || ! -x $DRIVER ]]; then
   # -P: the user's working folder must not shadow our packages or the standard library
   python=$DRIVER
   [[ -x $DRIVER ]] || python=$(find_python)
-  PYTHONPATH=$OUR_PATHS "$python" -P -m imageevalkit.plan.options "$@"
+  PYTHONPATH=$OUR_PATHS "$python" -P -m imageevalkit.cli.command_line "$@"
   [[ -z $asks_help ]] || exit 0
 fi
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from imageevalkit import registry
 from imageevalkit.cli import runs
+from imageevalkit.cli.command_line import parse
 from imageevalkit.cli.commands import Command, ResultsHook
 from imageevalkit.cli.listing import listing
 from imageevalkit.common import logs
@@ -39,7 +40,6 @@ from imageevalkit.plan.options import (
     Options,
     is_set,
     options_over,
-    parse,
     resolve,
     with_absolute_paths,
 )

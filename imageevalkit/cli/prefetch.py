@@ -11,13 +11,14 @@ from imageevalkit import registry
 from imageevalkit.assets import BenchmarkFiles, Finding, Needed, Needs
 from imageevalkit.assets.check import check_asset, disagreement, name_of
 from imageevalkit.assets.data import fetch, fetch_asset
+from imageevalkit.cli.command_line import PREFETCH, parse
 from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, run_main, show, suggest
 from imageevalkit.common.redaction import one_line
 from imageevalkit.plan.benchmarks import choose_benchmark
 from imageevalkit.plan.checkpoints import with_checkpoints
 from imageevalkit.plan.config import Config, read_config
 from imageevalkit.plan.models import model_needs
-from imageevalkit.plan.options import PREFETCH, Options, options_over, parse
+from imageevalkit.plan.options import Options, options_over
 
 
 class Request:

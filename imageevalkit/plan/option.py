@@ -12,6 +12,9 @@ Parse = Callable[[Any, str], Any]
 """Parses a text (or a list of texts) to a value. The second argument names its place, for a UserError."""
 
 
+OTHER = "other options"
+
+
 class Option(NamedTuple):
     """An entry of the table of options.
 
@@ -24,6 +27,10 @@ class Option(NamedTuple):
     ``default`` is the value of an extra's option that is not given; the core's have theirs in
     :class:`Options`. ``absolute`` returns the text with absolute paths, for the folder of the user; None: the
     value has no paths.
+
+    ``command`` is the subcommand that stands for the option, whose values follow it: ``compare A B`` is
+    ``--compare A B``. The help of the subcommands ``listed_with`` names the option, too. ``group`` is its
+    heading in the help.
     """
 
     metavar: str
@@ -34,6 +41,9 @@ class Option(NamedTuple):
     name: str = ""
     default: Any = None
     absolute: Callable[[str, Path], str] | None = None
+    command: str = ""
+    listed_with: tuple[str, ...] = ()
+    group: str = OTHER
 
 
 def folder(text: str, where: str) -> Path:

@@ -1,23 +1,18 @@
 """The table of options of ``eval.sh`` and ``prefetch.sh``, and their values over those of config.sh.
 
-``python -m imageevalkit.plan.options WORDS`` prints the help or the mistakes in WORDS. It runs before any
-environment exists, so this module imports the standard library only.
+The help works before any environment exists, so this module imports the standard library only.
 """
 
 from __future__ import annotations
 
 # ruff: noqa: RUF009 - each entry of the table is a function call
-import argparse
-import re
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from imageevalkit.common.errors import ExitStatus, UserError, run_main, show, suggest
+from imageevalkit.common.errors import UserError, suggest
 from imageevalkit.extension_points import connected
 from imageevalkit.plan.config import (
     Config,
@@ -28,7 +23,7 @@ from imageevalkit.plan.config import (
     parse_kwargs,
     parse_kwargses,
 )
-from imageevalkit.plan.option import Option, Parse, folder
+from imageevalkit.plan.option import OTHER, Option, Parse, folder
 from imageevalkit.store.cell import REPORT_MB, Cell, check_name, split_names
 
 if TYPE_CHECKING:
@@ -177,6 +172,7 @@ class Options:
         "write the report of the results there are, or of those in folders, beside them; run nothing",
         _folders,
         prefetch="",
+        command="report",
     )
     report_mb: float = option(
         "MB",
@@ -184,6 +180,7 @@ class Options:
         _megabytes,
         REPORT_MB,
         config="REPORT_MB",
+        listed_with=("report",),
     )
     sort_by: list[str] = option(
         '"a;b"',
@@ -191,10 +188,15 @@ class Options:
         lambda text, where: split_names(text),
         [],
         prefetch="",
+        listed_with=("report",),
     )
-    listing: bool = _flag("show the models and benchmarks there are", prefetch="", name="--list")
-    status: bool = _flag("show how far the runs are that have not ended; start nothing", prefetch="")
-    cancel: bool = _flag("end the runs that have not ended, and their jobs", prefetch="")
+    listing: bool = _flag(
+        "show the models and benchmarks there are", prefetch="", name="--list", command="list"
+    )
+    status: bool = _flag(
+        "show how far the runs are that have not ended; start nothing", prefetch="", command="status"
+    )
+    cancel: bool = _flag("end the runs that have not ended, and their jobs", prefetch="", command="cancel")
     quickstart: bool = _flag(
         "the embedded benchmark on two reference models: no GPU, no key, no download", prefetch=""
     )
@@ -273,93 +275,35 @@ def _named(entries: Mapping[str, Option]) -> dict[str, Option]:
     return {name: entry._replace(name=entry.name or f"--{name}") for name, entry in entries.items()}
 
 
-CORE = _named({each.name: each.metadata["option"] for each in fields(Options) if each.metadata})
+GROUPS = {
+    "what to evaluate": (
+        "model_names",
+        "ds_names",
+        "custom_model_kwargses",
+        "ds_kwargs",
+        "limit",
+        "quickstart",
+    ),
+    "images": ("use_api", "infer", "overwrite", "retry_refused", "replicas"),
+    "scores": ("eval", "judges", "judge_kwargs", "rescore", "retry_unparsed", "missing_items"),
+    "requests and money": ("num_workers", "requests_per_minute", "max_cost", "batch"),
+    "jobs": ("launcher", "parallel", "detach", "dry_run"),
+    "results": ("report_mb", "sort_by"),
+}
+"""The options of the core by their headings in the help, in order."""
+_GROUP_OF = {name: group for group, names in GROUPS.items() for name in names}
+CORE = _named(
+    {
+        each.name: each.metadata["option"]._replace(group=_GROUP_OF.get(each.name, OTHER))
+        for each in fields(Options)
+        if each.metadata
+    }
+)
 """The entries of the core, by the field of :class:`Options`."""
 OF_EXTRAS = {extra: _named(entries) for extra, entries in connected("options").items()}
 """The entries of extras, by extra and name."""
 TABLE: dict[str, Option] = {**CORE, **{n: e for of_extra in OF_EXTRAS.values() for n, e in of_extra.items()}}
 """All entries by name."""
-
-EVAL, PREFETCH = "bash eval.sh", "bash utils/prefetch.sh"
-_DESCRIPTIONS = {
-    EVAL: """
-Generates with every model, scores with every benchmark, leaves one result per model × benchmark
-in output/. Defaults come from config.sh; see README.md.""",
-    PREFETCH: """
-Downloads and verifies what models and benchmarks need: give it the options of your run, and it gets
-weights, authors' code, data and evaluators' weights. What is there is kept; what was cut off goes on.
-Without names: MODEL_NAMES and DS_NAMES of config.sh, else all benchmarks.""",
-}
-_GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
-    EVAL: {"options": ("", "taken", "decisive")},
-    PREFETCH: {
-        "options": ("own",),
-        "as for eval.sh, whose other options make no difference here": ("decisive",),
-    },
-}
-_EPILOGS = {
-    EVAL: """
-Exit status: 0 every cell complete, 3 a cell is incomplete, 4 a score fell (--gate), 1 a cell failed,
-2 nothing was started, 130 interrupted, 143 terminated.""",
-    PREFETCH: "",
-}
-
-
-class _Parser(argparse.ArgumentParser):
-    """The command-line parser of ``program``. It raises mistakes as a UserError of one line."""
-
-    def __init__(self, program: str) -> None:
-        super().__init__(
-            prog=program,
-            usage=f"{program} [options]",
-            description=_DESCRIPTIONS[program],
-            epilog=_EPILOGS[program],
-            add_help=False,
-            allow_abbrev=False,
-            argument_default=argparse.SUPPRESS,
-            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, 2, 46, 130),
-        )
-        groups: dict[str, argparse._ActionsContainer] = {}
-        for title, uses in _GROUPS[program].items():
-            groups |= dict.fromkeys(uses, self.add_argument_group(title))
-        taken = {EVAL: ("", "taken", "decisive"), PREFETCH: ("taken", "decisive", "own")}[program]
-        self.known = {entry.name: entry for entry in TABLE.values() if entry.prefetch in taken}
-        for name, entry in self.known.items():
-            names = [name] + ["-h"] * (name == "--help")
-            flag: dict[str, Any] = {} if entry.metavar else {"nargs": "?", "const": "true"}
-            metavar: Any = entry.metavar or _TRUTH
-            if entry.metavar.endswith("…"):
-                flag, metavar = {"nargs": "*"}, entry.metavar.removesuffix("…")
-            elif len(several := shlex.split(entry.metavar)) > 1:
-                flag, metavar = {"nargs": len(several)}, tuple(several)
-            help = entry.help if entry.prefetch in groups else argparse.SUPPRESS
-            group = groups.get(entry.prefetch, self)
-            group.add_argument(*names, dest=name, metavar=metavar, help=help, **flag)
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message.removeprefix('argument ')}; see {self.prog} --help")
-
-
-_NAME = re.compile(r"(?<=^--)[^=]+")
-
-
-def parse(argv: Sequence[str], program: str = EVAL) -> dict[str, Any]:
-    """Returns the options on the command line ``argv``, by name; the last of repeated options wins.
-
-    A value is a text, or a list of texts if the option takes several values. ``--name value``,
-    ``--name=value`` and names with dashes (``--dry-run``) are accepted.
-
-    Raises UserError: an option is unknown or lacks its value.
-    """
-    parser = _Parser(program)
-    # argparse knows the names with underscores only
-    words = [_NAME.sub(lambda name: name[0].replace("-", "_"), word) for word in argv]
-    given, unknown = parser.parse_known_args(words)
-    if unknown:
-        what = "option" if unknown[0].startswith("-") else "argument"
-        near = suggest(unknown[0].partition("=")[0], parser.known)
-        raise UserError(f"unknown {what} '{unknown[0]}'{near}; see {program} --help")
-    return vars(given)
 
 
 def is_set(given: Mapping[str, Any], name: str) -> bool:
@@ -458,16 +402,3 @@ def resolve(given: Mapping[str, Any], config: Config) -> Options:
     if not options.infer and not options.eval and options.rewriter is None:
         raise UserError("nothing to do: both --infer and --eval are false")
     return options
-
-
-def main() -> ExitStatus:
-    """Prints the help if ``--help`` is given. Raises UserError: an option is unknown or lacks its value."""
-    words = sys.argv[1:]
-    program = PREFETCH if words[:1] == ["--prefetch"] else EVAL
-    if is_set(parse(words[program == PREFETCH :], program), "--help"):
-        show(_Parser(program).format_help().rstrip())
-    return ExitStatus.COMPLETE
-
-
-if __name__ == "__main__":
-    run_main(main)

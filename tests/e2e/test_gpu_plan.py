@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from custom_models.load_model import MODEL_SETTINGS
+from imageevalkit.cli.command_line import parse
 from imageevalkit.common.errors import UserError, note_once
 from imageevalkit.jobs.plan import GenerateOrder, Job, Plan
 from imageevalkit.plan import gpus
 from imageevalkit.plan.config import Config
-from imageevalkit.plan.options import parse, resolve
+from imageevalkit.plan.options import resolve
 from imageevalkit.plan.planner import make_plan
 from imageevalkit.plan.workload import gpus_of
 from tests.support.checkout import make_checkout, needs_driver_env, run_eval

@@ -20,12 +20,13 @@ import numpy as np
 import pytest
 from scipy.stats import beta, norm
 
+from imageevalkit.cli.command_line import parse
 from imageevalkit.common.errors import UserError
 from imageevalkit.extras.until.rounds import first_round, next_round
 from imageevalkit.extras.until.sequential import log_capital, verdict
 from imageevalkit.extras.until.settling import Look, look
 from imageevalkit.plan.config import Config
-from imageevalkit.plan.options import Options, parse, resolve
+from imageevalkit.plan.options import Options, resolve
 from imageevalkit.report.collect import collect
 from imageevalkit.report.leaderboard import Ranks, grid
 from imageevalkit.store.cell import Cell

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from imageevalkit.cli.command_line import parse
 from imageevalkit.common.errors import UserError
 from imageevalkit.plan.config import Config
-from imageevalkit.plan.options import parse, resolve
+from imageevalkit.plan.options import resolve
 from imageevalkit.plan.planner import make_plan
 
 NOISE = ["--model_names", "reference-noise", "--ds_names", "quicktext"]

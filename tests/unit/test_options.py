@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from imageevalkit.cli.command_line import OF_OPTIONS, main, parse
 from imageevalkit.common.errors import UserError
 from imageevalkit.plan.config import Config
-from imageevalkit.plan.options import TABLE, Options, main, parse, resolve
+from imageevalkit.plan.options import TABLE, Options, resolve
 
 
 def options(argv: list[str], **scalars: str) -> Options:
@@ -134,3 +135,35 @@ def test_an_empty_value_takes_back_what_config_sh_says() -> None:
 def test_a_map_that_is_none_is_told() -> None:
     with pytest.raises(UserError, match=r"sets JUDGE_MAP to the wrong kind of value: write JUDGE_MAP=\("):
         options(["--model_names", "a", "--ds_names", "x"], JUDGE_MAP="wise")
+
+
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        ("run --model_names a", "--model_names a"),
+        ("compare a b", "--compare a b"),
+        ("report", "--report"),
+        ("report one two --sort_by x", "--report one two --sort_by x"),
+        ("vote a.json b.json", "--votes a.json;b.json"),
+        ("gate old --model_names a", "--gate old --model_names a"),
+        ("list", "--list"),
+    ],
+)
+def test_a_subcommand_is_its_option(short: str, long: str) -> None:
+    assert parse(short.split()) == parse(long.split())
+
+
+def test_a_misspelt_subcommand_is_one_line() -> None:
+    with pytest.raises(UserError, match=r"unknown argument 'comapre' \(did you mean 'compare'\?\)"):
+        parse(["comapre", "a", "b"])
+
+
+def test_each_subcommand_has_a_short_help(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for command, option in OF_OPTIONS.items():
+        monkeypatch.setattr("sys.argv", ["options", command, "--help"])
+        main()
+        said = capsys.readouterr().out
+        assert said.startswith(f"usage: bash eval.sh {command}") and option.name in said
+        assert len(said.splitlines()) <= 12

@@ -11,5 +11,6 @@ OPTIONS = {
         folder,
         prefetch="decisive",
         absolute=absolute,
+        group="images",
     )
 }

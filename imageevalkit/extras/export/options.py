@@ -30,5 +30,7 @@ OPTIONS = {
         _tracker,
         prefetch="",
         absolute=_absolute,
+        listed_with=("publish",),
+        group="results",
     )
 }

@@ -23,5 +23,6 @@ OPTIONS = {
         _count_or_none,
         default=0,
         config="JUDGE_REPEATS",
+        group="scores",
     )
 }

@@ -11,5 +11,7 @@ OPTIONS = {
         folder,
         prefetch="",
         absolute=absolute,
+        command="publish",
+        group="results",
     )
 }

@@ -30,8 +30,9 @@ OPTIONS = {
         "how scores of an item relate, by benchmark; c/5: from 0 to 5",
         parse_relations,
         default={},
+        group="results",
     ),
     "relations_kwargs": Option(
-        '"p=1,q=2"', "settings of the relations of this run", parse_kwargs, default={}
+        '"p=1,q=2"', "settings of the relations of this run", parse_kwargs, default={}, group="results"
     ),
 }

@@ -13,8 +13,13 @@ OPTIONS = {
         default="",
         config="PROMPT_REWRITER",
         prefetch="decisive",
+        group="images",
     ),
     "rewriter_kwargs": Option(
-        '"p=1,q=2"', "settings of the prompt rewriter, over REWRITER_KWARGS_MAP", parse_kwargs, default={}
+        '"p=1,q=2"',
+        "settings of the prompt rewriter, over REWRITER_KWARGS_MAP",
+        parse_kwargs,
+        default={},
+        group="images",
     ),
 }

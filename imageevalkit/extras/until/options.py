@@ -22,5 +22,6 @@ OPTIONS = {
         '"a vs b"',
         "stop asking for images of a benchmark once it is settled which of the two models is better",
         _rivals,
+        group="what to evaluate",
     )
 }

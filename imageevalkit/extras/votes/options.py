@@ -24,5 +24,8 @@ OPTIONS = {
         prefetch="",
         default=[],
         absolute=_absolute,
+        command="vote",
+        listed_with=("report",),
+        group="results",
     )
 }

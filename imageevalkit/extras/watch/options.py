@@ -10,5 +10,6 @@ OPTIONS = {
         "evaluate each checkpoint of the model that appears in DIR, until stopped",
         folder,
         absolute=absolute,
+        group="what to evaluate",
     )
 }
