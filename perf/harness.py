@@ -1,7 +1,6 @@
 """The harness of all programs in this folder: measures a command or a block, prints one table of ratios and bars.
 
-A busy machine makes a ratio worse, never better. If a row misses its bar while other processes used more than a tenth
-of a core, its measurement is repeated, at most three times in all.
+A busy machine makes a ratio worse, never better. A row that misses its bar beside other processes is measured again.
 """
 
 from __future__ import annotations

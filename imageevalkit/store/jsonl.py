@@ -316,7 +316,7 @@ class JsonlWriter:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._path, self._unsynced = path, False
+        self._path, self._unsynced, self._is_torn = path, False, False
         self._appending = threading.Lock()  # a nearly full disk takes a line in several pieces
         self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         size = os.fstat(self._fd).st_size
@@ -331,7 +331,9 @@ class JsonlWriter:
             while data:  # a nearly full disk accepts the first bytes only
                 data = data[os.write(self._fd, data) :]
         except OSError as error:
+            self._is_torn = True
             raise disk_error(error, self._path) from error
+        self._is_torn = False
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Append one record."""
@@ -340,7 +342,7 @@ class JsonlWriter:
     def append_line(self, line: bytes) -> None:
         """Append one record, given as its line of JSON."""
         with self._appending:
-            self._write(line + b"\n")
+            self._write(b"\n" * self._is_torn + line + b"\n")
             self._unsynced = True
 
     def sync(self) -> None:
