@@ -23,7 +23,7 @@ from PIL import Image
 
 from eval_models.encoders.weights import ENCODERS, WEIGHTS, find
 from imageevalkit.assets.weights import WeightsSource, first_line, package_versions
-from imageevalkit.benchmark.answerer import Answerer, digest, without_packages
+from imageevalkit.benchmark.answerer import Answerer, device_lost, digest, without_packages
 from imageevalkit.benchmark.question import TRANSFORMERS, Answer, PixelRule, Question
 from imageevalkit.common.errors import CellFailure, say
 from imageevalkit.common.images import CorruptImage, map_threads
@@ -312,4 +312,6 @@ def inference(what: str) -> Iterator[None]:
             "to compute on the CPU"
         ) from error
     except Exception as error:  # an error of the device, or inputs that do not fit the model
+        if isinstance(error, torch.AcceleratorError):
+            device_lost.set()
         raise CellFailure(f"encoders: the model failed: {first_line(error)}") from error

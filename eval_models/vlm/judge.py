@@ -26,6 +26,7 @@ from eval_models.encoders.encoder import kept_models
 from eval_models.encoders.weights import load_pretrained, loading, quieten_transformers
 from eval_models.vlm.inference import Inputs, LocalModel, UnfitPicture, check_sampling
 from imageevalkit.assets.weights import WeightsSource, find_weights, package_versions
+from imageevalkit.benchmark.answerer import device_lost
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question
 from imageevalkit.common.errors import CellFailure, say
 from imageevalkit.common.redaction import one_line
@@ -155,7 +156,7 @@ class TransformersJudge(Judge):
         try:
             answers = self._local.answers(questions, prepared(), self._batch_size, job.shares)
         except torch.AcceleratorError as error:
-            # after a device fault every later call fails as well
+            device_lost.set()
             raise JudgeUnusable(f"judge: the GPU failed ({one_line(error, 200)}); run it again") from error
         except UnfitPicture as error:
             if job.one_image:  # all questions share the picture

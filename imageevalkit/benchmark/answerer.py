@@ -20,6 +20,9 @@ from imageevalkit.store.results import Evaluator
 _FULL, _PATIENCE, _WORTH = 256, 10.0, 10
 _ONE_AT_A_TIME = threading.Lock()  # two local models at once may not fit into memory
 
+device_lost = threading.Event()
+"""Set by an evaluator after a fault of its GPU: from then on every call to the GPU fails in this process."""
+
 
 class Answerer(ABC):
     """A judge or a metric model. The constructor is cheap; the model loads with the first question."""

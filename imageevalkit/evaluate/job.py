@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from imageevalkit import registry
+from imageevalkit.benchmark.answerer import device_lost
 from imageevalkit.benchmark.contract import JUDGE, Benchmark
 from imageevalkit.common import logs
 from imageevalkit.common.atomic import write_atomic
@@ -116,7 +117,7 @@ class EvaluateJob:
         """
         left = [key for key in self._job.cells if self._job.always or not self._outcome(key)]
         left.sort(key=self._crashed.count)
-        while left:
+        while left and not device_lost.is_set():
             if made := [key for key in left if self._is_made(key)]:
                 self._score(made)
                 left = [key for key in left if key not in made]
@@ -198,6 +199,8 @@ class EvaluateJob:
         if len(evaluations) > 1 and self._order.ask and self._attempt == 1:
             self._measure(evaluations)
         for key in list(evaluations):
+            if device_lost.is_set():  # the next attempt of the job is a new process
+                return
             self._begin(key)
             self._leave(evaluations.pop(key))  # a finished cell needs no memory
 

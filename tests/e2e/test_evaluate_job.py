@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from imageevalkit import registry
-from imageevalkit.benchmark.answerer import Answerer
+from imageevalkit.benchmark.answerer import Answerer, device_lost
 from imageevalkit.benchmark.contract import Answers, Benchmark, Measurer, Sample
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question, measure
 from imageevalkit.common.errors import CellFailure, ExitStatus
@@ -197,6 +197,18 @@ def test_a_result_that_crashes_the_process_is_taken_last_and_given_up(job: tuple
     assert in_child(job, 4) == ExitStatus.FAILED
     outcome = read_outcome(Path(job[0].run_folder), CELLS[0], "evaluate")
     assert outcome and outcome.message == "the process ended in the middle of it 2 times"
+
+
+def test_a_gpu_that_fails_fails_one_result_and_another_process_goes_on(job: tuple[Plan, Job]) -> None:
+    def fail() -> None:
+        device_lost.set()
+        raise JudgeUnusable("the GPU failed")
+
+    made(job[0], *CELLS)
+    Lengths.faults["m0"] = fail
+    assert in_child(job) == ExitStatus.FAILED and states(job[0]) == ["", "", ""]
+    assert in_child(job, 2) == ExitStatus.FAILED and states(job[0]) == [FAILED, "", ""]
+    assert in_child(job, 3) == ExitStatus.FAILED and states(job[0]) == [FAILED, COMPLETE, COMPLETE]
 
 
 def test_an_early_start_takes_what_is_there_and_then_what_is_being_made(

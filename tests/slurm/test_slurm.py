@@ -103,10 +103,14 @@ def test_bounds_hold_jobs_back(checkout: Path, cluster: Cluster) -> None:
 def test_an_evaluation_starts_while_images_of_another_benchmark_are_made(
     checkout: Path, cluster: Cluster
 ) -> None:
-    """They are on two nodes: the job that makes the images has the locks of both results at first."""
+    """They are on two nodes: the job that makes the images has the locks of both results at first.
+
+    The environment of one is named, so that the two evaluations do not share a job.
+    """
     words = [*add_slow_model(checkout)[:2], "--ds_names", ";".join(BENCHMARKS[:2])]
     (checkout / "config.local.sh").write_text(
         "declare -gA SLURM_ARGS_MAP=(['generate']='--nodelist=n1' ['evaluate']='--nodelist=n2')\n"
+        f"declare -gA EVAL_ENV_MAP=(['{BENCHMARKS[1]}']='{checkout}/.venv')\n"
     )
     run = start(checkout, *words)
     wait_for((checkout / "output/slow/quicktext/scores.jsonl").exists)

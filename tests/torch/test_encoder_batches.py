@@ -163,8 +163,13 @@ def test_where_memory_runs_out_batches_are_halved_for_good(
         ("AcceleratorError", "^encoders: the model failed: AcceleratorError"),
     ],
 )
-def test_a_model_that_cannot_go_on_is_one_line(tmp_path: Path, kind: str, says: str) -> None:
+def test_a_model_that_cannot_go_on_is_one_line(
+    tmp_path: Path, kind: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import torch
+
+    lost = threading.Event()
+    monkeypatch.setattr("eval_models.encoders.encoder.device_lost", lost)
 
     def forward(batch: list[Any]) -> list[Any]:
         raise getattr(torch, kind)("CUDA error: an illegal memory access\nmore words", 0)
@@ -172,6 +177,7 @@ def test_a_model_that_cannot_go_on_is_one_line(tmp_path: Path, kind: str, says: 
     with pytest.raises(CellFailure, match=says) as error:
         run([ask_about(picture, "?") for picture in pictures(tmp_path, 3)], forward)
     assert "\n" not in str(error.value)
+    assert lost.is_set() == (kind == "AcceleratorError"), "the process cannot use the GPU any more"
 
 
 def test_what_an_encoder_says_itself_is_said_once(tmp_path: Path) -> None:

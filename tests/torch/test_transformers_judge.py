@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from eval_models.encoders.encoder import kept_models
 from eval_models.vlm.judge import TransformersJudge, _once
 from imageevalkit import registry
 from imageevalkit.benchmark.question import (
@@ -77,6 +78,7 @@ def fixture_judge(checkpoint: Callable[[str], Path]) -> Callable[..., Transforme
 
 
 def judge_of(folder: Path | str, **kwargs: Any) -> TransformersJudge:
+    kept_models.clear()  # each test has its own
     judge = registry.judge(f"transformers:{folder}", {}, options=JudgeOptions(kwargs=kwargs))
     assert isinstance(judge, TransformersJudge)
     return judge

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from imageevalkit.benchmark.answerer import device_lost
 from imageevalkit.common.errors import CellFailure, ExitStatus, run_main, status_of
 from imageevalkit.evaluate.job import EvaluateJob
 from imageevalkit.jobs import plan as jobs
@@ -30,7 +31,7 @@ def main() -> ExitStatus:
 
 
 def _keep(address: str) -> ExitStatus:
-    """Runs the jobs that arrive at the socket ``address`` until another process ends this one."""
+    """Runs the jobs that arrive at the socket ``address`` until the GPU fails or this process is ended."""
 
     def one(words: list[str]) -> ExitStatus:
         return EvaluateJob(*jobs.given_job(jobs.EvaluateOrder, words)).run()
@@ -54,6 +55,8 @@ def _keep(address: str) -> ExitStatus:
                     connection.send(bytes([status]))
                 except OSError:
                     continue
+            if device_lost.is_set():  # the watch starts another process
+                return ExitStatus.FAILED
 
 
 def _point_to(streams: Sequence[int], keep: bool = False) -> None:
