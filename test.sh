@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # All tests, linters and type checks; makes the environments it needs. Usage: bash test.sh [pytest arguments]
-# The unit tests alone, which start no process: bash test.sh --fast [pytest arguments]
+# The unit tests alone, without those of thousands of random cases: bash test.sh --fast [pytest arguments]
 # The examination of a GPU: bash test.sh --gpu [--wheels FOLDER] [--tiny] [--parts A,B] [--seconds S] [--write FILE];
 # --wheels: on a machine without a network, with a folder that tests/gpu/pack.sh has filled.
 set -euo pipefail
@@ -27,7 +27,7 @@ fi
 
 if [[ ${1-} == --fast ]]; then
   bash utils/make_env.sh --requirements requirements/test.txt --path .venv-test
-  exec .venv-test/bin/python -m pytest -n 2 --dist worksteal tests/unit "${@:2}"
+  exec .venv-test/bin/python -m pytest -n 2 --dist worksteal -m "not slow" tests/unit "${@:2}"
 fi
 
 # what is under way in the background ends with this script, however it ends

@@ -78,6 +78,7 @@ def test_the_score_of_an_edit(reply: str, official: float | None, corrected: flo
     assert (grade(reply), grade(reply, "corrected")) == (official, corrected)
 
 
+@pytest.mark.slow
 def test_grades_are_read_as_the_official_program_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = run_program(*_KIT, f"{_FOLDER}/step3_get_avgscore.py", monkeypatch)["extract_scores_and_average"]
     draw, read = random.Random(2), 0

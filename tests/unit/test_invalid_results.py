@@ -95,6 +95,7 @@ def write_all() -> int:
     return count
 
 
+@pytest.mark.slow
 def test_no_bad_value_breaks_a_report_or_what_is_published(
     output: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -281,6 +281,7 @@ def test_the_reasoning_program_stops_at_a_black_grid() -> None:
     assert (found["reasoning"].value, found["reasoning_official"].value) == (0.125, None)
 
 
+@pytest.mark.slow
 def test_every_metric_of_a_whole_run() -> None:
     for edition, groups in ((ENGLISH, 5 + 5 + 9), (CHINESE, 0)):
         scored = [

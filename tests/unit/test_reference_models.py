@@ -168,6 +168,7 @@ def test_every_string_of_longtext_is_found_in_its_prompt(language: str) -> None:
         assert not missed, row["prompt_id"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_ocr_reads_longtext(language: str) -> None:
     import numpy as np

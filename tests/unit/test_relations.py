@@ -185,6 +185,7 @@ def random_settings(draw: random.Random) -> dict[str, Any]:
     return {"preset": draw.choice(["official", "paper"]), "correlation": kind, "resamples": 100, **some}
 
 
+@pytest.mark.slow
 def test_a_thousand_random_cases_agree_with_the_rule_in_plain_words() -> None:
     draw, seen = random.Random(20), set()
     for case in range(1000):
@@ -326,6 +327,7 @@ def test_planted_relations_are_recovered_with_certainty(
     assert sum(certainties) / len(certainties) > 0.95
 
 
+@pytest.mark.slow
 def test_the_scatter_of_a_whole_task_is_small_enough_for_the_page() -> None:
     _, items = plant()
     relations, points = find_relations(items, DIMENSIONS, Settings(resamples=100), "judge")

@@ -292,6 +292,7 @@ KINDS = ("right or wrong", "grades", "four images", "four grades", "ratio", "wei
 FEWEST_RIGHT = {("right or wrong", 10): 0.05}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [10, 24, 200, 1000])
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_interval_holds_the_truth(kind: str, count: int) -> None:

@@ -72,6 +72,7 @@ def test_the_grades_in_a_reply(reply: str, entity: Any, textual: Any, corrected:
     assert grades(reply, rules="corrected") == corrected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["entity", "textual_image"])
 def test_replies_are_read_as_the_official_function_reads_them(program: str) -> None:
     source = official_source(*_KIT, f"benchmarks/T2I-ReasonBench/evaluation/Qwen2.5-VL/eval_{program}.py")

@@ -167,6 +167,7 @@ def question(count: int) -> Question:
     return ask("questions", "?", data=count)
 
 
+@pytest.mark.slow
 def test_replies_are_read_as_the_official_function_reads_them() -> None:
     source = official_source(*_KIT, f"{_EVAL}/eval_with_vlm.py")
     begin, end = source.index("class OutputFormatError"), source.index("def main(")

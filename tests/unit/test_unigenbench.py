@@ -106,6 +106,7 @@ class AskedAgain(BaseException):
     """What no official program catches."""
 
 
+@pytest.mark.slow
 def test_replies_are_read_as_the_official_programs_read_them(monkeypatch: pytest.MonkeyPatch) -> None:
     draw, replies = random.Random(3), dict[tuple[str, int], None]()
     scores = ["1", "0", "0.5", "'1'", "True", "None", "[1]", "1.0", "1e999", "{1}", "2", "x", "b'1'"]
@@ -244,6 +245,7 @@ def test_a_reply_without_content_is_asked_for_again(
     assert (len(client.asked), row["result_json"]["score"]) == (2, [1])
 
 
+@pytest.mark.slow
 def test_a_reply_that_stops_the_official_program_leaves_no_official_score() -> None:
     benchmark = UniGenBench(UniGenBenchSettings(language="en"))
     lists = reply([1, 0]), reply([True, True]), "<analysis>['', '']</analysis><score>[b'', b'']</score>"
