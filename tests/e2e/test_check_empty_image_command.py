@@ -8,9 +8,16 @@ import sys
 from pathlib import Path
 from subprocess import CompletedProcess
 
+import pytest
+
 from imageevalkit.store.cell import REPO
 from tests.support.tree import one_error, run
-from tests.unit.test_check_empty_image import BLANK, CORRUPT
+from tests.unit.test_check_empty_image import BLANK, CORRUPT, write_images
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_images(tmp_path)
 
 
 def command(*arguments: str | Path, cwd: Path | None = None) -> CompletedProcess[str]:

@@ -6,8 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+
+import pytest
 
 from tests.support.checkout import REPO
+from tests.support.image_server import KEY
 from tests.support.judge_server import JudgeServer
 from tests.support.waiting import LONGEST_WAIT
 
@@ -23,6 +27,15 @@ try:
 except KeyboardInterrupt:
     print("interrupted")
 """
+
+
+@pytest.fixture
+def judge_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[JudgeServer]:
+    with JudgeServer() as running:
+        monkeypatch.setenv("API_KEY", KEY)
+        monkeypatch.setenv("BASE_URL", running.base_url)
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        yield running
 
 
 def test_an_interrupt_ends_the_asking_without_a_traceback(judge_server: JudgeServer) -> None:

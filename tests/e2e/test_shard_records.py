@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from imageevalkit.store.cell import Cell
 from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 
 
 @needs_driver_env
-def test_the_records_of_shards_are_no_other_models_folder(cell: Cell, tmp_path: Path) -> None:
+def test_the_records_of_shards_are_no_other_models_folder(tmp_path: Path) -> None:
     checkout = make_checkout(tmp_path / "kit")
     folder = checkout / "output" / "reference-noise" / "quicktext" / ".shards" / "1of2"
     folder.mkdir(parents=True)

@@ -99,6 +99,10 @@ def test_drawings_and_pages_are_not_blank() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    return write_images(tmp_path)
+
+
+def write_images(tmp_path: Path) -> Path:
     """Four good images, two blank ones, three that are no whole images, and files that do not count."""
     good = page("Hello there", 40, lines=8)
     (tmp_path / "sub").mkdir()
