@@ -247,9 +247,11 @@ class Engine:
             self.answered = True
             return body
 
+        clients = self.clients  # made before the time of the request starts: it imports a large package
+
         async def send() -> bytes | Failure:
             try:
-                async with self.clients.post(request) as response:
+                async with clients.post(request) as response:
                     body, whole = await read_body(response, self._longest_reply)
             except Unsuccessful as reply:
                 self.answered = True
