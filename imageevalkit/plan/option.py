@@ -30,7 +30,7 @@ class Option(NamedTuple):
 
     ``command`` is the subcommand that stands for the option, whose values follow it: ``compare A B`` is
     ``--compare A B``. The help of the subcommands ``listed_with`` names the option, too. ``group`` is its
-    heading in the help.
+    heading in the help. ``for_report``: the section of its extra in the report gets the value.
     """
 
     metavar: str
@@ -44,6 +44,7 @@ class Option(NamedTuple):
     command: str = ""
     listed_with: tuple[str, ...] = ()
     group: str = OTHER
+    for_report: bool = False
 
 
 def folder(text: str, where: str) -> Path:

@@ -14,7 +14,6 @@ from imageevalkit.common.errors import CellFailure, UserError
 from imageevalkit.common.locks import why_of_one_machine
 from imageevalkit.common.machine import available_cores
 from imageevalkit.common.redaction import secret_names
-from imageevalkit.extension_points import extras
 from imageevalkit.jobs.plan import (
     JOB_ENV,
     PLAN_ENV,
@@ -43,7 +42,7 @@ from imageevalkit.plan.models import (
     notes_of_setting,
     resolve_model,
 )
-from imageevalkit.plan.options import LOCAL, Options
+from imageevalkit.plan.options import LOCAL, OF_EXTRAS, Options
 from imageevalkit.store.cell import Cell, log_root, output_root
 from imageevalkit.store.shards import Shard
 
@@ -571,8 +570,11 @@ def report_job(run: Run, after: Sequence[Job]) -> Job:
         order=run.order(
             ReportOrder,
             cells=[cell.key for cell in cells],
-            extra={
-                name: options.extra[name] for name in options.active_extras if "section" in extras()[name]
-            },
+            extra={name: own for name in options.active_extras if (own := _for_report(options, name))},
         ),
     )
+
+
+def _for_report(options: Options, extra: str) -> dict[str, Any]:
+    """Returns the options of ``extra`` that its section of the report gets."""
+    return {name: options.extra[extra][name] for name, entry in OF_EXTRAS[extra].items() if entry.for_report}

@@ -31,8 +31,14 @@ OPTIONS = {
         parse_relations,
         default={},
         group="results",
+        for_report=True,
     ),
     "relations_kwargs": Option(
-        '"p=1,q=2"', "settings of the relations of this run", parse_kwargs, default={}, group="results"
+        '"p=1,q=2"',
+        "settings of the relations of this run",
+        parse_kwargs,
+        default={},
+        group="results",
+        for_report=True,
     ),
 }
