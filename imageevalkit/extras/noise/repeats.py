@@ -138,7 +138,8 @@ class Repeats(AfterQuestions):
             return result
         for note in drifted:
             say(note)
-        return replace(result, noise=noise, notes=[*drifted, *result.notes])
+        origin = {**result.provenance, **self._interview.spent}  # the probes count as well
+        return replace(result, noise=noise, notes=[*drifted, *result.notes], provenance=origin)
 
     def summary(self, result: Result) -> str:
         return self.told(result.noise, result.headline)
