@@ -65,10 +65,6 @@ def test_so_are_those_of_an_earlier_run_and_other_slashes_are_not(api: ApiRuns) 
     assert "the folder of model 'm/wise'" in around.stderr
     report = (api.checkout / "output/leaderboard.csv").read_text()
     assert all(name in report for name in ("m/wise", "google/gemini-3-pro-image"))
-    for path in (api.checkout / "output/m").rglob("generation.jsonl"):
-        path.unlink()  # only its copy is left
-    assert api.run(models=["m/quicktext"], limit=1).stderr == later.stderr
-    assert api.run(models=["m"], benchmarks=["wise"], limit=1).stderr == around.stderr
 
 
 @pytest.mark.parametrize(
@@ -121,6 +117,9 @@ def test_a_cell_that_loses_files_while_it_is_written_is_not_complete(api: ApiRun
     assert "Traceback" not in text_of(run)
     api.server.choose = lambda request, attempt: "ok"
     again = api.run(limit=12)
+    if what == "generation.jsonl":  # nothing says how the images were made: they are not paid for again unasked
+        assert again.returncode == 1 and "images are stale" in text_of(again), text_of(again)
+        again = api.run("--overwrite", limit=12)
     assert again.returncode == 0, text_of(again)
     assert api.statuses() == {"ok": 12}
     assert api.images_agree()
