@@ -78,7 +78,8 @@ def main() -> ExitStatus:
         return ExitStatus.COMPLETE
     of_results = _options_of_results()
     for command in _commands(given):
-        if command.uses_results and (in_vain := [name for name in given if name in _RUNS | of_results]):
+        others = (_RUNS | of_results) - {command.option}
+        if command.uses_results and (in_vain := [name for name in given if name in others]):
             raise UserError(f"{command.option} runs nothing: leave out {in_vain[0]}")
         return command.run(given, config, here)
     if given.keys() & of_results and not given.keys() & _RUNS:
