@@ -10,7 +10,7 @@ if the user gives one of the extra's options.
 |---|---|
 | ``options`` | a mapping of names to :class:`~imageevalkit.plan.option.Option`; standard library only |
 | ``resolve`` | a function of the options, the command line and the configuration; it sets fields of the options |
-| ``check`` | a function of the options and the chosen benchmarks; it raises UserError before a run |
+| ``check`` | a function of the options and the benchmarks; it returns notes, and raises UserError before a run |
 | ``first_jobs`` | a function that returns the jobs of a run before its images |
 | ``image_jobs`` | a function that returns the jobs that bring images in place of a model |
 | ``images_to_come`` | a function that returns the items of a cell and the states that these jobs will leave |

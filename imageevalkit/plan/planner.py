@@ -45,8 +45,8 @@ def make_plan(options: Options, config: Config, stamp: str = "") -> Plan:
     _check_names(options)
     _check_folders(options)
     _check_maps(options, config)
-    for check in connected("check", options.active_extras).values():
-        check(options, benchmarks)
+    checks = connected("check", options.active_extras).values()
+    notes = [note for check in checks for note in check(options, benchmarks)]
     _block(options, benchmarks, blocked)
     stamp = stamp or f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     on_cluster = options.launcher == SLURM
@@ -60,6 +60,8 @@ def make_plan(options: Options, config: Config, stamp: str = "") -> Plan:
     if options.parallel:
         cores //= min(cores, len(options.models) * len(options.benchmarks))
     run = Run(options, config, log_root() / "runs" / stamp, stamp, cores, blocked, benchmarks, supply)
+    for note in notes:
+        run.note(note)
     jobs = [job for first in connected("first_jobs", options.active_extras).values() for job in first(run)]
     if options.images is not None:
         of_images = connected("image_jobs", options.active_extras).values()

@@ -117,7 +117,8 @@ def test_a_cell_that_loses_files_while_it_is_written_is_not_complete(api: ApiRun
     assert "Traceback" not in text_of(run)
     api.server.choose = lambda request, attempt: "ok"
     again = api.run(limit=12)
-    if what == "generation.jsonl":  # nothing says how the images were made: they are not paid for again unasked
+    if what == "generation.jsonl":
+        # nothing says how the images were made: they are not paid for again unasked
         assert again.returncode == 1 and "images are stale" in text_of(again), text_of(again)
         again = api.run("--overwrite", limit=12)
     assert again.returncode == 0, text_of(again)

@@ -22,6 +22,7 @@ from scipy.stats import beta, norm
 
 from imageevalkit.cli.command_line import parse
 from imageevalkit.common.errors import UserError
+from imageevalkit.extras.until.check import check_until
 from imageevalkit.extras.until.rounds import first_round, next_round
 from imageevalkit.extras.until.sequential import log_capital, verdict
 from imageevalkit.extras.until.settling import Look, look
@@ -309,7 +310,7 @@ def options(*words: str) -> Options:
 
 
 def test_the_two_models_are_named_with_vs() -> None:
-    assert options("--until", " a  vs b ").until == ("a", "b")
+    assert options("--until", " a  vs b ").extra["until"]["until"] == ("a", "b")
 
 
 @pytest.mark.parametrize(
@@ -333,7 +334,7 @@ def test_the_two_models_are_named_with_vs() -> None:
 )
 def test_what_cannot_be_is_told_in_one_line(words: list[str], said: str) -> None:
     with pytest.raises(UserError, match=said.replace("(", r"\(")) as error:
-        options("--until", *words)
+        check_until(options("--until", *words), {})
     assert "\n" not in str(error.value)
 
 

@@ -12,8 +12,8 @@ from imageevalkit.plan.options import Options
 from imageevalkit.registry import without_alias
 
 
-def check_relations(options: Options, benchmarks: Mapping[str, BenchmarkChoice]) -> None:
-    """Replaces aliases in ``--relations``.
+def check_relations(options: Options, benchmarks: Mapping[str, BenchmarkChoice]) -> list[str]:
+    """Replaces aliases in ``--relations``. Returns no notes.
 
     Raises UserError: it names no benchmark of the run or an unknown metric, or a setting is wrong.
     """
@@ -31,3 +31,4 @@ def check_relations(options: Options, benchmarks: Mapping[str, BenchmarkChoice])
                 Column.find(metric, known)
             except UserError as error:
                 raise UserError(f"--relations: {name}: {error}") from None
+    return []

@@ -9,8 +9,10 @@ from imageevalkit.plan.benchmarks import BenchmarkChoice
 from imageevalkit.plan.options import LOCAL, Options
 
 
-def check_until(options: Options, benchmarks: Mapping[str, BenchmarkChoice]) -> None:
-    """Raises UserError: ``--until`` needs a local run that generates and judges images of just two models."""
+def check_until(options: Options, benchmarks: Mapping[str, BenchmarkChoice]) -> list[str]:
+    """Returns a note for each benchmark that ``--until`` cannot stop early.
+
+    Raises UserError: ``--until`` needs a local run that generates and judges images of just two models."""
     rivals = options.extra["until"]["until"]
     compare = options.extra.get("compare", {})
     for name in rivals:
@@ -43,3 +45,8 @@ def check_until(options: Options, benchmarks: Mapping[str, BenchmarkChoice]) -> 
     for name, (is_given, why) in unfit.items():
         if is_given:
             raise UserError(f"--until does not go with {name}: {why}")
+    return [
+        f"--until cannot stop {name} early, all of its images are made: {choice.needs_all_items}"
+        for name, choice in benchmarks.items()
+        if choice.needs_all_items
+    ]

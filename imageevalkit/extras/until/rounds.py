@@ -121,8 +121,7 @@ class _Rounds:
             return False
         judge = options.judges.get(benchmark, "")
         choice = choose_benchmark(self._config, benchmark, judge, options.judge_kwargs, options.ds_kwargs)
-        if why := choice.needs_all_items:
-            say(f"note: --until cannot stop {benchmark} early, all of its images are made: {why}")
+        if choice.needs_all_items:  # a note of the plan says so
             return False
         try:
             total = choice.check_dataset()
