@@ -72,7 +72,7 @@ class Weighing(Benchmark):
 
     @property
     def measurers(self) -> Mapping[str, Measurer]:
-        return {"size": Measurer("tests.test_evaluate_job:Lengths", {})}
+        return {"size": Measurer("tests.e2e.test_evaluate_job:Lengths", {})}
 
     def samples(self) -> Iterable[Sample]:
         return [Sample(f"images/{n:05d}.png", f"prompt {n}", n) for n in range(N)]
