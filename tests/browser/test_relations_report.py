@@ -145,7 +145,7 @@ def test_files_that_are_lost_or_damaged_come_back(cell: Cell, damage: str) -> No
         {"settings": {"synergy": 7}},
         {"settings": {"preset": ["paper"]}},
         {"means": {}},
-        {"schema": "imageevalkit.extras.relations/9"},
+        {"schema": "imageevalkit.relations/9"},
         [],
     ],
 )

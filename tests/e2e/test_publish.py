@@ -73,7 +73,7 @@ def test_results_with_scores_are_in_every_eval_ever_as_what_they_are(results: No
     assert "caveats" not in whole["score_details"]["details"]
     assert whole["evaluation_name"] == "imageevalkit.unigenbench.accuracy"
     assert whole["source_data"]["hf_repo"] == "CodeGoat24/UniGenBench"
-    assert trial["evaluation_name"] == "imageevalkit.common.text.accuracy.first-20"
+    assert trial["evaluation_name"] == "imageevalkit.text.accuracy.first-20"
     assert trial["score_details"]["details"]["caveats"] == (
         "only the first 20 items; measured by ppocr-v4, which is not the official evaluator"
     )
@@ -290,7 +290,7 @@ def test_a_result_of_a_run_that_stopped_early_and_a_drift_are_named(folder: Path
     publish(folder, lambda line: None)
     log = logs(folder)["text"]
     [one] = log["evaluation_results"]
-    assert one["evaluation_name"] == "imageevalkit.common.text.accuracy.asked-20"
+    assert one["evaluation_name"] == "imageevalkit.text.accuracy.asked-20"
     assert log["evaluation_id"].endswith("/asked-20")
     assert "the judge has drifted since May" in one["score_details"]["details"]["caveats"]
 

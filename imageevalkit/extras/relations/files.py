@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SCHEMA = "imageevalkit.extras.relations/1"
+SCHEMA = "imageevalkit.relations/1"
 CERTAINTY = "certainty.json"
 OFFICIAL = ("result.json", "relationship_codes.csv")
 PICTURES = ("dtm.png", "dtm.svg", "scatter.png", "scatter.svg", "scatter.webp")
