@@ -20,7 +20,7 @@ from perf.harness import Row, Table, Usage, at_most, run_program
 from perf.latency_server import ServerProcess, job_lengths, makespan
 from perf.toolkit import BENCHMARK, JUDGED, WORKERS, Toolkit, image_replies, judge_replies, make_prompts
 
-# Of the seeds 0 to 11, these leave 64 workers idle the least. Otherwise one latency of 10 s would hide a slow client.
+# These seeds, of 0 to 11, leave 64 workers idle the least. Otherwise one latency of 10 s would hide a slow client.
 _SEED, _JUDGE_SEED = 11, 0
 _FAULTS_BAR, _PLAIN_BAR, _JUDGED_BAR = at_most(1.4), at_most(1.15), at_most(1.15)
 _JOB_BARS = {WORKERS: at_most(1.15), 256: at_most(1.5)}

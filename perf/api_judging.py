@@ -12,7 +12,7 @@ from perf.harness import Row, Table, at_most, run_program
 from perf.latency_server import ServerProcess
 from perf.toolkit import JUDGED, MODEL, WORKERS, Toolkit, image_replies, judge_replies, make_prompts
 
-# Of the seeds 0 to 11, this leaves 64 workers idle the least. Otherwise one latency of 10 s would hide a slow client.
+# This seed, of 0 to 11, leaves 64 workers idle the least. Otherwise one latency of 10 s would hide a slow client.
 _SEED, _OF_PLAIN, _MB = 0, at_most(1.15), at_most(400)
 
 

@@ -1,4 +1,4 @@
-"""What an extra may do after the questions of a result. See :mod:`imageevalkit.extension_points`."""
+"""The base class of an extra's work after the questions of a result. See :mod:`imageevalkit.extension_points`."""
 
 from __future__ import annotations
 

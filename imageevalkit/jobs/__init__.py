@@ -1,1 +1,1 @@
-"""What a job is told, and the files by which it reports."""
+"""The orders of jobs, and the files in which jobs report progress and outcomes."""

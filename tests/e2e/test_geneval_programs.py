@@ -77,7 +77,7 @@ def test_our_file_is_the_official_one_and_the_official_summary_of_it_our_metrics
 
 
 def official_summary(results: Path) -> str:
-    """What the official program prints about the records in ``results``."""
+    """Returns the output of the official program for the records in ``results``."""
     for name in ("summary_scores.py", "object_names.txt"):
         source = official_source(
             "djghosh13/geneval", "af4902f24d3ca90ebbb446dd9891a59e0f82725f", f"evaluation/{name}"

@@ -1,4 +1,4 @@
-"""What the official client sends: Azure, organisations, headers; how its failures are read."""
+"""Requests of the official client: Azure, organisations, headers, and the reading of its failures."""
 
 from __future__ import annotations
 
