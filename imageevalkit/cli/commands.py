@@ -1,4 +1,7 @@
-"""Commands, schedulers and work on results that an extra adds to the command line. See :mod:`imageevalkit.extension_points`."""
+"""Commands, schedulers and work on results that an extra adds to the command line.
+
+See :mod:`imageevalkit.extension_points`.
+"""
 
 from __future__ import annotations
 

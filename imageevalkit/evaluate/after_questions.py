@@ -1,4 +1,7 @@
-"""The base class of an extra's work after the questions of a result. See :mod:`imageevalkit.extension_points`."""
+"""The base class of the work of an extra after the questions of a result.
+
+See :mod:`imageevalkit.extension_points`.
+"""
 
 from __future__ import annotations
 
