@@ -12,17 +12,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypedDict
 
 from imageevalkit.assets import asset_list
-from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Settings, json_value
+from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Settings, measurement
 from imageevalkit.benchmark.question import Answer, Picture, Question, measure
 from imageevalkit.common.errors import CellFailure, UserError, say
 from imageevalkit.common.hashes import sha256_file
 from imageevalkit.metrics import grouped, mean, mean_by, mean_of_means, spread
 from imageevalkit.store.cell import portable_path
 from imageevalkit.store.items import MODEL_NAME_MARK, Item
-from imageevalkit.store.jsonl import Shape, read_json, read_jsonl
+from imageevalkit.store.jsonl import Number, Reader, read_json, read_jsonl
 from imageevalkit.store.results import Metric, Score
 
 TAGS = ("single_object", "two_object", "counting", "colors", "position", "color_attr")
@@ -42,15 +42,28 @@ Objects = Mapping[str, Sequence[Detection]]
 """The detections of each class, highest confidence first."""
 
 
-_Box = tuple[float, float, float, float, float]
+_Box = tuple[Number, Number, Number, Number, Number]
 
 
-_MEASURED = Shape[dict[str, Any]](must={"objects": dict[str, list[_Box]], "colors": dict[str, list[str]]})
-_DETAILS = Shape[dict[str, Any]]({}, rest=list[_Box])
-_RECORD = Shape[dict[str, Any]](
-    must={"filename": str, "prompt": str, "correct": bool, "reason": str, "details": str}
-)
-_METADATA = Shape[dict[str, Any]](must={"prompt": str})
+class _Measured(TypedDict):
+    objects: dict[str, list[_Box]]
+    colors: dict[str, list[str]]
+
+
+class _Record(TypedDict):
+    filename: str
+    prompt: str
+    correct: bool
+    reason: str
+    details: str
+
+
+class _Metadata(TypedDict):
+    prompt: str
+
+
+_MEASURED, _RECORD, _METADATA = Reader(_Measured), Reader(_Record), Reader(_Metadata)
+_DETAILS = Reader(dict[str, list[_Box]])
 
 
 @dataclass(frozen=True)
@@ -137,8 +150,8 @@ class GenEval(Benchmark):
     def parse(self, question: Question, answer: Answer) -> dict[str, Any]:
         """Returns ``objects`` (:data:`Objects`) and ``colors``: the colours of the first objects of each
         class."""
-        found: dict[str, Any] = json_value(answer, _MEASURED)
-        return found
+        found = measurement(answer, _MEASURED)
+        return {**found}
 
     def score(self, item: Item, answers: Answers) -> Score:
         """Returns 1 if the image matches the prompt, else 0."""
@@ -260,18 +273,18 @@ class GenEval(Benchmark):
         return objects, correct, record["reason"]
 
     @cached_property
-    def _records(self) -> dict[Path, dict[tuple[str, int], Mapping[str, Any]]]:
+    def _records(self) -> dict[Path, dict[tuple[str, int], _Record]]:
         return {}
 
 
 def _prompt_in(file: Path) -> str:
     try:
-        return str(_METADATA.read(read_json(file))["prompt"])
+        return _METADATA.read(read_json(file))["prompt"]
     except ValueError as error:
         raise CellFailure(f"benchmark geneval: {file} is no metadata of a prompt: {error}") from None
 
 
-def _records_of(file: Path) -> dict[tuple[str, int], Mapping[str, Any]]:
+def _records_of(file: Path) -> dict[tuple[str, int], _Record]:
     """Returns the records by prompt and repetition. Folder numbers are no key, because their order may
     differ.
 
@@ -280,7 +293,7 @@ def _records_of(file: Path) -> dict[tuple[str, int], Mapping[str, Any]]:
     """
     if not file.is_file():
         raise CellFailure(f"benchmark geneval: detections names {file}, which is no file")
-    records: dict[tuple[str, int], Mapping[str, Any]] = {}
+    records: dict[tuple[str, int], _Record] = {}
     for record in read_jsonl(file, _RECORD, say):
         number = _FILE.fullmatch(PurePosixPath(record["filename"]).name)
         if number is None:

@@ -13,19 +13,27 @@ from pathlib import Path
 from typing import Any
 
 from imageevalkit.assets import asset_list
-from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Settings, json_value
+from imageevalkit.benchmark.contract import (
+    Answers,
+    Benchmark,
+    Sample,
+    Scores,
+    Settings,
+    Unparsed,
+    measurement,
+)
 from imageevalkit.benchmark.question import Answer, Picture, Question, measure
 from imageevalkit.common.errors import UserError
 from imageevalkit.metrics import arithmetic_mean, grouped, groups, mean, spread
 from imageevalkit.store.items import Item
-from imageevalkit.store.jsonl import Shape
+from imageevalkit.store.jsonl import Number, Reader
 from imageevalkit.store.results import Metric, Score
 
 STYLES = ("anime", "concept-art", "paintings", "photo")
 VERSIONS = ("v2.1", "v2.0")  # versions of the HPSv2 model; their scales are not comparable
 _CHUNK = 80
 _QUESTION = "preference"
-_NUMBERS = Shape[dict[str, float]](dict.fromkeys(VERSIONS, float))
+_NUMBERS = Reader(dict[str, Number])
 
 
 @dataclass(frozen=True)
@@ -60,7 +68,9 @@ class HPSv2(Benchmark):
 
     def parse(self, question: Question, answer: Answer) -> dict[str, float]:
         """Returns the HPSv2 score of the image by model version."""
-        numbers = json_value(answer, _NUMBERS)
+        numbers = measurement(answer, _NUMBERS)
+        if missing := [version for version in VERSIONS if version not in numbers]:
+            raise Unparsed(f"the record holds no measurement: '{missing[0]}' is missing")
         return {version: numbers[version] for version in VERSIONS}
 
     def check(self) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NotRequired, TypedDict
 
 from benchmarks.trig import zoo
 from imageevalkit.assets import Asset, TableAsset, asset_list
@@ -33,7 +33,7 @@ from imageevalkit.common.errors import CellFailure, UserError, suggest
 from imageevalkit.common.redaction import one_line
 from imageevalkit.metrics import grouped, mean, mean_by, spread
 from imageevalkit.store.items import Item
-from imageevalkit.store.jsonl import Shape
+from imageevalkit.store.jsonl import Reader
 from imageevalkit.store.results import Metric, Score
 
 DIMENSIONS = ("IQ-R", "IQ-O", "IQ-A", "TA-C", "TA-R", "TA-S", "D-K", "D-A", "R-T", "R-B")
@@ -59,11 +59,19 @@ _LEAST = 0.01
 rating."""
 _ORDER = {code: n for n, code in enumerate(DIMENSIONS)}
 _DATA_ID = re.compile(r"[\w-]+")
-_RECORD = Shape[dict[str, Any]](
-    must={"data_id": str, "prompt": str},
+
+
+class _Record(TypedDict):
+    data_id: str
+    prompt: str
     # quirk: the authors' text-to-image files use a different key for the dimensions
-    may={"dimensions": list[str], "dimension": list[str], "img_id": str | None, "item": str | None},
-)
+    dimensions: NotRequired[list[str]]
+    dimension: NotRequired[list[str]]
+    img_id: NotRequired[str | None]
+    item: NotRequired[str | None]
+
+
+_RECORD = Reader(_Record)
 _LICENCE = "CC-BY-NC-SA-4.0 (fesvhtr/TRIG)"
 _API = "trig/metrics/trig_api.py::TRIGAPIMetric.format_msg"
 # texts before the two images with corrected rules; the official program sends no source image

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from imageevalkit.assets import Asset, BenchmarkFiles, data_folder
 from imageevalkit.benchmark.question import Answer, Picture, PixelRule, Question
@@ -30,12 +30,13 @@ from imageevalkit.common.guest_code import as_failure
 from imageevalkit.common.redaction import one_line, redact
 from imageevalkit.store.cell import short_path
 from imageevalkit.store.items import Item
-from imageevalkit.store.jsonl import Shape, WrongShape, is_number
+from imageevalkit.store.jsonl import Reader, is_number
 from imageevalkit.store.results import Metric, Score
 
 if TYPE_CHECKING:
     from PIL import Image
 
+T = TypeVar("T")
 Rules = Literal["official", "corrected"]
 """The scoring rules: "official" copies the official evaluator with its quirks; "corrected" fixes the quirks
 that the README of the benchmark names."""
@@ -457,14 +458,20 @@ class Benchmark(ABC):
         return None
 
 
-def json_value(answer: Answer, shape: Shape[Any] | None = None) -> Any:
-    """Returns a metric model's answer as JSON. Raises Unparsed if it is no JSON or not of that ``shape``."""
+def json_value(answer: Answer) -> Any:
+    """Returns a metric model's answer as JSON. Raises Unparsed if it is no JSON."""
     try:
-        value = json.loads(answer.text or "")
-        return shape.read(value) if shape else value
-    except (ValueError, RecursionError) as error:
-        why = f": {error}" if isinstance(error, WrongShape) else ""
-        raise Unparsed(f"the record holds no measurement{why}") from None
+        return json.loads(answer.text or "")
+    except (ValueError, RecursionError):
+        raise Unparsed("the record holds no measurement") from None
+
+
+def measurement(answer: Answer, reader: Reader[T]) -> T:
+    """Returns a metric model's answer as an object of ``reader``. Raises Unparsed if it is no such object."""
+    try:
+        return reader.read(json_value(answer))
+    except ValueError as error:
+        raise Unparsed(f"the record holds no measurement: {error}") from None
 
 
 def _csv_rows(text: str) -> list[dict[str, str]]:

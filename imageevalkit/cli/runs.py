@@ -25,7 +25,7 @@ from imageevalkit.jobs.progress import ProgressReader
 from imageevalkit.run.process import start_of
 from imageevalkit.slurm import cluster
 from imageevalkit.store.cell import log_root, short_path
-from imageevalkit.store.jsonl import Shape, parse
+from imageevalkit.store.jsonl import Reader
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Launcher:
     began: str
 
 
-_LAUNCHER = Shape.of(Launcher)
+_LAUNCHER = Reader(Launcher)
 
 
 def _file(folder: Path) -> Path:
@@ -107,7 +107,7 @@ class _UnderWay(NamedTuple):
 def _watching(folder: Path) -> tuple[int | None, str]:
     """Returns the launcher of the run in ``folder``: its process id here, or the name of another machine."""
     try:
-        told = _LAUNCHER.read(parse(_file(folder).read_bytes()))
+        told = _LAUNCHER.decode(_file(folder).read_bytes())
     except (OSError, ValueError):
         return None, ""
     if told.host != socket.gethostname():

@@ -22,10 +22,10 @@ from imageevalkit.judges.probes import PROBES
 from imageevalkit.store import fingerprint as fp
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import MODEL_NAME_MARK, Item, as_shown
-from imageevalkit.store.jsonl import Shape
+from imageevalkit.store.jsonl import Reader
 from imageevalkit.store.states import ImageState, images_to_come, scorable, survey_images
 
-_ORDER = Shape.of(EvaluateOrder)
+_ORDER = Reader(EvaluateOrder)
 
 
 def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:

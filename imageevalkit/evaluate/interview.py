@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
 from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.benchmark.contract import (
@@ -34,7 +34,7 @@ from imageevalkit.jobs.progress import Progress, ProgressWriter, watched
 from imageevalkit.judges.choice import Judge
 from imageevalkit.store.cell import Cell, short_path
 from imageevalkit.store.items import Item
-from imageevalkit.store.jsonl import JsonlWriter, Shape, Tell, read_jsonl, tell_nobody
+from imageevalkit.store.jsonl import Int, JsonlWriter, Number, Reader, Tell, read_jsonl, tell_nobody
 from imageevalkit.store.results import standing
 from imageevalkit.store.states import ImageState
 
@@ -47,22 +47,24 @@ _FIRST_FAILURES = 10
 _CUT_OFF = timedelta(days=1)
 
 
-RECORD = Shape[dict[str, Any]](
-    must={"request": str, "status": Literal["ok", "unparsed", "failed"]},
-    may={
-        "evaluator": str,
-        "run": str,
-        "host": str,
-        "again": int,
-        "raw": str | None,
-        "probabilities": dict[str, float] | None,
-        "outside": float | None,
-        "tokens": dict[str, float] | None,
-        "usd": float | None,
-    },
-)
-"""A line of ``judgements.jsonl`` (replies) or ``repeats.jsonl`` (replies to repeated questions). A user may
-delete these files to have all questions asked again."""
+class Record(TypedDict):
+    """A line of ``judgements.jsonl`` (replies) or ``repeats.jsonl`` (replies to repeated questions). A user may
+    delete these files to have all questions asked again."""
+
+    request: str
+    status: Literal["ok", "unparsed", "failed"]
+    evaluator: NotRequired[str]
+    run: NotRequired[str]
+    host: NotRequired[str]
+    again: NotRequired[Int]
+    raw: NotRequired[str | None]
+    probabilities: NotRequired[dict[str, Number] | None]
+    outside: NotRequired[Number | None]
+    tokens: NotRequired[dict[str, Number] | None]
+    usd: NotRequired[Number | None]
+
+
+RECORD = Reader(Record)
 
 
 def _begun(cell: Cell, latest: str) -> str:

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NotRequired, TypedDict, TypeVar
 
 from imageevalkit.common import logs
 from imageevalkit.common.atomic import write_atomic
@@ -17,7 +17,7 @@ from imageevalkit.common.guest_code import guest_code
 from imageevalkit.common.redaction import one_line, redact
 from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.store.cell import REPORT_MB, Cell, short_path
-from imageevalkit.store.jsonl import Shape, parse
+from imageevalkit.store.jsonl import Int, Number, Reader
 from imageevalkit.store.results import Until
 
 ATTEMPT_ENV, CORES_ENV = "IMAGEEVALKIT_ATTEMPT", "IMAGEEVALKIT_CORES"
@@ -36,8 +36,12 @@ ModelSettings = dict[str, dict[str, Any]]
 """The resolved settings of one model, by task."""
 
 
+class Order:
+    """What a job does with its cells. The field ``kind`` of a class names it in the plan."""
+
+
 @dataclass(frozen=True)
-class RewriteOrder:
+class RewriteOrder(Order):
     """Rewrite the prompts of all cells with the rewriter ``rewriter`` and its settings ``kwargs``.
 
     The limits of its requests are those of :class:`JudgeOptions`.
@@ -45,19 +49,19 @@ class RewriteOrder:
 
     rewriter: str
     kwargs: dict[str, Any]
-    limit: int | None = None
+    limit: Int | None = None
     """The number of items of each cell, from the first; None: all."""
     overwrite: bool = False
     retry_refused: bool = False
-    workers: int = 4
-    requests_per_minute: float | None = None
-    max_cost: float | None = None
+    workers: Int = 4
+    requests_per_minute: Number | None = None
+    max_cost: Number | None = None
     shared: str = ""
     kind: Literal["rewrite"] = "rewrite"
 
 
 @dataclass(frozen=True)
-class GenerateOrder:
+class GenerateOrder(Order):
     """Generate the images of all cells, of API models (``api``) or of one local model.
 
     The job runs in the driver's environment, and its workers with ``python``, the Python of the model's
@@ -71,23 +75,23 @@ class GenerateOrder:
     api: bool
     settings: dict[str, ModelSettings]
     python: str = ""
-    limit: int | None = None
-    asked: dict[str, int] = field(default_factory=dict)
+    limit: Int | None = None
+    asked: dict[str, Int] = field(default_factory=dict)
     overwrite: bool = False
     retry_refused: bool = False
     blank_on_error: bool = False
-    workers: int = 1
-    requests_per_minute: float | None = None
-    max_cost: float | None = None
+    workers: Int = 1
+    requests_per_minute: Number | None = None
+    max_cost: Number | None = None
     batch: bool = False
-    replica_gpus: int = 0
-    replicas: int | None = None
-    item_timeout: float | None = None
+    replica_gpus: Int = 0
+    replicas: Int | None = None
+    item_timeout: Number | None = None
     kind: Literal["generate"] = "generate"
 
 
 @dataclass(frozen=True)
-class AdoptOrder:
+class AdoptOrder(Order):
     """Import the images of all cells from ``sources``, a folder or file for each benchmark.
 
     ``among`` is a folder with the images of several models (empty: there is one model).
@@ -95,13 +99,13 @@ class AdoptOrder:
 
     sources: dict[str, str]
     among: str = ""
-    limit: int | None = None
+    limit: Int | None = None
     overwrite: bool = False
     kind: Literal["adopt"] = "adopt"
 
 
 @dataclass(frozen=True)
-class EvaluateOrder:
+class EvaluateOrder(Order):
     """Score all cells of the job with one evaluator.
 
     ``judge`` is the full name of the judge or text reader (empty: none). ``environment`` is the name in
@@ -116,20 +120,20 @@ class EvaluateOrder:
     judge: str = ""
     judge_options: JudgeOptions = JudgeOptions()  # noqa: RUF009 - it cannot change
     environment: str = ""
-    limit: int | None = None
-    asked: dict[str, int] = field(default_factory=dict)
+    limit: Int | None = None
+    asked: dict[str, Int] = field(default_factory=dict)
     until: dict[str, Until] = field(default_factory=dict)
     official: bool = False
     ask: bool = True
     retry_unparsed: bool = False
-    judge_repeats: int = 0
+    judge_repeats: Int = 0
     asks_again: bool = True
     run: str = ""
     kind: Literal["evaluate"] = "evaluate"
 
 
 @dataclass(frozen=True)
-class ServeOrder:
+class ServeOrder(Order):
     """Serve a judge with ``command`` (plus the port) and run the evaluate jobs ``parts``, which ask it.
 
     Without parts, serve the judge until this job is ended. ``judge`` is the full name, ``model`` the name on
@@ -141,8 +145,8 @@ class ServeOrder:
     model: str
     command: list[str]
     secrets: list[str]
-    gpus: int
-    start_timeout: float
+    gpus: Int
+    start_timeout: Number
     log: str
     address_file: str
     parts: list[str] = field(default_factory=list)
@@ -150,7 +154,7 @@ class ServeOrder:
 
 
 @dataclass(frozen=True)
-class ReportOrder:
+class ReportOrder(Order):
     """Write the report and print ``cells``.
 
     ``extra`` has the options of the sections that extras add, by extra. ``report_mb``: write report.html, one file with
@@ -160,13 +164,24 @@ class ReportOrder:
 
     cells: list[str]
     extra: dict[str, dict[str, Any]] = field(default_factory=dict)
-    report_mb: float = REPORT_MB
+    report_mb: Number = REPORT_MB
     sort_by: list[str] = field(default_factory=list)
     kind: Literal["report"] = "report"
 
 
-Order = RewriteOrder | GenerateOrder | AdoptOrder | EvaluateOrder | ServeOrder | ReportOrder
+_ORDERS: dict[Any, Reader[Order]] = {
+    kind.kind: Reader(kind)
+    for kind in (RewriteOrder, GenerateOrder, AdoptOrder, EvaluateOrder, ServeOrder, ReportOrder)
+}
 OrderT = TypeVar("OrderT", bound=Order)
+
+
+def order_of(_: type, value: Any) -> Order:
+    """Returns the order in a JSON object. Raises ValueError if it is invalid."""
+    kind = value.get("kind") if isinstance(value, dict) else None
+    if kind not in _ORDERS:
+        raise ValueError(f"an order has the unknown kind {kind!r}")
+    return _ORDERS[kind].read(value)
 
 
 @dataclass(frozen=True)
@@ -202,10 +217,10 @@ class Job:
     secrets: list[str] = field(default_factory=list)
     after: list[str] = field(default_factory=list)
     always: bool = False
-    gpus: int = 0
-    gpus_at_most: int = 0
-    cores: int = 1
-    retries: int = 0
+    gpus: Int = 0
+    gpus_at_most: Int = 0
+    cores: Int = 1
+    retries: Int = 0
     follows: bool = False
     light: bool = False
     shard: str = ""
@@ -239,9 +254,9 @@ class Cluster:
     """
 
     sbatch: dict[str, list[str]]
-    grace: int
-    max_jobs: int | None = None
-    max_gpus: int | None = None
+    grace: Int
+    max_jobs: Int | None = None
+    max_gpus: Int | None = None
 
 
 @dataclass(frozen=True)
@@ -298,13 +313,13 @@ class Plan:
         return self.path
 
 
-_PLAN = Shape.of(Plan)
+_PLAN = Reader(Plan, order_of)
 
 
 def load_plan(path: Path) -> Plan:
     """Returns the plan in ``path``. Raises UserError if the file is missing or invalid."""
     try:
-        return _PLAN.read(parse(path.read_bytes()))
+        return _PLAN.decode(path.read_bytes())
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is not a readable plan ({error})") from error
 
@@ -350,7 +365,13 @@ class Outcome:
     is_empty: bool = False
 
 
-_OUTCOME = Shape[dict[str, Any]](must={"state": str, "message": str}, may={"is_empty": bool})
+class _WrittenOutcome(TypedDict):
+    state: str
+    message: str
+    is_empty: NotRequired[bool]
+
+
+_OUTCOME = Reader(_WrittenOutcome)
 
 
 def outcome_of(step: Callable[[], Outcome], log: Callable[[str], None]) -> Outcome:
@@ -397,14 +418,14 @@ def read_outcome(run_folder: Path, cell: Cell, step: str) -> Outcome | None:
     """Returns the outcome of a step of ``cell``: None if there is no file, FAILED if the file is invalid."""
     path = outcome_path(run_folder, cell, step)
     try:
-        raw = _OUTCOME.read(parse(path.read_bytes()))
+        written = _OUTCOME.decode(path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         return Outcome(FAILED, f"its outcome file is unreadable ({short_path(path)}: {one_line(error, 100)})")
-    if raw["state"] not in STATUS_OF_STATE:
-        return Outcome(FAILED, f"its outcome file holds the unknown state '{raw['state']}'")
-    return Outcome(raw["state"], raw["message"], raw.get("is_empty", False))
+    if written["state"] not in STATUS_OF_STATE:
+        return Outcome(FAILED, f"its outcome file holds the unknown state '{written['state']}'")
+    return Outcome(**written)
 
 
 def lost_before(plan: Plan, job: Job) -> dict[str, str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from imageevalkit.common.errors import CellFailure
-from imageevalkit.store.jsonl import JsonlTail, JsonlWriter, Shape
+from imageevalkit.store.jsonl import JsonlTail, JsonlWriter, Reader
 
 _INTERVAL = 0.5
 _UNCHANGED_INTERVAL = 10.0
@@ -96,7 +96,7 @@ class ProgressReader:
     """
 
     def __init__(self, path: Path) -> None:
-        self._lines = JsonlTail(path, Shape[dict[str, Any]]({}))
+        self._lines = JsonlTail(path, Reader(dict[str, Any]))
         self._snapshots: dict[str, Progress] = {}
 
     def read(self) -> dict[str, Progress]:

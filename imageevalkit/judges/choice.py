@@ -19,6 +19,7 @@ from imageevalkit.assets.weights import WeightsUser
 from imageevalkit.benchmark.answerer import Answerer, digest, without_packages
 from imageevalkit.benchmark.question import TRANSFORMERS, PixelRule
 from imageevalkit.common.errors import UserError
+from imageevalkit.store.jsonl import Int, Number
 from imageevalkit.store.results import Evaluator
 
 BACKENDS = ("openai", "transformers", "vllm")
@@ -67,11 +68,11 @@ class JudgeOptions:
     """
 
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    workers: int = 4
-    requests_per_minute: float | None = None
+    workers: Int = 4
+    requests_per_minute: Number | None = None
     address_file: str = ""
     served: Mapping[str, str] = field(default_factory=dict)
-    max_cost: float | None = None
+    max_cost: Number | None = None
     shared: str = ""
     batch: bool = False
     batches: str = ""

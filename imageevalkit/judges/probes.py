@@ -22,7 +22,7 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
 from imageevalkit.benchmark.answerer import digest, without_packages
 from imageevalkit.benchmark.question import Answer, Message, Picture, PixelRule, Question, Sampling
@@ -31,7 +31,7 @@ from imageevalkit.common.locks import held
 from imageevalkit.judges.choice import Judge
 from imageevalkit.judges.drift import BEFORE, Reply, Series, drift_of
 from imageevalkit.store.cell import JUDGES, output_root
-from imageevalkit.store.jsonl import JsonlWriter, Shape, read_jsonl
+from imageevalkit.store.jsonl import JsonlWriter, Number, Reader, read_jsonl
 from imageevalkit.store.results import Drift, folder_name
 
 _SIDE = 128  # pixels
@@ -209,18 +209,23 @@ class Form(NamedTuple):
         )
 
 
-_RECORD = Shape[dict[str, Any]](
-    must={"probe": str, "run": str, "status": Literal["ok", "failed"], "value": str | None},
-    may={
-        "probabilities": dict[str, float] | None,
-        "replied": str,
-        "cell": str,
-        "host": str,
-        "tokens": dict[str, float] | None,
-        "usd": float | None,
-    },
-)
-"""A line of ``probes.jsonl``."""
+class _Record(TypedDict):
+    """A line of ``probes.jsonl``."""
+
+    probe: str
+    run: str
+    status: Literal["ok", "failed"]
+    value: str | None
+    raw: NotRequired[str | None]
+    probabilities: NotRequired[dict[str, Number] | None]
+    replied: NotRequired[str]
+    cell: NotRequired[str]
+    host: NotRequired[str]
+    tokens: NotRequired[dict[str, Number] | None]
+    usd: NotRequired[Number | None]
+
+
+_RECORD = Reader(_Record)
 
 _SAID = re.compile(r"\b(?:yes|no)\b|\d+")
 _MOST_KEPT = 200  # characters of a reply without yes, no or a number
@@ -245,7 +250,7 @@ class Probing:
         self.usd: float | None = None
 
     @property
-    def paid(self) -> list[dict[str, Any]]:
+    def paid(self) -> list[_Record]:
         """The records of the probes that were asked for this cell, in all runs."""
         return [one for one in read_jsonl(self.path, _RECORD) if one.get("cell") == self._cell]
 
@@ -335,7 +340,7 @@ class Probing:
         }
 
 
-_Runs = dict[str, dict[str, list[dict[str, Any]]]]
+_Runs = dict[str, dict[str, list[_Record]]]
 """Records by probe and run, in the order of the file."""
 
 
@@ -348,7 +353,7 @@ def _said(path: Path) -> _Runs:
     return found
 
 
-def _first_of(said: _Runs) -> list[dict[str, Any]]:
+def _first_of(said: _Runs) -> list[_Record]:
     """Returns the first record of each probe."""
     return [next(iter(runs.values()))[0] for runs in said.values() if runs]
 
@@ -356,7 +361,7 @@ def _first_of(said: _Runs) -> list[dict[str, Any]]:
 def _compared(before: _Runs, now: _Runs, run: str) -> dict[str, Series]:
     """Returns each probe's replies in the first run of ``before`` and in ``run`` of ``now``."""
 
-    def replies(records: Iterable[Mapping[str, Any]]) -> list[Reply]:
+    def replies(records: Iterable[_Record]) -> list[Reply]:
         return [Reply(one["value"], one.get("probabilities")) for one in records]
 
     found = dict[str, Series]()

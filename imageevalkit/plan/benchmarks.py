@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from imageevalkit import registry
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.assets import BenchmarkFiles, HubAsset, Needed, Needs
@@ -319,8 +321,6 @@ def _checked(cls: type[Benchmark], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings ``given`` as JSON values. Raises UserError: ``cls`` does not have such settings."""
     if not given:
         return {}
-    import msgspec  # not at the top: --list and the options of prefetch do not need it
-
     where = f"benchmark {cls.name}"
     if cls.settings_class is Settings and not cls.has_corrected_rules:
         raise UserError(f"{where} takes no settings, but '{next(iter(given))}' is given")

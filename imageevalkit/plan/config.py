@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+import msgspec
+
 from imageevalkit.common.errors import UserError, note_once, say, suggest
 from imageevalkit.common.machine import LEAST, require
 from imageevalkit.common.redaction import holds_secret, redact
@@ -267,8 +269,6 @@ def checked(cls: type[T], given: Mapping[str, Any], where: str, remark: str = ""
 
     Raises UserError: a setting is unknown, or its value is invalid.
     """
-    import msgspec  # not at the top: --help does not need it
-
     hints = get_type_hints(cls)
     known = [each.name for each in fields(cls)]  # type: ignore[arg-type]
     for name in given:

@@ -121,7 +121,7 @@ class Run:
 
     def order(self, kind: type[OrderT], **own: Any) -> OrderT:
         """Returns a ``kind`` order: options fill the fields of the same name, and ``own`` overrides them."""
-        names = {each.name for each in fields(kind)} & {each.name for each in fields(Options)}
+        names = kind.__annotations__.keys() & {each.name for each in fields(Options)}
         return kind(**{name: getattr(self.options, name) for name in names} | own)
 
     def logs(self, cells: list[Cell], stage: str) -> list[str]:

@@ -36,7 +36,7 @@ _OF_A_CELL = {*OF_IMAGES, "result.json"}  # a folder with any of these files is 
 # Subfolders of a cell. They may outlive its images, and may contain other programs' files of the names above.
 _WITHIN_A_CELL = {Cell("", "").relations.name, Cell("", "").official.name}
 
-Scores = dict[str, dict[str, Any]]
+Scores = dict[str, Mapping[str, Any]]
 
 # The state of a result or score whose image was generated again after the evaluation.
 STALE = "stale"
@@ -309,7 +309,7 @@ def _without_stale(result: Result, made: Mapping[str, Record], scored: Scores) -
     return replace(result, headline=[], withheld=reason), {**scored, **stale}
 
 
-def _is_newer(record: Record | None, score: dict[str, Any], measured: datetime) -> bool:
+def _is_newer(record: Record | None, score: Mapping[str, Any], measured: datetime) -> bool:
     if record is None:
         return False
     if record.status != OK and score.get("status") == "not_generated":
@@ -343,7 +343,7 @@ def natural(id: str) -> list[tuple[int, str, str]]:
     return parts
 
 
-def _item(cell: Cell, id: str, made: Record | None, score: dict[str, Any], evaluator: str) -> ItemView:
+def _item(cell: Cell, id: str, made: Record | None, score: Mapping[str, Any], evaluator: str) -> ItemView:
     record = made or _unrecorded(cell, id, score)
     error, behind = record.error, record.rewriting
     return ItemView(
@@ -378,7 +378,7 @@ def _first_number(point: Mapping[str, Any]) -> float | None:
     return next((float(v) for v in _dict(point.get("values")).values() if is_number(v)), None)
 
 
-def _unrecorded(cell: Cell, id: str, score: dict[str, Any]) -> Record:
+def _unrecorded(cell: Cell, id: str, score: Mapping[str, Any]) -> Record:
     """Return a record for an item without one: an image from outside, or an item that was never attempted."""
     if score.get("status") in ("judged", "unparsed", "judge_failed") and _inside(id):
         for suffix in sorted(IMAGE_SUFFIXES):
@@ -390,7 +390,7 @@ def _unrecorded(cell: Cell, id: str, score: dict[str, Any]) -> Record:
     )
 
 
-def _outcome(record: Record, score: dict[str, Any]) -> Status:
+def _outcome(record: Record, score: Mapping[str, Any]) -> Status:
     is_lost = score.get("status") == "not_generated" and text_of(score.get("reason")).startswith(CORRUPT)
     return CORRUPT if record.outcome == GENERATED and is_lost else record.outcome
 

@@ -177,7 +177,8 @@ def write_saved(path: Path, scored: Iterable[Scored]) -> int:
 
 def _entries(one: Scored) -> dict[str, bytes]:
     scores, ids = [], []
-    for record in read_jsonl(one.source.with_name(one.cell.scores.name), SCORE):
+    records: Iterable[Mapping[str, Any]] = read_jsonl(one.source.with_name(one.cell.scores.name), SCORE)
+    for record in records:
         scores.append({name: record[name] for name in _OF_SCORE if name in record})
         ids.append(record["item"])
     prompts = [

@@ -15,10 +15,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
+
+import msgspec
 
 from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, complain, say
 from imageevalkit.common.locks import why_of_one_machine
@@ -47,7 +49,7 @@ from imageevalkit.run.ledger import Ledger, money_of
 from imageevalkit.run.summary import INTERRUPTED, SKIPPED, RunSummary
 from imageevalkit.slurm.nodes import NodeFaults
 from imageevalkit.store.cell import LAUNCHERS_LOCK, REPO, lock_cell, output_root
-from imageevalkit.store.jsonl import Shape, parse
+from imageevalkit.store.jsonl import Int, Number, Reader
 from imageevalkit.store.records import merge_shards
 from imageevalkit.store.shards import FOLDER as SHARDS
 
@@ -77,12 +79,12 @@ class Report:
     machine may see the report before their files. ``idle``: the last attempt on ``node`` recorded nothing.
     """
 
-    status: int | None
+    status: Int | None
     problem: str = ""
     skipped: bool = False
-    attempts: int = 1
-    began: float = 0.0
-    ended: float = 0.0
+    attempts: Int = 1
+    began: Number = 0.0
+    ended: Number = 0.0
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     node: str = ""
     idle: bool = False
@@ -93,7 +95,7 @@ class Report:
         return self.status in (ExitStatus.COMPLETE, ExitStatus.INCOMPLETE)
 
 
-_REPORT = Shape.of(Report)
+_REPORT = Reader(Report)
 
 
 def files_of(folder: Path) -> Path:
@@ -109,7 +111,7 @@ def report_path(folder: Path, job: Job) -> Path:
 def read_report(folder: Path, job: Job) -> Report | None:
     """Return the report of ``job``; None while there is none. An unreadable report has no status."""
     try:
-        return _REPORT.read(parse(report_path(folder, job).read_bytes()))
+        return _REPORT.decode(report_path(folder, job).read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -132,7 +134,7 @@ def run_of(queued: Queued) -> str:
 
 def identity(plan: Plan, job: Job) -> str:
     """Return a hash that is equal for jobs of different runs that do the same with the same cells."""
-    order = {} if job.order is None else asdict(job.order)
+    order = {} if job.order is None else msgspec.to_builtins(job.order)
     settings = {
         name: plan.settings.get(name) for name in sorted({cell_of(key).benchmark for key in job.cells})
     }

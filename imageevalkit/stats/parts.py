@@ -1,4 +1,4 @@
-"""Read the contribution of each item to each metric, from files of any version. Standard library only."""
+"""Read the contribution of each item to each metric, from files of any version."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from imageevalkit.store.jsonl import WrongShape, is_number
+from imageevalkit.store.jsonl import invalid, is_number
 from imageevalkit.store.results import ItemPart, Metric, Result
 
 _CLOSE = 1e-9  # share of the scale: the rounding error of a value in a file
@@ -22,7 +22,7 @@ def with_parts(result: Result, records: Iterable[Mapping[str, Any]], prompts: Ma
     then share a cluster.
 
     Raises:
-        WrongShape: A part is not [total, weight, group, cluster] with numbers and texts.
+        ValueError: A part is not [total, weight, group, cluster] with numbers and texts.
     """
     records = list(records)
     judged = [record for record in records if record.get("status", "judged") == "judged"]
@@ -32,10 +32,7 @@ def with_parts(result: Result, records: Iterable[Mapping[str, Any]], prompts: Ma
         known = record.get("parts")
         for name, parts in known.items() if isinstance(known, dict) else ():
             if name in valued:
-                try:
-                    found.setdefault(name, []).extend(_read(record["item"], parts, valued[name]))
-                except WrongShape as error:
-                    raise WrongShape((record["item"], "parts", name), *error.value) from None
+                found.setdefault(name, []).extend(_read(record["item"], parts, name, valued[name]))
     # a file may have lost lines: then the parts would not add up to the value
     found = {
         name: parts for name, parts in found.items() if len({one.item for one in parts}) == valued[name].n
@@ -64,17 +61,17 @@ def value_of(parts: Iterable[ItemPart], shares: Mapping[str, float] | None) -> f
     return value
 
 
-def _read(item: str, parts: Any, metric: Metric) -> list[ItemPart]:
-    """Return the parts of an item for one metric. Raises WrongShape if their shape is wrong."""
+def _read(item: str, parts: Any, name: str, metric: Metric) -> list[ItemPart]:
+    """Return the parts of an item for one metric. Raises ValueError if a part is invalid."""
     groups = {*metric.shares} if metric.shares else {None}
     found = []
     for one in parts if isinstance(parts, list) else [parts]:
         if not isinstance(one, list) or not 2 <= len(one) <= 4:
-            raise WrongShape((), one)
+            raise invalid(f"{item}.parts.{name}", one)
         group, cluster = [*one[2:], None, None][:2]
         is_right = all(map(is_number, one[:2])) and one[1] >= 0
         if not is_right or not isinstance(group, str | None) or not isinstance(cluster, str | None):
-            raise WrongShape((), one)
+            raise invalid(f"{item}.parts.{name}", one)
         if group in groups:
             found.append(ItemPart(item, one[0], one[1], group, cluster))
     return found

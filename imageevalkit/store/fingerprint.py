@@ -8,13 +8,13 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 from urllib.parse import urlsplit
 
 from imageevalkit.api.endpoint import place_of
 from imageevalkit.common.hashes import weights_of
 from imageevalkit.common.text import to_bytes
-from imageevalkit.store.jsonl import JsonlWriter, Shape, Tell, read_jsonl, tell_nobody
+from imageevalkit.store.jsonl import JsonlWriter, Reader, Tell, read_jsonl, tell_nobody
 from imageevalkit.store.shards import parts_of
 
 # Settings that cannot change a pixel: images stay valid when these change.
@@ -133,14 +133,18 @@ def fingerprint(settings: Mapping[str, Any]) -> str:
     return hashlib.sha256(to_bytes(canonical)).hexdigest()[:16]
 
 
-KEPT = Shape[dict[str, Any]](
-    must={"fingerprint": str, "settings": dict[str, Any]}, may={"packages": dict[str, Any]}
-)
+class _Kept(TypedDict):
+    fingerprint: str
+    settings: dict[str, Any]
+    packages: NotRequired[dict[str, Any]]
+
+
+KEPT = Reader(_Kept)
 
 
 def remember(path: Path, settings: Mapping[str, Any], packages: Mapping[str, str]) -> str:
     """Append ``settings`` and the versions of ``packages`` to ``path`` if new. Returns the fingerprint."""
-    line = {"fingerprint": fingerprint(settings), "settings": dict(settings), "packages": dict(packages)}
+    line = _Kept(fingerprint=fingerprint(settings), settings=dict(settings), packages=dict(packages))
     if line not in read_jsonl(path, KEPT):
         with contextlib.closing(JsonlWriter(path)) as writer:
             writer.append(line)
@@ -157,7 +161,7 @@ def known(path: Path, tell: Tell = tell_nobody) -> dict[str, dict[str, Any]]:
     return {record["fingerprint"]: record["settings"] for record in _all(path, tell)}
 
 
-def _all(path: Path, tell: Tell = tell_nobody) -> Iterator[dict[str, Any]]:
+def _all(path: Path, tell: Tell = tell_nobody) -> Iterator[_Kept]:
     return itertools.chain.from_iterable(read_jsonl(file, KEPT, tell) for file in (path, *parts_of(path)))
 
 

@@ -19,7 +19,7 @@ from imageevalkit.common.errors import CellFailure
 from imageevalkit.common.images import format_of
 from imageevalkit.common.text import to_bytes
 from imageevalkit.store.cell import Cell, output_root, short_path
-from imageevalkit.store.jsonl import Shape, read_jsonl
+from imageevalkit.store.jsonl import Reader, read_jsonl
 
 MODEL_NAME_MARK = "<MODEL_NAME>"
 _PATH = "image_save_path (the file of a Sample)"
@@ -253,7 +253,7 @@ class ShownTexts:
     lost: bool = False
 
 
-_SHAPE = Shape.of(ShownTexts)
+_READER = Reader(ShownTexts)
 
 
 def write_shown(cell: Cell, shown: Iterable[ShownTexts]) -> None:
@@ -269,7 +269,7 @@ def as_shown(cell: Cell, items: Sequence[Item]) -> list[Item]:
     """
     if not cell.rewriter:
         return list(items)
-    shown = {one.item: one for one in read_jsonl(cell.prompts, _SHAPE)}
+    shown = {one.item: one for one in read_jsonl(cell.prompts, _READER)}
     return [_shown(cell, item, shown.get(item.id)) for item in items]
 
 

@@ -1,18 +1,20 @@
-"""JSON Lines files that survive ``kill -9`` and power cuts in the middle of a line, and the shapes of their records."""
+"""JSON Lines files that survive ``kill -9`` and power cuts in the middle of a line, and typed readers of JSON."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
-from datetime import datetime
+from copy import deepcopy
 from pathlib import Path
-from types import UnionType
-from typing import Any, Generic, Literal, NewType, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Generic, TypeVar
+
+import msgspec
+from msgspec import Meta
 
 from imageevalkit.common.atomic import disk_error, sync_folder
 from imageevalkit.common.errors import CellFailure
@@ -22,22 +24,23 @@ from imageevalkit.common.text import to_bytes
 from imageevalkit.store.cell import short_path
 
 _MOST_TOLD = 5  # bad lines reported per file
-# Numbers in files are below 2⁶³: then sums of squares stay finite, and other programs can read the integers.
-_MOST = 2**63
 # far more levels than our files have, and far fewer than Python's recursion limit
 _MOST_LEVELS = 64
 _LONGEST_VALUE = 60
-# the core of json.loads, without its setup for every call, which takes a third of the time of a record
-_decoder: Any = json.JSONDecoder()
-_scan = _decoder.scan_once
-
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 Tell = Callable[[str], None]
 """Receives one line about damaged data."""
 
-
-NOT_IN_FILES = {"in files": False}
-"""Metadata of a dataclass field that exists in memory only, not in files."""
+# Numbers in files are below 2⁶³: then sums of squares stay finite, and other programs can read the integers.
+_MOST = 2**63
+Int = Annotated[int, Meta(ge=-_MOST, le=_MOST - 1)]
+Number = Int | Annotated[float, Meta(ge=float(-_MOST), lt=float(_MOST))]
+"""A finite number. It stays an integer if the file has one."""
+Time = Annotated[
+    str, Meta(pattern=r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])([T ][\d:.,]+(Z|[+-][\d:]+)?)?$")
+]
+"""A point in time as ISO 8601."""
 
 
 def tell_nobody(text: str) -> None:
@@ -50,19 +53,12 @@ def parse(data: bytes) -> Any:
     Raises ValueError if ``data`` is not JSON in UTF-8, is nested too deep, or has a huge number.
     """
     try:
-        text = data.decode()
-        value, end = _scan(text, 0)
-        is_whole = end == len(text)
-    except (ValueError, StopIteration, RecursionError):
-        is_whole = False
-    if not is_whole:  # whitespace around the value, another encoding, or no JSON: json.loads explains
-        try:
-            value = json.loads(data)
-        except json.JSONDecodeError as error:  # its text has a useless line number
-            raise ValueError(f"{error.msg} at column {error.colno}") from None
-        except RecursionError:
-            raise ValueError("it is nested too deep") from None
-    if data.count(b"[") + data.count(b"{") > _MOST_LEVELS:
+        value = json.loads(data)
+    except json.JSONDecodeError as error:  # its text has a useless line number
+        raise ValueError(f"{error.msg} at column {error.colno}") from None
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    if _may_be_deep(data):
         level = [value]
         for _ in range(_MOST_LEVELS):
             lists = [list(v.values()) if isinstance(v, dict) else v for v in level]
@@ -72,124 +68,64 @@ def parse(data: bytes) -> Any:
     return value
 
 
-class WrongShape(ValueError):
-    """The ``value`` at ``path`` in an object has the wrong type; without ``value`` the field is missing."""
-
-    def __init__(self, path: tuple[str, ...], *value: Any) -> None:
-        text = json.dumps(value[0], default=repr) if value else "missing"
-        shown = text[:_LONGEST_VALUE] + "…" * (len(text) > _LONGEST_VALUE)
-        super().__init__(f"'{'.'.join(path)}' is {shown}" if path else "it is no JSON object")
-        self.path, self.value = path, value
+def _may_be_deep(data: bytes) -> bool:
+    return data.count(b"[") + data.count(b"{") > _MOST_LEVELS
 
 
-class Shape(Generic[T]):
-    """The type of a JSON object: fields that it ``must`` have and fields that it ``may`` have.
+def invalid(path: str, value: Any) -> ValueError:
+    """Returns the error that the field at ``path`` has the invalid ``value``."""
+    text = json.dumps(value, default=repr)
+    return ValueError(f"'{path}' is {text[:_LONGEST_VALUE]}{'…' * (len(text) > _LONGEST_VALUE)}")
 
-    Field types are JSON's own, Literal, X | None, tuples of fixed length, lists, mappings, :data:`Time`,
-    shapes, and the types that :meth:`of` takes. Numbers are below 2⁶³; an integer is a valid float. ``rest``
-    is the type of all other fields.
+
+class Reader(Generic[T_co]):
+    """Reads JSON objects as objects of ``kind``: a TypedDict, a dataclass or a mapping.
+
+    Fields that ``kind`` does not have are dropped. ``hook`` makes the objects of other classes from JSON values.
     """
 
-    def __init__(
-        self, must: Mapping[str, Any], may: Mapping[str, Any] = {}, rest: Any = None, kind: Any = None
-    ) -> None:
-        hints = {**must, **may}
-        self._must, self._rest, self._kind = dict.fromkeys(must), rest and _reader_of(rest), kind
-        self._readers = {name: _reader_of(hint) for name, hint in hints.items()}
-        # most values of most records need no conversion
-        self._as_is = {name: _as_is(hint) for name, hint in hints.items()}
-        self._rest_as_is = _as_is(rest) if rest else frozenset[type]()
+    def __init__(self, kind: type[T_co], hook: Callable[[type, Any], Any] | None = None) -> None:
+        self._kind, self._hook = kind, hook
+        self._decoder = msgspec.json.Decoder(kind, dec_hook=hook)
 
-    @classmethod
-    def of(cls, kind: type[T]) -> Shape[T]:
-        """Returns the shape of a TypedDict or dataclass. A dataclass field with a default may be missing."""
-        hints = get_type_hints(kind)
-        if not is_dataclass(kind):
-            return cls(hints)
-        for each in fields(kind):
-            if each.metadata == NOT_IN_FILES:
-                del hints[each.name]
-        may = [f.name for f in fields(kind) if f.default is not MISSING or f.default_factory is not MISSING]
-        return cls(hints, {name: hints.pop(name) for name in may if name in hints}, kind=kind)
+    def decode(self, data: bytes) -> T_co:
+        """Returns the object in ``data``. Raises ValueError that names the first invalid field."""
+        if not _may_be_deep(data):
+            with contextlib.suppress(msgspec.DecodeError):
+                return self._decoder.decode(data)
+        # the slow way explains what is wrong, and accepts halves of surrogate pairs and NaN outside of numbers
+        return self.read(parse(data))
 
-    def read(self, value: Any) -> T:
-        """Returns ``value`` as an object of the dataclass if there is one, else itself. Raises WrongShape."""
-        if not isinstance(value, dict):
-            raise WrongShape((), value)
-        if not self._must.keys() <= value.keys():
-            raise WrongShape((next(name for name in self._must if name not in value),))
-        parts, name, as_is = {}, "", self._as_is
+    def read(self, value: Any) -> T_co:
+        """Returns the object in a JSON value. Raises ValueError that names the first invalid field."""
         try:
-            for name, part in value.items():
-                if part.__class__ in as_is.get(name, self._rest_as_is):
-                    parts[name] = part
-                elif reader := self._readers.get(name, self._rest):
-                    parts[name] = reader(part)
-        except WrongShape as error:
-            raise WrongShape((name, *error.path), *error.value) from None
-        return cast(T, self._kind(**parts) if self._kind else value)
+            return msgspec.convert(value, self._kind, dec_hook=self._hook)
+        except msgspec.ValidationError as error:
+            raise self._in_words(str(error), deepcopy(value)) from None
 
+    def _in_words(self, said: str, value: Any) -> ValueError:
+        """Returns an error for what msgspec ``said`` ("Expected `int`, got `str` - at `$.size`") about ``value``.
 
-def _as_is(hint: Any) -> frozenset[type]:
-    """Returns the types of values that the reader of ``hint`` returns unchanged, whatever they hold."""
-    if hint in (str, bool, type(None)):
-        return frozenset({hint})
-    if hint is Any:
-        return frozenset({str, bool, int, float, type(None), list, dict})
-    if get_origin(hint) in (Union, UnionType):
-        return _as_is(get_args(hint)[0]) | {type(None)}
-    return frozenset()
-
-
-def _reader_of(hint: Any) -> Callable[[Any], Any]:
-    origin, args = get_origin(hint), get_args(hint)
-    if isinstance(hint, Shape):
-        return hint.read
-    if hint in _CHECKS:
-        return _checked(_CHECKS[hint])
-    if hint in (str, bool, type(None)):
-        return _checked(lambda value: isinstance(value, hint))
-    if origin is Literal:
-        return _checked(lambda value: isinstance(value, str) and value in args)
-    if origin in (Union, UnionType) and all(
-        map(is_dataclass, kinds := [a for a in args if a is not type(None)])
-    ):
-        return _reader_of_kinds(kinds)
-    readers = [_reader_of(part) for part in args]
-    if origin in (Union, UnionType):
-        return lambda value: None if value is None else readers[0](value)
-    if origin is tuple:
-        is_tuple = _checked(lambda value: isinstance(value, list | tuple) and len(value) == len(args))
-        return lambda value: tuple([read(part) for read, part in zip(readers, is_tuple(value), strict=True)])
-    if origin is list:
-        is_list = _checked(lambda value: isinstance(value, list))
-        return lambda value: [readers[0](part) for part in is_list(value)]
-    if origin:  # a mapping
-        return Shape[Any]({}, rest=args[1], kind=dict).read
-    return Shape.of(hint).read
-
-
-def _reader_of_kinds(kinds: Sequence[Any]) -> Callable[[Any], Any]:
-    """Returns the reader of a union of dataclasses (or None), told apart by their field ``kind``."""
-    readers = {
-        each.default: Shape.of(kind).read for kind in kinds for each in fields(kind) if each.name == "kind"
-    }
-    first = Shape.of(kinds[0]).read
-
-    def read(value: Any) -> Any:
-        named = value.get("kind") if isinstance(value, dict) else None
-        return None if value is None else readers.get(named, first)(value)
-
-    return read
-
-
-def _checked(check: Callable[[Any], bool]) -> Callable[[Any], Any]:
-    def read(value: Any) -> Any:
-        if not check(value):
-            raise WrongShape((), value)
-        return value
-
-    return read
+        Changes ``value``.
+        """
+        problem, _, place = said.partition(" - at `$")
+        whole, path = value, list[str]()
+        for name in re.findall(r"\.\.\.|[^.`\[\]]+", place):
+            if name == "...":  # msgspec does not tell the key of a mapping: leave only the first invalid one
+                for name, part in list(value.items()):
+                    value.clear()
+                    value[name] = part
+                    with contextlib.suppress(msgspec.ValidationError):
+                        msgspec.convert(whole, self._kind, dec_hook=self._hook)
+                        continue
+                    break
+            path.append(name)
+            value = value[int(name) if isinstance(value, list | tuple) else name]
+        if missing := re.search("missing required field `(.*)`", problem):
+            return ValueError(f"'{'.'.join((*path, missing[1]))}' is missing")
+        if path:
+            return invalid(".".join(path), value)
+        return ValueError("it is no JSON object" if problem.startswith("Expected `object`") else problem)
 
 
 def is_number(value: Any) -> bool:
@@ -197,30 +133,12 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and -_MOST <= value < _MOST
 
 
-def _is_time(value: Any) -> bool:
-    try:
-        datetime.fromisoformat(value).timestamp()
-    except (TypeError, ValueError, OverflowError):
-        return False
-    return True
-
-
-Time = NewType("Time", str)
-"""A point in time as ISO 8601."""
-_CHECKS = {
-    Any: lambda value: True,
-    int: lambda value: value.__class__ is int and -_MOST <= value < _MOST,
-    float: is_number,
-    Time: _is_time,
-}
-
-
-def read_jsonl(path: Path, shape: Shape[T], tell: Tell = tell_nobody) -> Iterator[T]:
+def read_jsonl(path: Path, reader: Reader[T], tell: Tell = tell_nobody) -> Iterator[T]:
     """Yield the records of ``path``, if it exists. ``tell`` receives each invalid line (torn or damaged)."""
     bad = 0
     for number, line in enumerate(file_bytes(path).split(b"\n"), 1):
         try:
-            record = shape.read(parse(line.strip()))
+            record = reader.decode(line)
         except ValueError as error:
             if not line.strip():
                 continue
@@ -254,7 +172,7 @@ def read_json(path: Path) -> Any:
         raise CellFailure(f"{short_path(path)} is no JSON: {one_line(error, 100)}") from None
 
 
-def take_in(path: Path, parts: Sequence[Path], shape: Shape[Any], tell: Tell = tell_nobody) -> None:
+def take_in(path: Path, parts: Sequence[Path], reader: Reader[Any], tell: Tell = tell_nobody) -> None:
     """Append the valid lines of ``parts`` that ``path`` lacks, in the order of their times; then delete ``parts``.
 
     No other process may write any of these files. The next call completes an interrupted one: it skips the
@@ -264,9 +182,9 @@ def take_in(path: Path, parts: Sequence[Path], shape: Shape[Any], tell: Tell = t
     for part in parts:
         for line in file_bytes(part).split(b"\n"):
             with contextlib.suppress(ValueError):
-                shape.read(record := parse(line))
+                reader.read(record := parse(line))
                 found[line] = record.get("time", "")
-        deque(read_jsonl(part, shape, tell), maxlen=0)  # to report damaged lines
+        deque(read_jsonl(part, reader, tell), maxlen=0)  # to report damaged lines
     known = set(file_bytes(path).split(b"\n"))
     with contextlib.closing(JsonlWriter(path)) as writer:
         # if several parts have records of one item, the latest must come last
@@ -284,8 +202,8 @@ class JsonlTail(Generic[T]):
     start.
     """
 
-    def __init__(self, path: Path, shape: Shape[T]) -> None:
-        self._path, self._shape = path, shape
+    def __init__(self, path: Path, reader: Reader[T]) -> None:
+        self._path, self._reader = path, reader
         self._file, self._offset = (0, 0), 0
 
     def read(self) -> list[T]:
@@ -304,7 +222,7 @@ class JsonlTail(Generic[T]):
         records = []
         for line in whole.splitlines():
             with contextlib.suppress(ValueError):  # a torn line of a killed writer
-                records.append(self._shape.read(parse(line)))
+                records.append(self._reader.decode(line))
         return records
 
 

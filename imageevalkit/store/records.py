@@ -20,7 +20,17 @@ from imageevalkit.common.images import EncodedImage
 from imageevalkit.store import fingerprint as fp
 from imageevalkit.store.cell import Cell, output_root
 from imageevalkit.store.items import Item, Rewriting
-from imageevalkit.store.jsonl import JsonlWriter, Shape, Tell, Time, read_jsonl, take_in, tell_nobody
+from imageevalkit.store.jsonl import (
+    Int,
+    JsonlWriter,
+    Number,
+    Reader,
+    Tell,
+    Time,
+    read_jsonl,
+    take_in,
+    tell_nobody,
+)
 from imageevalkit.store.pictures import Input, InputCopies, keep_thumbnail
 from imageevalkit.store.results import bases, forget
 from imageevalkit.store.shards import FOLDER, Shard, own_file, parts_of
@@ -64,27 +74,27 @@ class Record:
     path: str = ""
     prompt: str = ""
     prompt_sha256: str = ""
-    seed: int | None = None
-    seconds: float = 0.0
-    attempts: int = 0
+    seed: Int | None = None
+    seconds: Number = 0.0
+    attempts: Int = 0
     fingerprint: str = ""
-    time: Time = Time("")  # noqa: RUF009 - a string
+    time: Time = ""
     placeholder: bool = False
     seed_honoured: bool | None = None
-    requested_size: tuple[int, int] | None = None
-    size: tuple[int, int] | None = None
+    requested_size: tuple[Int, Int] | None = None
+    size: tuple[Int, Int] | None = None
     flat: bool | None = None
     image_sha256: str | None = None
     error: Failure | None = None
     tokens: Mapping[str, Any] | None = None
-    price: float | None = None
-    maybe_billed: int = 0
+    price: Number | None = None
+    maybe_billed: Int = 0
     extra: Mapping[str, Any] | None = None
     inputs: list[Input] | None = None
     rewriting: Rewriting | None = None
     source: str | None = None
     source_sha256: str | None = None
-    cell: int | None = None
+    cell: Int | None = None
     uneven: bool | None = None
 
     @classmethod
@@ -126,7 +136,7 @@ class Record:
 
 OF_IMAGES = (Cell("", "").generation.name, FOLDER)
 """The names of the files of generation records: a cell with any record has at least one of them."""
-RECORD = Shape.of(Record)
+RECORD = Reader(Record)
 _FIELDS = [each.name for each in fields(Record)]
 _OPTIONAL = {"extra", "inputs", "rewriting", "source", "source_sha256", "cell", "uneven"}
 
@@ -164,9 +174,9 @@ def merge_shards(cell: Cell, tell: Tell = tell_nobody) -> None:
     Raises CellFailure if a file cannot be read or the disk is full.
     """
     # fingerprints first, because records refer to them
-    for path, shape in ((cell.fingerprints, fp.KEPT), (cell.generation, RECORD)):
+    for path, reader in ((cell.fingerprints, fp.KEPT), (cell.generation, RECORD)):
         if parts := parts_of(path):
-            take_in(path, parts, shape, tell)
+            take_in(path, parts, reader, tell)
     for folder in [*(cell.folder / FOLDER).glob("*"), cell.folder / FOLDER]:
         with contextlib.suppress(OSError):  # missing, or not empty
             folder.rmdir()
@@ -178,8 +188,8 @@ def spent_since(cell: Cell, start: float) -> float:
     return sum(one.price or 0.0 for one in read_jsonl(cell.generation, RECORD) if one.time >= begin)
 
 
-def _time(seconds: float) -> Time:
-    return Time(datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds"))
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds")
 
 
 def whole_image(path: Path, record: Record, mend: bool = False) -> bytes | None:

@@ -17,20 +17,35 @@ from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, NamedTuple, TypedDict, get_type_hints
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
 from imageevalkit.common.atomic import write_atomic
 from imageevalkit.common.errors import CellFailure, suggest
 from imageevalkit.common.redaction import one_line
 from imageevalkit.common.text import to_bytes
 from imageevalkit.store.cell import Cell, short_path
-from imageevalkit.store.jsonl import NOT_IN_FILES, Shape, WrongShape, is_number, parse, read_json, read_jsonl
+from imageevalkit.store.jsonl import Int, Number, Reader, invalid, is_number, parse, read_json, read_jsonl
 
 SCHEMA = "imageevalkit.result/1"
 _ROUNDING = 1e-9  # tolerance for rounding in a mean of top scores, as a share of the scale
 
-SCORE = Shape[dict[str, Any]](must={"item": str})
-"""A line of ``scores.jsonl``, of any version."""
+
+class ScoreLine(TypedDict):
+    """A line of ``scores.jsonl``, of any version. Its readers check the fields that they use."""
+
+    item: str
+    status: NotRequired[Any]
+    values: NotRequired[Any]
+    keys: NotRequired[Any]
+    detail: NotRequired[Any]
+    points: NotRequired[Any]
+    parts: NotRequired[Any]
+    reason: NotRequired[Any]
+    evaluator: NotRequired[Any]
+    image_sha256: NotRequired[Any]
+
+
+SCORE = Reader(ScoreLine)
 
 
 class ItemPart(NamedTuple):
@@ -58,10 +73,14 @@ class _Values(TypedDict):
     keys: dict[str, Any]
 
 
-_JUDGED = Shape[dict[str, Any]](
-    must={"item": str, "status": Literal["judged"], "detail": dict[str, Any], **get_type_hints(_Values)},
-    may={"points": list[_Values]},
-)
+class _Judged(_Values):
+    item: str
+    status: Literal["judged"]
+    detail: dict[str, Any]
+    points: NotRequired[list[_Values]]
+
+
+_JUDGED = Reader(_Judged)
 
 
 @dataclass(frozen=True)
@@ -106,17 +125,17 @@ class Coverage:
     single colour, which are scored.
     """
 
-    expected: int
-    generated: int
-    refused: int
-    failed: int
-    blank: int
-    corrupt: int
-    judged: int
-    unparsed: int
-    judge_failed: int
-    flat: int = 0
-    unasked: int = 0
+    expected: Int
+    generated: Int
+    refused: Int
+    failed: Int
+    blank: Int
+    corrupt: Int
+    judged: Int
+    unparsed: Int
+    judge_failed: Int
+    flat: Int = 0
+    unasked: Int = 0
 
     @property
     def complete(self) -> bool:
@@ -147,12 +166,12 @@ class Metric:
     interval are of the unrounded value.
     """
 
-    value: float | None
-    n: int
-    interval: tuple[float, float] | None = None
-    scale: float = 1.0
-    shares: Mapping[str, float] | None = field(default=None, compare=False)
-    parts: Sequence[ItemPart] = field(default=(), compare=False, repr=False, metadata=NOT_IN_FILES)
+    value: Number | None
+    n: Int
+    interval: tuple[Number, Number] | None = None
+    scale: Number = 1.0
+    shares: Mapping[str, Number] | None = field(default=None, compare=False)
+    parts: Sequence[ItemPart] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -177,7 +196,7 @@ class Until:
     """
 
     pair: list[str]
-    better: dict[str, tuple[str, int]] = field(default_factory=dict)
+    better: dict[str, tuple[str, Int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -191,9 +210,9 @@ class Drift:
     """
 
     since: str
-    asked: int
+    asked: Int
     changed: list[str]
-    p: float
+    p: Number
     found: bool
     host: str = ""
 
@@ -210,16 +229,16 @@ class Noise:
     not measured. ``usd`` is the cost of all repeats of the cell; None: unknown.
     """
 
-    of: int
-    repeated: int
-    changed: int
-    interval: tuple[float, float] | None = None
-    unparsed: int = 0
-    item_errors: dict[str, float] = field(default_factory=dict)
-    standard_errors: dict[str, float] = field(default_factory=dict)
+    of: Int
+    repeated: Int
+    changed: Int
+    interval: tuple[Number, Number] | None = None
+    unparsed: Int = 0
+    item_errors: dict[str, Number] = field(default_factory=dict)
+    standard_errors: dict[str, Number] = field(default_factory=dict)
     repeats: Drift | None = None
     probes: Drift | None = None
-    usd: float | None = None
+    usd: Number | None = None
 
     @property
     def has_drifted(self) -> bool:
@@ -251,7 +270,7 @@ class Result:
     metrics: dict[str, Metric]
     headline: list[str]
     treatment: str
-    limit: int | None
+    limit: Int | None
     provenance: dict[str, Any]
     withheld: str = ""
     notes: list[str] = field(default_factory=list)
@@ -282,17 +301,20 @@ class Result:
         return next((note for note in self.notes if note.startswith(DRIFTED)), "")
 
 
-_RESULT = Shape.of(Result)
-_PROVENANCE = Shape[dict[str, Any]](
-    {},
-    may={
-        "time": str,
-        "git_commit": str | None,
-        "model_settings": list[dict[str, Any]],
-        "generation_usd": float | None,
-        "judge_usd": float | None,
-    },
-)
+class _Provenance(TypedDict, total=False):
+    time: str
+    git_commit: str | None
+    model_settings: list[dict[str, Any]]
+    generation_usd: Number | None
+    judge_usd: Number | None
+
+
+class _Parts(TypedDict):
+    schema: Any
+    provenance: _Provenance
+
+
+_PARTS, _RESULT = Reader(_Parts), Reader(Result)
 
 
 def validate(raw: Any) -> Result:
@@ -302,12 +324,9 @@ def validate(raw: Any) -> Result:
     """
     if isinstance(raw, dict) and raw.get("schema") != SCHEMA:
         raise ValueError(f"schema is {raw.get('schema')!r}, expected {SCHEMA!r}")
+    _PARTS.read(raw)
     result = _RESULT.read(raw)
     c, origin = result.coverage, result.provenance
-    try:
-        _PROVENANCE.read(origin)
-    except WrongShape as error:
-        raise WrongShape(("provenance", *error.path), *error.value) from None
     # between 0 and 2⁶³
     counts = {f"coverage.{name}": count for name, count in vars(c).items()}
     counts |= {f"provenance.{name}": origin.get(name) for name in ("generation_usd", "judge_usd")}
@@ -318,7 +337,7 @@ def validate(raw: Any) -> Result:
         check_metric(metric, f"metrics.{name}")
     for path, count in counts.items():
         if count is not None and count < 0:
-            raise WrongShape((path,), count)
+            raise invalid(path, count)
     if c.expected != c.generated + c.refused + c.failed + c.blank + c.corrupt + c.unasked:
         raise ValueError("coverage: expected ≠ generated + refused + failed + blank + corrupt + unasked")
     if c.generated != c.judged + c.unparsed + c.judge_failed:
@@ -332,7 +351,7 @@ def validate(raw: Any) -> Result:
 
 
 def check_metric(metric: Metric, path: str) -> None:
-    """Raises WrongShape, with ``path`` in front, if a value of ``metric`` is invalid.
+    """Raises ValueError, with ``path`` in front, if a value of ``metric`` is invalid.
 
     Invalid are a negative count or share, a scale that is not positive, and an interval that ends before it
     begins.
@@ -342,7 +361,7 @@ def check_metric(metric: Metric, path: str) -> None:
     wrong["shares"] = any(share < 0 for share in (metric.shares or {}).values())
     for field_, is_wrong in wrong.items():
         if is_wrong:
-            raise WrongShape((*filter(None, (path,)), field_), getattr(metric, field_))
+            raise invalid(".".join(filter(None, (path, field_))), getattr(metric, field_))
 
 
 def check_within_scale(metrics: Mapping[str, Metric], unbounded: Sequence[str]) -> None:
@@ -484,7 +503,15 @@ def standing(cell: Cell) -> list[Result]:
 
 Basis = tuple[str | None, bool]
 """The SHA-256 of an item's image (None: no image) behind a result, and whether it was attempted."""
-_BASIS = Shape[dict[str, Any]]({"item": str, "image_sha256": str | None, "attempted": bool})
+
+
+class _Basis(TypedDict):
+    item: str
+    image_sha256: str | None
+    attempted: bool
+
+
+_BASIS = Reader(_Basis)
 
 
 def bases(cell: Cell) -> dict[Path, dict[str, Basis] | None]:
@@ -535,7 +562,7 @@ def no_score(cell: Cell) -> str:
     return f"no score: let {script} leave {METRICS} in {where} whenever it runs ({_REMEDY})"
 
 
-_METRIC = Shape.of(Metric)
+_METRIC = Reader(Metric)
 
 
 def read_metrics(path: Path, n: int) -> dict[str, Metric]:
@@ -572,7 +599,7 @@ def _metric(name: str, raw: Any, n: int) -> Metric:
     try:
         metric = _METRIC.read({"n": n, "scale": 100 if is_number(value) and abs(value) > 1 else 1, **given})
         check_metric(metric, "")
-    except WrongShape as error:
+    except ValueError as error:
         raise ValueError(
             f"{error}: value must be a number or null, n a whole number, interval [low, high], scale above 0"
         ) from None

@@ -233,7 +233,7 @@ def test_records_that_are_no_verdicts_on_these_images_are_no_score(
         ([{**right, "correct": False}], "by its details it is right, but not by its own verdict"),
         ([{**right, "details": "{}"}], "by its details it is wrong"),
         ([right, {**right, "details": "{}"}], "has two records of image 0"),
-        ([{**right, "details": '{"cup": [[1, 2]]}'}], "its details are no detections ('cup' is"),
+        ([{**right, "details": '{"cup": [[1, 2]]}'}], "its details are no detections ('cup.0' is"),
         ([{**right, "details": "{"}], "its details are no detections"),
         ([{**right, "filename": "grid.png.txt"}], "'grid.png.txt' is no file as 00000.png"),
     ):

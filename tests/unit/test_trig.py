@@ -277,7 +277,7 @@ def test_settings_are_checked_when_the_run_is_planned(given: dict[str, Any], say
         ({"dimensions": ["IQ-R", "TA-C"]}, "or not of its dimensions ['IQ-R', 'TA-C']"),
         ({"dimensions": 3}, "item 1 of 90: 'dimensions' is 3"),
         ({"dimensions": None}, "item 1 of 90: 'dimensions' is null"),
-        ({"dimensions": [["IQ-R"], "IQ-O"]}, "item 1 of 90: 'dimensions' is [\"IQ-R\"]"),
+        ({"dimensions": [["IQ-R"], "IQ-O"]}, "item 1 of 90: 'dimensions.0' is [\"IQ-R\"]"),
         ({"img_id": 5}, "item 1 of 90: 'img_id' is 5"),
         ({"prompt": " "}, "item IQ-R_IQ-O_1 lacks its prompt"),
         ({"item": None}, "item IQ-R_IQ-O_1 names no subject"),

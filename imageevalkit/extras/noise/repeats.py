@@ -90,7 +90,7 @@ class Repeats(AfterQuestions):
         self._run, self._asked_probes = interview.began, False
         self._paid = 0  # requests of this run for repeats and probes
         self._usd: float | None = None
-        self._records: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        self._records: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
         for record in read_jsonl(cell.repeats, RECORD) if self._judge else ():
             self._records[record["request"]].append(record)
 

@@ -29,7 +29,7 @@ from imageevalkit.extras.relations.relations import (
     Settings,
     reversed_code,
 )
-from imageevalkit.store.jsonl import Shape, parse
+from imageevalkit.store.jsonl import Reader, parse
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +40,7 @@ CERTAINTY = "certainty.json"
 OFFICIAL = ("result.json", "relationship_codes.csv")
 PICTURES = ("dtm.png", "dtm.svg", "scatter.png", "scatter.svg", "scatter.webp")
 
-_RELATIONS, _SETTINGS = Shape.of(Relations), Shape.of(Settings)
+_RELATIONS, _SETTINGS = Reader(Relations), Reader(Settings)
 _CODES = {str(code) for code in KINDS}
 
 

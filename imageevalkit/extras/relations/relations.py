@@ -1,6 +1,6 @@
 """The relations of TRIG between two metrics on the same images: synergy, bottleneck, tilt, dispersion.
 
-This module defines the relations and their thresholds. It uses only the standard library.
+This module defines the relations and their thresholds.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple
 
 from imageevalkit.common.errors import UserError, suggest
+from imageevalkit.store.jsonl import Int, Number
 
 SYNERGY: Final = 0
 DISPERSION: Final = 1
@@ -189,17 +190,17 @@ class Pair:
 
     first: str
     second: str
-    code: int
-    n: int
-    means: tuple[float, float]
-    synergy: float
-    bottleneck: float
-    tradeoff: int
-    above: int
-    below: int
-    on_line: int
-    correlation: float | None
-    codes: dict[str, float]
+    code: Int
+    n: Int
+    means: tuple[Number, Number]
+    synergy: Number
+    bottleneck: Number
+    tradeoff: Int
+    above: Int
+    below: Int
+    on_line: Int
+    correlation: Number | None
+    codes: dict[str, Number]
 
     @property
     def name(self) -> str:
@@ -257,13 +258,13 @@ class Relations:
     metrics: list[str]
     asked: bool
     settings: dict[str, Any]
-    thresholds: dict[str, float]
+    thresholds: dict[str, Number]
     correlation: str
-    resamples: int
-    means: dict[str, float]
+    resamples: Int
+    means: dict[str, Number]
     pairs: list[Pair]
-    items: int = 0
-    limit: int | None = None
+    items: Int = 0
+    limit: Int | None = None
 
     @cached_property
     def dimensions(self) -> list[str]:

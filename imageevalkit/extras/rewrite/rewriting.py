@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 from urllib.parse import urlsplit
 
 from imageevalkit import registry
@@ -29,7 +29,7 @@ from imageevalkit.judges.client import ApiJudge
 from imageevalkit.judges.rewriter import NotRewritten, Rewriter
 from imageevalkit.store.cell import REWRITES, Cell, output_root, short_path
 from imageevalkit.store.items import Item, ShownTexts, items_of, write_shown
-from imageevalkit.store.jsonl import JsonlWriter, Shape, read_jsonl
+from imageevalkit.store.jsonl import JsonlWriter, Reader, read_jsonl
 from imageevalkit.store.records import OK, last_records
 
 STAGE = "rewrite"
@@ -58,7 +58,14 @@ class Reply(NamedTuple):
         return ""
 
 
-_RECORD = Shape[dict[str, Any]](must={"request": str, "status": Status, "text": str}, may={"host": str})
+class _Record(TypedDict):
+    request: str
+    status: Status
+    text: str
+    host: NotRequired[str]
+
+
+_RECORD = Reader(_Record)
 _CUT = (
     "the reply was cut where it had all tokens that it may have; a model that thinks needs more: --rewriter_kwargs "
     "'extra_body={\"max_tokens\":8000}'"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired, TypedDict
 
 from imageevalkit.common.atomic import write_atomic
 from imageevalkit.common.errors import CellFailure, UserError
@@ -16,18 +16,29 @@ from imageevalkit.metrics import Stratum, grouped, interval_of_sum
 from imageevalkit.report.collect import STALE, CellReport
 from imageevalkit.report.leaderboard import boards, headline_of
 from imageevalkit.store.cell import VOTES, output_root, short_path
-from imageevalkit.store.jsonl import Shape, Tell, Time, read_json
+from imageevalkit.store.jsonl import Number, Reader, Tell, Time, read_json
 from imageevalkit.store.results import ItemPart, folder_name
 
 FORMAT = "imageevalkit-votes/1"
-_VOTE = Shape[dict[str, Any]](
-    must={
-        **dict.fromkeys(("benchmark", "item", "left", "right"), str),
-        "winner": Literal["left", "right", "tie"],
-    },
-    may={"time": Time, "seconds": float},
-)
-_FILE = Shape[dict[str, Any]](must={"format": str, "votes": list[Any]}, may={"voter": str})
+
+
+class _Vote(TypedDict):
+    benchmark: str
+    item: str
+    left: str
+    right: str
+    winner: Literal["left", "right", "tie"]
+    time: NotRequired[Time]
+    seconds: NotRequired[Number]
+
+
+class _File(TypedDict):
+    format: str
+    votes: list[Any]
+    voter: NotRequired[str]
+
+
+_VOTE, _FILE = Reader(_Vote), Reader(_File)
 
 
 def read_votes(path: Path) -> list[Vote]:
