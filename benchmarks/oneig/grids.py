@@ -147,19 +147,16 @@ def _is_current(target: Path, states: Sequence[ImageState], grid: Grid) -> bool:
     if any(state.status == CORRUPT for state in states):
         return False
     made = [state.path for state in states if state.status == GENERATED]
-    noted = [
-        datetime.fromisoformat(state.record.time).timestamp()
-        for state in states
-        if state.record and state.record.time
-    ]
+    records = [state.record for state in states if state.record and state.record.time]
     try:
+        noted = [datetime.fromisoformat(record.time).timestamp() for record in records]
         times = [*(path.stat().st_mtime for path in made), *noted]
         if target.stat().st_mtime <= max(times, default=0):
             return False
         width, height = _size(made[0]) if made else NO_IMAGE_SIZE
         return _size(target) == (grid.cols * width, grid.rows * height)
-    except (OSError, CorruptImage):
-        return False  # missing or no image; _write reads every image in full and reports the error
+    except (OSError, ValueError, CorruptImage):
+        return False  # missing, no image, or no such date; _write reads every image in full and reports errors
 
 
 def _size(path: Path) -> tuple[int, int]:
