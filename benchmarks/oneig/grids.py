@@ -156,7 +156,9 @@ def _is_current(target: Path, states: Sequence[ImageState], grid: Grid) -> bool:
         width, height = _size(made[0]) if made else NO_IMAGE_SIZE
         return _size(target) == (grid.cols * width, grid.rows * height)
     except (OSError, ValueError, CorruptImage):
-        return False  # missing, no image, or no such date; _write reads every image in full and reports errors
+        return (
+            False  # missing, no image, or no such date; _write reads every image in full and reports errors
+        )
 
 
 def _size(path: Path) -> tuple[int, int]:
