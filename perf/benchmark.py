@@ -36,8 +36,9 @@ class Perf(Benchmark):
     measurers: Mapping[str, Measurer] = {"any": Measurer("benchmarks.perf.benchmark:Nobody")}
 
     def samples(self) -> Sequence[Sample]:
-        items = json.loads(Path(__file__).with_name("items.json").read_text(encoding="utf-8"))
-        return [Sample(item["file"], item["prompt"], data=item) for item in items]
+        content = json.loads(Path(__file__).with_name("items.json").read_text(encoding="utf-8"))
+        about = {"rules": content["rules"]}
+        return [Sample(item["file"], item["prompt"], data=about) for item in content["items"]]
 
     def questions(self, item: Item, image: Picture, answers: Answers) -> Sequence[Question]:
         return [measure("any", image, item.id)]
@@ -59,5 +60,6 @@ class PerfJudged(Perf):
     measurers: Mapping[str, Measurer] = {}
 
     def questions(self, item: Item, image: Picture, answers: Answers) -> Sequence[Question]:
-        shown = Message("user", (item.data["question"], image._replace(media_type="image/png")))
+        text = f"{item.data['rules']}\n\nPROMPT: {item.prompt}"
+        shown = Message("user", (text, image._replace(media_type="image/png")))
         return [Question("score", (shown,), Sampling(500, 0.0))]

@@ -18,7 +18,7 @@ from pathlib import Path
 Items = Sequence[Mapping[str, str]]
 
 
-def images(items: Items, out: Path, workers: int) -> None:
+def images(items: Items, rules: str, out: Path, workers: int) -> None:
     """Requests all images, decodes each one to see that it is whole, and stores its bytes."""
     from openai import OpenAI
     from PIL import Image
@@ -38,7 +38,7 @@ def images(items: Items, out: Path, workers: int) -> None:
         list(threads.map(make, items))
 
 
-def judge(items: Items, out: Path, workers: int) -> None:
+def judge(items: Items, rules: str, out: Path, workers: int) -> None:
     """Asks one question about each image and writes the replies at the end."""
     import requests
 
@@ -47,7 +47,8 @@ def judge(items: Items, out: Path, workers: int) -> None:
     def ask(item: Mapping[str, str]) -> str:
         encoded = base64.b64encode((out / item["file"]).read_bytes()).decode()
         image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{encoded}"}}
-        message = {"role": "user", "content": [{"type": "text", "text": item["question"]}, image]}
+        text = f"{rules}\n\nPROMPT: {item['prompt']}"
+        message = {"role": "user", "content": [{"type": "text", "text": text}, image]}
         payload = {"model": "some-judge", "messages": [message], "temperature": 0.0, "max_tokens": 500}
         url = f"{os.environ['BASE_URL']}/chat/completions"
         reply = requests.post(url, headers=headers, json=payload, timeout=300)
@@ -62,4 +63,6 @@ def judge(items: Items, out: Path, workers: int) -> None:
 
 if __name__ == "__main__":
     way, file, folder, number = sys.argv[1:]
-    {"images": images, "judge": judge}[way](json.loads(Path(file).read_bytes()), Path(folder), int(number))
+    {"images": images, "judge": judge}[way](
+        **json.loads(Path(file).read_bytes()), out=Path(folder), workers=int(number)
+    )

@@ -81,11 +81,8 @@ class Toolkit:
         place.mkdir()
         shutil.copy(Path(__file__).with_name("benchmark.py"), place)
         self.items = place / "items.json"
-        entries = [
-            {"file": f"images/{n:05}.png", "prompt": prompt, "question": f"{_RULES}\n\nPROMPT: {prompt}"}
-            for n, prompt in enumerate(prompts)
-        ]
-        self.items.write_text(json.dumps(entries))
+        entries = [{"file": f"images/{n:05}.png", "prompt": prompt} for n, prompt in enumerate(prompts)]
+        self.items.write_text(json.dumps({"rules": _RULES, "items": entries}))
         for name in (BENCHMARK, JUDGED):
             (self.checkout / f"eval/{name}.sh").symlink_to("../utils/evaluate.sh")
 
