@@ -62,7 +62,7 @@ class DPGBench(Benchmark):
     """Four images per prompt. mPLUG answers the questions; with ``--judges`` the metric is a different
     one."""
 
-    name = "dpgbench"
+    name, title = "dpgbench", "DPG-Bench"
     version = "dpgbench-85b5e15"  # the data are from the kit at this commit
     assets = asset_list(Path(__file__).with_name("assets.txt"))
     prompt_count, images_per_prompt = 1065, 4

@@ -46,7 +46,7 @@ class GenAI(Benchmark):
     """One image per prompt. ``--judges`` may replace CLIP-FlanT5 with a judge that returns token
     probabilities."""
 
-    name = "genai"
+    name, title = "genai", "GenAI-Bench"
     version = "genai-85b5e15"  # data and question are from the kit at this commit
     assets = asset_list(Path(__file__).with_name("assets.txt"))
     judge = "clip-flant5-xxl"

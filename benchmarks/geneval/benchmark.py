@@ -81,7 +81,7 @@ class GenEvalSettings(Settings):
 class GenEval(Benchmark):
     """Four images per prompt. The number of a prompt is its line in the data file, from 0."""
 
-    name = "geneval"
+    name, title = "geneval", "GenEval"
     version = "geneval-af4902f"  # prompts and rules are from djghosh13/geneval at this commit
     assets = asset_list(Path(__file__).with_name("assets.txt"))
     prompt_count, images_per_prompt = 553, 4

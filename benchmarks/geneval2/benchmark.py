@@ -57,7 +57,7 @@ class GenEval2(Benchmark):
     line of its prompt in the data file, from 0.
     """
 
-    name = "geneval2"
+    name, title = "geneval2", "GenEval 2"
     version = "facebookresearch-a6e82d2"  # data, prompts and rules are from facebookresearch/GenEval2
     prompt_count = 800
     judge = "transformers:qwen3-vl-8b"

@@ -48,7 +48,7 @@ class HPSv2Settings(Settings):
 class HPSv2(Benchmark):
     """One image per prompt, in the official folder of its style."""
 
-    name = "hpsv2"
+    name, title = "hpsv2", "HPSv2"
     version = "hpsv2-866735e"  # prompts and rules are from tgxs002/HPSv2 at this commit
     assets = asset_list(Path(__file__).with_name("assets.txt"))
     prompt_count = 3200

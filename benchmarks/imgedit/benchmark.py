@@ -42,7 +42,7 @@ class ImgEditSettings(Settings):
 class ImgEdit(Benchmark):
     """The judge sees the source image and the edited image."""
 
-    name = "imgedit"
+    name, title = "imgedit", "ImgEdit-Bench"
     version = "imgedit-85b5e15"  # data and prompts are from the kit at this commit
     task = "edit"
     assets = asset_list(Path(__file__).with_name("assets.txt"))

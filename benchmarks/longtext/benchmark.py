@@ -46,7 +46,7 @@ _NO_TEXT = "No text recognized."
 class LongText(Benchmark):
     """1,280 images. The two languages alternate, so any first N images cover both."""
 
-    name = "longtext"
+    name, title = "longtext", "LongText-Bench"
     version = "x-omni-2b8237b"  # prompts and metric are from X-Omni-Team/X-Omni at this commit
     headline = LANGUAGES
     item_values = ("recall", "match", "total", "read")

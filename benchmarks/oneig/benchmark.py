@@ -137,7 +137,7 @@ def _sampling(judge: str, official: Sequence[str], tokens: int) -> Sampling:
 class OneIG(Benchmark):
     """The English edition. Each prompt that a chosen task scores gets ``images_per_prompt`` images."""
 
-    name = "oneig"
+    name, title = "oneig", "OneIG-Bench EN"
     hub_dataset = "OneIG-Bench/OneIG-Bench"
     # data, prompts and rules are from OneIG-Bench/OneIG-Benchmark at this commit
     version = "oneig-41b4983"
@@ -353,7 +353,7 @@ class OneIG(Benchmark):
 class OneIGZh(OneIG):
     """The Chinese edition: the same tasks and rules, with 200 additional multilingual prompts."""
 
-    name = "oneig-zh"
+    name, title = "oneig-zh", "OneIG-Bench ZH"
     assets = asset_list(Path(__file__).with_name("assets_zh.txt"))
     edition = CHINESE
 

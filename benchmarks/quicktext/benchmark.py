@@ -13,7 +13,7 @@ from imageevalkit.benchmark.contract import Sample
 class QuickText(LongText):
     """One image per prompt. English and Chinese alternate."""
 
-    name = "quicktext"
+    name, title = "quicktext", "QuickText"
     version = "1"
     assets = ()
     prompt_count, images_per_prompt = 48, 1

@@ -99,7 +99,7 @@ class T2IReasonBench(Benchmark):
     """The judge first describes the image. With this description as context it then answers each block of
     questions."""
 
-    name = "t2ireasonbench"
+    name, title = "t2ireasonbench", "T2I-ReasonBench"
     version = "t2ireasonbench-85b5e15"  # data and prompts are from the kit at this commit
     assets = asset_list(Path(__file__).with_name("assets.txt"))
     prompt_count = 800

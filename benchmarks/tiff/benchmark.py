@@ -82,7 +82,7 @@ class TiffSettings(Settings):
 class Tiff(Benchmark):
     """One image per wording of each prompt. The types are interleaved in proportion to their sizes."""
 
-    name = "tiff"
+    name, title = "tiff", "TIIF-Bench"
     aliases = ("tiif",)
     version = "tiif-85b5e15"  # data and prompts are from the kit at this commit
     item_values = ("accuracy",)

@@ -188,7 +188,7 @@ class TrigT2ISettings(TrigSettings):
 class TrigT2I(Benchmark):
     """Text to image, 42 pairs. The judge rates each item on both dimensions of its pair."""
 
-    name = "trig-t2i"
+    name, title = "trig-t2i", "TRIG t2i"
     hub_dataset = "TRIG-bench/TRIG"
     version = "trig-e43923c"  # prompts and rules are from fesvhtr/TRIG at this commit
     judge = "vllm:Qwen/Qwen2.5-VL-7B-Instruct"
@@ -443,7 +443,7 @@ class TrigT2I(Benchmark):
 class TrigP2P(TrigT2I):
     """Image editing, 45 pairs with 300 items each."""
 
-    name = "trig-p2p"
+    name, title = "trig-p2p", "TRIG p2p"
     task = "edit"
     settings_class = TrigSettings
     key = "p2p"
@@ -474,7 +474,7 @@ class TrigS2P(TrigP2P):
     """Subject-driven generation, 45 pairs with 300 items each. The input is a subject's name, its image and a
     prompt."""
 
-    name = "trig-s2p"
+    name, title = "trig-s2p", "TRIG s2p"
     task = "subject"
     key = "s2p"
     split = "subject_driven"

@@ -85,7 +85,7 @@ class UniGenBenchSettings(Settings):
 class UniGenBench(Benchmark):
     """4,800 images. The languages alternate, so any first N images cover both."""
 
-    name = "unigenbench"
+    name, title = "unigenbench", "UniGenBench"
     hub_dataset = "CodeGoat24/UniGenBench"
     version = "unigenbench-85b5e15"  # data and prompts are from the kit at this commit
     item_values = ("met",)

@@ -52,7 +52,7 @@ _THOUGHT_END = re.compile(r"</think>\s*")
 class Wise(Benchmark):
     """The paper's prompts and protocol (upstream: "legacy"): one image per prompt, one question per image."""
 
-    name = "wise"
+    name, title = "wise", "WISE"
     version = "wise-eb51174"  # data, prompts and rules are from PKU-YuanGroup/WISE at this commit
     prompt_count = 1000
     judge = "openai:gpt-4o-2024-05-13"
@@ -236,7 +236,7 @@ class Wise(Benchmark):
 class WiseRewrite(Wise):
     """The paper's rewritten, explicit prompts (its table 2). The judge also sees the rewritten prompts."""
 
-    name = "wise-rewrite"
+    name, title = "wise-rewrite", "WISE (rewritten prompts)"
     suffix = "_rewrite"
     assets = asset_list(Path(__file__).with_name("assets_rewrite.txt"))
 
@@ -248,7 +248,7 @@ class WiseVerified(Wise):
     The scores are not comparable with those of ``wise``.
     """
 
-    name = "wise-verified"
+    name, title = "wise-verified", "WISE Verified"
     judge = "vllm:qwen3.5-35b-a3b"
     assets = asset_list(Path(__file__).with_name("assets_verified.txt"))
     has_corrected_rules = False

@@ -164,7 +164,8 @@ class Benchmark(ABC):
 
     The attributes of the class:
 
-    * ``name`` is the benchmark's name on the command line; ``aliases`` are other names for it. ``version``
+    * ``name`` is the benchmark's name on the command line; ``aliases`` are other names for it. ``title`` is
+      the name that papers use ("GenEval 2"); empty: ``name``. ``version``
       identifies its data, questions and rules: raise it whenever one of them changes. ``task`` is t2i, edit
       or subject. ``assets`` are the downloads of prefetch (:func:`imageevalkit.assets.github`), a property if
       they depend on the settings.
@@ -200,6 +201,7 @@ class Benchmark(ABC):
     """
 
     name: ClassVar[str]
+    title: ClassVar[str] = ""
     aliases: ClassVar[Sequence[str]] = ()
     version: ClassVar[str]
     task: ClassVar[str] = "t2i"

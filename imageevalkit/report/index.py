@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -88,6 +89,7 @@ def index_of(
         benchmarks=[
             parts.Benchmark(
                 name,
+                _title(name),
                 _task(name),
                 [n for n, cell in enumerate(made) if cell.benchmark == name and cell.folder],
                 prompts.get(name, 0),
@@ -254,6 +256,14 @@ def _texts(values: Mapping[str, Any]) -> dict[str, str]:
         else text_of(json.dumps(value, ensure_ascii=False, sort_keys=True))
         for name, value in values.items()
     }
+
+
+def _title(name: str) -> str:
+    """Return the name of a benchmark as papers write it; of an unknown benchmark, its name."""
+    with contextlib.suppress(UserError, CellFailure):  # a run reports a broken registry
+        if cls := registry.benchmark_class(name):
+            return vars(cls).get("title") or name  # a subclass with a name of its own is another benchmark
+    return name
 
 
 def _task(name: str) -> str:

@@ -31,6 +31,7 @@ class Mean(Struct):
 
 class Benchmark(Struct):
     name: str
+    title: str
     task: str
     cells: list[int]
     prompts: int

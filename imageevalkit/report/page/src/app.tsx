@@ -94,7 +94,7 @@ function Top({ index }: { index: Index }) {
         ImageEvalKit
       </a>
       <nav aria-label={t("pages")}>
-        {link("", [], t("overview"))}
+        {link("", [], t("leaderboard"))}
         {benchmark && link("benchmark", ["benchmark", benchmark.name], t("benchmarks"))}
         {drawn && link("gallery", ["gallery", drawn.name], t("gallery"))}
         {drawn && index.models.length > 1 && link("vote", ["vote"], t("vote"))}
@@ -167,7 +167,7 @@ function View({ index }: { index: Index }) {
         <bdi class="text">{cut(location.hash, 200)}</bdi>
       </p>
       <p>
-        <a href={href([])}>{t("overview")}</a>
+        <a href={href([])}>{t("leaderboard")}</a>
       </p>
     </section>
   );

@@ -46,6 +46,8 @@ export interface Mean {
 
 export interface Benchmark {
   name: string;
+  /** As papers write it: "GenEval 2". */
+  title: string;
   /** "t2i" or "edit". */
   task: string;
   /** Numbers of `Index.cells` with items for the gallery. */

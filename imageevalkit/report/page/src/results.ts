@@ -7,18 +7,39 @@ export interface Column {
   board: Board;
   number: number;
   metric: string;
+  /** The unique name: "wise@gpt-4o/openai/official/1a2b3c4d · overall". */
   label: string;
+  /** The spoken name: "WISE · gpt-4o". */
+  title: string;
 }
 
 /** The columns of the leaderboard. */
 export function columnsOf(index: Index): Column[] {
+  const titles = titlesOf(index);
   return index.boards.flatMap((board, number) =>
     (board.headline.length ? board.headline : [""]).map((metric) => ({
       board,
       number,
       metric,
       label: named(board, metric),
+      title: titles[number] as string,
     })),
+  );
+}
+
+/**
+ * The spoken name of each board, by number: "WISE · gpt-4o". Where two boards would share a name, each has the whole id of
+ * its evaluator and its version.
+ */
+function titlesOf(index: Index): string[] {
+  const benchmarks = new Map(index.benchmarks.map(({ name, title }) => [name, title]));
+  const title = ({ benchmark, evaluator, rewriter }: Board, who: string) =>
+    [benchmarks.get(benchmark) ?? benchmark, who || evaluator, rewriter && `+${rewriter}`].filter(Boolean).join(" · ");
+  const short = index.boards.map((board) => title(board, board.evaluator.split("/")[0] ?? ""));
+  return index.boards.map((board, n) =>
+    short.filter((one) => one === short[n]).length === 1
+      ? (short[n] as string)
+      : `${title(board, board.evaluator)} (${board.version})`,
   );
 }
 

@@ -69,8 +69,19 @@ export function Curves({ runs, y }: { runs: Run[]; y: string }) {
   );
 }
 
-export function Intervals({ rows, x, label }: { rows: { name: string; figure: Figure }[]; x: string; label: string }) {
-  const option = useMemo(() => (style: Parameters<typeof intervals>[2]) => intervals(rows, x, style), [rows, x]);
+interface IntervalsProps {
+  rows: { name: string; figure: Figure; colour?: string }[];
+  x: string;
+  label: string;
+  /** Of the scale, where bars start at 0; 0: there is no scale. */
+  top?: number;
+}
+
+export function Intervals({ rows, x, label, top = 0 }: IntervalsProps) {
+  const option = useMemo(
+    () => (style: Parameters<typeof intervals>[2]) => intervals(rows, x, style, top),
+    [rows, x, top],
+  );
   return (
     <figure>
       <Chart option={option} height={70 + 26 * rows.length} label={label} />

@@ -342,8 +342,16 @@ export function curves(runs: Run[], y: string, style: Style): EChartsOption {
   };
 }
 
-/** Figures without a scale of their own, best first, with their intervals; names stand on the upright axis. */
-export function intervals(rows: { name: string; figure: Figure }[], x: string, style: Style): EChartsOption {
+/**
+ * Figures with their intervals, in the order of `rows`; names are on the upright axis. With the `top` of a scale each figure is a
+ * bar from 0, with 0 a point.
+ */
+export function intervals(
+  rows: { name: string; figure: Figure; colour?: string }[],
+  x: string,
+  style: Style,
+  top: number,
+): EChartsOption {
   const ends = rows.flatMap(({ figure: { low, high } }, n) => (low === null || high === null ? [] : [[n, low, high]]));
   return {
     grid: { ...MARGIN, bottom: 34 },
@@ -356,7 +364,7 @@ export function intervals(rows: { name: string; figure: Figure }[], x: string, s
         return row ? lines(row.name, [[x, said(row.figure)]]) : "";
       },
     },
-    xAxis: valueAxis(style, x, { scale: true, nameGap: 30 }),
+    xAxis: valueAxis(style, x, { nameGap: 30, ...(top ? { min: 0, max: top } : { scale: true }) }),
     yAxis: {
       type: "category",
       data: rows.map((row) => row.name),
@@ -366,13 +374,22 @@ export function intervals(rows: { name: string; figure: Figure }[], x: string, s
       axisLabel: { color: style.ink, width: style.width < 500 ? 96 : 200, overflow: "truncate", interval: 0 },
     },
     series: [
-      {
-        type: "scatter",
-        data: rows.map((row) => row.figure.value as number),
-        symbolSize: 11,
-        itemStyle: { color: style.ink },
-        z: 6,
-      },
+      top
+        ? {
+            type: "bar",
+            data: rows.map(({ figure, colour = style.ink }) => ({
+              value: figure.value as number,
+              itemStyle: { color: colour },
+            })),
+            barWidth: 16,
+          }
+        : {
+            type: "scatter",
+            data: rows.map((row) => row.figure.value as number),
+            symbolSize: 11,
+            itemStyle: { color: style.ink },
+            z: 6,
+          },
       whiskers(ends, "x", style),
     ],
   };

@@ -4,6 +4,7 @@ import { metricsOf } from "../results";
 import { href, route, slug } from "../route";
 import { type Column, Table } from "../table";
 import { t, word } from "../words";
+import { Extremes } from "./pictures";
 import { Relations } from "./relations";
 
 /** `cells` are the results of one model on one benchmark, each by another evaluator, or the one without a result. */
@@ -50,6 +51,12 @@ export function CellPage({ index, cells }: { index: Index; cells: [Cell, ...Cell
             <Text text={note} />
           </p>
         ))}
+        {metrics.length > 0 && (
+          <>
+            <h2>{t("metrics")}</h2>
+            <Metrics cell={cell} metrics={metrics} />
+          </>
+        )}
         {coverage && (
           <>
             <h2>{t("coverage")}</h2>
@@ -58,16 +65,15 @@ export function CellPage({ index, cells }: { index: Index; cells: [Cell, ...Cell
           </>
         )}
         {!coverage && cell.outcomes && <Pairs of={numbered(cell.outcomes)} />}
-        {metrics.length > 0 && (
-          <>
-            <h2>{t("metrics")}</h2>
-            <Metrics cell={cell} metrics={metrics} />
-          </>
-        )}
       </section>
+      {board && metrics[0] && <Extremes cell={cell} metric={metrics[0]} />}
       <section class="card">
         <h2>{t("failures")}</h2>
         {failures.length ? <Failures cell={cell} /> : <p class="note">{t("no_failures")}</p>}
+      </section>
+      <section class="card">
+        <h2>{t("cost_and_speed")}</h2>
+        <Costs cell={cell} />
       </section>
       {cell.words && (
         <section class="card">
@@ -75,10 +81,6 @@ export function CellPage({ index, cells }: { index: Index; cells: [Cell, ...Cell
           <Words words={cell.words} />
         </section>
       )}
-      <section class="card">
-        <h2>{t("cost_and_speed")}</h2>
-        <Costs cell={cell} />
-      </section>
       {maps.length > 0 && (
         <section class="card">
           <h2>{t("relations")}</h2>

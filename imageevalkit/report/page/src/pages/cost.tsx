@@ -13,7 +13,12 @@ const NO_FRONT: Point[] = [];
 export function Cost({ index }: { index: Index }) {
   const columns = columnsOf(index).filter((column) => column.metric);
   const asked = route.value.query.get("of");
-  const column = columns.find((one) => slug(one.label) === asked) ?? columns[0];
+  const isPriced = ({ number, metric }: Headline) =>
+    [...cellsOf(index, number).values()].some(
+      ({ cost, figures }) =>
+        figures[metric]?.value != null && (cost.usd_per_image !== null || cost.seconds_per_image !== null),
+    );
+  const column = columns.find((one) => slug(one.label) === asked) ?? columns.find(isPriced) ?? columns[0];
   if (!column)
     return (
       <section class="card">

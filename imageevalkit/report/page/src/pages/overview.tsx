@@ -1,9 +1,12 @@
+import { useMemo } from "preact/hooks";
+import { Intervals } from "../charts/figure";
 import type { Cell, Index } from "../data";
-import { BoardFacts, CellLink, Drift, Name, Score, Short, State, Text } from "../parts";
-import { type Column, cellsOf, columnsOf, shareOf } from "../results";
-import { href } from "../route";
+import { CellLink, Choice, Drift, Name, Score, Short, State, Text } from "../parts";
+import { type Column, cellsOf, columnsOf, lookOf, shareOf } from "../results";
+import { change, href, route, slug } from "../route";
 import { type Column as Head, Table } from "../table";
 import { t, word } from "../words";
+import { Pictures } from "./pictures";
 
 interface Row {
   model: string;
@@ -29,53 +32,106 @@ export function Overview({ index }: { index: Index }) {
   return (
     <>
       <section class="card">
-        <h1>{t("overview")}</h1>
+        <h1>{t("leaderboard")}</h1>
         <p class="facts">
-          <span>{t("counts", { models: rows.length, benchmarks, cells: index.cells.length })}</span>
-          <span>
-            {t("made")} <time dateTime={index.made}>{index.made.slice(0, 16).replace("T", " ")}</time>
-          </span>
+          <span>{t("counts", { models: rows.length, benchmarks, results: index.cells.length })}</span>
+          <time dateTime={index.made}>{index.made.slice(0, 16).replace("T", " ")}</time>
           <span>ImageEvalKit {index.version}</span>
         </p>
         {columns.length ? (
-          <HeatMap rows={rows} columns={columns} index={index} />
+          <Leaderboard rows={rows} columns={columns} index={index} />
         ) : (
           <p class="note">{t("no_results")}</p>
         )}
       </section>
-      {columns.length > 0 && <Leaderboard rows={rows} columns={columns} />}
+      <Ranking index={index} columns={columns.filter(({ metric }) => metric)} />
+      <Pictures index={index} />
       <Problems index={index} />
     </>
   );
 }
 
-function heads(columns: Column[], value: (row: Row, column: Column) => number | null | undefined) {
-  return columns.map(
+/** One table of all headline scores: as values with intervals, or as a heat map in percent of each scale. */
+function Leaderboard({ rows, columns, index }: { rows: Row[]; columns: Column[]; index: Index }) {
+  const isHeat = route.value.query.get("view") === "heat";
+  const figureOf = (row: Row, column: Column) => row.cells.get(column.number)?.figures[column.metric];
+  const percent = (value: number) => (100 * value).toFixed(1);
+  const mean: Head<Row> = {
+    key: "mean",
+    head: <b title={`${index.mean.of.join(", ")}\n${leftOut(index)}`}>{meanOf(index)}</b>,
+    value: (row) => row.overall,
+    cell: (row) => (row.overall === null ? <span class="none">–</span> : <b>{percent(row.overall)}</b>),
+    style: (row) => (isHeat ? heat(row.overall) : undefined),
+  };
+  const heads = columns.map(
     (column, number): Head<Row> => ({
       key: String(number),
       head: <Heading column={column} />,
-      value: (row) => value(row, column),
-      cell: () => null,
+      value: (row) => (isHeat ? shareOf(figureOf(row, column)) : figureOf(row, column)?.value),
+      style: (row) => (isHeat ? heat(shareOf(figureOf(row, column))) : undefined),
+      cell: (row) => {
+        const cell = row.cells.get(column.number);
+        if (isHeat) return <Heat cell={cell} column={column} share={shareOf(figureOf(row, column))} />;
+        return <Score cell={cell} metric={column.metric} detail />;
+      },
     }),
+  );
+  const all: Head<Row>[] = [
+    { key: "model", head: t("model"), value: (row) => row.model, cell: (row) => <Name name={row.model} /> },
+    ...(index.mean.of.length ? [mean] : []),
+    ...heads,
+  ];
+  const view = (name: string, to: string) => (
+    <button type="button" aria-pressed={isHeat === (to === "heat")} onClick={() => change({ view: to })}>
+      {name}
+    </button>
+  );
+  const hasDrift = index.cells.some((cell) => Object.values(cell.figures).some(({ drift }) => drift));
+  return (
+    <>
+      <p class="switch">
+        {view(t("values"), "")}
+        {view(t("heat_map"), "heat")}
+      </p>
+      <Table
+        label={t("leaderboard")}
+        rows={rows}
+        columns={all}
+        keyOf={(row) => row.model}
+        sort="sort"
+        class={isHeat ? "heat" : "board"}
+      />
+      <ul class="legend">
+        <li title={leftOut(index)}>
+          {index.mean.of.length ? t("order_mean", { mean: meanOf(index) }) : t("order_first")}
+        </li>
+        <li title={t("group_tip")}>{t("group_note")}</li>
+        <li>{isHeat ? t("heat_note") : t("interval_note")}</li>
+        {hasDrift && <li>{t("drift_note")}</li>}
+      </ul>
+    </>
   );
 }
 
-/** A label may break where its parts meet, so that a column is not as wide as its name. */
+/** A column as people speak of it, in two lines; the whole name of the evaluator and the version are in a tooltip. */
 function Heading({ column }: { column: Column }) {
-  const { board, metric } = column;
+  const { board, metric, title, label } = column;
+  const official = board.official ? t("official") : t("not_official");
+  const about = [
+    (board.headline.length > 1 && metric) || "",
+    board.limit > 0 && t("first_items", { n: board.limit }),
+    board.asked > 0 && t("stopped_after", { n: board.asked }),
+  ].filter(Boolean);
   return (
-    <span class="heading" title={column.label}>
+    <span class="heading" title={`${label}\n${t("version")}: ${board.version}\n${official}`}>
       <b>
-        <bdi>{board.benchmark}</bdi>
+        <bdi>{title}</bdi>
       </b>
-      {(board.headline.length > 1 || board.rewriter) && (
-        <bdi>{[metric, board.rewriter && `+${board.rewriter}`].filter(Boolean).join(" ")}</bdi>
+      {about.length > 0 && (
+        <small>
+          <bdi>{about.join(" · ")}</bdi>
+        </small>
       )}
-      <small>
-        <bdi>{board.evaluator}</bdi>
-        {board.limit > 0 && ` · ${t("first_items", { n: board.limit })}`}
-        {board.asked > 0 && ` · ${t("stopped_after", { n: board.asked })}`}
-      </small>
     </span>
   );
 }
@@ -85,45 +141,10 @@ function meanOf(index: Index): string {
   return n === 1 ? t("mean_over_one") : t("mean_over", { n });
 }
 
-/** How the models are ordered, and which benchmarks do not count. */
-function orderOf(index: Index): string {
-  const { of, leftOut } = index.mean;
-  const names = Object.entries(leftOut).map(([name, why]) => `${name} (${word(why)})`);
-  const order = of.length ? t("order_mean", { mean: meanOf(index), of: of.join(", ") }) : t("order_first");
-  return names.length ? `${order} ${t("not_in_mean", { names: names.join("; ") })}` : order;
-}
-
-function HeatMap({ rows, columns, index }: { rows: Row[]; columns: Column[]; index: Index }) {
-  const share = (row: Row, column: Column) => shareOf(row.cells.get(column.number)?.figures[column.metric]);
-  const percent = (value: number) => (100 * value).toFixed(1);
-  const mean: Head<Row> = {
-    key: "mean",
-    head: meanOf(index),
-    value: (row) => row.overall,
-    cell: (row) => (row.overall === null ? <span class="none">–</span> : <b>{percent(row.overall)}</b>),
-    style: (row) => heat(row.overall),
-  };
-  const all: Head<Row>[] = [
-    { key: "model", head: t("model"), value: (row) => row.model, cell: (row) => <Name name={row.model} /> },
-    ...(index.mean.of.length ? [mean] : []),
-    ...heads(columns, share).map((head, n) => {
-      const column = columns[n] as Column;
-      return {
-        ...head,
-        style: (row: Row) => heat(share(row, column)),
-        cell: (row: Row) => <Heat cell={row.cells.get(column.number)} column={column} share={share(row, column)} />,
-      };
-    }),
-  ];
-  return (
-    <>
-      <h2>{t("heat_map")}</h2>
-      <Table label={t("heat_map")} rows={rows} columns={all} keyOf={(row) => row.model} sort="heat" class="heat" />
-      <p class="note">
-        {orderOf(index)} {t("heat_note")}
-      </p>
-    </>
-  );
+/** The benchmarks that do not count for the mean, each with the reason. */
+function leftOut(index: Index): string {
+  const names = Object.entries(index.mean.leftOut).map(([name, why]) => `${name} (${word(why)})`);
+  return names.length ? t("not_in_mean", { names: names.join("; ") }) : "";
 }
 
 function heat(share: number | null | undefined): Record<string, string> | undefined {
@@ -154,38 +175,38 @@ function Heat({ cell, column, share }: { cell: Cell | undefined; column: Column;
   );
 }
 
-function Leaderboard({ rows, columns }: { rows: Row[]; columns: Column[] }) {
-  const value = (row: Row, column: Column) => row.cells.get(column.number)?.figures[column.metric]?.value;
-  const all: Head<Row>[] = [
-    { key: "model", head: t("model"), value: (row) => row.model, cell: (row) => <Name name={row.model} /> },
-    ...heads(columns, value).map((head, n) => {
-      const column = columns[n] as Column;
-      return {
-        ...head,
-        cell: (row: Row) => <Score cell={row.cells.get(column.number)} metric={column.metric} detail />,
-      };
-    }),
-  ];
+/** Bars of one column, best first, with 95 % intervals. */
+function Ranking({ index, columns }: { index: Index; columns: Column[] }) {
+  const asked = route.value.query.get("of");
+  const column = columns.find((one) => slug(one.label) === asked) ?? columns[0];
+  const rows = useMemo(() => {
+    if (!column) return [];
+    const figures = [...cellsOf(index, column.number)].flatMap(([name, cell]) => {
+      const figure = cell.figures[column.metric];
+      return figure?.value == null ? [] : [{ name, figure, colour: lookOf(index, name).colour }];
+    });
+    return figures.sort((a, b) => (b.figure.value ?? 0) - (a.figure.value ?? 0));
+  }, [index, column?.label]);
+  if (!column || !rows.length) return null;
+  const titled = (one: Column) => (one.board.headline.length > 1 ? `${one.title} · ${one.metric}` : one.title);
   return (
     <section class="card">
-      <h2>{t("leaderboard")}</h2>
-      <Table label={t("leaderboard")} rows={rows} columns={all} keyOf={(row) => row.model} sort="board" class="board" />
-      <p class="note">
-        {t("best_note")} {t("group_note")} {t("drift_note")} {t("interval_note")} {t("board_note")}
+      <h2>{t("ranking")}</h2>
+      <Choice
+        label={t("benchmark")}
+        value={slug(column.label)}
+        groups={new Map([["", columns.map((one) => [slug(one.label), titled(one)] as [string, string])]])}
+        onChange={(of) => change({ of })}
+      />
+      <Intervals
+        rows={rows}
+        x={titled(column)}
+        label={`${titled(column)}: ${t("bars_note")}`}
+        top={rows[0]?.figure.scale ?? 0}
+      />
+      <p class="facts">
+        <a href={href(["benchmark", column.board.benchmark])}>{t("to_benchmark")}</a>
       </p>
-      <h3>{t("benchmarks")}</h3>
-      <ul class="list">
-        {columns
-          .filter((column, n) => columns.findIndex((other) => other.number === column.number) === n)
-          .map(({ board, number }) => (
-            <li key={number}>
-              <a href={href(["benchmark", board.benchmark])}>
-                <Short name={board.label} />
-              </a>
-              <BoardFacts board={board} />
-            </li>
-          ))}
-      </ul>
     </section>
   );
 }

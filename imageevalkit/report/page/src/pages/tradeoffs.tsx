@@ -9,6 +9,9 @@ import { type Column, Table } from "../table";
 import { t } from "../words";
 import { Relations } from "./relations";
 
+/** So many metrics are looked at for the pair that the page opens with. */
+const MOST_AXES = 40;
+
 /** A metric of a board. */
 interface Axis {
   number: number;
@@ -28,6 +31,26 @@ function axis(axes: Axis[], key: string, otherwise: string | undefined): Axis | 
   return axes.find((one) => slug(one.label) === asked);
 }
 
+/** The two metrics with values of most models in common; of several, the first two. */
+function mostCommon(index: Index, axes: Axis[]): (Axis | undefined)[] {
+  const models = axes.map(({ number, metric }) => {
+    const cells = [...cellsOf(index, number).values()];
+    return new Set(cells.filter(({ figures }) => figures[metric]?.value != null).map(({ model }) => model));
+  });
+  let most = -1;
+  let found: (Axis | undefined)[] = [axes[0]];
+  models.slice(0, MOST_AXES).forEach((one, x) => {
+    models.slice(x + 1, MOST_AXES).forEach((other, n) => {
+      const common = [...one].filter((model) => other.has(model)).length;
+      if (common > most) {
+        most = common;
+        found = [axes[x], axes[x + 1 + n]];
+      }
+    });
+  });
+  return found;
+}
+
 function choices(index: Index, axes: Axis[]): Map<string, [string, string][]> {
   return new Map(
     index.boards.map((board, number) => [
@@ -40,8 +63,9 @@ function choices(index: Index, axes: Axis[]): Map<string, [string, string][]> {
 export function TradeOffs({ index }: { index: Index }) {
   const axes = axesOf(index);
   const headlines = columnsOf(index).filter((column) => column.metric);
-  const x = axis(axes, "x", headlines[0]?.label);
-  const y = axis(axes, "y", (headlines[1] ?? axes.find((one) => one.label !== headlines[0]?.label))?.label);
+  const [first, second] = mostCommon(index, headlines.length > 1 ? headlines : axes);
+  const x = axis(axes, "x", first?.label);
+  const y = axis(axes, "y", second?.label);
   return (
     <>
       <section class="card">

@@ -5,7 +5,7 @@ export const VOTE_WORDS = {
     "同一提示词由两个模型生成的两张图像，不显示模型名称：请选出更好的一张。结束后才显示名称。投票保存在本浏览器中，直到您将其存为文件。",
   ],
   vote_file_about: [
-    "The report ranks models by all files in output/votes; bash eval.sh --votes FILE puts one there and makes the report anew.",
+    "The report ranks models by all files in output/votes; bash eval.sh --votes FILE puts one there and writes the report again.",
     "报告根据 output/votes 中的所有文件为模型排名；bash eval.sh --votes 文件 会放入一个并重新生成报告。",
   ],
   voter: ["Your name, or any other word", "您的名字或任意代号"],
@@ -55,7 +55,7 @@ export const VOTE_WORDS = {
   last_votes: ["The last votes", "最近的投票"],
   better: ["Better", "更好"],
   worse: ["Other", "另一方"],
-  votes: ["Votes", "投票结果"],
+  votes: ["Human preferences", "人工偏好"],
   votes_counted: ["Votes", "票数"],
   no_votes: ["No vote files are in this report.", "本报告没有投票文件。"],
   votes_of: ["{n} votes of {files} files", "{files} 个文件共 {n} 张投票"],
