@@ -32,13 +32,14 @@ from imageevalkit.report.leaderboard import (
     shown,
 )
 from imageevalkit.report.sections import Section
-from imageevalkit.stats.comparison import Measured
+from imageevalkit.stats.comparison import Measured, compare_all
 from imageevalkit.stats.power import smallest_difference
 from imageevalkit.store.cell import Cell, by_name
 from imageevalkit.store.results import Metric, Result
 
 _MISSING = ("unparsed", "judge_failed", "refused", "failed", "blank", "corrupt", "unasked")
 """The kinds of missing items in the order of the page's bar: first the judge's failures, then the model's."""
+_MOST_PAIRED = 12  # models of a board whose pairs are all tested with intervals, in about a second
 
 
 class Built(NamedTuple):
@@ -192,17 +193,35 @@ def _board(board: Board, members: Sequence[Result], every: Mapping[Board, Any]) 
         headline,
         [parts.Breakdown(name, of_group[name]) for name in sorted(of_group, key=lambda name: name != "")],
         {name: smallest for name in headline if (smallest := _smallest(members, name)) is not None},
+        [test for name in headline for test in _tests(members, name)],
     )
+
+
+def _measured(members: Sequence[Result], name: str) -> list[Measured]:
+    """Return the models of a board with a value of the headline metric ``name``."""
+    return [
+        Measured(one.model, one.metrics[name], one.noise_of(name))
+        for one in members
+        if one.headline and name in one.metrics and one.metrics[name].value is not None
+    ]
+
+
+def _tests(members: Sequence[Result], name: str) -> list[parts.Test]:
+    """Return the test of each pair of models by the headline metric ``name``; none if there are too many."""
+    measured = _measured(members, name)
+    if not 1 < len(measured) <= _MOST_PAIRED or len({one.name for one in measured}) < len(measured):
+        return []
+    return [
+        parts.Test(
+            name, one.first, one.second, one.difference, one.adjusted, *(one.interval or (None, None))
+        )
+        for one in compare_all(measured)
+    ]
 
 
 def _smallest(members: Sequence[Result], name: str) -> float | None:
     """Return the smallest difference that the test of the two best models detects; None without two."""
-    measured = [
-        Measured(one.model, one.metrics[name], one.noise_of(name))
-        for one in members
-        if one.headline and name in one.metrics
-    ]
-    measured = [one for one in measured if one.metric.value is not None and one.metric.parts]
+    measured = [one for one in _measured(members, name) if one.metric.parts]
     if len(measured) < 2:
         return None
     best = sorted(measured, key=lambda one: -(one.metric.value or 0.0))[:2]

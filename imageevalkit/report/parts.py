@@ -105,6 +105,16 @@ class Breakdown(Struct):
     metrics: list[str]
 
 
+class Test(Struct):
+    metric: str
+    first: str
+    second: str
+    difference: float
+    p: float | None
+    low: float | None
+    high: float | None
+
+
 class Board(Struct):
     benchmark: str
     version: str
@@ -117,6 +127,7 @@ class Board(Struct):
     headline: list[str]
     breakdowns: list[Breakdown]
     smallest: dict[str, float]
+    tests: list[Test]
 
 
 class Point(Struct):

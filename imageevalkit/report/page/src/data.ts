@@ -126,6 +126,22 @@ export interface Board {
   breakdowns: { name: string; metrics: string[] }[];
   /** The smallest difference two models can show with these items, by headline metric, on its scale. */
   smallest: Record<string, number>;
+  /** Of each pair of models by each headline metric; empty for more than 12 models. */
+  tests: Test[];
+}
+
+/** The paired test of two models. */
+export interface Test {
+  metric: string;
+  first: string;
+  second: string;
+  /** `first` minus `second`. */
+  difference: number;
+  /** By Holm's method over all pairs of the board. */
+  p: number | null;
+  /** The 95 % interval of the difference. */
+  low: number | null;
+  high: number | null;
 }
 
 export interface Figure {

@@ -31,7 +31,7 @@ export function columnsOf(index: Index): Column[] {
  * The spoken name of each board, by number: "WISE · gpt-4o". Where two boards would share a name, each has the whole id of
  * its evaluator and its version.
  */
-function titlesOf(index: Index): string[] {
+export function titlesOf(index: Index): string[] {
   const benchmarks = new Map(index.benchmarks.map(({ name, title }) => [name, title]));
   const title = ({ benchmark, evaluator, rewriter }: Board, who: string) =>
     [benchmarks.get(benchmark) ?? benchmark, who || evaluator, rewriter && `+${rewriter}`].filter(Boolean).join(" · ");
@@ -41,6 +41,11 @@ function titlesOf(index: Index): string[] {
       ? (short[n] as string)
       : `${title(board, board.evaluator)} (${board.version})`,
   );
+}
+
+/** The name of a benchmark as papers write it. */
+export function titleOf(index: Index, benchmark: string): string {
+  return index.benchmarks.find(({ name }) => name === benchmark)?.title ?? benchmark;
 }
 
 /** A metric of a board in words: "wise@qwen2.5-vl-7b · culture". */

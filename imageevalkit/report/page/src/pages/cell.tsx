@@ -1,6 +1,6 @@
 import type { Cell, Index, Word } from "../data";
 import { BoardFacts, CoverageBar, dollars, Name, Pairs, Score, Short, State, seconds, Text } from "../parts";
-import { metricsOf } from "../results";
+import { metricsOf, titleOf } from "../results";
 import { href, route, slug } from "../route";
 import { type Column, Table } from "../table";
 import { t, word } from "../words";
@@ -20,7 +20,7 @@ export function CellPage({ index, cells }: { index: Index; cells: [Cell, ...Cell
     <>
       <section class="card">
         <h1>
-          <Name name={model} /> · <Name name={benchmark} />
+          <Name name={model} /> · <Name name={titleOf(index, benchmark)} />
         </h1>
         {cells.length > 1 && (
           <nav class="others" aria-label={t("evaluator")}>

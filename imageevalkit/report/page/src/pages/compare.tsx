@@ -3,7 +3,7 @@ import { Bars } from "../charts/figure";
 import type { Row } from "../charts/options";
 import type { Board, Cell, Index } from "../data";
 import { BoardFacts, CellLink, Choice, Name, Score, Short } from "../parts";
-import { byName, cellsOf, lookOf, metricsOf } from "../results";
+import { byName, cellsOf, lookOf, metricsOf, titlesOf } from "../results";
 import { change, route, slug } from "../route";
 import { type Column, Table } from "../table";
 import { t } from "../words";
@@ -77,7 +77,7 @@ export function Compare({ index }: { index: Index }) {
   );
 }
 
-function BothOf({ index, board, first, second }: Both & { index: Index }) {
+function BothOf({ index, board, number, first, second }: Both & { index: Index }) {
   const metrics = metricsOf(board);
   const there = metrics.some((metric) => first.figures[metric] && second.figures[metric]);
   const rows = useMemo(
@@ -126,7 +126,7 @@ function BothOf({ index, board, first, second }: Both & { index: Index }) {
           <>
             <span class="line">{`${by > 0 ? "+" : by < 0 ? "−" : ""}${Math.abs(by).toFixed(digits)}`}</span>{" "}
             {board.headline.includes(metric) && (
-              <Verdict a={first.figures[metric]?.group} b={second.figures[metric]?.group} />
+              <Verdict board={board} metric={metric} first={first} second={second} digits={digits} />
             )}
           </>
         );
@@ -135,8 +135,8 @@ function BothOf({ index, board, first, second }: Both & { index: Index }) {
   ];
   return (
     <section class="card">
-      <h2>
-        <Name name={board.label} />
+      <h2 title={board.label}>
+        <Name name={titlesOf(index)[number] ?? board.label} />
       </h2>
       <BoardFacts board={board} />
       <p class="facts">
@@ -159,9 +159,38 @@ function BothOf({ index, board, first, second }: Both & { index: Index }) {
   );
 }
 
-/** Whether two headline scores can be told apart, by the letters of their rank groups. */
-function Verdict({ a, b }: { a: string | undefined; b: string | undefined }) {
-  if (!a || !b) return null;
-  const told = ![...a].some((letter) => b.includes(letter));
-  return <span class={told ? "pill good" : "pill"}>{told ? t("differs") : t("not_told")}</span>;
+interface VerdictProps {
+  board: Board;
+  metric: string;
+  first: Cell;
+  second: Cell;
+  digits: number;
+}
+
+/** The paired test of two headline scores; for boards of many models, only whether their rank groups differ. */
+function Verdict({ board, metric, first, second, digits }: VerdictProps) {
+  const test = board.tests.find(
+    (one) =>
+      one.metric === metric &&
+      [one.first, one.second].includes(first.model) &&
+      [one.first, one.second].includes(second.model),
+  );
+  if (!test || test.p === null) {
+    const [a, b] = [first.figures[metric]?.group, second.figures[metric]?.group];
+    if (!a || !b) return null;
+    const differs = ![...a].some((letter) => b.includes(letter));
+    return <span class={differs ? "pill good" : "pill"}>{differs ? t("differs") : t("not_told")}</span>;
+  }
+  const ends = [test.low, test.high].flatMap((end) =>
+    end === null ? [] : [test.second === second.model ? -end : end],
+  );
+  const interval = ends.sort((a, b) => a - b).map((end) => end.toFixed(digits).replace("-", "−"));
+  return (
+    <>
+      {interval.length === 2 && <span class="interval">[{interval.join(", ")}] </span>}
+      <span class={test.p < 0.05 ? "pill good" : "pill"}>
+        {test.p < 0.05 ? t("differs") : t("not_told")} · p {test.p < 0.001 ? "< 0.001" : `= ${test.p.toFixed(3)}`}
+      </span>
+    </>
+  );
 }
