@@ -212,9 +212,7 @@ def _tests(members: Sequence[Result], name: str) -> list[parts.Test]:
     if not 1 < len(measured) <= _MOST_PAIRED or len({one.name for one in measured}) < len(measured):
         return []
     return [
-        parts.Test(
-            name, one.first, one.second, one.difference, one.adjusted, *(one.interval or (None, None))
-        )
+        parts.Test(name, one.first, one.second, one.difference, one.adjusted, *(one.interval or (None, None)))
         for one in compare_all(measured)
     ]
 

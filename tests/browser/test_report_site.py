@@ -73,7 +73,7 @@ def test_every_page_opens_without_a_console_message_or_a_request(page: Browser) 
         page.open(place)
         titles.append(page.driver.title)
     assert titles == [
-        *("Overview · ImageEvalKit", "text · ImageEvalKit", "text · ImageEvalKit"),
+        *("Leaderboard · ImageEvalKit", "text · ImageEvalKit", "text · ImageEvalKit"),
         *("good · text · ImageEvalKit", "lacking · two judges · ImageEvalKit", "Trade-offs · ImageEvalKit"),
         *("Cost · ImageEvalKit", "Compare · ImageEvalKit", "There is no such page. · ImageEvalKit"),
     ]
@@ -104,22 +104,47 @@ def test_nothing_but_the_page_s_own_script_runs(page: Browser) -> None:
 
 def test_models_are_sorted_by_a_heading_and_the_address_says_so(page: Browser) -> None:
     page.open()
-    first = _models(page, "Heat map")
+    first = _models(page, "Leaderboard")
     assert first[0] == "org/模型 #2", "the leaderboard's order"
-    heading = "[aria-label='Heat map'] thead th:nth-child(2)"
+    heading = "[aria-label='Leaderboard'] thead th:nth-child(2)"
     assert page.one(heading).text.startswith("Mean of 2 benchmarks")
     page.one(f"{heading} button").click()
     assert page.one(heading).get_attribute("aria-sort") == "descending"
     page.one(f"{heading} button").click()
-    rising = _models(page, "Heat map")
+    rising = _models(page, "Leaderboard")
     assert page.one(heading).get_attribute("aria-sort") == "ascending"
     # one of them has not a whole score on each benchmark
     assert rising[-2:] == ["good", "lacking"], "what has no number is neither best nor worst"
     assert rising[-3] == "org/模型 #2"
-    assert _models(page, "Leaderboard") == first
-    assert page.address() == "#/?heat=mean"
+    assert page.address() == "#/?sort=mean"
+    page.one(".switch button:last-child").click()
+    assert _models(page, "Leaderboard") == rising
+    assert page.texts("[aria-label='Leaderboard'] td:nth-child(3)")[-3] == "75.0 a", "percent of the scale"
+    assert page.address() == "#/?sort=mean&view=heat"
     page.open(page.address())
-    assert _models(page, "Heat map") == rising
+    assert _models(page, "Leaderboard") == rising
+
+
+def test_the_first_page_has_ranked_bars_and_images(page: Browser) -> None:
+    page.open()
+    choice = "[aria-label*='intervals']"
+    assert "text" in str(page.one(choice).get_attribute("aria-label"))
+    assert _drawn(page, choice)
+    page.wait(lambda: page.all(".shots img"))
+    shown = page.texts(".shots li")
+    assert len(shown) == 6 and "org/模型 #2" in shown and HOSTILE in shown
+
+
+def test_a_result_shows_its_lowest_and_highest_images(page: Browser) -> None:
+    page.open("#/cell/good/text")
+    page.wait(lambda: page.all(".shots img"))
+    assert page.texts(".shots li") == ["0.500", "0.500"]
+
+
+def test_two_models_are_compared_by_their_paired_test(page: Browser) -> None:
+    page.open(f"#/compare?a=good&b={quote('org/模型 #2')}")
+    [row] = [row for row in page.texts("tbody tr") if row.startswith("accuracy") and "p " in row][:1]
+    assert "difference · p " in row
 
 
 def test_a_score_that_is_not_whole_shows_its_state_in_place_of_a_number(page: Browser) -> None:
@@ -219,7 +244,7 @@ def test_a_run_s_checkpoints_are_a_curve(page: Browser) -> None:
     curves.wait(lambda: curves.all(".chart svg"))
     rows = [" ".join(row.split()) for row in curves.texts("tbody tr")]
     assert [row.partition(" ")[0] for row in rows] == ["run@1000", "run@2000"]
-    assert rows[0].endswith("–") and rows[1].endswith("differs")
+    assert rows[0].endswith("–") and rows[1].endswith("significant difference")
 
 
 def test_language_and_theme_are_kept(page: Browser) -> None:
@@ -259,8 +284,8 @@ def test_keyboard_and_back(page: Browser) -> None:
     page.wait(lambda: page.focused() == "Cost")
     assert page.one("nav [aria-current]").text == "Cost"
     page.driver.back()
-    page.wait(lambda: page.focused() == "Overview")
-    assert page.driver.title == "Overview · ImageEvalKit"
+    page.wait(lambda: page.focused() == "Leaderboard")
+    assert page.driver.title == "Leaderboard · ImageEvalKit"
     page.one("nav a[href^='#/gallery/']").send_keys(Keys.ENTER)
     page.wait(lambda: page.driver.title.startswith("Gallery: text"))  # its heading comes with its data
 

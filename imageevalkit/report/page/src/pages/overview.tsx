@@ -72,7 +72,8 @@ function Leaderboard({ rows, columns, index }: { rows: Row[]; columns: Column[];
       cell: (row) => {
         const cell = row.cells.get(column.number);
         if (isHeat) return <Heat cell={cell} column={column} share={shareOf(figureOf(row, column))} />;
-        return <Score cell={cell} metric={column.metric} detail />;
+        const score = <Score cell={cell} metric={column.metric} detail />;
+        return cell ? <a href={toCell(cell, column)}>{score}</a> : score;
       },
     }),
   );
@@ -147,6 +148,10 @@ function leftOut(index: Index): string {
   return names.length ? t("not_in_mean", { names: names.join("; ") }) : "";
 }
 
+function toCell(cell: Cell, column: Column): string {
+  return href(["cell", cell.model, cell.benchmark], { board: column.board.label });
+}
+
 function heat(share: number | null | undefined): Record<string, string> | undefined {
   return share === null || share === undefined ? undefined : { "--heat": `${(6 + 54 * share).toFixed(1)}%` };
 }
@@ -156,7 +161,7 @@ function Heat({ cell, column, share }: { cell: Cell | undefined; column: Column;
   const figure = cell.figures[column.metric];
   const { judged = 0, expected = 0 } = cell.coverage ?? {};
   return (
-    <a href={href(["cell", cell.model, cell.benchmark], { board: column.board.label })}>
+    <a href={toCell(cell, column)}>
       {share === null ? (
         <State text={figure?.text ?? cell.state} />
       ) : (
