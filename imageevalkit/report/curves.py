@@ -22,9 +22,9 @@ from imageevalkit.store.cell import Cell
 from imageevalkit.store.results import Metric, Result
 
 CURVE_NOTE = (
-    "Each step is compared with the one before and with the best one, prompt by prompt where the files say what each "
-    "item gives; p is by Holm's method over the steps of a curve. The best step is the luckiest, too: by its own "
-    "score it looks better than it is."
+    "Each step is compared with the previous step and with the best one, by prompt where item scores exist. "
+    "p has Holm's correction over the steps of a curve. The score of the best step is biased upwards, because it was "
+    "chosen as the highest."
 )
 UNTOLD = ("not told apart", "within the judge's noise")
 COLUMNS = ("step", "score", "95 % interval", "n", "to the step before", "to the best")

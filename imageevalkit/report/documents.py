@@ -31,8 +31,8 @@ _ALWAYS = datetime(2000, 1, 1)
 _LONGEST = 32_767  # Excel's limit of characters in a cell
 _WIDEST = 60  # the largest width of a column, in characters
 _NOTE = (
-    "Bold is the best of a column, and all that cannot be told from it; higher is better; intervals are 95 %. "
-    "Scores of different evaluators, versions or item counts are never in one column."
+    "Bold: the best, and models not significantly worse. Higher is better. Intervals are 95 %. "
+    "Results of different evaluators, versions or item counts have separate columns."
 )
 _TEX = {
     "\\": r"\textbackslash{}",

@@ -24,9 +24,9 @@ CSV_COLUMNS = (
 FEWEST_ITEMS = 30
 """A benchmark with fewer items counts for the mean only if ``--sort_by`` names it."""
 GROUP_NOTE = (
-    "Models of a column with a letter in common cannot be told apart: no test of two of them, prompt by prompt where "
-    "the files say what each item gives, has p < 0.05 by Holm's method over all pairs of the column. Nor can those "
-    "that differ by no more than the judge's noise explains, where it was asked again (--judge_repeats)."
+    "Models that share a letter do not differ significantly (paired test by prompt where item scores exist, p < 0.05, "
+    "Holm's correction over all pairs of the column). With --judge_repeats, a difference must also exceed the noise of "
+    "the judge."
 )
 DRIFT = "!"
 """The mark at a score whose judge has drifted."""

@@ -122,7 +122,7 @@ def _go(page: Browser, place: str) -> None:
         page.open("#/no/such")
     for part in ("#/no/such", place):
         page.driver.execute_script("location.hash = arguments[0]", part)
-        page.wait(lambda part=part: (page.texts("h1") == ["There is no such page."]) == (part == "#/no/such"))
+        page.wait(lambda part=part: (page.texts("h1") == ["Page not found."]) == (part == "#/no/such"))
 
 
 def _open(page: Browser, place: str) -> None:
@@ -225,7 +225,7 @@ def test_search_filter_and_order(page: Browser) -> None:
     assert _prompts(page) == ["prompt 7"]
     _search(page, "prompt 1 nothing")
     page.wait(lambda: page.all(".g-empty"))
-    assert page.one(".g-empty").text == "No prompt fits. Clear filters"
+    assert page.one(".g-empty").text == "No prompt matches. Clear filters"
     page.one(".g-empty button").click()
     _counts(page, "60 prompts")
 
@@ -271,9 +271,9 @@ def test_scores_of_two_evaluators_are_neither_averaged_nor_drawn_on_one_scale(pa
 def test_where_judges_of_the_same_images_disagree(page: Browser) -> None:
     _open(page, JUDGES)
     assert page.texts(".g-head bdi") == ["good", OTHER], "two judges of a model are one column"
-    _choose(page, "Order", "largest difference between judges")
+    _choose(page, "Order", "largest difference between evaluators")
     _first(page, "prompt 3")
-    _choose(page, "Judge", "other judge")
+    _choose(page, "Evaluator", "other judge")
     page.wait(lambda: page.texts(f".g-row:first-of-type {OTHER_CELL} .g-score") == ["5"])
     page.one(OTHER_CELL).click()
     page.wait(lambda: page.all(".g-panel dl"))
@@ -458,7 +458,7 @@ def test_without_the_originals_the_preview_is_enlarged(page: Browser, tmp_path: 
     _view(moved, "images/p/0001_1")
     [source] = _enlarged(moved)
     assert "/pictures/" in source
-    assert "this is the preview" in moved.one(".g-stage").text
+    assert "This is the preview" in moved.one(".g-stage").text
     _view(moved, "images/0", place=EDITS)
     assert all("/pictures/" in place for place in _enlarged(moved))
     page.console()
@@ -534,7 +534,7 @@ def test_a_prompt_of_ten_thousand_characters_is_cut_until_it_is_asked_for(page: 
 def test_a_link_to_what_is_not_there_says_so(page: Browser) -> None:
     page.open(f"{TEXT}?item=images/none&model=good")
     page.wait(lambda: page.all("dialog"))
-    assert "There is no image images/none" in page.one("dialog").text
+    assert "The models shown have no image images/none" in page.one("dialog").text
     page.one("dialog button").click()
     page.wait(lambda: not page.all("dialog"))
     assert page.address() == TEXT
@@ -614,7 +614,7 @@ def test_twenty_blind_votes_by_keys(page: Browser, tmp_path: Path) -> None:
         assert "模型" not in html and "%E6%A8%A1" not in html
         _type(page, "120"[n % 3])
     page.wait(lambda: page.texts(".g-progress") == ["20 of 20"])
-    assert page.texts(".g-empty") == ["That was all you wanted to compare. Thank you."]
+    assert page.texts(".g-empty") == ["Done. Thank you."]
     next(one for one in page.all(".g-votebar button") if one.text == "End and show names").click()
     page.wait(lambda: page.texts("h1") == ["Your votes"])
     assert set(page.texts("tbody th")) == {"good", OTHER}
@@ -659,18 +659,18 @@ def _vote_beside_another_tab(page: Browser) -> None:
 
 def _forget_and_load(page: Browser, file: Path, folder: Path) -> None:
     page.open("#/vote")
-    assert page.texts(".g-files h2") == ["21 votes are kept in this browser."], "a new visit has them"
-    next(one for one in page.all("button") if one.text == "Forget all votes").click()
+    assert page.texts(".g-files h2") == ["21 votes are stored in this browser."], "a new visit has them"
+    next(one for one in page.all("button") if one.text == "Delete all votes").click()
     page.driver.switch_to.alert.accept()
-    page.wait(lambda: page.texts(".g-files h2") == ["0 votes are kept in this browser."])
+    page.wait(lambda: page.texts(".g-files h2") == ["0 votes are stored in this browser."])
     bad = folder / "bad.json"
     bad.write_text(json.dumps({"format": "imageevalkit-votes/1", "voter": "b", "votes": [{"item": 3}]}))
     page.one("input[type=file]").send_keys(str(bad))
     page.wait(
-        lambda: page.texts(".g-files [role=status]") == ["bad.json: vote 1 is no vote; nothing is loaded."]
+        lambda: page.texts(".g-files [role=status]") == ["bad.json: vote 1 is invalid. Nothing was loaded."]
     )
     page.one("input[type=file]").send_keys(str(file))
-    page.wait(lambda: page.texts(".g-files h2") == ["20 votes are kept in this browser."])
+    page.wait(lambda: page.texts(".g-files h2") == ["20 votes are stored in this browser."])
     page.one("input[type=file]").send_keys(str(file))
     page.wait(lambda: "0 new votes" in page.one(".g-files").text)
 
@@ -697,7 +697,7 @@ def test_what_votes_say_of_models_and_judges(page: Browser, tmp_path: Path) -> N
     (tmp_path / "index.html").write_text(f'{before}data-part="index">{data}</script>{after}')
     said = Browser(page.driver, tmp_path / "index.html")
     said.console()
-    said.open()
+    said.open("#/cost")  # the first page would load images, which this copy has not
     said.one("nav a[href='#/votes']").click()
     said.wait(lambda: said.all(".chart svg"))
     assert said.texts("tbody th") == [HOSTILE, OTHER, "ppocr-v4"]

@@ -86,7 +86,7 @@ def test_a_line_that_is_no_record_is_named_and_is_as_if_it_was_not_there(
     second_line(cell.generation, text)
     [line] = [line for line in report(capsys) if "generation.jsonl" in line]
     assert line.startswith(f"{cell.generation}:2: not a record: ") and says in line
-    assert "What could not be read" in (output_root() / "leaderboard.md").read_text()
+    assert "Unreadable files" in (output_root() / "leaderboard.md").read_text()
     site = Site(output_root() / "report/index.html")
     assert [one for one in site.index["unreadable"] if "generation.jsonl" in one] == [line]
     item = site.items("bad", "text")["images/p/0001"]

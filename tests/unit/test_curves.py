@@ -118,6 +118,6 @@ def test_the_report_shows_the_curve() -> None:
     assert [one["value"] for one in figures] == [0.25, 0.9, 0.75]
     assert [one["low"] for one in figures] == pytest.approx([0.15, 0.8, 0.65])
     assert [point["told"] for point in curve["points"]] == [None, False, False]
-    table = (output_root() / "leaderboard.md").read_text().partition("## Over the steps of training")[2]
+    table = (output_root() / "leaderboard.md").read_text().partition("## By training step")[2]
     steps = [row.split("|")[1].strip() for row in table.splitlines() if re.match(r"\| [0-9]", row)]
     assert steps == ["500", "1000 \\*", "1500"]
