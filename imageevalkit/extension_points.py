@@ -8,7 +8,7 @@ if the user gives one of the extra's options.
 
 | point | object |
 |---|---|
-| ``options`` | a mapping of names to :class:`~imageevalkit.plan.option.Option`; standard library only |
+| ``options`` | a mapping of names to :class:`~imageevalkit.plan.config.Option`; standard library only |
 | ``resolve`` | a function of the options, the command line and the configuration; it sets fields of the options |
 | ``check`` | a function of the options and the benchmarks; it returns notes, and raises UserError before a run |
 | ``first_jobs`` | a function that returns the jobs of a run before its images |

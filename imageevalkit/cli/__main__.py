@@ -43,8 +43,8 @@ from imageevalkit.plan.options import (
     resolve,
     with_absolute_paths,
 )
-from imageevalkit.plan.planner import make_plan
-from imageevalkit.plan.workload import describe, with_gpus_of_work
+from imageevalkit.plan.planner import plan_run
+from imageevalkit.plan.workload import describe
 from imageevalkit.run.display import print_repeats, print_report
 from imageevalkit.run.local import run_plan
 from imageevalkit.slurm import cluster, export
@@ -87,10 +87,10 @@ def main() -> ExitStatus:
     if "--report" in given:
         raise UserError(f"--report runs nothing: leave out {next(name for name in given if name in _RUNS)}")
     options = resolve(given, config)
-    plan = make_plan(options, config)
+    plan = plan_run(options, config)
     require(_FILES + _FILES_OF_CELL * len(plan.cells))
     if options.dry_run:
-        text, status = describe(with_gpus_of_work(plan))
+        text, status = describe(plan)
         show(text)
         for scheduler in connected("scheduler", options.active_extras).values():
             show(scheduler.describe(options))
@@ -108,7 +108,6 @@ def main() -> ExitStatus:
         locks = {} if plan.cluster else {key: lock_cell(cell_of(key)) for key in sorted(plan.cells)}
         # On a cluster, a job locks its cells only when it starts; until then its launcher has this lock.
         launchers = [lock_cell(cell_of(key), name=LAUNCHERS_LOCK) for key in locks]
-        plan = with_gpus_of_work(plan)
         found = cluster.look_around(plan, slurm) if plan.cluster else None
         plan.save()
     except (OSError, CellFailure) as error:

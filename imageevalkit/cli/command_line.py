@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from imageevalkit.common.errors import ExitStatus, UserError, run_main, show, suggest
-from imageevalkit.plan.option import OTHER, Option
+from imageevalkit.plan.config import OTHER, Option
 from imageevalkit.plan.options import GROUPS, TABLE, is_set
 
 EVAL, PREFETCH = "bash eval.sh", "bash utils/prefetch.sh"

@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING, Any
 from imageevalkit.common.errors import UserError, suggest
 from imageevalkit.extension_points import connected
 from imageevalkit.plan.config import (
+    OTHER,
     Config,
+    Option,
+    Parse,
+    folder,
     parse_amount,
     parse_boolean,
     parse_choice,
@@ -23,7 +27,6 @@ from imageevalkit.plan.config import (
     parse_kwargs,
     parse_kwargses,
 )
-from imageevalkit.plan.option import OTHER, Option, Parse, folder
 from imageevalkit.store.cell import REPORT_MB, Cell, check_name, split_names
 
 if TYPE_CHECKING:
@@ -230,6 +233,8 @@ class Options:
     """Why a run asks for a part of the items, by benchmark."""
     weights_are_here: bool = True
     """False if the weights of the models need not exist yet."""
+    bounds: Path | None = None
+    """The folder of several runs that share their request limits and budget; None: those of this run only."""
     extra: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The values of the options of extras, by extra and name."""
 

@@ -27,6 +27,7 @@ from imageevalkit.plan.stage_jobs import (
     repeat_jobs,
     report_job,
 )
+from imageevalkit.plan.workload import with_gpus_of_work
 from imageevalkit.store.cell import Cell, log_root, output_root
 from imageevalkit.store.items import MODEL_NAME_MARK
 from imageevalkit.store.records import OF_IMAGES
@@ -35,7 +36,15 @@ from imageevalkit.store.shards import FOLDER
 _ANY = 1 << 10
 
 
-def make_plan(options: Options, config: Config, stamp: str = "") -> Plan:
+def plan_run(options: Options, config: Config, stamp: str = "", with_report: bool = True) -> Plan:
+    """Returns :func:`make_plan` with no more GPUs for each job than its remaining images need.
+
+    Starts processes that count these images. Nothing changes the plan afterwards.
+    """
+    return with_gpus_of_work(make_plan(options, config, stamp, with_report))
+
+
+def make_plan(options: Options, config: Config, stamp: str = "", with_report: bool = True) -> Plan:
     """Returns the plan of a run with the name ``stamp`` (default: time and process id).
 
     Writes no file and starts nothing. Raises UserError: a name is unknown, an environment or GPU is missing.
@@ -84,7 +93,7 @@ def make_plan(options: Options, config: Config, stamp: str = "") -> Plan:
         evaluating, parts = evaluate_jobs(run, cells, after)
     jobs += evaluating
     jobs += repeat_jobs(run, jobs)
-    jobs.append(report_job(run, jobs))
+    jobs += [report_job(run, jobs)] * with_report
     cluster = None
     if on_cluster:
         words = {job.name: sbatch.words_for(config, job) for job in jobs}

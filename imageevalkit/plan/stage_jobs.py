@@ -30,8 +30,8 @@ from imageevalkit.jobs.plan import (
 )
 from imageevalkit.judges.choice import ApiSettings, JudgeOptions, TransformersSettings
 from imageevalkit.judges.server import ServerSettings, split_kwargs
-from imageevalkit.plan.benchmarks import BenchmarkChoice, ConfiguredJudge
-from imageevalkit.plan.config import ALL, Config, checked, parse_count
+from imageevalkit.plan.benchmarks import BenchmarkChoice, ConfiguredJudge, checked
+from imageevalkit.plan.config import ALL, Config, parse_count
 from imageevalkit.plan.environments import DRIVER_PYTHON, program_of, python_of
 from imageevalkit.plan.gpus import Supply
 from imageevalkit.plan.models import (
@@ -113,7 +113,7 @@ class Run:
     @property
     def shared(self) -> str:
         """The folder in which the processes of the run share their request limits and their budget."""
-        return str(shared_bounds(self.folder).absolute())
+        return str(shared_bounds(self.options.bounds or self.folder).absolute())
 
     def words(self, job: str) -> list[str]:
         """Returns the command-line arguments that name the plan and ``job``."""

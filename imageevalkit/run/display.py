@@ -22,7 +22,7 @@ from imageevalkit.common.errors import say
 from imageevalkit.common.text import counted, dollars, plain
 from imageevalkit.jobs.plan import COMPLETE, FAILED, INCOMPLETE, STALE, EvaluateOrder, Job, Plan
 from imageevalkit.jobs.progress import Pace
-from imageevalkit.run.process import LOG_HEADER, tail_of
+from imageevalkit.run.runner import LOG_HEADER, last_line
 from imageevalkit.run.summary import BLOCKED, INTERRUPTED, SKIPPED, JobSummary, RunSummary, StageSummary
 from imageevalkit.store.cell import short_path
 
@@ -260,9 +260,8 @@ def print_repeats(plan: Plan) -> None:
     for job in plan.jobs:
         if job.always and isinstance(job.order, EvaluateOrder):
             for cell, log in zip(job.cells, job.logs, strict=True):
-                lines = [line for line in tail_of(Path(log)) if line and not line.startswith(LOG_HEADER)]
-                if lines:
-                    say(f"repeat:{cell}: {lines[-1]}")
+                if line := last_line(log):
+                    say(f"repeat:{cell}: {line}")
 
 
 def print_report(plan: Plan) -> None:

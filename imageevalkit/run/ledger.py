@@ -31,7 +31,7 @@ from imageevalkit.jobs.plan import (
 )
 from imageevalkit.jobs.progress import PaceReader
 from imageevalkit.run.display import Display
-from imageevalkit.run.process import describe_exit, last_line, log_of
+from imageevalkit.run.runner import describe_exit, last_line, log_of
 from imageevalkit.run.summary import (
     BLOCKED,
     GRAVITY,
@@ -176,10 +176,6 @@ class Ledger:
         stages = ((cell, self._stages.get((job.name, cell))) for cell in job.owed)
         return {cell for cell, stage in stages if stage is not None and stage.attempts == attempt}
 
-    def lacks_outcomes(self, job: Job) -> bool:
-        """Return whether the outcome of any cell of ``job`` is missing."""
-        return any(self._outcome(job, cell) is None for cell in job.owed)
-
     def job_ended(
         self, job: Job, attempts: int, seconds: float, status: int | None, problem: str, stopped_by: str
     ) -> set[str]:
@@ -196,7 +192,7 @@ class Ledger:
         shared = len({cell_of(cell).model for cell in job.cells}) > 1
         said = "" if status is None or shared else last_line(log)
         told = (problem or how) + (f": {said}" if said else "")
-        lacks_outcomes = self.lacks_outcomes(job)
+        lacks_outcomes = bool(self._plan.lacking(job))
         why = f": {logs.full_words(log_root())}" if lacks_outcomes and logs.is_full(self._folder) else ""
         untold = set[str]()
         for cell in job.owed:

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -147,11 +147,11 @@ def identity(plan: Plan, job: Job) -> str:
 
 
 class FoundJob(NamedTuple):
-    """An earlier run's job in the queue, submitted with ``comment``. It writes to ``folder`` and ``logs``."""
+    """A ``job`` of an earlier run, in ``folder``, that is in the queue, submitted with ``comment``."""
 
     number: str
     folder: Path
-    logs: list[str]
+    job: Job
     comment: str
 
 
@@ -204,7 +204,7 @@ def _jobs_there(plan: Plan, slurm: Slurm, owed: Sequence[str]) -> dict[str, Foun
         if queued.state == "COMPLETING":
             ending.update(other.owed)  # its files are written, and the next job waits for its locks
         elif key in own:
-            jobs.setdefault(own[key].name, FoundJob(number, Path(folder), other.logs, queued.comment))
+            jobs.setdefault(own[key].name, FoundJob(number, Path(folder), other, queued.comment))
         elif shared := sorted(cells & {*other.owed}):
             raise UserError(
                 f"{shared[0]} is being worked on by Slurm job {number} ({other.name}), which was told otherwise "
@@ -348,11 +348,10 @@ class _Run:
     def run(self) -> RunSummary:
         self._ledger.forget_earlier_run()
         files_of(self._folder).mkdir(parents=True, exist_ok=True)
-        for job in list(self._pending):
-            if there := self._found.jobs.get(job.name):
-                told = f"{job.name} is job {there.number} of {there.folder}: it is not submitted again"
-                self._display.tell("found", told)
-                self._add(job, there.number, there.comment, there.folder, there.logs)
+        for name, there in self._found.jobs.items():
+            told = f"{name} is job {there.number} of {there.folder}: it is not submitted again"
+            self._display.tell("found", told)
+            self._add(there.job, there.number, there.comment, there.folder)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
                 signal.signal(number, self._on_stop_signal)
@@ -501,13 +500,12 @@ class _Run:
             with_our_paths(environ_with(job.secrets)),
         )
 
-    def _add(self, job: Job, number: str, comment: str, folder: Path, logs: list[str] | None = None) -> None:
-        self._pending.remove(job)
+    def _add(self, job: Job, number: str, comment: str, folder: Path) -> None:
+        """Watches ``job`` of the run in ``folder``, which is in the queue under ``number``."""
+        self._pending.remove(self._plan.job(job.name))
         self._ids[job.name] = number
-        job = replace(job, logs=logs or job.logs)
-        pace = self._paces[job.name] = PaceReader(
-            replace(self._plan, run_folder=str(folder)).progress_path(job)
-        )
+        path = folder / self._plan.progress_path(job).relative_to(self._folder)
+        pace = self._paces[job.name] = PaceReader(path)
         self._active.append(_Submitted(job, number, comment, folder, pace, self._now()))
 
     # Watching

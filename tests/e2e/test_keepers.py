@@ -91,7 +91,7 @@ def test_a_judge_that_cannot_be_started_leaves_its_gpu(
     def fails(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "judge.log")
 
-    monkeypatch.setattr("imageevalkit.extras.watch.keepers.guarded", fails)
+    monkeypatch.setattr("imageevalkit.extras.watch.keepers.Guarded", fails)
     keepers = Keepers(plan_on(2), tmp_path / "watch")
     for _ in UUIDS:
         with pytest.raises(UserError, match=r"cannot be kept: No space left on device: judge\.log"):

@@ -12,7 +12,8 @@ from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.common.errors import UserError
 from imageevalkit.jobs.plan import Job, RewriteOrder
 from imageevalkit.judges.rewriter import Rewriter
-from imageevalkit.plan.config import Config, checked, parse_kwargs
+from imageevalkit.plan.benchmarks import checked
+from imageevalkit.plan.config import Config, parse_kwargs
 from imageevalkit.plan.environments import DRIVER_PYTHON
 from imageevalkit.plan.options import Options
 from imageevalkit.plan.stage_jobs import RETRIES, Run

@@ -23,19 +23,14 @@ from imageevalkit.common.text import counted
 from imageevalkit.extension_points import extras
 from imageevalkit.extras.watch.keepers import Keepers
 from imageevalkit.jobs.plan import (
-    EvaluateOrder,
     GenerateOrder,
-    Job,
     Plan,
-    RewriteOrder,
     cell_of,
-    shared_bounds,
 )
 from imageevalkit.plan.checkpoints import DENOISER, LORA, WEIGHTS, checkpoint_kwargs
 from imageevalkit.plan.config import Config
 from imageevalkit.plan.options import LOCAL, Options, resolve
-from imageevalkit.plan.planner import make_plan
-from imageevalkit.plan.workload import with_gpus_of_work
+from imageevalkit.plan.planner import make_plan, plan_run
 from imageevalkit.run.display import print_report
 from imageevalkit.run.local import run_plan
 from imageevalkit.run.summary import RunSummary
@@ -337,16 +332,14 @@ class _Watch:
             self._keepers.start(self._is_stopped)
             if self._stop is not None:
                 return _STOPPED[self._stop]
-            plan = self._with_bounds(
-                self._keepers.fitted(make_plan(replace(self._options, models=models), self._config))
-            )
+            options = replace(self._options, models=models, bounds=self._own)
+            plan = self._keepers.fitted(plan_run(options, self._config))
             require(_FILES + _FILES_OF_CELL * len(plan.cells))
             locks = dict[str, int]()
             for key in sorted(plan.cells):
                 for name in (".lock", LAUNCHERS_LOCK):
                     fds.append(lock_cell(cell_of(key), name=name))
                 locks[key] = fds[-2]
-            plan = with_gpus_of_work(plan)
             plan.save()
             fds += filter(None, [runs.note_launcher(Path(plan.run_folder))])
             summary = run_plan(plan, locks)
@@ -358,20 +351,3 @@ class _Watch:
         finally:
             for fd in fds:
                 os.close(fd)
-
-    def _with_bounds(self, plan: Plan) -> Plan:
-        """Returns ``plan`` with the request limits and the budget shared by all runs of this watch."""
-        shared = str(shared_bounds(self._own).absolute())
-
-        def bounded(job: Job) -> Job:
-            order = job.order
-            if isinstance(order, RewriteOrder) and order.shared:
-                return replace(job, order=replace(order, shared=shared))
-            if isinstance(order, EvaluateOrder) and order.judge_options.shared:
-                options = replace(order.judge_options, shared=shared)
-                return replace(job, order=replace(order, judge_options=options))
-            return job
-
-        return replace(
-            plan, jobs=[bounded(job) for job in plan.jobs], parts=[bounded(part) for part in plan.parts]
-        )
