@@ -11,8 +11,7 @@ from typing import Any
 
 from imageevalkit import registry
 from imageevalkit.cli import runs
-from imageevalkit.cli.command_line import parse
-from imageevalkit.cli.commands import Command, ResultsHook
+from imageevalkit.cli.command_line import Command, ResultsHook, parse
 from imageevalkit.cli.listing import listing
 from imageevalkit.common import logs
 from imageevalkit.common.errors import (
@@ -48,6 +47,7 @@ from imageevalkit.plan.workload import describe
 from imageevalkit.run.display import print_repeats, print_report
 from imageevalkit.run.local import run_plan
 from imageevalkit.slurm import cluster, export
+from imageevalkit.slurm.submitted import look_around
 from imageevalkit.store.cell import LAUNCHERS_LOCK, REPO, lock_cell, note_owner
 
 # Options that ask for a run if they are on the command line.
@@ -108,7 +108,7 @@ def main() -> ExitStatus:
         locks = {} if plan.cluster else {key: lock_cell(cell_of(key)) for key in sorted(plan.cells)}
         # On a cluster, a job locks its cells only when it starts; until then its launcher has this lock.
         launchers = [lock_cell(cell_of(key), name=LAUNCHERS_LOCK) for key in locks]
-        found = cluster.look_around(plan, slurm) if plan.cluster else None
+        found = look_around(plan, slurm) if plan.cluster else None
         plan.save()
     except (OSError, CellFailure) as error:
         raise UserError(f"output/ or log/ cannot be written: {one_line(error)}") from error

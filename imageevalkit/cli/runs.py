@@ -23,7 +23,7 @@ from imageevalkit.common.slurm import Slurm, SlurmFailed
 from imageevalkit.common.text import counted
 from imageevalkit.jobs.plan import Plan, cell_of, load_plan, read_outcome, stop_path
 from imageevalkit.jobs.progress import ProgressReader
-from imageevalkit.slurm import cluster
+from imageevalkit.slurm.submitted import files_of, run_of, waiting_or_running
 from imageevalkit.store.cell import log_root, short_path
 from imageevalkit.store.jsonl import Reader
 
@@ -112,7 +112,7 @@ def _watching(folder: Path) -> tuple[int | None, str]:
         return None, ""
     if told.host != socket.gethostname():
         # From here, a run on another machine can be cancelled only if its jobs are in Slurm's queue.
-        return None, told.host if cluster.files_of(folder).is_dir() and _is_locked(folder) else ""
+        return None, told.host if files_of(folder).is_dir() and _is_locked(folder) else ""
     return (told.pid, "") if told.began and start_of(told.pid) == told.began else (None, "")
 
 
@@ -139,10 +139,10 @@ def _under_way() -> Iterator[_UnderWay]:
     """
     submitted, unseen = defaultdict[str, list[str]](list), ""
     folders = sorted(path.parent for path in (log_root() / "runs").glob("*/plan.json"))
-    if any(cluster.files_of(folder).is_dir() for folder in folders):
+    if any(files_of(folder).is_dir() for folder in folders):
         try:
-            for number, queued in cluster.waiting_or_running(Slurm()).items():
-                submitted[cluster.run_of(queued)].append(number)
+            for number, queued in waiting_or_running(Slurm()).items():
+                submitted[run_of(queued)].append(number)
         except UserError as error:
             unseen = str(error)
     for folder in folders:

@@ -18,6 +18,8 @@ from imageevalkit.jobs.plan import (
     COMPLETE,
     FAILED,
     INCOMPLETE,
+    STALE,
+    STATUS_OF_STATE,
     USABLE,
     Job,
     Outcome,
@@ -30,20 +32,23 @@ from imageevalkit.jobs.plan import (
     write_outcome,
 )
 from imageevalkit.jobs.progress import PaceReader
-from imageevalkit.run.display import Display
-from imageevalkit.run.runner import describe_exit, last_line, log_of
-from imageevalkit.run.summary import (
+from imageevalkit.run.display import (
     BLOCKED,
-    GRAVITY,
     INTERRUPTED,
-    STATUS,
+    SKIPPED,
     CellSummary,
+    Display,
     JobSummary,
     RunSummary,
     StageSummary,
 )
+from imageevalkit.run.runner import describe_exit, last_line, log_of
 from imageevalkit.store.cell import log_root
 
+# From best to worst: a cell has the state of its worst stage. SKIPPED is better than FAILED, so that the
+# message of the failed stage is shown, not that of the stage skipped after it.
+_GRAVITY = (COMPLETE, INCOMPLETE, SKIPPED, INTERRUPTED, STALE, FAILED)
+_STATUS = STATUS_OF_STATE | dict.fromkeys((SKIPPED, BLOCKED, INTERRUPTED), ExitStatus.FAILED)
 _JOB_STATES: dict[int | None, str] = {ExitStatus.COMPLETE: COMPLETE, ExitStatus.INCOMPLETE: INCOMPLETE}
 
 
@@ -249,7 +254,7 @@ class Ledger:
         cells = [self._cell(cell) for cell in self._cells]
         jobs = [self._jobs[job.name] for job in self._plan.jobs]
         # jobs count, too: a job may fail after its last outcome, and the report job has no cell
-        statuses = [*(STATUS[cell.state] for cell in cells), *(STATUS[job.state] for job in jobs)]
+        statuses = [*(_STATUS[cell.state] for cell in cells), *(_STATUS[job.state] for job in jobs)]
         return RunSummary(worst([*statuses, stopped or ExitStatus.COMPLETE]), seconds, cells, jobs)
 
     def _cell(self, cell: str) -> CellSummary:
@@ -258,7 +263,7 @@ class Ledger:
             return CellSummary(cell, BLOCKED, blocked, "", stages)
         if all(stage.is_empty for stage in stages):
             stages = [replace(one, state=FAILED) if one.state == INCOMPLETE else one for one in stages]
-        gravest = max((stage.state for stage in stages), key=GRAVITY.index)
+        gravest = max((stage.state for stage in stages), key=_GRAVITY.index)
         deciding = [stage for stage in stages if stage.state == gravest]
         # among bad stages the first is the cause; among good stages the last is the result
         stage = deciding[-1 if gravest in USABLE else 0]

@@ -15,11 +15,19 @@ from imageevalkit.common.machine import available_cores
 from imageevalkit.jobs.plan import EARLY_ENV, FAILED, INCOMPLETE, USABLE, Job, Plan, stop_path
 from imageevalkit.jobs.progress import PaceReader
 from imageevalkit.plan.gpus import MinFreeMemory, spell, visible_gpus
-from imageevalkit.run.display import RunningJob, View, WaitingJob, choose_display, print_table
+from imageevalkit.run.display import (
+    INTERRUPTED,
+    SKIPPED,
+    RunningJob,
+    RunSummary,
+    View,
+    WaitingJob,
+    choose_display,
+    print_table,
+)
 from imageevalkit.run.gpu_pool import GpuPool, Lease, Offer
 from imageevalkit.run.ledger import Ledger, money_of
 from imageevalkit.run.runner import JobRun, describe_exit, job_environ, lifeline
-from imageevalkit.run.summary import INTERRUPTED, SKIPPED, RunSummary
 
 _TICK = 0.1
 # Light jobs wait for an endpoint most of the time: they need little CPU, but they do need memory.

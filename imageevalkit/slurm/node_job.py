@@ -34,7 +34,7 @@ from imageevalkit.jobs.plan import (
 )
 from imageevalkit.plan.gpus import visible_gpus
 from imageevalkit.run.runner import JobRun, job_environ, lifeline
-from imageevalkit.slurm.cluster import FILES_COME_WITHIN, Report, read_report, report_path
+from imageevalkit.slurm.submitted import FILES_COME_WITHIN, Report, read_report, report_path
 from imageevalkit.store.cell import REPO, lock_cell, lock_shard
 from imageevalkit.store.records import merge_shards
 from imageevalkit.store.shards import Shard, own_file

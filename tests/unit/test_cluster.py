@@ -37,17 +37,18 @@ from imageevalkit.jobs.plan import (
 )
 from imageevalkit.plan.config import Config
 from imageevalkit.plan.sbatch import words_for, words_for_size
-from imageevalkit.slurm import cluster, node_job
-from imageevalkit.slurm.cluster import (
+from imageevalkit.run.display import RunSummary
+from imageevalkit.slurm import node_job
+from imageevalkit.slurm.cluster import NodeFaults, run_plan
+from imageevalkit.slurm.submitted import (
     Found,
     Report,
     files_of,
+    identity,
     look_around,
     read_report,
     report_path,
-    run_plan,
 )
-from imageevalkit.slurm.nodes import NodeFaults
 from imageevalkit.store.cell import lock_cell, log_root
 
 KEYS = ("m/a", "m/b")
@@ -154,7 +155,7 @@ def run(
     slurm: SimulatedSlurm,
     found: Found = Found(),  # noqa: B008
     detached: bool = False,
-) -> cluster.RunSummary:
+) -> RunSummary:
     return run_plan(plan, found, slurm, detached, lambda: slurm.now, slurm.sleep)
 
 
@@ -635,7 +636,7 @@ def test_what_a_policy_forbids_for_good_fails(plan: Plan, why: str) -> None:
 
 
 def comment(plan: Plan, job: Job) -> str:
-    return f"--comment=imageevalkit {cluster.identity(plan, job)} {Path(plan.run_folder).absolute()}"
+    return f"--comment=imageevalkit {identity(plan, job)} {Path(plan.run_folder).absolute()}"
 
 
 @pytest.mark.parametrize(

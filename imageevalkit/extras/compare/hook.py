@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from imageevalkit.cli.commands import Command, ResultsHook
+from imageevalkit.cli.command_line import Command, ResultsHook
 from imageevalkit.common.errors import ExitStatus, UserError
 from imageevalkit.extras.compare.gate import Gate
 from imageevalkit.extras.compare.telling import compare_words

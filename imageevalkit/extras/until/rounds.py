@@ -12,7 +12,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from imageevalkit.cli.commands import Scheduler
+from imageevalkit.cli.command_line import Scheduler
 from imageevalkit.common.errors import CellFailure, ExitStatus, say, worst
 from imageevalkit.common.text import counted
 from imageevalkit.extras.until.settling import Look, look
@@ -21,9 +21,8 @@ from imageevalkit.plan.benchmarks import choose_benchmark
 from imageevalkit.plan.config import Config
 from imageevalkit.plan.options import Options
 from imageevalkit.plan.planner import plan_run
-from imageevalkit.run.display import print_table
+from imageevalkit.run.display import RunSummary, print_table
 from imageevalkit.run.local import run_plan
-from imageevalkit.run.summary import RunSummary
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.results import Until
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from imageevalkit.assets.checkpoints import files_of, steps_in, tells_all, what_lacks
 from imageevalkit.cli import runs
-from imageevalkit.cli.commands import Command
+from imageevalkit.cli.command_line import Command
 from imageevalkit.common import logs
 from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, complain, say, worst
 from imageevalkit.common.machine import require
@@ -31,9 +31,8 @@ from imageevalkit.plan.checkpoints import DENOISER, LORA, WEIGHTS, checkpoint_kw
 from imageevalkit.plan.config import Config
 from imageevalkit.plan.options import LOCAL, Options, resolve
 from imageevalkit.plan.planner import make_plan, plan_run
-from imageevalkit.run.display import print_report
+from imageevalkit.run.display import RunSummary, print_report
 from imageevalkit.run.local import run_plan
-from imageevalkit.run.summary import RunSummary
 from imageevalkit.store.cell import LAUNCHERS_LOCK, Checkpoint, checkpoint_of, lock_cell
 from imageevalkit.store.results import read_result
 
