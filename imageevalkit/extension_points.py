@@ -15,7 +15,7 @@ if the user gives one of the extra's options.
 | ``image_jobs`` | a function that returns the jobs that bring images in place of a model |
 | ``images_to_come`` | a function that returns the items of a cell and the states that these jobs will leave |
 | ``after_questions`` | :class:`~imageevalkit.evaluate.after_questions.AfterQuestions`: further questions of a result |
-| ``command`` | a :class:`~imageevalkit.cli.command_line.Command`: it takes the place of a run |
+| ``commands`` | a list of :class:`~imageevalkit.cli.command_line.Command`: each takes the place of a run |
 | ``scheduler`` | a :class:`~imageevalkit.cli.command_line.Scheduler`: it runs several plans in place of one |
 | ``results`` | a :class:`~imageevalkit.cli.command_line.ResultsHook`: work on results, after a run or without one |
 | ``section`` | a :class:`~imageevalkit.report.sections.Section` of the report |

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 from imageevalkit import registry
 from imageevalkit.cli import runs
 from imageevalkit.cli.command_line import Command, ResultsHook, parse
-from imageevalkit.cli.listing import listing
 from imageevalkit.common import logs
 from imageevalkit.common.errors import (
     CellFailure,
@@ -66,16 +64,6 @@ def main() -> ExitStatus:
     given = with_absolute_paths(parse(words[2:]), here)
     os.chdir(REPO)
     config = read_config(int(words[1]))
-    if is_set(given, "--list"):
-        columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        show(listing(config, columns))
-        return ExitStatus.COMPLETE
-    if is_set(given, "--status"):
-        runs.show_status()
-        return ExitStatus.COMPLETE
-    if is_set(given, "--cancel"):
-        runs.cancel()
-        return ExitStatus.COMPLETE
     of_results = _options_of_results()
     for command in _commands(given):
         others = (_RUNS | of_results) - {command.option}
@@ -174,8 +162,12 @@ def _options_of_results() -> set[str]:
 
 def _commands(given: Mapping[str, Any]) -> list[Command]:
     """Returns the commands of extras that the command line asks for."""
-    named = [name for name, entries in OF_EXTRAS.items() if any(e.name in given for e in entries.values())]
-    return [command for command in connected("command", named).values() if command.option in given]
+    asked = {
+        name: [e.name for e in entries.values() if e.name in given and (e.metavar or is_set(given, e.name))]
+        for name, entries in OF_EXTRAS.items()
+    }
+    commands = connected("commands", [name for name, options in asked.items() if options])
+    return [one for name, of_extra in commands.items() for one in of_extra if one.option in asked[name]]
 
 
 def _results_hooks(options: Options) -> list[ResultsHook]:

@@ -168,7 +168,7 @@ class Options:
     )
     limit: int | None = option("N", "only the first N items of each benchmark, for trying", parse_count)
     overwrite: bool = _flag("replace images that were made with other settings")
-    # dry_run, report, listing, status and cancel run nothing, so prefetch.sh does not accept them.
+    # dry_run and report run nothing, so prefetch.sh does not accept them.
     dry_run: bool = _flag("show the plan: jobs, environments, images to make; start nothing", prefetch="")
     report: list[Path] | None = option(
         "DIR…",
@@ -193,21 +193,9 @@ class Options:
         prefetch="",
         listed_with=("report",),
     )
-    listing: bool = _flag(
-        "show the models and benchmarks there are", prefetch="", name="--list", command="list"
-    )
-    status: bool = _flag(
-        "show how far the runs are that have not ended; start nothing", prefetch="", command="status"
-    )
-    cancel: bool = _flag("end the runs that have not ended, and their jobs", prefetch="", command="cancel")
     quickstart: bool = _flag(
         "the embedded benchmark on two reference models: no GPU, no key, no download", prefetch=""
     )
-    mirror: Path | None = option(
-        "DIR", "copy data and code from DIR/<owner>/<repo>/<commit>/…, no internet", folder, prefetch="own"
-    )
-    check: bool = _flag("only report what is missing or wrong, by size", prefetch="own")
-    hashes: bool = _flag("verify the content of every file too, not only its size", prefetch="own")
     help: bool = _flag("this text")
     blank_on_error: bool = _in_config(parse_boolean, False, config="GENERATE_BLANK_IMAGE_ON_ERROR")
     item_timeout: float | None = _in_config(_if_any(parse_amount), config="ITEM_TIMEOUT")

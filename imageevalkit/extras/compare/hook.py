@@ -21,7 +21,7 @@ def _compare(given: Mapping[str, Any], config: Config, here: Path) -> ExitStatus
     return compare_words(options_over(given, config).extra["compare"]["compare"], here)
 
 
-COMMAND = Command("--compare", _compare)
+COMMANDS = [Command("--compare", _compare)]
 
 
 class GateHook(ResultsHook):

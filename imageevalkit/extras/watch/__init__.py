@@ -2,5 +2,5 @@
 
 CONNECTS = {
     "options": "options:OPTIONS",
-    "command": "watch:COMMAND",
+    "commands": "watch:COMMANDS",
 }

@@ -52,7 +52,7 @@ def _watch(given: Mapping[str, Any], config: Config, here: Path) -> ExitStatus:
     return watch(resolve(given, config), config)
 
 
-COMMAND = Command("--watch", _watch, uses_results=False)
+COMMANDS = [Command("--watch", _watch, uses_results=False)]
 
 
 def watch(options: Options, config: Config) -> ExitStatus:
