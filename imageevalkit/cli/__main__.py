@@ -19,7 +19,6 @@ from imageevalkit.common.errors import (
     complain,
     run_main,
     say,
-    show,
     worst,
 )
 from imageevalkit.common.guest_code import guest_code
@@ -41,7 +40,6 @@ from imageevalkit.plan.options import (
     with_absolute_paths,
 )
 from imageevalkit.plan.planner import plan_run
-from imageevalkit.plan.workload import describe
 from imageevalkit.run.display import print_repeats, print_report
 from imageevalkit.run.local import run_plan
 from imageevalkit.slurm import cluster, export
@@ -65,7 +63,7 @@ def main() -> ExitStatus:
     os.chdir(REPO)
     config = read_config(int(words[1]))
     of_results = _options_of_results()
-    for command in _commands(given):
+    if command := _command(given):
         others = (_RUNS | of_results) - {command.option}
         if command.uses_results and (in_vain := [name for name in given if name in others]):
             raise UserError(f"{command.option} runs nothing: leave out {in_vain[0]}")
@@ -77,12 +75,6 @@ def main() -> ExitStatus:
     options = resolve(given, config)
     plan = plan_run(options, config)
     require(_FILES + _FILES_OF_CELL * len(plan.cells))
-    if options.dry_run:
-        text, status = describe(plan)
-        show(text)
-        for scheduler in connected("scheduler", options.active_extras).values():
-            show(scheduler.describe(options))
-        return status
     if options.hands_over and (early := [name for name in given if name in of_results]):
         raise UserError(
             f"--launcher {options.launcher} runs nothing itself: give {early[0]} when its jobs have ended"
@@ -160,14 +152,17 @@ def _options_of_results() -> set[str]:
     return {"--report", *(entry.name for name in with_results for entry in OF_EXTRAS[name].values())}
 
 
-def _commands(given: Mapping[str, Any]) -> list[Command]:
-    """Returns the commands of extras that the command line asks for."""
+def _command(given: Mapping[str, Any]) -> Command | None:
+    """Returns the command of an extra that the command line asks for. Raises UserError: it asks for two."""
     asked = {
         name: [e.name for e in entries.values() if e.name in given and (e.metavar or is_set(given, e.name))]
         for name, entries in OF_EXTRAS.items()
     }
     commands = connected("commands", [name for name, options in asked.items() if options])
-    return [one for name, of_extra in commands.items() for one in of_extra if one.option in asked[name]]
+    found = [one for name, of_extra in commands.items() for one in of_extra if one.option in asked[name]]
+    if len(found) > 1:
+        raise UserError(f"{found[0].option} and {found[1].option} exclude each other: leave one out")
+    return next(iter(found), None)
 
 
 def _results_hooks(options: Options) -> list[ResultsHook]:

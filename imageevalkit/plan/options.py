@@ -168,8 +168,6 @@ class Options:
     )
     limit: int | None = option("N", "only the first N items of each benchmark, for trying", parse_count)
     overwrite: bool = _flag("replace images that were made with other settings")
-    # dry_run and report run nothing, so prefetch.sh does not accept them.
-    dry_run: bool = _flag("show the plan: jobs, environments, images to make; start nothing", prefetch="")
     report: list[Path] | None = option(
         "DIR…",
         "write the report of the results there are, or of those in folders, beside them; run nothing",
@@ -219,6 +217,8 @@ class Options:
     """The number of items to generate, in random order, by benchmark (no number: all items)."""
     until: dict[str, Until] = field(default_factory=dict)
     """Why a run asks for a part of the items, by benchmark."""
+    needs_keys: bool = True
+    """False if the plan is only shown: a key that is not set becomes a note."""
     weights_are_here: bool = True
     """False if the weights of the models need not exist yet."""
     bounds: Path | None = None
@@ -280,7 +280,7 @@ GROUPS = {
     "images": ("use_api", "infer", "overwrite", "retry_refused", "replicas"),
     "scores": ("eval", "judges", "judge_kwargs", "rescore", "retry_unparsed", "missing_items"),
     "requests and money": ("num_workers", "requests_per_minute", "max_cost", "batch"),
-    "jobs": ("launcher", "parallel", "detach", "dry_run"),
+    "jobs": ("launcher", "parallel", "detach"),
     "results": ("report_mb", "sort_by"),
 }
 """The options of the core by their headings in the help, in order."""

@@ -255,7 +255,7 @@ def _model_secrets(run: Run, model: str, settings: ModelSettings, tasks: Iterabl
     for setting in settings.values():
         own = setting["model_kwargs"]
         if setting.get("api"):
-            needed += run.secrets_of(Endpoint.of(own, needs_key=not run.options.dry_run))
+            needed += run.secrets_of(Endpoint.of(own, needs_key=run.options.needs_keys))
         elif "api_key_env" in own:  # a local class that calls an API itself
             needed.append(str(own["api_key_env"]))
     needs = model_needs(model, run.options.use_api, run.options.models[model], tasks)
@@ -482,7 +482,7 @@ def judge_needs(run: Run, benchmark: BenchmarkChoice) -> JudgeNeeds:
     if options.rescore:
         return JudgeNeeds(asked, given)
     try:
-        endpoint = judge.endpoint(needs_key=not options.dry_run)
+        endpoint = judge.endpoint(needs_key=options.needs_keys)
         if is_paid:
             options.check_batch(endpoint)
     except UserError as error:

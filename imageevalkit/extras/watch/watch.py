@@ -92,8 +92,6 @@ def _check(options: Options) -> None:
         "--images": options.images and "makes the images itself: leave it out",
         "--use_api": options.use_api and "is for weights on this machine: leave it out",
         "--infer": not options.infer and "makes images: leave out --infer false and --rescore",
-        "--dry_run": options.dry_run
-        and "starts with what is there: model_path=DIR without --watch shows that plan",
     }
     with_results = [name for name in options.active_extras if "results" in extras()[name]]
     for name in (name for extra in with_results for name, value in options.extra[extra].items() if value):
