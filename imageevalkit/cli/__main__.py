@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from imageevalkit import registry
-from imageevalkit.cli import runs
+from imageevalkit.cli import launcher
 from imageevalkit.cli.command_line import Command, ResultsHook, parse
 from imageevalkit.common import logs
 from imageevalkit.common.errors import (
@@ -104,10 +104,10 @@ def main() -> ExitStatus:
             os.close(lock)
         return export.write(plan)
     if options.detach:
-        runs.detach(Path(plan.run_folder))
+        launcher.detach(Path(plan.run_folder))
         for lock in (*(found.locks if found else locks).values(), *launchers):
             note_owner(lock)
-    runs.note_launcher(Path(plan.run_folder))
+    launcher.note_launcher(Path(plan.run_folder))
     logs.print_without_fear()
     if options.hands_over:
         for lock in locks.values():  # a job locks its cells when it runs

@@ -22,7 +22,7 @@ from imageevalkit.common.errors import CellFailure, ExitStatus
 from imageevalkit.common.redaction import environ_with
 from imageevalkit.common.text import plain
 from imageevalkit.jobs.plan import ATTEMPT_ENV, CORES_ENV, GenerateOrder, Job, Plan
-from imageevalkit.plan.environments import with_our_paths
+from imageevalkit.plan.config import with_our_paths
 from imageevalkit.run import guard
 from imageevalkit.store.cell import REPO, log_root
 
@@ -169,6 +169,14 @@ def job_environ(job: Job, gpus: Mapping[str, str], cores: int) -> dict[str, str]
     # Otherwise a killed job would lose the last lines of its log in Python's buffer.
     environ.setdefault("PYTHONUNBUFFERED", "1")
     return environ
+
+
+def past_proxies(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables with which a job reaches this machine directly if ``environ`` sets a proxy."""
+    # each library reads one of the two
+    return {
+        name: ",".join(filter(None, [environ.get(name), "127.0.0.1"])) for name in ("NO_PROXY", "no_proxy")
+    }
 
 
 def describe_exit(status: int) -> str:

@@ -34,7 +34,7 @@ from imageevalkit.jobs.plan import (
     write_outcome,
 )
 from imageevalkit.jobs.progress import Pace, PaceReader
-from imageevalkit.plan.environments import DRIVER_PYTHON, with_our_paths
+from imageevalkit.plan.config import DRIVER_PYTHON, with_our_paths
 from imageevalkit.plan.sbatch import words_for_size
 from imageevalkit.run.display import (
     INTERRUPTED,

@@ -20,8 +20,8 @@ from imageevalkit.generate.estimate import calls_of
 from imageevalkit.generate.model import Refused
 from imageevalkit.jobs.estimates import Datasets
 from imageevalkit.jobs.plan import GenerateOrder, Job, Plan, cell_of, read_outcome
-from imageevalkit.plan import workload as gpus_of_work
-from imageevalkit.plan.workload import with_gpus_of_work
+from imageevalkit.plan import planner as gpus_of_work
+from imageevalkit.plan.planner import with_gpus_of_work
 from imageevalkit.store.cell import Cell
 from tests.support.checkout import (
     MANY,

@@ -201,7 +201,7 @@ def test_a_judge_s_server_has_no_key_but_the_hub_s_and_those_who_ask_it_none(run
     )
     assert done.returncode == 0, done.stdout + done.stderr
     hub = {"HF_TOKEN"} if offline == "0" else set()
-    assert run.keys("serve") == run.keys("imageevalkit.run.judge_server") == hub
+    assert run.keys("serve") == run.keys("imageevalkit.extras.serve.judge_server") == hub
     assert run.keys("imageevalkit.evaluate") == set()
 
 

@@ -27,12 +27,10 @@ from imageevalkit.jobs.plan import (
     ServeOrder,
     cell_of,
 )
-from imageevalkit.plan.config import Config
-from imageevalkit.plan.environments import DRIVER_PYTHON, python_of
+from imageevalkit.plan.config import DRIVER_PYTHON, Config, python_of
 from imageevalkit.plan.options import resolve
-from imageevalkit.plan.planner import plan_run
+from imageevalkit.plan.planner import Request, ask, plan_run, text_of
 from imageevalkit.plan.sbatch import replicas_of, words_for_size
-from imageevalkit.plan.workload import Request, ask, text_of
 from imageevalkit.store.cell import Cell
 
 

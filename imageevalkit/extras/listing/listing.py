@@ -18,8 +18,7 @@ from imageevalkit.cli.command_line import Command
 from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, show
 from imageevalkit.common.text import columns_of, some
 from imageevalkit.plan.benchmarks import BenchmarkChoice, ConfiguredJudge, choose_benchmark
-from imageevalkit.plan.config import Config
-from imageevalkit.plan.environments import program_of
+from imageevalkit.plan.config import Config, program_of
 from imageevalkit.plan.models import check_model, model_needs, model_tasks, resolve_model
 from imageevalkit.plan.options import LAUNCHERS
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from imageevalkit.cli.command_line import Command
-from imageevalkit.cli.runs import has_launcher, launcher_of
+from imageevalkit.cli.launcher import has_launcher, launcher_of
 from imageevalkit.common.atomic import write_atomic
 from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, say, show
 from imageevalkit.common.machine import start_of

@@ -16,9 +16,8 @@ from imageevalkit.cli.command_line import PREFETCH, parse
 from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, run_main, show, suggest
 from imageevalkit.common.redaction import one_line
 from imageevalkit.plan.benchmarks import choose_benchmark
-from imageevalkit.plan.checkpoints import with_checkpoints
 from imageevalkit.plan.config import Config, read_config
-from imageevalkit.plan.models import model_needs
+from imageevalkit.plan.models import model_needs, models_of
 from imageevalkit.plan.options import Options, options_over
 
 
@@ -68,7 +67,7 @@ def read_request(given: Mapping[str, str], config: Config) -> Request:
     if options.makes_images:
         # without benchmarks, all tasks of a model
         tasks = list(dict.fromkeys(known[name] for name in benchmarks if name in known)) or None
-        for model, kwargs in with_checkpoints(options).items():
+        for model, kwargs in models_of(options).items():
             request.add(f"model {model}", partial(model_needs, model, options.use_api, kwargs, tasks))
     if not benchmarks and not names_given:
         benchmarks = [name for name in _benchmarks(list(known)) if registry.benchmark_files(name).assets]

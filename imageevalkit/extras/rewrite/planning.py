@@ -13,8 +13,7 @@ from imageevalkit.common.errors import UserError
 from imageevalkit.jobs.plan import Job, RewriteOrder
 from imageevalkit.judges.rewriter import Rewriter
 from imageevalkit.plan.benchmarks import checked
-from imageevalkit.plan.config import Config, parse_kwargs
-from imageevalkit.plan.environments import DRIVER_PYTHON
+from imageevalkit.plan.config import DRIVER_PYTHON, Config, parse_kwargs
 from imageevalkit.plan.options import Options
 from imageevalkit.plan.stage_jobs import RETRIES, Run
 from imageevalkit.store.cell import log_root

@@ -14,11 +14,9 @@ from imageevalkit.common.errors import UserError, say
 from imageevalkit.common.text import counted
 from imageevalkit.jobs.plan import EvaluateOrder, Job, Plan, ServeOrder, job_words
 from imageevalkit.judges.server import ServerAddress
-from imageevalkit.plan.environments import DRIVER_PYTHON
 from imageevalkit.plan.gpus import MinFreeMemory, visible, visible_gpus
 from imageevalkit.run.gpu_pool import GpuPool, Lease, Offer
-from imageevalkit.run.judge_server import past_proxies
-from imageevalkit.run.runner import Guarded, describe_exit, job_environ
+from imageevalkit.run.runner import Guarded, describe_exit, job_environ, past_proxies
 from imageevalkit.store.cell import REPO, log_root, short_path
 
 _TICK = 0.2
@@ -95,12 +93,7 @@ class Keepers:
         name, log = f"judge:{judge}", str(log_root() / f"keeper{number}_{run.name}.log")
         if isinstance(job.order, ServeOrder):
             place = run / "judges" / Path(job.order.address_file).name
-            command = [
-                DRIVER_PYTHON,
-                "-m",
-                "imageevalkit.run.judge_server",
-                *job_words(self.plan.path, name),
-            ]
+            command = [*job.command[:3], *job_words(self.plan.path, name)]
             log = str(log_root() / f"judge_{place.name}_{run.name}.log")
             order = replace(job.order, parts=[], address_file=str(place), log=log)
             secrets = order.secrets

@@ -8,7 +8,6 @@ import os
 import re
 import socket
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -32,7 +31,7 @@ from imageevalkit.jobs.plan import (
 )
 from imageevalkit.jobs.progress import Progress, ProgressReader, ProgressWriter
 from imageevalkit.judges.server import Address
-from imageevalkit.plan.environments import OUR_PATHS
+from imageevalkit.plan.config import OUR_PATHS
 from imageevalkit.run.runner import (
     Guarded,
     JobRun,
@@ -41,13 +40,13 @@ from imageevalkit.run.runner import (
     last_line,
     lifeline,
     log_of,
+    past_proxies,
     shorten,
     tail_of,
 )
 from imageevalkit.store.cell import REPO, short_path
 
 _HOST = "127.0.0.1"
-_PROXY = ("NO_PROXY", "no_proxy")  # each library reads one of the two
 _ANSWERS_WITHIN = 2.0  # seconds
 _LOOK_EVERY = 0.5  # least seconds between two checks of a loading server
 _MOST_READ = 1 << 20  # bytes of a reply: a foreign server on the port may send without end
@@ -174,11 +173,6 @@ class JudgeServer:
         # processes that only pass on the error of another one mention its "root cause", and end last
         causes = [line for line in lines if "root cause" not in line]
         return shorten(causes[-1]) if causes else last_line(str(self._log))
-
-
-def past_proxies(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with which a job reaches the server directly if ``environ`` sets a proxy."""
-    return {name: ",".join(filter(None, [environ.get(name), _HOST])) for name in _PROXY}
 
 
 def _free_port() -> int:
