@@ -104,7 +104,8 @@ def make_plan(options: Options, config: Config, stamp: str = "", with_report: bo
     jobs += evaluating
     for last in connected("last_jobs", options.active_extras).values():
         jobs += last(run, jobs)
-    jobs += [report_job(run, jobs)] * with_report
+    if with_report:
+        jobs.append(report_job(run, jobs))
     cluster = None
     if on_cluster:
         words = {job.name: sbatch.words_for(config, job) for job in jobs}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -39,8 +39,11 @@ from imageevalkit.run.display import (
     CellSummary,
     Display,
     JobSummary,
+    RunningJob,
     RunSummary,
     StageSummary,
+    View,
+    WaitingJob,
 )
 from imageevalkit.run.runner import describe_exit, last_line, log_of
 from imageevalkit.store.cell import log_root
@@ -228,9 +231,17 @@ class Ledger:
         # its cells show the message; a job without cells shows it itself
         self._finish(JobSummary(job.name, job.stage, state, "" if job.owed else message))
 
-    def cell_states(self) -> list[str | None]:
-        """Return the state of each cell of the run; None for a cell whose stages have not all ended."""
-        return list(self._states.values())
+    def view(
+        self,
+        seconds: float,
+        running: Sequence[RunningJob],
+        waiting: Sequence[WaitingJob],
+        paces: Iterable[PaceReader],
+    ) -> View:
+        """Return the state of the run for a display, ``seconds`` after its start."""
+        states = [state for state in self._states.values() if state is not None]
+        failed = sum(state not in USABLE for state in states)
+        return View(seconds, len(self._states), len(states), failed, running, waiting, money_of(paces))
 
     def close(self, pending: Iterable[Job], seconds: float, stop: signal.Signals | None) -> RunSummary:
         """Return the summary of the run and write it to ``summary.json``, once no job runs any more.

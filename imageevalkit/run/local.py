@@ -12,7 +12,7 @@ from pathlib import Path
 
 from imageevalkit.common.errors import CellFailure, ExitStatus, UserError
 from imageevalkit.common.machine import available_cores
-from imageevalkit.jobs.plan import EARLY_ENV, FAILED, INCOMPLETE, USABLE, Job, Plan, stop_path
+from imageevalkit.jobs.plan import EARLY_ENV, FAILED, INCOMPLETE, Job, Plan, stop_path
 from imageevalkit.jobs.progress import PaceReader
 from imageevalkit.plan.gpus import MinFreeMemory, spell, visible_gpus
 from imageevalkit.run.display import (
@@ -227,23 +227,16 @@ class _Run:
 
     def _view(self) -> View:
         now = time.monotonic()
-        states = self._ledger.cell_states()
-        return View(
-            seconds=now - self._began,
-            cells=len(states),
-            cells_done=sum(state is not None for state in states),
-            cells_failed=sum(state is not None and state not in USABLE for state in states),
-            running=[
-                RunningJob(s.job, now - s.began, s.pace.read(self._ledger.ended_in(s.job, s.run.attempts)))
-                for s in self._active
-            ],
-            waiting=[
-                WaitingJob(job, why, seconds)
-                for job, why in self._waiting.items()
-                if (seconds := now - self._waiting_since[job]) >= _TELL_AFTER
-            ],
-            money=money_of(self._paces.values()),
-        )
+        running = [
+            RunningJob(s.job, now - s.began, s.pace.read(self._ledger.ended_in(s.job, s.run.attempts)))
+            for s in self._active
+        ]
+        waiting = [
+            WaitingJob(job, why, seconds)
+            for job, why in self._waiting.items()
+            if (seconds := now - self._waiting_since[job]) >= _TELL_AFTER
+        ]
+        return self._ledger.view(now - self._began, running, waiting, self._paces.values())
 
     # One job
 

@@ -24,7 +24,6 @@ from imageevalkit.common.slurm import ENDED, KILLED, NODES_FAULT, Queued, Slurm,
 from imageevalkit.common.text import counted
 from imageevalkit.jobs.plan import (
     FAILED,
-    USABLE,
     Job,
     Plan,
     cell_of,
@@ -476,7 +475,6 @@ class _Run:
 
     def _view(self) -> View:
         now = self._now()
-        states = self._ledger.cell_states()
         waiting = [
             WaitingJob(one.job.name, one.why, now - one.since)
             for one in self._active
@@ -487,19 +485,12 @@ class _Run:
         elif self._held_back and self._pending:
             jobs = counted(len(self._pending), "job")
             waiting.append(WaitingJob(jobs, f"held back {self._held_back}", now - self._began))
-        return View(
-            seconds=now - self._began,
-            cells=len(states),
-            cells_done=sum(state is not None for state in states),
-            cells_failed=sum(state is not None and state not in USABLE for state in states),
-            running=[
-                RunningJob(one.job, now - one.running_since, one.paces)
-                for one in self._active
-                if one.state == "RUNNING"
-            ],
-            waiting=waiting,
-            money=money_of(self._paces.values()),
-        )
+        running = [
+            RunningJob(one.job, now - one.running_since, one.paces)
+            for one in self._active
+            if one.state == "RUNNING"
+        ]
+        return self._ledger.view(now - self._began, running, waiting, self._paces.values())
 
     # The end
 
