@@ -68,19 +68,45 @@ def make_plan(options: Options, config: Config, stamp: str = "", with_report: bo
     notes = [note for check in checks for note in check(options, benchmarks)]
     _block(options, benchmarks, blocked)
     stamp = stamp or f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-    on_cluster = options.launcher == SLURM
-    if on_cluster:
-        supply = Supply(sbatch.gpus_per_node(config))
-    elif options.hands_over:  # jobs run on unknown machines: no request for GPUs is refused here
-        supply = Supply(_ANY)
-    else:
-        supply = Supply()
     cores = available_cores()
     if options.parallel:
         cores //= min(cores, len(options.models) * len(options.benchmarks))
+    supply = _supply(options, config)
     run = Run(options, config, log_root() / "runs" / stamp, stamp, cores, blocked, benchmarks, supply)
     for note in notes:
         run.note(note)
+    jobs, parts = _jobs(run)
+    if with_report:
+        jobs.append(report_job(run, jobs))
+    cluster = None
+    if options.launcher == SLURM:
+        words = {job.name: sbatch.words_for(config, job) for job in jobs}
+        cluster = Cluster(words, options.slurm_grace, options.slurm_max_jobs, options.slurm_max_gpus)
+    return Plan(
+        str(run.folder),
+        options.parallel,
+        jobs,
+        blocked,
+        gpu_min_free_memory=options.gpu_min_free_memory,
+        share_gpus=options.share_gpus,
+        settings={name: dict(choice.settings) for name, choice in benchmarks.items() if choice.settings},
+        parts=parts,
+        cluster=cluster,
+        notes=run.notes,
+    )
+
+
+def _supply(options: Options, config: Config) -> Supply:
+    """Returns the GPUs that a job can have. Raises UserError: the cluster does not say what GPUs it has."""
+    if options.launcher == SLURM:
+        return Supply(sbatch.gpus_per_node(config))
+    # jobs that are handed over run on unknown machines: no request for GPUs is refused here
+    return Supply(_ANY if options.hands_over else None)
+
+
+def _jobs(run: Run) -> tuple[list[Job], list[Job]]:
+    """Returns the jobs of the run before its report, and the jobs that one of them starts."""
+    options = run.options
     jobs = [job for first in connected("first_jobs", options.active_extras).values() for job in first(run)]
     if options.images is not None:
         of_images = connected("image_jobs", options.active_extras).values()
@@ -104,24 +130,7 @@ def make_plan(options: Options, config: Config, stamp: str = "", with_report: bo
     jobs += evaluating
     for last in connected("last_jobs", options.active_extras).values():
         jobs += last(run, jobs)
-    if with_report:
-        jobs.append(report_job(run, jobs))
-    cluster = None
-    if on_cluster:
-        words = {job.name: sbatch.words_for(config, job) for job in jobs}
-        cluster = Cluster(words, options.slurm_grace, options.slurm_max_jobs, options.slurm_max_gpus)
-    return Plan(
-        str(run.folder),
-        options.parallel,
-        jobs,
-        blocked,
-        gpu_min_free_memory=options.gpu_min_free_memory,
-        share_gpus=options.share_gpus,
-        settings={name: dict(choice.settings) for name, choice in benchmarks.items() if choice.settings},
-        parts=parts,
-        cluster=cluster,
-        notes=run.notes,
-    )
+    return jobs, parts
 
 
 def _benchmarks(options: Options, config: Config) -> tuple[dict[str, BenchmarkChoice], dict[str, str]]:
