@@ -153,7 +153,8 @@ def _requests(plan: Plan, job: Job) -> list[Request]:
             for cell in job.cells
         )
         return [
-            Request(("imageevalkit.evaluate.estimate",), python, text, tuple(job.secrets)) for text in texts
+            Request(("imageevalkit.extras.dry_run.questions",), python, text, tuple(job.secrets))
+            for text in texts
         ]
     if isinstance(job.order, GenerateOrder):
         return [Request(("imageevalkit.generate.estimate",), DRIVER_PYTHON, text_of(job), tuple(job.secrets))]
