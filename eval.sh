@@ -133,7 +133,7 @@ exec 3< <(dump_config)
 # utils/prefetch.sh reads the same configuration
 program=cli
 if [[ ${1-} == --prefetch ]]; then
-  program=cli.prefetch
+  program=extras.prefetch
   shift
 fi
 exec "$DRIVER" -P -m "imageevalkit.$program" --config-fd 3 "$@"

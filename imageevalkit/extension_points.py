@@ -3,21 +3,25 @@
 An extra is a folder ``imageevalkit/extras/<name>/``. The core imports no extra: the toolkit works without the
 folder of any of them. The ``__init__.py`` of an extra has a mapping ``CONNECTS`` from points to places of
 objects (``"module:object"``, below the extra's folder). The core asks for the objects of a point with
-:func:`connected`. Objects of ``options``, ``after_questions`` and ``section`` are loaded always, others only
-if the user gives one of the extra's options.
+:func:`connected`. Objects of ``check``, ``commands``, ``first_jobs``, ``image_jobs``, ``last_jobs``, ``resolve``,
+``results`` and ``scheduler`` are loaded only if the user gives one of the extra's options.
 
 | point | object |
 |---|---|
-| ``options`` | a mapping of names to :class:`~imageevalkit.plan.option.Option`; standard library only |
+| ``options`` | a mapping of names to :class:`~imageevalkit.plan.config.Option`; standard library only |
 | ``resolve`` | a function of the options, the command line and the configuration; it sets fields of the options |
+| ``models`` | a function of the options that returns the models of a run and their settings |
+| ``weights`` | a function of a model and its settings that returns why its weights cannot be used yet, or "" |
 | ``check`` | a function of the options and the benchmarks; it returns notes, and raises UserError before a run |
 | ``first_jobs`` | a function that returns the jobs of a run before its images |
 | ``image_jobs`` | a function that returns the jobs that bring images in place of a model |
+| ``last_jobs`` | a function of the jobs so far that returns jobs after them, before the report |
+| ``judge_server`` | :class:`~imageevalkit.plan.stage_jobs.ServedJudge`: how a run serves a judge itself |
 | ``images_to_come`` | a function that returns the items of a cell and the states that these jobs will leave |
 | ``after_questions`` | :class:`~imageevalkit.evaluate.after_questions.AfterQuestions`: further questions of a result |
-| ``command`` | a :class:`~imageevalkit.cli.commands.Command`: it takes the place of a run |
-| ``scheduler`` | a :class:`~imageevalkit.cli.commands.Scheduler`: it runs several plans in place of one |
-| ``results`` | a :class:`~imageevalkit.cli.commands.ResultsHook`: work on results, after a run or without one |
+| ``commands`` | a list of :class:`~imageevalkit.cli.command_line.Command`: each takes the place of a run |
+| ``scheduler`` | a :class:`~imageevalkit.cli.command_line.Scheduler`: it runs several plans in place of one |
+| ``results`` | a :class:`~imageevalkit.cli.command_line.ResultsHook`: work on results, after a run or without one |
 | ``section`` | a :class:`~imageevalkit.report.sections.Section` of the report |
 """
 

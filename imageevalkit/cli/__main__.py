@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from imageevalkit import registry
-from imageevalkit.cli import runs
-from imageevalkit.cli.command_line import parse
-from imageevalkit.cli.commands import Command, ResultsHook
-from imageevalkit.cli.listing import listing
+from imageevalkit.cli import launcher
+from imageevalkit.cli.command_line import Command, ResultsHook, parse
 from imageevalkit.common import logs
 from imageevalkit.common.errors import (
     CellFailure,
@@ -22,7 +19,6 @@ from imageevalkit.common.errors import (
     complain,
     run_main,
     say,
-    show,
     worst,
 )
 from imageevalkit.common.guest_code import guest_code
@@ -43,11 +39,11 @@ from imageevalkit.plan.options import (
     resolve,
     with_absolute_paths,
 )
-from imageevalkit.plan.planner import make_plan
-from imageevalkit.plan.workload import describe, with_gpus_of_work
+from imageevalkit.plan.planner import plan_run
 from imageevalkit.run.display import print_repeats, print_report
 from imageevalkit.run.local import run_plan
 from imageevalkit.slurm import cluster, export
+from imageevalkit.slurm.submitted import look_around
 from imageevalkit.store.cell import LAUNCHERS_LOCK, REPO, lock_cell, note_owner
 
 # Options that ask for a run if they are on the command line.
@@ -66,18 +62,8 @@ def main() -> ExitStatus:
     given = with_absolute_paths(parse(words[2:]), here)
     os.chdir(REPO)
     config = read_config(int(words[1]))
-    if is_set(given, "--list"):
-        columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        show(listing(config, columns))
-        return ExitStatus.COMPLETE
-    if is_set(given, "--status"):
-        runs.show_status()
-        return ExitStatus.COMPLETE
-    if is_set(given, "--cancel"):
-        runs.cancel()
-        return ExitStatus.COMPLETE
     of_results = _options_of_results()
-    for command in _commands(given):
+    if command := _command(given):
         others = (_RUNS | of_results) - {command.option}
         if command.uses_results and (in_vain := [name for name in given if name in others]):
             raise UserError(f"{command.option} runs nothing: leave out {in_vain[0]}")
@@ -87,14 +73,8 @@ def main() -> ExitStatus:
     if "--report" in given:
         raise UserError(f"--report runs nothing: leave out {next(name for name in given if name in _RUNS)}")
     options = resolve(given, config)
-    plan = make_plan(options, config)
+    plan = plan_run(options, config)
     require(_FILES + _FILES_OF_CELL * len(plan.cells))
-    if options.dry_run:
-        text, status = describe(with_gpus_of_work(plan))
-        show(text)
-        for scheduler in connected("scheduler", options.active_extras).values():
-            show(scheduler.describe(options))
-        return status
     if options.hands_over and (early := [name for name in given if name in of_results]):
         raise UserError(
             f"--launcher {options.launcher} runs nothing itself: give {early[0]} when its jobs have ended"
@@ -108,8 +88,7 @@ def main() -> ExitStatus:
         locks = {} if plan.cluster else {key: lock_cell(cell_of(key)) for key in sorted(plan.cells)}
         # On a cluster, a job locks its cells only when it starts; until then its launcher has this lock.
         launchers = [lock_cell(cell_of(key), name=LAUNCHERS_LOCK) for key in locks]
-        plan = with_gpus_of_work(plan)
-        found = cluster.look_around(plan, slurm) if plan.cluster else None
+        found = look_around(plan, slurm) if plan.cluster else None
         plan.save()
     except (OSError, CellFailure) as error:
         raise UserError(f"output/ or log/ cannot be written: {one_line(error)}") from error
@@ -125,10 +104,10 @@ def main() -> ExitStatus:
             os.close(lock)
         return export.write(plan)
     if options.detach:
-        runs.detach(Path(plan.run_folder))
+        launcher.detach(Path(plan.run_folder))
         for lock in (*(found.locks if found else locks).values(), *launchers):
             note_owner(lock)
-    runs.note_launcher(Path(plan.run_folder))
+    launcher.note_launcher(Path(plan.run_folder))
     logs.print_without_fear()
     if options.hands_over:
         for lock in locks.values():  # a job locks its cells when it runs
@@ -173,10 +152,17 @@ def _options_of_results() -> set[str]:
     return {"--report", *(entry.name for name in with_results for entry in OF_EXTRAS[name].values())}
 
 
-def _commands(given: Mapping[str, Any]) -> list[Command]:
-    """Returns the commands of extras that the command line asks for."""
-    named = [name for name, entries in OF_EXTRAS.items() if any(e.name in given for e in entries.values())]
-    return [command for command in connected("command", named).values() if command.option in given]
+def _command(given: Mapping[str, Any]) -> Command | None:
+    """Returns the command of an extra that the command line asks for. Raises UserError: it asks for two."""
+    asked = {
+        name: [e.name for e in entries.values() if e.name in given and (e.metavar or is_set(given, e.name))]
+        for name, entries in OF_EXTRAS.items()
+    }
+    commands = connected("commands", [name for name, options in asked.items() if options])
+    found = [one for name, of_extra in commands.items() for one in of_extra if one.option in asked[name]]
+    if len(found) > 1:
+        raise UserError(f"{found[0].option} and {found[1].option} exclude each other: leave one out")
+    return next(iter(found), None)
 
 
 def _results_hooks(options: Options) -> list[ResultsHook]:

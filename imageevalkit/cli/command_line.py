@@ -1,4 +1,4 @@
-"""The command line of ``eval.sh`` and ``prefetch.sh``: subcommands, options and their help.
+"""The command line of ``eval.sh`` and ``prefetch.sh``: subcommands, options, their help, and what extras add.
 
 ``python -m imageevalkit.cli.command_line WORDS`` prints the help or the mistakes in WORDS. It runs before any
 environment exists, so this module imports the standard library only.
@@ -10,12 +10,18 @@ import argparse
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from imageevalkit.common.errors import ExitStatus, UserError, run_main, show, suggest
-from imageevalkit.plan.option import OTHER, Option
-from imageevalkit.plan.options import GROUPS, TABLE, is_set
+from imageevalkit.plan.config import OTHER, Config, Option
+from imageevalkit.plan.options import GROUPS, TABLE, Options, is_set
+
+if TYPE_CHECKING:
+    from imageevalkit.jobs.plan import Plan
+    from imageevalkit.run.display import RunSummary
 
 EVAL, PREFETCH = "bash eval.sh", "bash utils/prefetch.sh"
 _DESCRIPTIONS = {
@@ -150,6 +156,58 @@ def _help_of(command: str) -> str:
         if command in entry.listed_with:
             _add(parser, entry, entry.help)
     return parser.format_help()
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that takes the place of a run if its ``option`` is on the command line.
+
+    ``run`` gets the options by name, the configuration and the user's folder. It returns the exit status and
+    may raise UserError and CellFailure. ``uses_results``: the command only reads results, so options that ask
+    for a run contradict it.
+    """
+
+    option: str
+    run: Callable[[Mapping[str, Any], Config, Path], ExitStatus]
+    uses_results: bool = True
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """Runs the plan of a run in several steps if its ``option`` is on the command line.
+
+    ``run`` gets the options, the configuration, the plan of the whole run and the descriptors that lock its
+    cells. ``describe`` returns the line that a dry run prints below the plan.
+    """
+
+    option: str
+    run: Callable[[Options, Config, Plan, dict[str, int]], RunSummary]
+    describe: Callable[[Options], str]
+
+
+class ResultsHook:
+    """Work on the results in ``output/``, at the end of a run or without one.
+
+    Any option of the extra asks for it. ``wants_report``: without a run, the report is written first.
+    """
+
+    wants_report: ClassVar[bool] = False
+
+    def __init__(self, options: Options) -> None:
+        self.given = options
+
+    def prepare(self, plan: Plan | None) -> None:
+        """Checks whether the work can be done, before a run (``plan``) starts or, without one (None), at once.
+
+        Raises UserError if it cannot.
+        """
+
+    def finish(self, failed: Mapping[str, str] | None) -> ExitStatus:
+        """Does the work. ``failed`` has the reason of failure ("": none) of each cell of the run; None: no run.
+
+        Raises UserError, CellFailure.
+        """
+        return ExitStatus.COMPLETE
 
 
 def main() -> ExitStatus:

@@ -16,6 +16,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
 
 from imageevalkit.common.errors import UserError
@@ -33,6 +34,18 @@ def available_cores() -> int:
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def start_of(pid: int) -> str:
+    """Returns the start time of process ``pid`` in clock ticks since boot; empty if there is no such process.
+
+    The system reuses process ids; id and start time together identify one process.
+    """
+    with contextlib.suppress(OSError, IndexError):
+        # proc(5): the program's name comes first, in brackets, and may itself hold blanks and brackets
+        about = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return about.rpartition(")")[2].split()[19]
+    return ""
 
 
 @functools.cache

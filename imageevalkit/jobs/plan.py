@@ -307,6 +307,11 @@ class Plan:
         )
         return Path(self.run_folder) / "progress" / f"{next(whole, job).stem}.jsonl"
 
+    def lacking(self, job: Job) -> list[str]:
+        """Returns the cells of ``job`` whose outcome is missing."""
+        folder = Path(self.run_folder)
+        return [key for key in job.owed if read_outcome(folder, cell_of(key), job.step) is None]
+
     def save(self) -> Path:
         """Write ``plan.json`` into the run folder and return its path."""
         write_atomic(self.path, json.dumps(self, default=vars, indent=1, ensure_ascii=False))

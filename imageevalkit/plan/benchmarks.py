@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -21,10 +22,12 @@ from imageevalkit.common.errors import CellFailure, UserError, said_of, suggest
 from imageevalkit.common.guest_code import guest_code
 from imageevalkit.common.text import some
 from imageevalkit.judges.choice import JudgeChoice, is_judge
-from imageevalkit.plan.config import Config, checked, parse_kwargs
+from imageevalkit.plan.config import Config, parse_kwargs
 from imageevalkit.plan.models import DATASETS, check_class
 from imageevalkit.store.cell import REPO
 from imageevalkit.store.items import entries_of
+
+T = TypeVar("T")
 
 _ENCODERS = "oneig"
 """The environment of image encoders if EVAL_ENV_MAP names none."""
@@ -351,3 +354,52 @@ def _no_judge(name: str, judge: str) -> str:
     if judge:
         raise UserError(f"benchmark {name} does not let you choose a judge (asked for '{judge}')")
     return ""
+
+
+_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "object": "an object",
+    "array": "a list",
+    "null": "null",
+}
+
+
+def checked(cls: type[T], given: Mapping[str, Any], where: str, remark: str = "") -> T:
+    """Return the dataclass ``cls`` with the settings ``given`` and the defaults of all others.
+
+    ``where`` begins a message ("judge 'x' of wise"), ``remark`` follows the list of known names.
+
+    Raises UserError: a setting is unknown, or its value is invalid.
+    """
+    hints = get_type_hints(cls)
+    known = [each.name for each in fields(cls)]  # type: ignore[arg-type]
+    for name in given:
+        if name not in known:
+            raise UserError(
+                f"{where}: there is no setting '{name}'{suggest(name, known)}; known: {', '.join(known)}{remark}"
+            )
+    try:
+        return msgspec.convert(dict(given), cls)
+    except UserError as error:  # raised by the class itself
+        raise UserError(f"{where}: {error}") from None
+    except msgspec.ValidationError as error:
+        raise UserError(f"{where}: {_in_words(str(error), given, hints)}") from None
+
+
+def _in_words(problem: str, given: Mapping[str, Any], hints: Mapping[str, Any]) -> str:
+    """Return the ``problem`` of msgspec ("Expected `int | null`, got `str` - at `$.size`") in plain words."""
+    place = re.search(r" - at `\$\.(\w+)", problem)
+    if place is None:
+        return problem
+    name = place[1]
+    value, hint = given[name], hints[name]
+    if get_origin(hint) is Literal:
+        choices = [str(choice) for choice in get_args(hint)]
+        return f"{name} must be {' or '.join(choices)}, not {value!r}{suggest(str(value), choices)}"
+    if expected := re.match(r"Expected `([\w |]+)`", problem):
+        kinds = [_WORDS.get(kind, kind) for kind in expected[1].split(" | ")]
+        return f"{name} must be {' or '.join(kinds)}, not {value!r}"
+    return f"{name}: {problem}"

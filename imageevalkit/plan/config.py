@@ -1,6 +1,7 @@
-"""The configuration that eval.sh passes on, and parsers of its values and of command line values.
+"""The configuration that eval.sh passes on, the form of an option, parsers of their values, and environments.
 
-In a user's settings ``;`` separates sets and ``,`` separates pairs. Planning checks their names and types.
+The help works before any environment exists, so this module imports the standard library only. In a user's
+settings ``;`` separates sets and ``,`` separates pairs. Planning checks their names and types.
 """
 
 from __future__ import annotations
@@ -11,15 +12,14 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
-
-import msgspec
+from typing import Any, NamedTuple
 
 from imageevalkit.common.errors import UserError, note_once, say, suggest
 from imageevalkit.common.machine import LEAST, require
+from imageevalkit.common.python_path import usable_paths
 from imageevalkit.common.redaction import holds_secret, redact
 from imageevalkit.store.cell import REPO
 
@@ -249,52 +249,105 @@ def _split(text: str, separator: str, where: str = _KWARGSES) -> list[str]:
     return [*parts, text[start:]]
 
 
-T = TypeVar("T")
-
-_WORDS = {
-    "int": "a whole number",
-    "float": "a number",
-    "str": "text",
-    "bool": "true or false",
-    "object": "an object",
-    "array": "a list",
-    "null": "null",
-}
+Parse = Callable[[Any, str], Any]
+"""Parses a text (or a list of texts) to a value. The second argument names its place, for a UserError."""
+OTHER = "other options"
 
 
-def checked(cls: type[T], given: Mapping[str, Any], where: str, remark: str = "") -> T:
-    """Return the dataclass ``cls`` with the settings ``given`` and the defaults of all others.
+class Option(NamedTuple):
+    """An entry of the table of options.
 
-    ``where`` begins a message ("judge 'x' of wise"), ``remark`` follows the list of known names.
+    ``metavar`` is the value in the help: empty for a flag, two unquoted words for an option with two values,
+    "…" at the end for any number of values. ``config`` is its variable in config.sh (empty: none).
 
-    Raises UserError: a setting is unknown, or its value is invalid.
+    ``prefetch`` says who accepts the option: "" eval.sh only, "own" prefetch.sh only, "config" config.sh
+    only, else both commands. "decisive" options decide which files are fetched, "taken" options do not.
+
+    ``default`` is the value of an extra's option that is not given; the core's have theirs in
+    :class:`Options`. ``absolute`` returns the text with absolute paths, for the folder of the user; None: the
+    value has no paths.
+
+    ``command`` is the subcommand that stands for the option, whose values follow it: ``compare A B`` is
+    ``--compare A B``. The help of the subcommands ``listed_with`` names the option, too. ``group`` is its
+    heading in the help. ``for_report``: the section of its extra in the report gets the value.
     """
-    hints = get_type_hints(cls)
-    known = [each.name for each in fields(cls)]  # type: ignore[arg-type]
-    for name in given:
-        if name not in known:
-            raise UserError(
-                f"{where}: there is no setting '{name}'{suggest(name, known)}; known: {', '.join(known)}{remark}"
-            )
-    try:
-        return msgspec.convert(dict(given), cls)
-    except UserError as error:  # raised by the class itself
-        raise UserError(f"{where}: {error}") from None
-    except msgspec.ValidationError as error:
-        raise UserError(f"{where}: {_in_words(str(error), given, hints)}") from None
+
+    metavar: str
+    help: str
+    parse: Parse
+    config: str = ""
+    prefetch: str = "taken"
+    name: str = ""
+    default: Any = None
+    absolute: Callable[[str, Path], str] | None = None
+    command: str = ""
+    listed_with: tuple[str, ...] = ()
+    group: str = OTHER
+    for_report: bool = False
 
 
-def _in_words(problem: str, given: Mapping[str, Any], hints: Mapping[str, Any]) -> str:
-    """Return the ``problem`` of msgspec ("Expected `int | null`, got `str` - at `$.size`") in plain words."""
-    place = re.search(r" - at `\$\.(\w+)", problem)
-    if place is None:
-        return problem
-    name = place[1]
-    value, hint = given[name], hints[name]
-    if get_origin(hint) is Literal:
-        choices = [str(choice) for choice in get_args(hint)]
-        return f"{name} must be {' or '.join(choices)}, not {value!r}{suggest(str(value), choices)}"
-    if expected := re.match(r"Expected `([\w |]+)`", problem):
-        kinds = [_WORDS.get(kind, kind) for kind in expected[1].split(" | ")]
-        return f"{name} must be {' or '.join(kinds)}, not {value!r}"
-    return f"{name}: {problem}"
+def folder(text: str, where: str) -> Path:
+    """Returns the path of a folder or file. Raises UserError if ``text`` is empty."""
+    if not text.strip():
+        raise UserError(f"{where} is empty: name the folder")
+    return Path(text).expanduser()
+
+
+def absolute(text: str, here: Path) -> str:
+    """Returns the path ``text``, which may be relative to ``here``, as an absolute path."""
+    return str((here / Path(text).expanduser()).absolute())
+
+
+DRIVER_ENV = REPO / ".venv"
+DRIVER_PYTHON = str(DRIVER_ENV / "bin" / "python")
+
+
+def python_of(environment: str, used_by: str, build: str) -> str:
+    """Returns the path of the Python of ``environment`` (empty: the driver's, which eval.sh builds first).
+
+    The error names its user (``used_by``: "model bagel") and the options of ``make_env.sh`` (``build``).
+
+    Raises UserError: the environment does not exist.
+    """
+    if not environment:
+        return DRIVER_PYTHON
+    return str(program_of(environment, "python", used_by, build))
+
+
+def program_of(environment: str, name: str, used_by: str, build: str) -> Path:
+    """Returns the path of program ``name`` in ``environment``.
+
+    ``environment`` is a folder, a name in CONDA_BASE/envs, or empty for the driver's environment.
+
+    Raises UserError: the program does not exist, or ``environment`` is a name and CONDA_BASE is not set.
+    """
+    base = os.environ.get("CONDA_BASE", "")
+    if not environment:
+        folder = DRIVER_ENV
+    elif "/" in environment:
+        folder = Path(environment).expanduser()
+    elif base:
+        folder = Path(base) if environment == "base" else Path(base) / "envs" / environment
+    else:
+        raise UserError(
+            f"{used_by} runs in environment '{environment}', but CONDA_BASE is empty: set it in config.sh, or name "
+            "a folder in INFER_ENV_MAP or EVAL_ENV_MAP (bash utils/make_env.sh … --path FOLDER builds one)"
+        )
+    program = folder / "bin" / name
+    if not os.access(program, os.X_OK):
+        raise UserError(
+            f"environment '{environment}' of {used_by} is missing: no {program}; build it with "
+            f"'bash utils/make_env.sh {build}' or correct config.sh"
+        )
+    return program
+
+
+OUR_PATHS = (REPO, REPO / "infer")
+
+
+def with_our_paths(environ: dict[str, str], program: str = DRIVER_PYTHON) -> dict[str, str]:
+    """Returns ``environ`` with a PYTHONPATH by which ``program`` can import the toolkit and ``infer/``."""
+    own = map(str, OUR_PATHS)
+    return environ | {
+        "PYTHONPATH": os.pathsep.join([*own, *usable_paths(environ.get("PYTHONPATH", ""), program)])
+    }

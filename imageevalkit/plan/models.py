@@ -8,7 +8,7 @@ import functools
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib.util import resolve_name
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from imageevalkit.assets.check import missing_path, weights_at, why_missing
 from imageevalkit.assets.weights import may_be_hub_id, without_cache_layout
 from imageevalkit.common.errors import CellFailure, UserError, suggest
 from imageevalkit.common.text import some
+from imageevalkit.extension_points import connected
 from imageevalkit.store.cell import REPO, checkpoint_of
 from imageevalkit.store.fingerprint import maker_of, module_now
 
@@ -61,6 +62,17 @@ def model_tasks() -> dict[str, list[str]]:
         for name in models:
             tasks.setdefault(name, []).append(task)
     return tasks
+
+
+def models_of(options: Options) -> dict[str, dict[str, Any]]:
+    """Returns the models of a run and their settings, as extras expand them (a folder of checkpoints).
+
+    Raises UserError: the settings of a model do not fit its files.
+    """
+    models = options.models
+    for expand in connected("models").values():
+        models = expand(replace(options, models=models))
+    return models
 
 
 def entry_name(model: str) -> str:
@@ -117,7 +129,7 @@ def check_kwargs(model: str, setting: Mapping[str, Any], options: Options) -> No
             raise UserError(f"model '{model}': batch_size is '{size}': use a whole number of at least 1")
         return
     try:
-        options.check_batch(Endpoint.of(kwargs, needs_key=not options.dry_run))
+        options.check_batch(Endpoint.of(kwargs, needs_key=options.needs_keys))
         _, estimate = price_and_estimate(setting["model_path"], kwargs)
     except UserError as error:
         raise UserError(f"model '{model}' is reached through an API: {error}") from None

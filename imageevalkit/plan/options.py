@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING, Any
 from imageevalkit.common.errors import UserError, suggest
 from imageevalkit.extension_points import connected
 from imageevalkit.plan.config import (
+    OTHER,
     Config,
+    Option,
+    Parse,
+    folder,
     parse_amount,
     parse_boolean,
     parse_choice,
@@ -23,7 +27,6 @@ from imageevalkit.plan.config import (
     parse_kwargs,
     parse_kwargses,
 )
-from imageevalkit.plan.option import OTHER, Option, Parse, folder
 from imageevalkit.store.cell import REPORT_MB, Cell, check_name, split_names
 
 if TYPE_CHECKING:
@@ -165,8 +168,6 @@ class Options:
     )
     limit: int | None = option("N", "only the first N items of each benchmark, for trying", parse_count)
     overwrite: bool = _flag("replace images that were made with other settings")
-    # dry_run, report, listing, status and cancel run nothing, so prefetch.sh does not accept them.
-    dry_run: bool = _flag("show the plan: jobs, environments, images to make; start nothing", prefetch="")
     report: list[Path] | None = option(
         "DIR…",
         "write the report of the results there are, or of those in folders, beside them; run nothing",
@@ -190,21 +191,9 @@ class Options:
         prefetch="",
         listed_with=("report",),
     )
-    listing: bool = _flag(
-        "show the models and benchmarks there are", prefetch="", name="--list", command="list"
-    )
-    status: bool = _flag(
-        "show how far the runs are that have not ended; start nothing", prefetch="", command="status"
-    )
-    cancel: bool = _flag("end the runs that have not ended, and their jobs", prefetch="", command="cancel")
     quickstart: bool = _flag(
         "the embedded benchmark on two reference models: no GPU, no key, no download", prefetch=""
     )
-    mirror: Path | None = option(
-        "DIR", "copy data and code from DIR/<owner>/<repo>/<commit>/…, no internet", folder, prefetch="own"
-    )
-    check: bool = _flag("only report what is missing or wrong, by size", prefetch="own")
-    hashes: bool = _flag("verify the content of every file too, not only its size", prefetch="own")
     help: bool = _flag("this text")
     blank_on_error: bool = _in_config(parse_boolean, False, config="GENERATE_BLANK_IMAGE_ON_ERROR")
     item_timeout: float | None = _in_config(_if_any(parse_amount), config="ITEM_TIMEOUT")
@@ -228,8 +217,12 @@ class Options:
     """The number of items to generate, in random order, by benchmark (no number: all items)."""
     until: dict[str, Until] = field(default_factory=dict)
     """Why a run asks for a part of the items, by benchmark."""
+    needs_keys: bool = True
+    """False if the plan is only shown: a key that is not set becomes a note."""
     weights_are_here: bool = True
     """False if the weights of the models need not exist yet."""
+    bounds: Path | None = None
+    """The folder of several runs that share their request limits and budget; None: those of this run only."""
     extra: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The values of the options of extras, by extra and name."""
 
@@ -287,7 +280,7 @@ GROUPS = {
     "images": ("use_api", "infer", "overwrite", "retry_refused", "replicas"),
     "scores": ("eval", "judges", "judge_kwargs", "rescore", "retry_unparsed", "missing_items"),
     "requests and money": ("num_workers", "requests_per_minute", "max_cost", "batch"),
-    "jobs": ("launcher", "parallel", "detach", "dry_run"),
+    "jobs": ("launcher", "parallel", "detach"),
     "results": ("report_mb", "sort_by"),
 }
 """The options of the core by their headings in the help, in order."""

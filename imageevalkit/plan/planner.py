@@ -1,46 +1,65 @@
-"""Makes the plan of a run from its options: the jobs, their environments and their order."""
+"""Makes the plan of a run from its options: the jobs, their environments, their order, and GPUs by the work left."""
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
+import subprocess
+import threading
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from imageevalkit import registry
-from imageevalkit.common.errors import CellFailure, UserError, note_once, suggest
+from imageevalkit.common.errors import CellFailure, UserError, note_once, say, suggest
 from imageevalkit.common.machine import available_cores
+from imageevalkit.common.redaction import environ_with
 from imageevalkit.extension_points import connected
-from imageevalkit.jobs.plan import Cluster, Job, Plan
+from imageevalkit.jobs.estimates import Estimate
+from imageevalkit.jobs.plan import (
+    Cluster,
+    GenerateOrder,
+    Job,
+    Plan,
+)
 from imageevalkit.plan import sbatch
 from imageevalkit.plan.benchmarks import BenchmarkChoice, choose_benchmark
-from imageevalkit.plan.checkpoints import lacks_of, with_checkpoints
-from imageevalkit.plan.config import ALL, Config
+from imageevalkit.plan.config import ALL, DRIVER_PYTHON, Config, with_our_paths
 from imageevalkit.plan.gpus import Supply
-from imageevalkit.plan.models import missing_of_model, model_tasks
+from imageevalkit.plan.models import missing_of_model, model_tasks, models_of
 from imageevalkit.plan.options import SLURM, Options
 from imageevalkit.plan.stage_jobs import (
     SHARDS,
     Run,
     evaluate_jobs,
     generate_jobs,
-    repeat_jobs,
     report_job,
 )
-from imageevalkit.store.cell import Cell, log_root, output_root
+from imageevalkit.store.cell import REPO, Cell, log_root, output_root
 from imageevalkit.store.items import MODEL_NAME_MARK
 from imageevalkit.store.records import OF_IMAGES
 from imageevalkit.store.shards import FOLDER
 
 _ANY = 1 << 10
+_TELL_AFTER = 2.0
 
 
-def make_plan(options: Options, config: Config, stamp: str = "") -> Plan:
+def plan_run(options: Options, config: Config, stamp: str = "", with_report: bool = True) -> Plan:
+    """Returns :func:`make_plan` with no more GPUs for each job than its remaining images need.
+
+    Starts processes that count these images. Nothing changes the plan afterwards.
+    """
+    return with_gpus_of_work(make_plan(options, config, stamp, with_report))
+
+
+def make_plan(options: Options, config: Config, stamp: str = "", with_report: bool = True) -> Plan:
     """Returns the plan of a run with the name ``stamp`` (default: time and process id).
 
     Writes no file and starts nothing. Raises UserError: a name is unknown, an environment or GPU is missing.
     """
-    options = replace(options, models=with_checkpoints(options))
+    options = replace(options, models=models_of(options))
     benchmarks, blocked = _benchmarks(options, config)
     _check_names(options)
     _check_folders(options)
@@ -49,19 +68,45 @@ def make_plan(options: Options, config: Config, stamp: str = "") -> Plan:
     notes = [note for check in checks for note in check(options, benchmarks)]
     _block(options, benchmarks, blocked)
     stamp = stamp or f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-    on_cluster = options.launcher == SLURM
-    if on_cluster:
-        supply = Supply(sbatch.gpus_per_node(config))
-    elif options.hands_over:  # jobs run on unknown machines: no request for GPUs is refused here
-        supply = Supply(_ANY)
-    else:
-        supply = Supply()
     cores = available_cores()
     if options.parallel:
         cores //= min(cores, len(options.models) * len(options.benchmarks))
+    supply = _supply(options, config)
     run = Run(options, config, log_root() / "runs" / stamp, stamp, cores, blocked, benchmarks, supply)
     for note in notes:
         run.note(note)
+    jobs, parts = _jobs(run)
+    if with_report:
+        jobs.append(report_job(run, jobs))
+    cluster = None
+    if options.launcher == SLURM:
+        words = {job.name: sbatch.words_for(config, job) for job in jobs}
+        cluster = Cluster(words, options.slurm_grace, options.slurm_max_jobs, options.slurm_max_gpus)
+    return Plan(
+        str(run.folder),
+        options.parallel,
+        jobs,
+        blocked,
+        gpu_min_free_memory=options.gpu_min_free_memory,
+        share_gpus=options.share_gpus,
+        settings={name: dict(choice.settings) for name, choice in benchmarks.items() if choice.settings},
+        parts=parts,
+        cluster=cluster,
+        notes=run.notes,
+    )
+
+
+def _supply(options: Options, config: Config) -> Supply:
+    """Returns the GPUs that a job can have. Raises UserError: the cluster does not say what GPUs it has."""
+    if options.launcher == SLURM:
+        return Supply(sbatch.gpus_per_node(config))
+    # jobs that are handed over run on unknown machines: no request for GPUs is refused here
+    return Supply(_ANY if options.hands_over else None)
+
+
+def _jobs(run: Run) -> tuple[list[Job], list[Job]]:
+    """Returns the jobs of the run before its report, and the jobs that one of them starts."""
+    options = run.options
     jobs = [job for first in connected("first_jobs", options.active_extras).values() for job in first(run)]
     if options.images is not None:
         of_images = connected("image_jobs", options.active_extras).values()
@@ -83,24 +128,9 @@ def make_plan(options: Options, config: Config, stamp: str = "") -> Plan:
         cells = [cell for model in options.models for cell in run.open_cells(model)]
         evaluating, parts = evaluate_jobs(run, cells, after)
     jobs += evaluating
-    jobs += repeat_jobs(run, jobs)
-    jobs.append(report_job(run, jobs))
-    cluster = None
-    if on_cluster:
-        words = {job.name: sbatch.words_for(config, job) for job in jobs}
-        cluster = Cluster(words, options.slurm_grace, options.slurm_max_jobs, options.slurm_max_gpus)
-    return Plan(
-        str(run.folder),
-        options.parallel,
-        jobs,
-        blocked,
-        gpu_min_free_memory=options.gpu_min_free_memory,
-        share_gpus=options.share_gpus,
-        settings={name: dict(choice.settings) for name, choice in benchmarks.items() if choice.settings},
-        parts=parts,
-        cluster=cluster,
-        notes=run.notes,
-    )
+    for last in connected("last_jobs", options.active_extras).values():
+        jobs += last(run, jobs)
+    return jobs, parts
 
 
 def _benchmarks(options: Options, config: Config) -> tuple[dict[str, BenchmarkChoice], dict[str, str]]:
@@ -248,7 +278,7 @@ def _block(options: Options, benchmarks: Mapping[str, BenchmarkChoice], blocked:
             is_here = not options.hands_over and options.weights_are_here
             lacks = {
                 task: missing_of_model(model, task, options.use_api, kwargs, is_here)
-                or lacks_of(model, kwargs)
+                or "; ".join(filter(None, (lacks(model, kwargs) for lacks in connected("weights").values())))
                 for task in tasks
             }
         for name, benchmark in benchmarks.items():
@@ -292,3 +322,100 @@ def _why_not_rewritten(options: Options, cell: Cell) -> str:
     except CellFailure as failure:
         return str(failure)
     return ""
+
+
+@dataclass
+class Request:
+    """A request to a program that counts the work of some cells.
+
+    ``program`` is a module with its arguments, ``python`` the interpreter, ``text`` the JSON on its stdin,
+    ``secrets`` are the variables with its keys. ``told`` has a count and "was counted" for each cell.
+    """
+
+    program: tuple[str, ...]
+    python: str
+    text: dict[str, Any]
+    secrets: tuple[str, ...] = ()
+    told: list[tuple[Any, bool]] = field(default_factory=list)
+
+
+def with_gpus_of_work(plan: Plan) -> Plan:
+    """Returns ``plan`` with no more GPUs for each generate job than its remaining images need.
+
+    Images are counted in the driver's environment. A job whose images cannot be counted is unchanged.
+    """
+    # With --overwrite, the rewritten prompts decide which images are replaced: unknown before the rewriting.
+    asked = [
+        job
+        for job in plan.jobs
+        if isinstance(job.order, GenerateOrder) and job.gpus and not (job.after and job.order.overwrite)
+    ]
+    calls = _calls_left(plan, asked) if asked else {}
+    return replace(plan, jobs=[_fitted(job, calls.get(job.name)) for job in plan.jobs])
+
+
+def _fitted(job: Job, calls: int | None) -> Job:
+    if calls is None:
+        return job
+    if not calls:
+        # A job without images to generate loads no model. It must not wait for a GPU that others use.
+        return replace(job, gpus=0, gpus_at_most=0)
+    return replace(job, gpus_at_most=min(job.gpus_at_most, job.gpus * calls))
+
+
+def _calls_left(plan: Plan, jobs: Sequence[Job]) -> Mapping[str, int | None]:
+    """Returns how often each job has to call its model, by name; counting stops at the number of replicas."""
+    program = ("imageevalkit.generate.estimate", "--calls")
+    requests = [
+        Request(
+            program, DRIVER_PYTHON, text_of(job) | {"enough": job.gpus_at_most // job.gpus, "job": job.name}
+        )
+        for job in jobs
+    ]
+    late = threading.Timer(
+        _TELL_AFTER, say, ["looking through the images there are, to see which jobs need GPUs"]
+    )
+    late.start()
+    try:
+        ask(plan, [requests])
+    finally:
+        late.cancel()
+    return {
+        job.name: sum(calls for calls, _ in request.told)
+        for job, request in zip(jobs, requests, strict=True)
+        if all(was_counted for _, was_counted in request.told)
+    }
+
+
+def text_of(job: Job) -> dict[str, Any]:
+    """Returns the question about the work of ``job``."""
+    return {"cells": job.cells, "order": job.order, "shard": job.shard}
+
+
+def ask(plan: Plan, of_benchmarks: Sequence[Sequence[Request]]) -> None:
+    """Answers the requests ``of_benchmarks``, which all go to one program, with one process."""
+    asked = list(itertools.chain(*of_benchmarks))
+    first, said = asked[0], ""
+    text = {"settings": plan.settings, "requests": [request.text for request in asked]}
+    try:
+        answer = subprocess.run(
+            [first.python, "-m", *first.program],
+            input=json.dumps(text, default=vars),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=with_our_paths(environ_with(first.secrets), first.python),
+            cwd=REPO,
+            check=False,
+        )
+        said = answer.stderr
+        for request, told in zip(asked, json.loads(answer.stdout), strict=True):
+            request.told = told
+    except (ValueError, OSError) as error:
+        if len(of_benchmarks) > 1:  # one benchmark's code ended the process: count the others separately
+            for requests in of_benchmarks:
+                ask(plan, [requests])
+            return
+        last = (said.strip().splitlines() or [f"no answer ({error})"])[-1]
+        for request in asked:
+            request.told = [(Estimate(f"unknown: {last}"), False) for _ in request.text["cells"]]

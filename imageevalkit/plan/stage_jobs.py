@@ -1,9 +1,9 @@
-"""Builds the jobs of a run, stage by stage: rewrite, generate (or adopt images), evaluate, repeat, report."""
+"""Builds the jobs of a run, stage by stage: generate, evaluate, report. Extras add others."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -14,6 +14,7 @@ from imageevalkit.common.errors import CellFailure, UserError
 from imageevalkit.common.locks import why_of_one_machine
 from imageevalkit.common.machine import available_cores
 from imageevalkit.common.redaction import secret_names
+from imageevalkit.extension_points import connected
 from imageevalkit.jobs.plan import (
     JOB_ENV,
     PLAN_ENV,
@@ -24,15 +25,13 @@ from imageevalkit.jobs.plan import (
     OrderT,
     ReportOrder,
     ServeOrder,
-    cell_of,
     job_words,
     shared_bounds,
 )
 from imageevalkit.judges.choice import ApiSettings, JudgeOptions, TransformersSettings
 from imageevalkit.judges.server import ServerSettings, split_kwargs
-from imageevalkit.plan.benchmarks import BenchmarkChoice, ConfiguredJudge
-from imageevalkit.plan.config import ALL, Config, checked, parse_count
-from imageevalkit.plan.environments import DRIVER_PYTHON, program_of, python_of
+from imageevalkit.plan.benchmarks import BenchmarkChoice, ConfiguredJudge, checked
+from imageevalkit.plan.config import ALL, DRIVER_PYTHON, Config, parse_count, python_of
 from imageevalkit.plan.gpus import Supply
 from imageevalkit.plan.models import (
     check_kwargs,
@@ -113,7 +112,7 @@ class Run:
     @property
     def shared(self) -> str:
         """The folder in which the processes of the run share their request limits and their budget."""
-        return str(shared_bounds(self.folder).absolute())
+        return str(shared_bounds(self.options.bounds or self.folder).absolute())
 
     def words(self, job: str) -> list[str]:
         """Returns the command-line arguments that name the plan and ``job``."""
@@ -255,7 +254,7 @@ def _model_secrets(run: Run, model: str, settings: ModelSettings, tasks: Iterabl
     for setting in settings.values():
         own = setting["model_kwargs"]
         if setting.get("api"):
-            needed += run.secrets_of(Endpoint.of(own, needs_key=not run.options.dry_run))
+            needed += run.secrets_of(Endpoint.of(own, needs_key=run.options.needs_keys))
         elif "api_key_env" in own:  # a local class that calls an API itself
             needed.append(str(own["api_key_env"]))
     needs = model_needs(model, run.options.use_api, run.options.models[model], tasks)
@@ -310,7 +309,7 @@ def evaluate_jobs(
             served.setdefault(server.judge, (server, []))[1].append(job)
         else:
             alone.append(job)
-    serving = [_serving_job(run, server, jobs) for server, jobs in served.values()]
+    serving = [_served_judge().job(run, server, jobs) for server, jobs in served.values()]
     return alone + serving, [job for _, jobs in served.values() for job in jobs]
 
 
@@ -401,39 +400,6 @@ def _evaluate_job(
     )
 
 
-def repeat_jobs(run: Run, before: Sequence[Job]) -> list[Job]:
-    """Returns the jobs that ask judges questions again (``--judge_repeats``) in a run with ``--max_cost``.
-
-    They start after all other jobs, so that repeated questions never use up the budget of questions that
-    count. Each evaluates its cells once more, with all answers so far. Its failure does not fail a cell.
-    """
-    jobs = list[Job]()
-    for job in before:
-        order = job.order
-        if (
-            not isinstance(order, EvaluateOrder)
-            or order.asks_again
-            or not (order.judge_repeats and order.ask)
-        ):
-            continue
-        name = f"repeat:{job.name.removeprefix('evaluate:')}"
-        jobs.append(
-            replace(
-                job,
-                name=name,
-                command=[name if word == job.name else word for word in job.command],
-                environ={key: name if value == job.name else value for key, value in job.environ.items()},
-                logs=run.logs([*map(cell_of, job.cells)], "repeat"),
-                after=[one.name for one in before],
-                always=True,
-                follows=False,
-                retries=0,
-                order=replace(order, asks_again=True),
-            )
-        )
-    return jobs
-
-
 def judge_needs(run: Run, benchmark: BenchmarkChoice) -> JudgeNeeds:
     """Returns what the judge of ``benchmark`` needs in an evaluate job.
 
@@ -454,7 +420,8 @@ def judge_needs(run: Run, benchmark: BenchmarkChoice) -> JudgeNeeds:
         settings = _settings(run, where, TransformersSettings, judge.kwargs)
         if settings.revision is not None and Path(judge.model_path).is_dir():
             raise UserError(f"{where}: revision is for hub repositories, {judge.model_path} is a folder")
-        takes, environment = _judge_gpus(run, judge, settings), judge.environment(run.config)
+        takes = run.supply.wanted(settings.gpus, f"judge '{judge.choice.name}' wants")
+        environment = judge.environment(run.config)
         if options.rescore:
             return JudgeNeeds(asked, given, environment=environment)
         return JudgeNeeds(asked, given, takes, hub_secrets(judge.weights), environment=environment)
@@ -475,14 +442,14 @@ def judge_needs(run: Run, benchmark: BenchmarkChoice) -> JudgeNeeds:
         given = replace(given, served=served.decisive)
         if options.rescore:
             return JudgeNeeds(asked, given)
-        server, workers = _server(run, judge, served), max(given.workers, _IN_FLIGHT)
+        server, workers = _served_judge(where).order(run, judge, served), max(given.workers, _IN_FLIGHT)
         address = server.address_file
         given = replace(given, workers=workers, requests_per_minute=None, shared="", address_file=address)
         return JudgeNeeds(asked, given, server=server)
     if options.rescore:
         return JudgeNeeds(asked, given)
     try:
-        endpoint = judge.endpoint(needs_key=not options.dry_run)
+        endpoint = judge.endpoint(needs_key=options.needs_keys)
         if is_paid:
             options.check_batch(endpoint)
     except UserError as error:
@@ -508,51 +475,21 @@ def _of_each_judge(options: Options) -> str:
     return "; --judge_kwargs goes to the judges of all benchmarks, JUDGE_KWARGS_MAP in config.sh has settings for each"
 
 
-def _judge_gpus(run: Run, judge: ConfiguredJudge, settings: TransformersSettings | ServerSettings) -> int:
-    return run.supply.wanted(settings.gpus, f"judge '{judge.choice.name}' wants")
+class ServedJudge(NamedTuple):
+    """How a run serves a judge itself: the ``order`` for a server, and the ``job`` that also runs what asks it."""
+
+    order: Callable[[Run, ConfiguredJudge, ServerSettings], ServeOrder]
+    job: Callable[[Run, ServeOrder, Sequence[Job]], Job]
 
 
-def _server(run: Run, judge: ConfiguredJudge, settings: ServerSettings) -> ServeOrder:
-    """Returns the order for the judge server that the run starts. Raises UserError: no environment."""
-    choice, model, takes = judge.choice, judge.model_path, _judge_gpus(run, judge, settings)
-    try:
-        executable = program_of(judge.environment(run.config), "vllm", f"judge {choice.name}", "--judge vllm")
-    except UserError as error:
+def _served_judge(where: str = "the judge") -> ServedJudge:
+    """Returns what the extra that serves judges connects. Raises UserError: there is no such extra."""
+    found: list[ServedJudge] = list(connected("judge_server").values())
+    if not found:
         raise UserError(
-            f"{error}; or name a server that runs already: --judge_kwargs base_url=http://…/v1"
-        ) from None
-    stem = choice.full_name.replace("/", "__").replace(":", "_")
-    return ServeOrder(
-        judge=choice.full_name,
-        model=model,
-        command=settings.command(executable, model, takes),
-        secrets=hub_secrets(judge.weights),
-        gpus=takes,
-        start_timeout=settings.start_timeout,
-        log=str(log_root() / f"judge_{stem}_{run.stamp}.log"),
-        address_file=str((run.folder / "judges" / stem).absolute()),
-    )
-
-
-def _serving_job(run: Run, server: ServeOrder, parts: Sequence[Job]) -> Job:
-    """Returns one job that starts ``server`` and runs the evaluate jobs ``parts`` with it.
-
-    The job starts after all images are generated: a waiting server would hold the GPUs that make images.
-    """
-    name = f"evaluate:{server.judge}"
-    return Job(
-        name=name,
-        stage="evaluate",
-        command=[DRIVER_PYTHON, "-m", "imageevalkit.run.judge_server", *run.words(name)],
-        cells=[cell for job in parts for cell in job.cells],
-        logs=[log for job in parts for log in job.logs],
-        after=list(dict.fromkeys(name for job in parts for name in job.after)),
-        secrets=sorted({*server.secrets, *(name for job in parts for name in job.secrets)}),
-        gpus=server.gpus,
-        cores=run.cores,
-        retries=_EVALUATE_RETRIES,
-        order=replace(server, parts=[job.name for job in parts]),
-    )
+            f"{where} needs a server: name one that runs already (--judge_kwargs base_url=http://…/v1)"
+        )
+    return found[0]
 
 
 def report_job(run: Run, after: Sequence[Job]) -> Job:

@@ -1,13 +1,14 @@
-"""The display of a run: a live block on a terminal or plain lines while it runs, and a table at its end."""
+"""What a run shows: a live block on a terminal or plain lines while it runs, its summary and a table at its end."""
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -18,13 +19,16 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from imageevalkit.common.errors import say
+from imageevalkit.common.atomic import write_atomic
+from imageevalkit.common.errors import ExitStatus, say
 from imageevalkit.common.text import counted, dollars, plain
 from imageevalkit.jobs.plan import COMPLETE, FAILED, INCOMPLETE, STALE, EvaluateOrder, Job, Plan
 from imageevalkit.jobs.progress import Pace
-from imageevalkit.run.process import LOG_HEADER, tail_of
-from imageevalkit.run.summary import BLOCKED, INTERRUPTED, SKIPPED, JobSummary, RunSummary, StageSummary
+from imageevalkit.run.runner import LOG_HEADER, last_line
 from imageevalkit.store.cell import short_path
+
+SKIPPED, BLOCKED, INTERRUPTED = "skipped", "blocked", "interrupted"
+"""States that only a launcher sets: a dependency failed; the plan blocks the cell; the run was stopped."""
 
 _BAR, _WIDE = 16, 60  # columns of a progress bar, and of the narrowest terminal with bars
 _GREEN, _YELLOW, _RED = "green", "yellow", "red"
@@ -63,6 +67,67 @@ _PLAIN_INTERVAL = 10.0  # seconds between two lines about one cell: more lines w
 _PLAIN_CELLS = 5  # if more cells run at once, each has a line less often
 _WAITING_INTERVAL = 300.0  # seconds between two lines about a waiting job, which may wait for hours
 _REDRAW_INTERVAL = 0.2
+
+
+@dataclass(frozen=True)
+class StageSummary:
+    """The end of one stage of one cell. ``attempts`` counts the starts of its job; 0: the job never ran.
+
+    ``is_empty``: a shard produced nothing. A cell whose shards are all empty has failed.
+    """
+
+    cell: str
+    stage: str
+    job: str
+    state: str
+    message: str = ""
+    log: str = ""
+    attempts: int = 0
+    is_empty: bool = False
+
+
+@dataclass(frozen=True)
+class JobSummary:
+    """The end of one job. ``exit`` is how its last attempt ended (``exit status 1``, ``SIGKILL``) or ""."""
+
+    name: str
+    stage: str
+    state: str
+    message: str
+    exit: str = ""
+    attempts: int = 0
+    seconds: float = 0.0
+    log: str = ""
+
+
+@dataclass(frozen=True)
+class CellSummary:
+    """The end of one cell. Its state, message and log come from its worst stage.
+
+    ``cause`` is the message of the first earlier stage that is not complete: why images are missing.
+    """
+
+    cell: str
+    state: str
+    message: str
+    log: str
+    stages: list[StageSummary]
+    cause: str = ""
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """The end of a run. ``status`` is the exit status of the command."""
+
+    status: ExitStatus
+    seconds: float
+    cells: list[CellSummary]
+    jobs: list[JobSummary]
+
+    def save(self, run_folder: Path) -> None:
+        """Write ``summary.json``. Raises CellFailure if the disk is full."""
+        raw = asdict(self) | {"status": int(self.status)}
+        write_atomic(run_folder / "summary.json", json.dumps(raw, indent=1, ensure_ascii=False) + "\n")
 
 
 @dataclass(frozen=True)
@@ -260,9 +325,8 @@ def print_repeats(plan: Plan) -> None:
     for job in plan.jobs:
         if job.always and isinstance(job.order, EvaluateOrder):
             for cell, log in zip(job.cells, job.logs, strict=True):
-                lines = [line for line in tail_of(Path(log)) if line and not line.startswith(LOG_HEADER)]
-                if lines:
-                    say(f"repeat:{cell}: {lines[-1]}")
+                if line := last_line(log):
+                    say(f"repeat:{cell}: {line}")
 
 
 def print_report(plan: Plan) -> None:

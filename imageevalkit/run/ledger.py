@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +18,8 @@ from imageevalkit.jobs.plan import (
     COMPLETE,
     FAILED,
     INCOMPLETE,
+    STALE,
+    STATUS_OF_STATE,
     USABLE,
     Job,
     Outcome,
@@ -30,20 +32,26 @@ from imageevalkit.jobs.plan import (
     write_outcome,
 )
 from imageevalkit.jobs.progress import PaceReader
-from imageevalkit.run.display import Display
-from imageevalkit.run.process import describe_exit, last_line, log_of
-from imageevalkit.run.summary import (
+from imageevalkit.run.display import (
     BLOCKED,
-    GRAVITY,
     INTERRUPTED,
-    STATUS,
+    SKIPPED,
     CellSummary,
+    Display,
     JobSummary,
+    RunningJob,
     RunSummary,
     StageSummary,
+    View,
+    WaitingJob,
 )
+from imageevalkit.run.runner import describe_exit, last_line, log_of
 from imageevalkit.store.cell import log_root
 
+# From best to worst: a cell has the state of its worst stage. SKIPPED is better than FAILED, so that the
+# message of the failed stage is shown, not that of the stage skipped after it.
+_GRAVITY = (COMPLETE, INCOMPLETE, SKIPPED, INTERRUPTED, STALE, FAILED)
+_STATUS = STATUS_OF_STATE | dict.fromkeys((SKIPPED, BLOCKED, INTERRUPTED), ExitStatus.FAILED)
 _JOB_STATES: dict[int | None, str] = {ExitStatus.COMPLETE: COMPLETE, ExitStatus.INCOMPLETE: INCOMPLETE}
 
 
@@ -176,10 +184,6 @@ class Ledger:
         stages = ((cell, self._stages.get((job.name, cell))) for cell in job.owed)
         return {cell for cell, stage in stages if stage is not None and stage.attempts == attempt}
 
-    def lacks_outcomes(self, job: Job) -> bool:
-        """Return whether the outcome of any cell of ``job`` is missing."""
-        return any(self._outcome(job, cell) is None for cell in job.owed)
-
     def job_ended(
         self, job: Job, attempts: int, seconds: float, status: int | None, problem: str, stopped_by: str
     ) -> set[str]:
@@ -196,7 +200,7 @@ class Ledger:
         shared = len({cell_of(cell).model for cell in job.cells}) > 1
         said = "" if status is None or shared else last_line(log)
         told = (problem or how) + (f": {said}" if said else "")
-        lacks_outcomes = self.lacks_outcomes(job)
+        lacks_outcomes = bool(self._plan.lacking(job))
         why = f": {logs.full_words(log_root())}" if lacks_outcomes and logs.is_full(self._folder) else ""
         untold = set[str]()
         for cell in job.owed:
@@ -227,9 +231,17 @@ class Ledger:
         # its cells show the message; a job without cells shows it itself
         self._finish(JobSummary(job.name, job.stage, state, "" if job.owed else message))
 
-    def cell_states(self) -> list[str | None]:
-        """Return the state of each cell of the run; None for a cell whose stages have not all ended."""
-        return list(self._states.values())
+    def view(
+        self,
+        seconds: float,
+        running: Sequence[RunningJob],
+        waiting: Sequence[WaitingJob],
+        paces: Iterable[PaceReader],
+    ) -> View:
+        """Return the state of the run for a display, ``seconds`` after its start."""
+        states = [state for state in self._states.values() if state is not None]
+        failed = sum(state not in USABLE for state in states)
+        return View(seconds, len(self._states), len(states), failed, running, waiting, money_of(paces))
 
     def close(self, pending: Iterable[Job], seconds: float, stop: signal.Signals | None) -> RunSummary:
         """Return the summary of the run and write it to ``summary.json``, once no job runs any more.
@@ -253,7 +265,7 @@ class Ledger:
         cells = [self._cell(cell) for cell in self._cells]
         jobs = [self._jobs[job.name] for job in self._plan.jobs]
         # jobs count, too: a job may fail after its last outcome, and the report job has no cell
-        statuses = [*(STATUS[cell.state] for cell in cells), *(STATUS[job.state] for job in jobs)]
+        statuses = [*(_STATUS[cell.state] for cell in cells), *(_STATUS[job.state] for job in jobs)]
         return RunSummary(worst([*statuses, stopped or ExitStatus.COMPLETE]), seconds, cells, jobs)
 
     def _cell(self, cell: str) -> CellSummary:
@@ -262,7 +274,7 @@ class Ledger:
             return CellSummary(cell, BLOCKED, blocked, "", stages)
         if all(stage.is_empty for stage in stages):
             stages = [replace(one, state=FAILED) if one.state == INCOMPLETE else one for one in stages]
-        gravest = max((stage.state for stage in stages), key=GRAVITY.index)
+        gravest = max((stage.state for stage in stages), key=_GRAVITY.index)
         deciding = [stage for stage in stages if stage.state == gravest]
         # among bad stages the first is the cause; among good stages the last is the result
         stage = deciding[-1 if gravest in USABLE else 0]

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
-import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from imageevalkit.common import logs
-from imageevalkit.common.atomic import is_disk_full
-from imageevalkit.common.errors import ExitStatus, UserError
+from imageevalkit.common.errors import CellFailure, ExitStatus, UserError
 from imageevalkit.common.machine import available_cores
-from imageevalkit.jobs.plan import EARLY_ENV, FAILED, INCOMPLETE, USABLE, Job, Plan, stop_path
+from imageevalkit.jobs.plan import EARLY_ENV, FAILED, INCOMPLETE, Job, Plan, stop_path
 from imageevalkit.jobs.progress import PaceReader
 from imageevalkit.plan.gpus import MinFreeMemory, spell, visible_gpus
-from imageevalkit.run.display import RunningJob, View, WaitingJob, choose_display, print_table
+from imageevalkit.run.display import (
+    INTERRUPTED,
+    SKIPPED,
+    RunningJob,
+    RunSummary,
+    View,
+    WaitingJob,
+    choose_display,
+    print_table,
+)
 from imageevalkit.run.gpu_pool import GpuPool, Lease, Offer
 from imageevalkit.run.ledger import Ledger, money_of
-from imageevalkit.run.process import CANNOT_START, FINAL, describe_exit, guarded, job_environ
-from imageevalkit.run.summary import INTERRUPTED, SKIPPED, RunSummary
-from imageevalkit.store.cell import REPO, log_root
+from imageevalkit.run.runner import JobRun, describe_exit, job_environ, lifeline
 
 _TICK = 0.1
 # Light jobs wait for an endpoint most of the time: they need little CPU, but they do need memory.
@@ -55,7 +58,7 @@ def run_plan(plan: Plan, lock_fds: dict[str, int], with_table: bool = True) -> R
 
 @dataclass
 class _Started:
-    """A job that runs or is about to start: its cores and GPUs, and the process of its latest attempt."""
+    """A job that runs or is about to start, and its GPUs. ``cores`` are reserved for it."""
 
     job: Job
     cores: int
@@ -66,8 +69,7 @@ class _Started:
     """True if the job started before all of its images existed; it may end with the status LATER."""
     is_stranded: bool = False
     """True if the full disk did not take an outcome that the job waits for; the job is then ended."""
-    attempts: int = 0
-    process: subprocess.Popen[bytes] | None = None
+    run: JobRun = field(init=False)
 
 
 class _Run:
@@ -97,15 +99,13 @@ class _Run:
         self._began = time.monotonic()
 
     async def run(self) -> RunSummary:
-        # Only this process holds the write end of this pipe: if it dies, each guard sees the end of the file.
-        self._lifeline, lifeline_end = os.pipe()
         self._ledger.forget_earlier_run()
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
         loop.add_signal_handler(signal.SIGCHLD, woken.set)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
                 loop.add_signal_handler(number, self._on_stop_signal, number)
-        try:
+        with lifeline() as self._lifeline:
             while self._go_on():
                 # The timeout matters: a flooded loop may drop a signal, and another run may free its GPUs.
                 with contextlib.suppress(TimeoutError):
@@ -113,25 +113,21 @@ class _Run:
                 woken.clear()
             self._display.close(money_of(self._paces.values()))
             return self._ledger.close(self._pending, time.monotonic() - self._began, self._stop)
-        finally:
-            # After any error, closing the lifeline ends every guard and its job.
-            os.close(lifeline_end)
-            os.close(self._lifeline)
 
     def _go_on(self) -> bool:
         """Handles ended jobs, starts new ones, refreshes the display. Returns True while the run goes on."""
         if self._stop is None and stop_path(Path(self._plan.run_folder)).exists():
             self._on_stop_signal(signal.SIGTERM)
-        self._ledger.collect({started.job.name: started.attempts for started in self._active})
+        self._ledger.collect({started.job.name: started.run.attempts for started in self._active})
         for started in list(self._active):
-            if started.process and (status := started.process.poll()) is not None:
+            if (status := started.run.poll()) is not None:
                 self._ended(started, status)
         if self._stop is None:
             self._start_what_can()
         elif time.monotonic() - self._stop_time > _STOP_LIMIT:
             # Do not wait for processes that even SIGKILL does not end: their guards keep the locks.
             for started in list(self._active):
-                guard = started.process.pid if started.process else 0
+                guard = started.run.pid
                 self._end(
                     started, None, f"still ending after {_STOP_LIMIT:.0f} s (process {guard} watches it)"
                 )
@@ -182,9 +178,8 @@ class _Run:
                 if lease:
                     starting.append(self._start(job, cores, lease, follows=True))
                     to_come -= 0 if job.light else job.cores
-        self._active += starting
         for started in starting:
-            self._attempt(started)
+            self._begin(started)
         now = time.monotonic()
         self._waiting_since = {job: self._waiting_since.get(job, now) for job in self._waiting}
 
@@ -232,42 +227,37 @@ class _Run:
 
     def _view(self) -> View:
         now = time.monotonic()
-        states = self._ledger.cell_states()
-        return View(
-            seconds=now - self._began,
-            cells=len(states),
-            cells_done=sum(state is not None for state in states),
-            cells_failed=sum(state is not None and state not in USABLE for state in states),
-            running=[
-                RunningJob(s.job, now - s.began, s.pace.read(self._ledger.ended_in(s.job, s.attempts)))
-                for s in self._active
-            ],
-            waiting=[
-                WaitingJob(job, why, seconds)
-                for job, why in self._waiting.items()
-                if (seconds := now - self._waiting_since[job]) >= _TELL_AFTER
-            ],
-            money=money_of(self._paces.values()),
-        )
+        running = [
+            RunningJob(s.job, now - s.began, s.pace.read(self._ledger.ended_in(s.job, s.run.attempts)))
+            for s in self._active
+        ]
+        waiting = [
+            WaitingJob(job, why, seconds)
+            for job, why in self._waiting.items()
+            if (seconds := now - self._waiting_since[job]) >= _TELL_AFTER
+        ]
+        return self._ledger.view(now - self._began, running, waiting, self._paces.values())
 
     # One job
 
-    def _attempt(self, started: _Started) -> None:
+    def _begin(self, started: _Started) -> None:
+        self._active.append(started)
         job, lease = started.job, started.lease
-        started.attempts += 1
-        started.pace.start_attempt()
-        environ = job_environ(job, lease.environ(), started.cores, started.attempts)
+        environ = job_environ(job, lease.environ(), started.cores)
         environ |= {EARLY_ENV: "1"} if started.follows else {}
         held = [*lease.fds, *(self._lock_fds[cell] for cell in job.cells if cell in self._lock_fds)]
-        title = f"{job.name} attempt {started.attempts}"
+        started.run = JobRun(self._plan, job, environ, self._lifeline, held)
+        self._attempt(started)
+
+    def _attempt(self, started: _Started) -> None:
+        started.pace.start_attempt()
         try:
-            started.process = guarded(job.command, REPO / job.logs[0], title, environ, self._lifeline, held)
-        except OSError as error:
-            full = logs.full_words(log_root()) if is_disk_full(error) else ""
-            why = full or f"{error.strerror}: {error.filename or job.command[0]}"
-            self._end(started, None, f"cannot start: {why}")
+            started.run.start()
+        except CellFailure as failure:
+            self._end(started, None, str(failure))
             return
-        self._display.job_started(job, started.attempts, spell(lease.gpus) if lease.gpus else "")
+        gpus = started.lease.gpus
+        self._display.job_started(started.job, started.run.attempts, spell(gpus) if gpus else "")
 
     def _ended(self, started: _Started, status: int) -> None:
         """Handles the end of an attempt: the job ends, is retried, or is pending again (status LATER)."""
@@ -277,20 +267,12 @@ class _Run:
             self._pool.give_back(started.lease)
             self._pending.append(job)
             self._in_turn.add(job.name)
-        elif self._stop is not None or started.attempts > job.retries or not self._worth_retry(job, status):
+        elif self._stop is not None or not started.run.is_worth_retry(status):
             self._end(started, status)
         else:
-            again = f"attempt {started.attempts + 1} of {job.retries + 1} after {describe_exit(status)}"
+            again = f"attempt {started.run.attempts + 1} of {job.retries + 1} after {describe_exit(status)}"
             self._display.tell("retry", f"{job.name}: {again}", INCOMPLETE)
             self._attempt(started)
-
-    def _worth_retry(self, job: Job, status: int) -> bool:
-        if status in CANNOT_START:
-            return False
-        if not job.always:
-            # The status does not matter: third-party code may exit with 0 before all outcomes are written.
-            return self._ledger.lacks_outcomes(job) and not logs.is_full(Path(self._plan.run_folder))
-        return status not in {*FINAL, ExitStatus.FAILED}
 
     def _end(self, started: _Started, status: int | None, problem: str = "") -> None:
         """Ends a job for good and records its outcomes.
@@ -302,7 +284,9 @@ class _Run:
         started.pace.read()  # the last progress line counts for the sum of money
         seconds = time.monotonic() - started.began
         stopped_by = self._stop.name if self._stop is not None else ""
-        untold = self._ledger.job_ended(started.job, started.attempts, seconds, status, problem, stopped_by)
+        untold = self._ledger.job_ended(
+            started.job, started.run.attempts, seconds, status, problem, stopped_by
+        )
         for other in self._active:
             if (
                 other.follows
@@ -310,8 +294,7 @@ class _Run:
                 and not untold.isdisjoint(other.job.cells)
             ):
                 other.is_stranded = True
-                if other.process:
-                    other.process.terminate()
+                other.run.ask_to_end()
 
     # The end
 
@@ -325,6 +308,4 @@ class _Run:
         elif now - self._stop_time < _SECOND_SIGNAL_AFTER:
             return
         for started in self._active:
-            # At the second SIGTERM, a guard kills its job at once.
-            if started.process and started.process.poll() is None:
-                started.process.send_signal(signal.SIGTERM)
+            started.run.ask_to_end()

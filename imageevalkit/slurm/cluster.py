@@ -6,61 +6,63 @@ Slurm accounting, and the jobs run to their end without it.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
-import hashlib
-import json
-import os
 import shlex
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
 
-import msgspec
-
-from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, complain, say
-from imageevalkit.common.locks import why_of_one_machine
-from imageevalkit.common.redaction import environ_with, one_line
+from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, complain
+from imageevalkit.common.redaction import environ_with
 from imageevalkit.common.slurm import ENDED, KILLED, NODES_FAULT, Queued, Slurm, SlurmFailed
 from imageevalkit.common.text import counted
 from imageevalkit.jobs.plan import (
-    COMPLETE,
     FAILED,
-    USABLE,
     Job,
-    Outcome,
     Plan,
     cell_of,
     job_words,
-    load_plan,
     read_outcome,
     stop_path,
     write_outcome,
 )
 from imageevalkit.jobs.progress import Pace, PaceReader
-from imageevalkit.plan.environments import DRIVER_PYTHON, with_our_paths
+from imageevalkit.plan.config import DRIVER_PYTHON, with_our_paths
 from imageevalkit.plan.sbatch import words_for_size
-from imageevalkit.run.display import RunningJob, View, WaitingJob, choose_display, print_table
+from imageevalkit.run.display import (
+    INTERRUPTED,
+    SKIPPED,
+    RunningJob,
+    RunSummary,
+    View,
+    WaitingJob,
+    choose_display,
+    print_table,
+)
 from imageevalkit.run.ledger import Ledger, money_of
-from imageevalkit.run.summary import INTERRUPTED, SKIPPED, RunSummary
-from imageevalkit.slurm.nodes import NodeFaults
-from imageevalkit.store.cell import LAUNCHERS_LOCK, REPO, lock_cell, output_root
-from imageevalkit.store.jsonl import Int, Number, Reader
-from imageevalkit.store.records import merge_shards
-from imageevalkit.store.shards import FOLDER as SHARDS
+from imageevalkit.slurm.submitted import (
+    FILES_COME_WITHIN,
+    Found,
+    Report,
+    comment_of,
+    files_of,
+    read_report,
+    report_path,
+    run_of,
+)
+from imageevalkit.store.cell import REPO
 
-_MARK = "imageevalkit"
 _TICK = 0.5
 # Seconds between two reads of the queue, and the jobs that add one second: all users share the controller.
 _LOOK_EVERY, _JOBS_PER_SECOND = 2.0, 100
 # Seconds of submitting before the launcher looks at ended jobs again: a plan may have thousands of jobs.
 _SUBMITS_FOR = 2.0
-# Seconds until this machine sees the files of an ended job: NFS clients refresh every 3 to 60 s.
-FILES_COME_WITHIN = 60.0
 _KILLED_FOR = 4.0  # the same, if Slurm says that it has killed the job
 # Seconds until the launcher tries a full queue again: jobs of other users end, too.
 _FULL_FOR = 30.0
@@ -68,191 +70,8 @@ _SHOWN_PER_SECOND = 500  # jobs: the display visits all of them at each refresh
 # If sbatch does not confirm a job, the job is in the queue after so many seconds, or Slurm did not accept it.
 _TAKEN_WITHIN = 15.0
 _STOPS_WITHIN = 60.0
-
-
-@dataclass(frozen=True)
-class Report:
-    """The report that :mod:`imageevalkit.slurm.node_job` writes on a node when it ends.
-
-    ``status`` is the exit status of the job; if it is None, ``problem`` says why. ``skipped``: the job did
-    not start because an earlier stage failed. Times are seconds since 1970. ``outcomes`` are by cell: another
-    machine may see the report before their files. ``idle``: the last attempt on ``node`` recorded nothing.
-    """
-
-    status: Int | None
-    problem: str = ""
-    skipped: bool = False
-    attempts: Int = 1
-    began: Number = 0.0
-    ended: Number = 0.0
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
-    node: str = ""
-    idle: bool = False
-
-    @property
-    def is_good(self) -> bool:
-        """True if the job ended with the status COMPLETE or INCOMPLETE."""
-        return self.status in (ExitStatus.COMPLETE, ExitStatus.INCOMPLETE)
-
-
-_REPORT = Reader(Report)
-
-
-def files_of(folder: Path) -> Path:
-    """Return the folder of the files that the launcher and the jobs of the run in ``folder`` exchange."""
-    return folder / "slurm"
-
-
-def report_path(folder: Path, job: Job) -> Path:
-    """Return the path of the report of ``job`` in the run's ``folder``."""
-    return files_of(folder) / f"{job.stem}.json"
-
-
-def read_report(folder: Path, job: Job) -> Report | None:
-    """Return the report of ``job``; None while there is none. An unreadable report has no status."""
-    try:
-        return _REPORT.decode(report_path(folder, job).read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        return Report(None, f"its report is unreadable ({one_line(error, 100)})")
-
-
-def waiting_or_running(slurm: Slurm) -> dict[str, Queued]:
-    """Return this user's unfinished jobs by number. Raises UserError: the queue cannot be read."""
-    try:
-        return {number: queued for number, queued in slurm.queue().items() if queued.state not in ENDED}
-    except SlurmFailed as error:
-        raise UserError(f"Slurm's queue cannot be seen: {error}") from None
-
-
-def run_of(queued: Queued) -> str:
-    """Return the folder of the run that submitted the job; empty if this toolkit did not submit it."""
-    mark, _, folder = [*queued.comment.split(" ", 2), "", ""][:3]
-    return folder if mark == _MARK else ""
-
-
-def identity(plan: Plan, job: Job) -> str:
-    """Return a hash that is equal for jobs of different runs that do the same with the same cells."""
-    order = {} if job.order is None else msgspec.to_builtins(job.order)
-    settings = {
-        name: plan.settings.get(name) for name in sorted({cell_of(key).benchmark for key in job.cells})
-    }
-    facts = [str(output_root().absolute()), job.step, job.cells, job.command, order, settings]
-    told = json.dumps(facts, default=str, ensure_ascii=False)
-    run = Path(plan.run_folder)
-    for own in (str(run.absolute()), plan.run_folder, run.name):  # the names of its logs contain its name
-        told = told.replace(own, "")
-    return hashlib.sha256(told.encode()).hexdigest()[:16]
-
-
-class FoundJob(NamedTuple):
-    """An earlier run's job in the queue, submitted with ``comment``. It writes to ``folder`` and ``logs``."""
-
-    number: str
-    folder: Path
-    logs: list[str]
-    comment: str
-
-
-@dataclass(frozen=True)
-class Found:
-    """The jobs and locks that a run starts with.
-
-    ``jobs`` maps names of this run's jobs to queued jobs of earlier runs that do the same.
-    ``locks`` are open files by cell; they keep other launchers from the cells until this launcher ends.
-    """
-
-    jobs: Mapping[str, FoundJob] = field(default_factory=dict)
-    locks: Mapping[str, int] = field(default_factory=dict)
-
-
-def look_around(plan: Plan, slurm: Slurm) -> Found:
-    """Lock the cells of ``plan``, and find the queued jobs of earlier runs that do the same as its jobs.
-
-    Raises UserError: a queued job does something else with a cell, another run has one, or the queue cannot
-    be read.
-    """
-    if why := why_of_one_machine(output_root()):
-        say(
-            f"{output_root()} is on {why}: locks there hold on one machine only. A user's runs with --launcher slurm "
-            "see each other in the queue; keep others away from these cells"
-        )
-    owed = sorted({key for job in plan.jobs for key in job.owed})
-    with contextlib.ExitStack() as on_failure:
-        locks = dict[str, int]()
-        for key in owed:  # before the queue is read: from now on no other launcher submits jobs for them
-            locks[key] = lock_cell(cell_of(key), name=LAUNCHERS_LOCK)
-            on_failure.callback(os.close, locks[key])
-        found = Found(_jobs_there(plan, slurm, owed), locks)
-        on_failure.pop_all()
-    return found
-
-
-def _jobs_there(plan: Plan, slurm: Slurm, owed: Sequence[str]) -> dict[str, FoundJob]:
-    """Return the jobs of :class:`Found`, and merge the shard records of cells that no such job works on.
-
-    Raises UserError as :func:`look_around`.
-    """
-    there, others = waiting_or_running(slurm), _Others()
-    own, cells = {identity(plan, job): job for job in plan.jobs if not job.always}, {*owed}
-    jobs, ending = dict[str, FoundJob](), set[str]()
-    for number, queued in there.items():
-        mark, key, folder = [*queued.comment.split(" ", 2), "", ""][:3]
-        if mark != _MARK or not (other := others.job(Path(folder), key)):
-            continue
-        if queued.state == "COMPLETING":
-            ending.update(other.owed)  # its files are written, and the next job waits for its locks
-        elif key in own:
-            jobs.setdefault(own[key].name, FoundJob(number, Path(folder), other.logs, queued.comment))
-        elif shared := sorted(cells & {*other.owed}):
-            raise UserError(
-                f"{shared[0]} is being worked on by Slurm job {number} ({other.name}), which was told otherwise "
-                f"than this run: wait for it, or end it (scancel {number})"
-            )
-    for job in plan.jobs:
-        # otherwise this run would repeat a stage whose results the found job uses
-        if job.name in jobs and (lacking := _not_at_hand(plan, job, jobs)):
-            number = jobs[job.name].number
-            raise UserError(
-                f"{job.name} is Slurm job {number} of an earlier run, whose {lacking} has not made all: wait, or "
-                f"end it (scancel {number})"
-            )
-    theirs = ending | {key for job in plan.jobs if job.name in jobs for key in job.owed}
-    for cell in (cell_of(key) for key in owed if key not in theirs):
-        lock = lock_cell(cell)  # raises UserError if a run on one machine has the cell
-        if (cell.folder / SHARDS).is_dir():
-            merge_shards(cell)  # this run may divide the cell into other shards
-        os.close(lock)
-    return jobs
-
-
-def _not_at_hand(plan: Plan, job: Job, found: Mapping[str, FoundJob]) -> str:
-    """Return the name of a job before the found ``job`` that is neither found nor complete, or ""."""
-    for before in (plan.job(name) for name in job.after if name not in found):
-        for key in {*job.owed} & {*before.owed}:
-            outcome = read_outcome(found[job.name].folder, cell_of(key), before.step)
-            if outcome is None or outcome.state != COMPLETE:
-                return before.name
-    return ""
-
-
-class _Others:
-    """The jobs of other runs. Each plan is read once."""
-
-    def __init__(self) -> None:
-        self._jobs = dict[Path, dict[str, Job]]()
-
-    def job(self, folder: Path, key: str) -> Job | None:
-        """Return the job with the :func:`identity` ``key``; None if there is none or no readable plan."""
-        if folder not in self._jobs:
-            try:
-                plan = load_plan(folder / "plan.json")
-            except UserError:  # the plan is of another checkout, or was removed
-                self._jobs[folder] = {}
-            else:
-                self._jobs[folder] = {identity(plan, job): job for job in plan.jobs if not job.always}
-        return self._jobs[folder].get(key)
+# A single failure may be the fault of the job: a large model fails on a node with small GPUs.
+_PROOFS = 2
 
 
 @dataclass(eq=False)
@@ -275,8 +94,7 @@ class _Submitted:
     def is_queued_as(self, queued: Queued) -> bool:
         """Return True if ``queued`` is this job: a controller that lost its state reuses job numbers."""
         # some sites replace the comments of jobs; then the name decides
-        is_marked = queued.comment.startswith(f"{_MARK} ")
-        return queued.comment == self.comment or (queued.name == self.job.name and not is_marked)
+        return queued.comment == self.comment or (queued.name == self.job.name and not run_of(queued))
 
     @property
     def why(self) -> str:
@@ -348,11 +166,10 @@ class _Run:
     def run(self) -> RunSummary:
         self._ledger.forget_earlier_run()
         files_of(self._folder).mkdir(parents=True, exist_ok=True)
-        for job in list(self._pending):
-            if there := self._found.jobs.get(job.name):
-                told = f"{job.name} is job {there.number} of {there.folder}: it is not submitted again"
-                self._display.tell("found", told)
-                self._add(job, there.number, there.comment, there.folder, there.logs)
+        for name, there in self._found.jobs.items():
+            told = f"{name} is job {there.number} of {there.folder}: it is not submitted again"
+            self._display.tell("found", told)
+            self._add(there.job, there.number, there.comment, there.folder)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
                 signal.signal(number, self._on_stop_signal)
@@ -426,7 +243,7 @@ class _Run:
             # job that has left the queue may be reused: a dependency on it could wait for the wrong job.
             if any(one.folder != self._folder or one.gone_since for one in before):
                 continue
-            comment = self._comment(job)
+            comment = comment_of(self._plan, job)
             try:
                 number = self._submit(job, comment)
             except SlurmFailed as error:
@@ -469,10 +286,6 @@ class _Run:
         )
         return [one.id for one in others if not {*one.job.owed}.isdisjoint(job.owed)]
 
-    def _comment(self, job: Job) -> str:
-        """Return the comment by which this and later launchers recognise ``job`` in the queue."""
-        return f"{_MARK} {identity(self._plan, job)} {self._folder.absolute()}"
-
     def _submit(self, job: Job, comment: str) -> str:
         """Submits ``job`` and returns its number. Raises SlurmFailed."""
         words = self._faults.words(job.name, self._cluster.sbatch.get(job.name, []))
@@ -501,13 +314,12 @@ class _Run:
             with_our_paths(environ_with(job.secrets)),
         )
 
-    def _add(self, job: Job, number: str, comment: str, folder: Path, logs: list[str] | None = None) -> None:
-        self._pending.remove(job)
+    def _add(self, job: Job, number: str, comment: str, folder: Path) -> None:
+        """Watches ``job`` of the run in ``folder``, which is in the queue under ``number``."""
+        self._pending.remove(self._plan.job(job.name))
         self._ids[job.name] = number
-        job = replace(job, logs=logs or job.logs)
-        pace = self._paces[job.name] = PaceReader(
-            replace(self._plan, run_folder=str(folder)).progress_path(job)
-        )
+        path = folder / self._plan.progress_path(job).relative_to(self._folder)
+        pace = self._paces[job.name] = PaceReader(path)
         self._active.append(_Submitted(job, number, comment, folder, pace, self._now()))
 
     # Watching
@@ -580,7 +392,7 @@ class _Run:
         """Finds unconfirmed jobs in the queue. If such a job is not there, it may be submitted again."""
         for name, asked in list(self._unsure.items()):
             job = self._plan.job(name)
-            comment = self._comment(job)
+            comment = comment_of(self._plan, job)
             numbers = (number for number, queued in there.items() if queued.comment == comment)
             number = next((number for number in numbers if number not in self._old_ids), "")
             if number:
@@ -663,7 +475,6 @@ class _Run:
 
     def _view(self) -> View:
         now = self._now()
-        states = self._ledger.cell_states()
         waiting = [
             WaitingJob(one.job.name, one.why, now - one.since)
             for one in self._active
@@ -674,19 +485,12 @@ class _Run:
         elif self._held_back and self._pending:
             jobs = counted(len(self._pending), "job")
             waiting.append(WaitingJob(jobs, f"held back {self._held_back}", now - self._began))
-        return View(
-            seconds=now - self._began,
-            cells=len(states),
-            cells_done=sum(state is not None for state in states),
-            cells_failed=sum(state is not None and state not in USABLE for state in states),
-            running=[
-                RunningJob(one.job, now - one.running_since, one.paces)
-                for one in self._active
-                if one.state == "RUNNING"
-            ],
-            waiting=waiting,
-            money=money_of(self._paces.values()),
-        )
+        running = [
+            RunningJob(one.job, now - one.running_since, one.paces)
+            for one in self._active
+            if one.state == "RUNNING"
+        ]
+        return self._ledger.view(now - self._began, running, waiting, self._paces.values())
 
     # The end
 
@@ -725,3 +529,43 @@ class _Run:
             by_number = f" (scancel {' '.join(ids)})" if ids else ""
             left = f"{counted(count, 'job')} of this run may be in Slurm's queue yet"
             complain(f"{left}: bash eval.sh --cancel ends what is left, once Slurm answers{by_number}")
+
+
+class NodeFaults:
+    """The nodes on which jobs of a run failed before they had done anything.
+
+    Each job has one more try, on another node. If that try succeeds, the failure was the first node's. A node with two
+    such failures is excluded for all jobs that are submitted later.
+    """
+
+    def __init__(self) -> None:
+        self._first = dict[str, str]()  # the node that failed a job first, by the job's name
+        self._failed = Counter[str]()  # by node: the jobs that another node completed
+
+    def may_try_elsewhere(self, job: str, node: str) -> bool:
+        """Notes that ``node`` failed ``job``. Returns True if the job may try another node (once only)."""
+        if not node or job in self._first:
+            return False
+        self._first[job] = node
+        return True
+
+    def completed(self, job: str) -> None:
+        """Notes that ``job`` succeeded: if it failed before, the first node was at fault."""
+        if node := self._first.pop(job, ""):
+            self._failed[node] += 1
+
+    def words(self, job: str, words: Sequence[str]) -> list[str]:
+        """Returns the options ``words`` of sbatch, with an --exclude of the nodes that must not get ``job``."""
+        nodes = {node for node, count in self._failed.items() if count >= _PROOFS}
+        if not (excluded := sorted(nodes | {self._first[job]} if job in self._first else nodes)):
+            return list(words)
+        options = argparse.ArgumentParser(add_help=False)
+        options.add_argument("-x", "--exclude", action="append", default=[])
+        given, rest = options.parse_known_args(words)
+        # sbatch uses the last --exclude only, so it must repeat the nodes of the user's own --exclude.
+        return [*rest, f"--exclude={','.join([*given.exclude[-1:], *excluded])}"]
+
+    def summary(self) -> str:
+        """Returns one line about the nodes that failed jobs; empty if there are none."""
+        told = [f"{node} failed {counted(count, 'job')}" for node, count in sorted(self._failed.items())]
+        return f"node {', node '.join(told)} that another node completed: have it checked" if told else ""

@@ -12,7 +12,7 @@ from imageevalkit.common.errors import ExitStatus, say
 from imageevalkit.common.redaction import secret_names
 from imageevalkit.common.text import counted
 from imageevalkit.jobs.plan import Job, Plan, job_words
-from imageevalkit.plan.environments import DRIVER_PYTHON, with_our_paths
+from imageevalkit.plan.config import DRIVER_PYTHON, with_our_paths
 from imageevalkit.store.cell import REPO, short_path
 
 # The variables that eval.sh exports, and our own: without them a job would behave differently elsewhere.

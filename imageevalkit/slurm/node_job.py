@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -19,7 +18,7 @@ from imageevalkit.common import logs
 from imageevalkit.common.atomic import write_atomic
 from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, run_main, say
 from imageevalkit.common.locks import drop_lock, take_lock
-from imageevalkit.common.machine import available_cores
+from imageevalkit.common.machine import available_cores, start_of
 from imageevalkit.common.redaction import one_line
 from imageevalkit.common.slurm import Slurm, SlurmFailed
 from imageevalkit.jobs.plan import (
@@ -34,8 +33,8 @@ from imageevalkit.jobs.plan import (
     write_outcome,
 )
 from imageevalkit.plan.gpus import visible_gpus
-from imageevalkit.run.process import CANNOT_START, FINAL, guarded, job_environ, start_of
-from imageevalkit.slurm.cluster import FILES_COME_WITHIN, Report, read_report, report_path
+from imageevalkit.run.runner import JobRun, job_environ, lifeline
+from imageevalkit.slurm.submitted import FILES_COME_WITHIN, Report, read_report, report_path
 from imageevalkit.store.cell import REPO, lock_cell, lock_shard
 from imageevalkit.store.records import merge_shards
 from imageevalkit.store.shards import Shard, own_file
@@ -125,7 +124,7 @@ class _NodeJob:
         self._began = time.time()
         self._stopping: signal.Signals | None = None
         self._is_ending = False
-        self._process: subprocess.Popen[bytes] | None = None
+        self._job_run: JobRun | None = None
 
     def run(self) -> ExitStatus:
         for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
@@ -142,7 +141,7 @@ class _NodeJob:
         until = time.monotonic() + _LEFT_WITHIN
         while before and not self._claim.has_left(before) and time.monotonic() < until:
             if self._stopping:
-                return self._stopped(0, None, has_moved=False)
+                return self._stopped(0, has_moved=False)
             time.sleep(_TICK)
         report_path(self._folder, job).unlink(missing_ok=True)  # an earlier start may have left it
         if self._plan.cluster is None:  # the user has started an exported script again: it does all again
@@ -150,7 +149,7 @@ class _NodeJob:
                 outcome_path(self._folder, cell_of(key), job.step).unlink(missing_ok=True)
         lost = {} if job.always else self._lost_before()
         if self._stopping:
-            return self._stopped(0, None, has_moved=False)
+            return self._stopped(0, has_moved=False)
         if lost and len(lost) == len(job.cells):
             return self._leave(Report(None, next(iter(lost.values())), skipped=True))
         given = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
@@ -164,28 +163,28 @@ class _NodeJob:
             locks = self._locks()
         except (UserError, OSError) as error:
             return self._leave(Report(None, one_line(error)))
-        written, attempt, status = self._written(), 0, None
-        idle = True
-        while self._stopping is None and self._claim.is_ours():
-            attempt += 1
-            before_attempt = self._written()
-            try:
-                status = self._attempt(attempt, locks)
-            except OSError as error:
-                problem = f"cannot start: {error.strerror}: {error.filename or job.command[0]}"
-                return self._leave(Report(None, problem, attempts=attempt, idle=True))
-            idle = self._written() == before_attempt
-            if attempt > job.retries or not self._worth_retry(status):
-                break
+        written, status, idle = self._written(), None, True
+        with lifeline() as end_of_this:
+            self._job_run = run = self._prepared(end_of_this, locks)
+            while self._stopping is None and self._claim.is_ours():
+                before_attempt = self._written()
+                try:
+                    run.start()
+                except CellFailure as failure:
+                    return self._leave(Report(None, str(failure), attempts=run.attempts, idle=True))
+                status = self._watch(run, locks)
+                idle = self._written() == before_attempt
+                if not run.is_worth_retry(status):
+                    break
         if not self._claim.is_ours():
             say("another machine has this job now")
             return ExitStatus.TERMINATED
         has_moved = self._written() != written  # also smaller: a batch's files are deleted once it is read
         if job.shard:
             self._gather(locks)
-        if self._stopping and (job.always or self._lacks_outcomes()):
-            return self._stopped(attempt, status, has_moved)
-        return self._leave(Report(status, attempts=attempt, idle=idle))
+        if self._stopping and (job.always or self._plan.lacking(job)):
+            return self._stopped(run.attempts, has_moved)
+        return self._leave(Report(status, attempts=run.attempts, idle=idle))
 
     def _lost_before(self) -> dict[str, str]:
         """Returns :func:`imageevalkit.jobs.plan.lost_before`, after waiting for outcomes that other nodes wrote.
@@ -244,47 +243,42 @@ class _NodeJob:
                 take_lock(lock, cell_of(key).folder)
                 merge_shards(cell_of(key))
 
-    def _attempt(self, attempt: int, locks: Mapping[str, list[int]]) -> int:
-        """Runs the command of the job once and returns its exit status. Raises OSError: it cannot start."""
+    def _prepared(self, lifeline: int, locks: Mapping[str, list[int]]) -> JobRun:
         job = self._job
         # On a node without cgroups, a job without GPUs would see all GPUs of the node.
         gpus = {} if job.gpus else {"CUDA_VISIBLE_DEVICES": ""}
         if job.gpus and not self._is_slurms:  # a container has its GPUs, but may not set the variable
             gpus = {"CUDA_VISIBLE_DEVICES": ",".join(gpu.name for gpu in visible_gpus()[: job.gpus_at_most])}
-        environ = job_environ(job, gpus, available_cores(), attempt)
-        lifeline, end = os.pipe()
-        try:
-            place = f"on {_node()}"
-            place = f"Slurm job {os.environ['SLURM_JOB_ID']} {place}" if self._is_slurms else place
-            place += (
-                f", GPUs {environ['CUDA_VISIBLE_DEVICES']}" if environ.get("CUDA_VISIBLE_DEVICES") else ""
-            )
-            title = f"{job.name} attempt {attempt}, {place}"
-            fds = [fd for of_cell in locks.values() for fd in of_cell]
-            self._process = guarded(job.command, REPO / job.logs[0], title, environ, lifeline, fds)
-            if self._stopping:
-                self._process.terminate()
-            look_at_done = time.monotonic() + _LOOK_AT_DONE_EVERY
-            while (status := self._process.poll()) is None:
-                time.sleep(_TICK)
-                if len(locks) > 1 and time.monotonic() > look_at_done:
-                    self._drop_locks_of_done(locks)
-                    look_at_done = time.monotonic() + _LOOK_AT_DONE_EVERY
-                if not self._claim.is_ours():
-                    self._process.terminate()
-            return status
-        finally:
-            os.close(end)
-            os.close(lifeline)
+        environ = job_environ(job, gpus, available_cores())
+        place = f", Slurm job {os.environ['SLURM_JOB_ID']} on" if self._is_slurms else ", on"
+        place += f" {_node()}"
+        if shown := environ.get("CUDA_VISIBLE_DEVICES"):
+            place += f", GPUs {shown}"
+        fds = [fd for of_cell in locks.values() for fd in of_cell]
+        return JobRun(self._plan, job, environ, lifeline, fds, place)
+
+    def _watch(self, run: JobRun, locks: Mapping[str, list[int]]) -> int:
+        """Waits until the attempt has ended, and returns its exit status."""
+        if self._stopping:
+            run.ask_to_end()
+        look_at_done = time.monotonic() + _LOOK_AT_DONE_EVERY
+        while (status := run.poll()) is None:
+            time.sleep(_TICK)
+            if len(locks) > 1 and time.monotonic() > look_at_done:
+                self._drop_locks_of_done(locks)
+                look_at_done = time.monotonic() + _LOOK_AT_DONE_EVERY
+            if not self._claim.is_ours():
+                run.ask_to_end()
+        return status
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         """Ends the job after a signal: SIGUSR1 at the time limit, or SIGTERM by preemption or scancel."""
         self._stopping = self._stopping or signal.Signals(number)
         self._is_ending = number != signal.SIGUSR1
-        if self._process and self._process.poll() is None:
-            self._process.terminate()
+        if self._job_run:
+            self._job_run.ask_to_end()
 
-    def _stopped(self, attempt: int, status: int | None, has_moved: bool) -> ExitStatus:
+    def _stopped(self, attempt: int, has_moved: bool) -> ExitStatus:
         """Requeues a job that was stopped, if it can go on later, and returns the exit status.
 
         If the job ran into its time limit without having recorded anything, it fails: it would never finish.
@@ -349,17 +343,6 @@ class _NodeJob:
                 with contextlib.suppress(OSError):
                     size += path.stat().st_size
         return size
-
-    def _lacks_outcomes(self) -> bool:
-        job = self._job
-        return any(read_outcome(self._folder, cell_of(key), job.step) is None for key in job.owed)
-
-    def _worth_retry(self, status: int) -> bool:
-        if status in CANNOT_START:
-            return False
-        if self._job.always:
-            return status not in {*FINAL, ExitStatus.FAILED}
-        return self._lacks_outcomes() and not logs.is_full(self._folder)
 
     def _leave(self, report: Report) -> ExitStatus:
         owed = {key: read_outcome(self._folder, cell_of(key), self._job.step) for key in self._job.owed}

@@ -12,12 +12,12 @@ import pytest
 from custom_models.load_model import MODEL_SETTINGS
 from imageevalkit.cli.command_line import parse
 from imageevalkit.common.errors import UserError, note_once
+from imageevalkit.extras.dry_run.describe import gpus_of
 from imageevalkit.jobs.plan import GenerateOrder, Job, Plan
 from imageevalkit.plan import gpus
 from imageevalkit.plan.config import Config
 from imageevalkit.plan.options import resolve
 from imageevalkit.plan.planner import make_plan
-from imageevalkit.plan.workload import gpus_of
 from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 from tests.support.fake_gpus import divided, install_fake_gpus
 

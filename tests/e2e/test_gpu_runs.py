@@ -19,10 +19,9 @@ from imageevalkit.common.errors import ExitStatus
 from imageevalkit.jobs.plan import Job, Plan, load_plan
 from imageevalkit.plan.gpus import Gpu
 from imageevalkit.run import display, local
-from imageevalkit.run.display import Display, View, WaitingJob
+from imageevalkit.run.display import Display, RunSummary, View, WaitingJob
 from imageevalkit.run.gpu_pool import LEASES, Lease, lock
 from imageevalkit.run.local import run_plan
-from imageevalkit.run.summary import RunSummary
 from tests.support.fake_gpus import fail_memory, install_fake_gpus, set_memory
 from tests.support.jobs import ESCAPING, launcher, marked, python_job
 from tests.support.waiting import LONGEST_WAIT, wait_for

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 from imageevalkit.common import images
+from imageevalkit.extras.dry_run.describe import gpus_of
 from imageevalkit.generate.cell_run import GenerateOptions
 from imageevalkit.generate.estimate import calls_of
 from imageevalkit.generate.model import Refused
 from imageevalkit.jobs.estimates import Datasets
 from imageevalkit.jobs.plan import GenerateOrder, Job, Plan, cell_of, read_outcome
-from imageevalkit.plan import workload as gpus_of_work
-from imageevalkit.plan.workload import gpus_of, with_gpus_of_work
+from imageevalkit.plan import planner as gpus_of_work
+from imageevalkit.plan.planner import with_gpus_of_work
 from imageevalkit.store.cell import Cell
 from tests.support.checkout import (
     MANY,

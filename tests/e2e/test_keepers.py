@@ -16,6 +16,7 @@ from imageevalkit.jobs.plan import EvaluateOrder, Job, Plan, ServeOrder
 from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.judges.server import ServerAddress, ServerSettings
 from imageevalkit.plan import gpus
+from imageevalkit.plan.config import DRIVER_PYTHON
 from imageevalkit.plan.gpus import Gpu
 from imageevalkit.run.gpu_pool import LEASES, lock
 from tests.support.checkout import needs_driver_env
@@ -36,7 +37,9 @@ def plan_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     def job(name: str, gpus: int, after: list[str], order: object = None) -> Job:
         cells = [] if name == "report" else [CELL]
         stage = name.partition(":")[0]
-        return Job(name, stage, ["true"], cells, [name], after=after, gpus=gpus, order=order)  # type: ignore[arg-type]
+        serves = [DRIVER_PYTHON, "-m", "imageevalkit.extras.serve.judge_server", "--plan", "p", "--job", name]
+        command = serves if isinstance(order, ServeOrder) else ["true"]
+        return Job(name, stage, command, cells, [name], after=after, gpus=gpus, order=order)  # type: ignore[arg-type]
 
     def planned(count: int, shares: bool = False) -> Plan:
         monkeypatch.setenv("FAKE_NVML", install_fake_gpus(tmp_path / "gpus", UUIDS[:count]))
@@ -91,7 +94,7 @@ def test_a_judge_that_cannot_be_started_leaves_its_gpu(
     def fails(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "judge.log")
 
-    monkeypatch.setattr("imageevalkit.extras.watch.keepers.guarded", fails)
+    monkeypatch.setattr("imageevalkit.extras.watch.keepers.Guarded", fails)
     keepers = Keepers(plan_on(2), tmp_path / "watch")
     for _ in UUIDS:
         with pytest.raises(UserError, match=r"cannot be kept: No space left on device: judge\.log"):

@@ -136,7 +136,7 @@ def test_a_local_model_has_the_key_that_it_names_and_the_hub_s_where_it_may_fetc
 
     done = run("--model_names", models, "--ds_names", "quicktext", "--dry_run")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert run.keys("imageevalkit.evaluate.estimate") == set()
+    assert run.keys("imageevalkit.extras.dry_run.questions") == set()
 
 
 @needs_driver_env
@@ -178,7 +178,7 @@ def test_an_evaluation_has_the_key_of_its_judge_while_it_asks(run: Run) -> None:
         for name in ("API_KEY", "OTHER_API_KEY"):
             kwargs = f"base_url={server.base_url},api_key_env={name},max_attempts=1,backoff=0.01"
             run(*words, "--judge_kwargs", kwargs, "--dry_run")
-            assert run.keys("imageevalkit.evaluate.estimate") == {name}
+            assert run.keys("imageevalkit.extras.dry_run.questions") == {name}
             run(*words, "--judge_kwargs", kwargs)
             assert run.keys("imageevalkit.evaluate") == {name}
         run(*words, "--judge_kwargs", kwargs, "--rescore")
@@ -201,7 +201,7 @@ def test_a_judge_s_server_has_no_key_but_the_hub_s_and_those_who_ask_it_none(run
     )
     assert done.returncode == 0, done.stdout + done.stderr
     hub = {"HF_TOKEN"} if offline == "0" else set()
-    assert run.keys("serve") == run.keys("imageevalkit.run.judge_server") == hub
+    assert run.keys("serve") == run.keys("imageevalkit.extras.serve.judge_server") == hub
     assert run.keys("imageevalkit.evaluate") == set()
 
 

@@ -22,9 +22,8 @@ from imageevalkit.common.errors import ExitStatus
 from imageevalkit.jobs import plan as jobs
 from imageevalkit.jobs.plan import Job, Plan
 from imageevalkit.run import ledger, local
-from imageevalkit.run.display import Display
+from imageevalkit.run.display import CellSummary, Display, RunSummary
 from imageevalkit.run.local import run_plan
-from imageevalkit.run.summary import CellSummary, RunSummary
 from imageevalkit.store.cell import Cell
 from tests.support.jobs import ESCAPING, done_job, launcher, marked, python_job
 from tests.support.waiting import LONGEST_WAIT, wait_for

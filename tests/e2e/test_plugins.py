@@ -12,8 +12,8 @@ import pytest
 
 from imageevalkit import registry
 from imageevalkit.cli.__main__ import _handed_over
-from imageevalkit.cli.listing import _plugins
 from imageevalkit.common.errors import CellFailure, UserError
+from imageevalkit.extras.listing.listing import _plugins
 from imageevalkit.jobs.plan import Plan
 from imageevalkit.plan.benchmarks import choose_benchmark
 from imageevalkit.plan.config import Config

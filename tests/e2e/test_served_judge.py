@@ -22,10 +22,10 @@ import pytest
 
 from imageevalkit.benchmark.question import JudgeUnusable
 from imageevalkit.common.errors import UserError
+from imageevalkit.extras.serve import judge_server
+from imageevalkit.extras.serve.judge_server import JudgeServer
 from imageevalkit.jobs.plan import ServeOrder
 from imageevalkit.judges.server import ServerAddress, ServerSettings
-from imageevalkit.run import judge_server
-from imageevalkit.run.judge_server import JudgeServer
 from tests.support.checkout import (
     FAILING,
     REPO,

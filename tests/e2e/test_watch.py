@@ -180,7 +180,6 @@ def test_a_judge_in_the_evaluation_itself_is_loaded_once(tree: Tree, tmp_path: P
         ({"models": {"run": {}, "other": {}}}, "--watch watches the checkpoints of one model"),
         ({"models": {"run@5": {}}}, "without a step"),
         ({"infer": False}, "--watch makes images"),
-        ({"dry_run": True}, "--watch starts with what is there"),
         ({"use_api": True}, "is for weights on this machine"),
         (
             {"extra": {"compare": {"gate": Path("baseline")}}},

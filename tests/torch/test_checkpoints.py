@@ -11,7 +11,7 @@ import pytest
 from imageevalkit import registry
 from imageevalkit.assets.checkpoints import files_of, holds_checkpoints, steps_in, tells_all, what_lacks
 from imageevalkit.common.errors import CellFailure, UserError
-from imageevalkit.plan.checkpoints import lacks_of, with_checkpoints
+from imageevalkit.extras.watch.checkpoints import lacks_of, with_checkpoints
 from imageevalkit.plan.models import missing_of_model, model_needs, resolve_model
 from imageevalkit.plan.options import Options
 from imageevalkit.store.cell import Cell, by_name, checkpoint_of

@@ -33,7 +33,7 @@ from imageevalkit.benchmark.thoughts import without_thoughts
 from imageevalkit.common.errors import CellFailure, UserError
 from imageevalkit.judges.api import judge_picture, open_picture
 from imageevalkit.judges.choice import JudgeOptions, TransformersSettings
-from imageevalkit.plan.config import checked
+from imageevalkit.plan.benchmarks import checked
 from tests.support import tiny_vlm
 from tests.support.image_questions import (
     ask_about,

@@ -208,6 +208,24 @@ def test_no_extra_imports_another() -> None:
     assert wrong == []
 
 
+def test_one_file_starts_the_processes_of_jobs() -> None:
+    starting = {module for module, imported in import_graph().items() if "imageevalkit.run.guard" in imported}
+    assert starting == {"imageevalkit.run.runner"}
+
+
+def test_only_the_planner_changes_a_plan_or_a_job() -> None:
+    changing = {
+        path
+        for path, tree in sources("imageevalkit").items()
+        for call in calls_of(tree, "replace")
+        if isinstance(call.func, ast.Name)
+        and re.search(r"(?:^|[._])(?:plan|job|part)$", ast.unparse(call.args[0]))
+    }
+    # the jobs that repeat questions are those of the evaluation; a watch lets jobs use the judges that it keeps
+    extras = {"imageevalkit/extras/noise/planning.py", "imageevalkit/extras/watch/keepers.py"}
+    assert changing == {"imageevalkit/plan/planner.py", "imageevalkit/plan/stage_jobs.py", *extras}
+
+
 @pytest.mark.parametrize("document", ["README.md", "README_zh.md", "docs/architecture.md"])
 def test_documents_name_files_that_there_are(document: str) -> None:
     text = (REPO / document).read_text(encoding="utf-8")

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from imageevalkit.cli import runs
 from imageevalkit.common.errors import ExitStatus, UserError
 from imageevalkit.common.locks import take_lock
 from imageevalkit.common.slurm import Queued, Slurm, SlurmFailed
+from imageevalkit.extras.manage import runs
 from imageevalkit.generate import job as generation
 from imageevalkit.jobs.plan import (
     COMPLETE,
@@ -37,17 +37,18 @@ from imageevalkit.jobs.plan import (
 )
 from imageevalkit.plan.config import Config
 from imageevalkit.plan.sbatch import words_for, words_for_size
-from imageevalkit.slurm import cluster, node_job
-from imageevalkit.slurm.cluster import (
+from imageevalkit.run.display import RunSummary
+from imageevalkit.slurm import node_job
+from imageevalkit.slurm.cluster import NodeFaults, run_plan
+from imageevalkit.slurm.submitted import (
     Found,
     Report,
     files_of,
+    identity,
     look_around,
     read_report,
     report_path,
-    run_plan,
 )
-from imageevalkit.slurm.nodes import NodeFaults
 from imageevalkit.store.cell import lock_cell, log_root
 
 KEYS = ("m/a", "m/b")
@@ -154,7 +155,7 @@ def run(
     slurm: SimulatedSlurm,
     found: Found = Found(),  # noqa: B008
     detached: bool = False,
-) -> cluster.RunSummary:
+) -> RunSummary:
     return run_plan(plan, found, slurm, detached, lambda: slurm.now, slurm.sleep)
 
 
@@ -556,9 +557,8 @@ def test_jobs_of_an_earlier_run_are_found_and_others_refused(plan: Plan, tmp_pat
         slurm.take([f"--job-name={plan.jobs[0].name}", comment(plan, plan.jobs[0])])
     again = replace(plan, run_folder=str(tmp_path / "20261125-101010-2"))
     found = look_around(again, slurm)
-    logs = plan.jobs[0].logs
     told = comment(plan, plan.jobs[0]).partition("=")[2]
-    assert found.jobs == {"generate:m": ("1", Path(plan.run_folder).absolute(), logs, told)}
+    assert found.jobs == {"generate:m": ("1", Path(plan.run_folder).absolute(), plan.jobs[0], told)}
     assert run(again, slurm, found).status == ExitStatus.COMPLETE
     assert slurm.submitted[2:] == ["evaluate:m/a", "evaluate:m/b", "report"]
     for lock in found.locks.values():
@@ -599,7 +599,7 @@ def test_a_run_whose_launcher_is_elsewhere_is_ended_while_it_has_no_job_in_the_q
     with (folder / "launcher.lock").open("w") as lock:
         if is_alive:
             take_lock(lock.fileno(), Path(lock.name))
-        runs.cancel()
+        runs.cancel({}, Config(), Path())
     told = capsys.readouterr().out
     assert ("cancelled: run " in told and "watched from login2" in told) == is_alive
     assert ("no run is under way" in told) != is_alive
@@ -635,7 +635,7 @@ def test_what_a_policy_forbids_for_good_fails(plan: Plan, why: str) -> None:
 
 
 def comment(plan: Plan, job: Job) -> str:
-    return f"--comment=imageevalkit {cluster.identity(plan, job)} {Path(plan.run_folder).absolute()}"
+    return f"--comment=imageevalkit {identity(plan, job)} {Path(plan.run_folder).absolute()}"
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from imageevalkit import assets
-from imageevalkit.cli.prefetch import read_request
 from imageevalkit.common.errors import UserError
+from imageevalkit.extras.prefetch.__main__ import read_request
 from imageevalkit.plan.benchmarks import choose_benchmark
 from imageevalkit.plan.config import Config
 from imageevalkit.plan.options import Options, resolve

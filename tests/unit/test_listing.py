@@ -13,7 +13,7 @@ from PIL import Image
 
 from imageevalkit import assets, registry
 from imageevalkit.assets import BenchmarkFiles, FileAsset, TableAsset
-from imageevalkit.cli.listing import listing
+from imageevalkit.extras.listing.listing import listing
 from imageevalkit.plan.benchmarks import BenchmarkChoice, choose_benchmark
 from imageevalkit.plan.config import Config
 from imageevalkit.plan.models import model_tasks

@@ -38,7 +38,8 @@ from imageevalkit.judges.api import FEW_LOGPROBS, FEWER_THAN_SCORED, NO_LOGPROBS
 from imageevalkit.judges.choice import ApiSettings, JudgeChoice, JudgeOptions, JudgeSetting
 from imageevalkit.judges.client import ApiJudge
 from imageevalkit.judges.server import Address
-from imageevalkit.plan.config import checked, parse_kwargs
+from imageevalkit.plan.benchmarks import checked
+from imageevalkit.plan.config import parse_kwargs
 from imageevalkit.store.results import Evaluator
 from tests.support.image_server import KEY
 from tests.support.judge_replies import draw

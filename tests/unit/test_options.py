@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from imageevalkit.cli.__main__ import _command
 from imageevalkit.cli.command_line import OF_OPTIONS, main, parse
 from imageevalkit.common.errors import UserError
 from imageevalkit.plan.config import Config
@@ -167,3 +168,11 @@ def test_each_subcommand_has_a_short_help(
         said = capsys.readouterr().out
         assert said.startswith(f"usage: bash eval.sh {command}") and option.name in said
         assert len(said.splitlines()) <= 12
+
+
+def test_one_command_at_a_time() -> None:
+    assert _command({"--list": "false", "--limit": "1"}) is None
+    listing = _command({"--list": "true"})
+    assert listing is not None and listing.option == "--list"
+    with pytest.raises(UserError, match="--dry_run and --watch exclude each other: leave one out"):
+        _command({"--dry_run": "true", "--watch": "runs"})

@@ -16,8 +16,8 @@ from imageevalkit.api.replies import tokens_of
 from imageevalkit.benchmark.question import Message, Picture, Question, Sampling
 from imageevalkit.common.errors import UserError
 from imageevalkit.common.text import dollars
-from imageevalkit.evaluate.estimate import effort
 from imageevalkit.evaluate.scoring import provenance
+from imageevalkit.extras.dry_run.questions import effort
 from imageevalkit.generate.estimate import money
 from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.store import fingerprint as fp

@@ -12,9 +12,9 @@ import pytest
 from imageevalkit import assets, registry
 from imageevalkit.assets import BenchmarkFiles, PromptsAsset, github
 from imageevalkit.assets.data import fetch, pinned_texts, texts_in_program
-from imageevalkit.cli.prefetch import report
 from imageevalkit.common.errors import CellFailure
 from imageevalkit.evaluate.answerers import Answerers
+from imageevalkit.extras.prefetch.__main__ import report
 from imageevalkit.store.cell import REPO
 from tests.support.manifest import COMMIT
 from tests.support.mirror import official_source, shared_mirror

@@ -32,7 +32,7 @@ from imageevalkit.extras.relations.relations import (
     Settings,
     Thresholds,
 )
-from imageevalkit.plan.config import checked
+from imageevalkit.plan.benchmarks import checked
 from imageevalkit.store.cell import Cell
 from tests.support.cells import Made, write_items
 from tests.support.official_programs import run_program

@@ -30,8 +30,8 @@ from imageevalkit.benchmark.question import Answer, Picture, Question
 from imageevalkit.common.errors import CellFailure, UserError
 from imageevalkit.extras.adopt.sources import find_images
 from imageevalkit.judges.api import read_reply
-from imageevalkit.plan.benchmarks import choose_benchmark
-from imageevalkit.plan.config import Config, checked
+from imageevalkit.plan.benchmarks import checked, choose_benchmark
+from imageevalkit.plan.config import Config
 from tests.support import trig_data
 from tests.support.function_judge import evaluate, items, scores_of, use_function_judge, write_images
 from tests.support.mirror import official_source, shared_mirror

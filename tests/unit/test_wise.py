@@ -21,7 +21,7 @@ from imageevalkit.common.errors import CellFailure, UserError
 from imageevalkit.evaluate.answerers import Answerers
 from imageevalkit.jobs.plan import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.metrics import spread
-from imageevalkit.plan.config import checked
+from imageevalkit.plan.benchmarks import checked
 from imageevalkit.report import __main__ as report
 from imageevalkit.store.cell import Cell, output_root
 from imageevalkit.store.items import items_of

@@ -10,8 +10,7 @@ from imageevalkit.extras.adopt.copies import images_to_come
 from imageevalkit.extras.adopt.sources import places_of_job
 from imageevalkit.jobs.estimates import Datasets
 from imageevalkit.jobs.plan import AdoptOrder, Job
-from imageevalkit.plan.config import Config
-from imageevalkit.plan.environments import DRIVER_PYTHON
+from imageevalkit.plan.config import DRIVER_PYTHON, Config
 from imageevalkit.plan.options import Options
 from imageevalkit.plan.stage_jobs import Run
 from imageevalkit.store.cell import Cell

@@ -2,7 +2,7 @@
 
 CONNECTS = {
     "options": "options:OPTIONS",
-    "command": "hook:COMMAND",
+    "commands": "hook:COMMANDS",
     "results": "hook:GateHook",
     "section": "section:ComparisonsSection",
 }

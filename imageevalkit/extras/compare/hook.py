@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from imageevalkit.cli.commands import Command, ResultsHook
+from imageevalkit.cli.command_line import Command, ResultsHook
 from imageevalkit.common.errors import ExitStatus, UserError
 from imageevalkit.extras.compare.gate import Gate
 from imageevalkit.extras.compare.telling import compare_words
@@ -21,7 +21,7 @@ def _compare(given: Mapping[str, Any], config: Config, here: Path) -> ExitStatus
     return compare_words(options_over(given, config).extra["compare"]["compare"], here)
 
 
-COMMAND = Command("--compare", _compare)
+COMMANDS = [Command("--compare", _compare)]
 
 
 class GateHook(ResultsHook):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from imageevalkit.common.errors import UserError
-from imageevalkit.plan.option import Option, absolute, folder
+from imageevalkit.plan.config import Option, absolute, folder
 
 
 def _pair(texts: Sequence[str], where: str) -> tuple[str, str]:

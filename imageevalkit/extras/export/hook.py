@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from imageevalkit.cli.commands import ResultsHook
+from imageevalkit.cli.command_line import ResultsHook
 from imageevalkit.common.errors import ExitStatus, show
 from imageevalkit.extras.export.trackers import check_tracker, send
 from imageevalkit.jobs.plan import Plan

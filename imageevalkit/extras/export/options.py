@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from imageevalkit.common.errors import UserError
-from imageevalkit.plan.config import parse_choice
-from imageevalkit.plan.option import Option, absolute
+from imageevalkit.plan.config import Option, absolute, parse_choice
 
 TRACKERS = ("wandb", "trackio", "tensorboard")
 

@@ -3,5 +3,6 @@
 CONNECTS = {
     "options": "options:OPTIONS",
     "resolve": "planning:resolve",
+    "last_jobs": "planning:repeat_jobs",
     "after_questions": "repeats:Repeats",
 }

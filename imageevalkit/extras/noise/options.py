@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from imageevalkit.common.errors import UserError
-from imageevalkit.plan.config import parse_count
-from imageevalkit.plan.option import Option
+from imageevalkit.plan.config import Option, parse_count
 
 
 def _count_or_none(text: str, where: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from imageevalkit.plan.option import Option, absolute, folder
+from imageevalkit.plan.config import Option, absolute, folder
 
 OPTIONS = {
     "publish": Option(

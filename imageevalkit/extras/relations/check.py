@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from imageevalkit.common.errors import UserError, suggest
 from imageevalkit.extras.relations.relations import Column, Settings
-from imageevalkit.plan.benchmarks import BenchmarkChoice
-from imageevalkit.plan.config import checked
+from imageevalkit.plan.benchmarks import BenchmarkChoice, checked
 from imageevalkit.plan.options import Options
 from imageevalkit.registry import without_alias
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from imageevalkit.common.errors import UserError
-from imageevalkit.plan.config import parse_kwargs
-from imageevalkit.plan.option import Option
+from imageevalkit.plan.config import Option, parse_kwargs
 from imageevalkit.store.cell import split_names
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from imageevalkit.plan.config import parse_kwargs
-from imageevalkit.plan.option import Option
+from imageevalkit.plan.config import Option, parse_kwargs
 
 OPTIONS = {
     "prompt_rewriter": Option(

@@ -12,8 +12,8 @@ from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.common.errors import UserError
 from imageevalkit.jobs.plan import Job, RewriteOrder
 from imageevalkit.judges.rewriter import Rewriter
-from imageevalkit.plan.config import Config, checked, parse_kwargs
-from imageevalkit.plan.environments import DRIVER_PYTHON
+from imageevalkit.plan.benchmarks import checked
+from imageevalkit.plan.config import DRIVER_PYTHON, Config, parse_kwargs
 from imageevalkit.plan.options import Options
 from imageevalkit.plan.stage_jobs import RETRIES, Run
 from imageevalkit.store.cell import log_root
@@ -58,7 +58,7 @@ def rewrite_jobs(run: Run) -> list[Job]:
     # If all prompts are rewritten already, the run may continue on a machine without network and key.
     if not all(cell.prompts.exists() for cell in cells) or os.environ.get(settings.api_key_env or "API_KEY"):
         try:
-            secrets = run.secrets_of(Endpoint.of(vars(settings), needs_key=not options.dry_run))
+            secrets = run.secrets_of(Endpoint.of(vars(settings), needs_key=options.needs_keys))
         except UserError as error:
             raise UserError(f"{what} is reached through an API: {error}") from None
         options.check_price(what, settings.price_of(rewriter.model_id), "--rewriter_kwargs")

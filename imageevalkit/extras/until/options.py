@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from imageevalkit.common.errors import UserError
-from imageevalkit.plan.option import Option
+from imageevalkit.plan.config import Option
 
 
 def _rivals(text: str, where: str) -> tuple[str, str]:

@@ -12,7 +12,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from imageevalkit.cli.commands import Scheduler
+from imageevalkit.cli.command_line import Scheduler
 from imageevalkit.common.errors import CellFailure, ExitStatus, say, worst
 from imageevalkit.common.text import counted
 from imageevalkit.extras.until.settling import Look, look
@@ -20,11 +20,9 @@ from imageevalkit.jobs.plan import Plan
 from imageevalkit.plan.benchmarks import choose_benchmark
 from imageevalkit.plan.config import Config
 from imageevalkit.plan.options import Options
-from imageevalkit.plan.planner import make_plan
-from imageevalkit.plan.workload import with_gpus_of_work
-from imageevalkit.run.display import print_table
+from imageevalkit.plan.planner import plan_run
+from imageevalkit.run.display import RunSummary, print_table
 from imageevalkit.run.local import run_plan
-from imageevalkit.run.summary import RunSummary
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.results import Until
 
@@ -53,7 +51,7 @@ def _described(options: Options) -> str:
 def run_rounds(options: Options, config: Config, plan: Plan, locks: dict[str, int]) -> RunSummary:
     """Runs ``plan``, which covers all items, in rounds. ``locks`` are the descriptors that lock its cells.
 
-    Raises UserError like :func:`~imageevalkit.plan.planner.make_plan` and
+    Raises UserError like :func:`~imageevalkit.plan.planner.plan_run` and
     :func:`~imageevalkit.run.local.run_plan`.
     """
     return _Rounds(options, config, plan, locks).run()
@@ -83,8 +81,8 @@ class _Rounds:
                 say(f"round: {name}, {self._asked[name]:,} items of both models")
             asked = {name: self._asked[name] for name in going_on}
             until = {name: Until(self._rivals, self._better.get(name, {})) for name in going_on}
-            plan = self._planned(replace(options, benchmarks=going_on, asked=asked, until=until))
-            summary = run_plan(replace(plan, jobs=plan.jobs[:-1]), self._locks, with_table=False)
+            of_round = replace(options, benchmarks=going_on, asked=asked, until=until)
+            summary = run_plan(self._planned(of_round, with_report=False), self._locks, with_table=False)
             if summary.status in (ExitStatus.INTERRUPTED, ExitStatus.TERMINATED):
                 print_table(summary, sys.stdout)
                 return summary
@@ -108,9 +106,8 @@ class _Rounds:
         stopped = self._asked.keys() - self._settled
         return replace(summary, status=worst([summary.status, *[ExitStatus.INCOMPLETE] * bool(stopped)]))
 
-    def _planned(self, options: Options) -> Plan:
-        plan = make_plan(options, self._config, Path(self._plan.run_folder).name)
-        plan = with_gpus_of_work(plan)
+    def _planned(self, options: Options, with_report: bool = True) -> Plan:
+        plan = plan_run(options, self._config, Path(self._plan.run_folder).name, with_report)
         plan.save()
         return plan
 

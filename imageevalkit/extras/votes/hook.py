@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from imageevalkit.cli.commands import ResultsHook
+from imageevalkit.cli.command_line import ResultsHook
 from imageevalkit.common.errors import UserError, say
 from imageevalkit.common.text import counted
 from imageevalkit.extras.votes.report import take_votes

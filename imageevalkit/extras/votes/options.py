@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from imageevalkit.plan.option import Option, absolute
+from imageevalkit.plan.config import Option, absolute
 from imageevalkit.store.cell import split_names
 
 

@@ -1,6 +1,8 @@
-"""Evaluates checkpoints as they appear (``--watch``)."""
+"""Checkpoints of a training run as models (``run@1000``), and their evaluation as they appear (``--watch``)."""
 
 CONNECTS = {
     "options": "options:OPTIONS",
-    "command": "watch:COMMAND",
+    "models": "checkpoints:with_checkpoints",
+    "weights": "checkpoints:lacks_of",
+    "commands": "watch:COMMANDS",
 }

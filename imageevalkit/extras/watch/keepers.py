@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -15,14 +14,11 @@ from imageevalkit.common.errors import UserError, say
 from imageevalkit.common.text import counted
 from imageevalkit.jobs.plan import EvaluateOrder, Job, Plan, ServeOrder, job_words
 from imageevalkit.judges.server import ServerAddress
-from imageevalkit.plan.environments import DRIVER_PYTHON
 from imageevalkit.plan.gpus import MinFreeMemory, visible, visible_gpus
 from imageevalkit.run.gpu_pool import GpuPool, Lease, Offer
-from imageevalkit.run.judge_server import past_proxies
-from imageevalkit.run.process import describe_exit, guarded, job_environ
+from imageevalkit.run.runner import Guarded, describe_exit, job_environ, past_proxies
 from imageevalkit.store.cell import REPO, log_root, short_path
 
-_ENDS_WITHIN = 10.0  # seconds; a guard kills its processes after 5
 _TICK = 0.2
 _IN_PROCESS = "transformers:"
 _KEEPER = "imageevalkit.extras.watch.keeper"
@@ -36,7 +32,7 @@ class _Keeper:
     job: Job
     place: Path
     lease: Lease | None = None
-    process: subprocess.Popen[bytes] | None = None
+    process: Guarded | None = None
 
     @property
     def serves(self) -> bool:
@@ -97,12 +93,7 @@ class Keepers:
         name, log = f"judge:{judge}", str(log_root() / f"keeper{number}_{run.name}.log")
         if isinstance(job.order, ServeOrder):
             place = run / "judges" / Path(job.order.address_file).name
-            command = [
-                DRIVER_PYTHON,
-                "-m",
-                "imageevalkit.run.judge_server",
-                *job_words(self.plan.path, name),
-            ]
+            command = [*job.command[:3], *job_words(self.plan.path, name)]
             log = str(log_root() / f"judge_{place.name}_{run.name}.log")
             order = replace(job.order, parts=[], address_file=str(place), log=log)
             secrets = order.secrets
@@ -154,7 +145,7 @@ class Keepers:
             if keeper.serves:
                 log = log.with_name(f"keeper_{log.name}")  # the server writes its own log
             try:
-                keeper.process = guarded(
+                keeper.process = Guarded(
                     keeper.job.command, log, keeper.job.name, environ, self._lifeline, lease.fds
                 )
             except OSError as error:
@@ -191,13 +182,7 @@ class Keepers:
             say(
                 f"the process that kept judge {keeper.judge} has ended ({describe_exit(status)}): it starts again"
             )
-        for _ in range(2):  # the guard kills at once when it receives a second SIGTERM
-            keeper.process.terminate()
-            try:
-                keeper.process.wait(_ENDS_WITHIN)
-                break
-            except subprocess.TimeoutExpired:
-                continue
+        keeper.process.end()
         keeper.process = None
         if keeper.lease:
             self._pool.give_back(keeper.lease)
@@ -205,18 +190,15 @@ class Keepers:
     def close(self) -> None:
         """End all keepers."""
         os.close(self._end)  # each guard ends its processes when the lifeline closes
-        for keeper in self._running():
-            try:
-                keeper.wait(_ENDS_WITHIN)
-            except subprocess.TimeoutExpired:
-                say(f"process {keeper.pid} is still ending")
+        for process in self._running():
+            process.end()
         for one in self._keepers.values():
             if one.lease:
                 one.lease.release()
         os.close(self._lifeline)
         shutil.rmtree(self._sockets, ignore_errors=True)
 
-    def _running(self) -> Iterator[subprocess.Popen[bytes]]:
+    def _running(self) -> Iterator[Guarded]:
         return (keeper.process for keeper in self._keepers.values() if keeper.process)
 
 

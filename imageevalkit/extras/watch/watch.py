@@ -13,32 +13,26 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from imageevalkit.assets.checkpoints import files_of, steps_in, tells_all, what_lacks
-from imageevalkit.cli import runs
-from imageevalkit.cli.commands import Command
+from imageevalkit.cli import launcher
+from imageevalkit.cli.command_line import Command
 from imageevalkit.common import logs
 from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, complain, say, worst
 from imageevalkit.common.machine import require
 from imageevalkit.common.redaction import one_line
 from imageevalkit.common.text import counted
 from imageevalkit.extension_points import extras
+from imageevalkit.extras.watch.checkpoints import DENOISER, LORA, WEIGHTS, checkpoint_kwargs
 from imageevalkit.extras.watch.keepers import Keepers
 from imageevalkit.jobs.plan import (
-    EvaluateOrder,
     GenerateOrder,
-    Job,
     Plan,
-    RewriteOrder,
     cell_of,
-    shared_bounds,
 )
-from imageevalkit.plan.checkpoints import DENOISER, LORA, WEIGHTS, checkpoint_kwargs
 from imageevalkit.plan.config import Config
 from imageevalkit.plan.options import LOCAL, Options, resolve
-from imageevalkit.plan.planner import make_plan
-from imageevalkit.plan.workload import with_gpus_of_work
-from imageevalkit.run.display import print_report
+from imageevalkit.plan.planner import make_plan, plan_run
+from imageevalkit.run.display import RunSummary, print_report
 from imageevalkit.run.local import run_plan
-from imageevalkit.run.summary import RunSummary
 from imageevalkit.store.cell import LAUNCHERS_LOCK, Checkpoint, checkpoint_of, lock_cell
 from imageevalkit.store.results import read_result
 
@@ -58,7 +52,7 @@ def _watch(given: Mapping[str, Any], config: Config, here: Path) -> ExitStatus:
     return watch(resolve(given, config), config)
 
 
-COMMAND = Command("--watch", _watch, uses_results=False)
+COMMANDS = [Command("--watch", _watch, uses_results=False)]
 
 
 def watch(options: Options, config: Config) -> ExitStatus:
@@ -98,8 +92,6 @@ def _check(options: Options) -> None:
         "--images": options.images and "makes the images itself: leave it out",
         "--use_api": options.use_api and "is for weights on this machine: leave it out",
         "--infer": not options.infer and "makes images: leave out --infer false and --rescore",
-        "--dry_run": options.dry_run
-        and "starts with what is there: model_path=DIR without --watch shows that plan",
     }
     with_results = [name for name in options.active_extras if "results" in extras()[name]]
     for name in (name for extra in with_results for name, value in options.extra[extra].items() if value):
@@ -156,8 +148,8 @@ class _Watch:
         except (OSError, CellFailure) as error:
             raise UserError(f"log/ cannot be written: {one_line(error)}") from error
         if self._options.detach:
-            runs.detach(self._own)
-        runs.note_launcher(self._own)
+            launcher.detach(self._own)
+        launcher.note_launcher(self._own)
         logs.print_without_fear()
         for line in self._keepers.told:
             say(line)
@@ -337,18 +329,16 @@ class _Watch:
             self._keepers.start(self._is_stopped)
             if self._stop is not None:
                 return _STOPPED[self._stop]
-            plan = self._with_bounds(
-                self._keepers.fitted(make_plan(replace(self._options, models=models), self._config))
-            )
+            options = replace(self._options, models=models, bounds=self._own)
+            plan = self._keepers.fitted(plan_run(options, self._config))
             require(_FILES + _FILES_OF_CELL * len(plan.cells))
             locks = dict[str, int]()
             for key in sorted(plan.cells):
                 for name in (".lock", LAUNCHERS_LOCK):
                     fds.append(lock_cell(cell_of(key), name=name))
                 locks[key] = fds[-2]
-            plan = with_gpus_of_work(plan)
             plan.save()
-            fds += filter(None, [runs.note_launcher(Path(plan.run_folder))])
+            fds += filter(None, [launcher.note_launcher(Path(plan.run_folder))])
             summary = run_plan(plan, locks)
             print_report(plan)
             return summary.status
@@ -358,20 +348,3 @@ class _Watch:
         finally:
             for fd in fds:
                 os.close(fd)
-
-    def _with_bounds(self, plan: Plan) -> Plan:
-        """Returns ``plan`` with the request limits and the budget shared by all runs of this watch."""
-        shared = str(shared_bounds(self._own).absolute())
-
-        def bounded(job: Job) -> Job:
-            order = job.order
-            if isinstance(order, RewriteOrder) and order.shared:
-                return replace(job, order=replace(order, shared=shared))
-            if isinstance(order, EvaluateOrder) and order.judge_options.shared:
-                options = replace(order.judge_options, shared=shared)
-                return replace(job, order=replace(order, judge_options=options))
-            return job
-
-        return replace(
-            plan, jobs=[bounded(job) for job in plan.jobs], parts=[bounded(part) for part in plan.parts]
-        )

@@ -1,22 +1,21 @@
-"""Counts the images and requests of a plan before it starts: to assign GPUs, and for ``--dry_run``."""
+"""``--dry_run``: the plan of a run in words, with the images, requests, money and time that it takes."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import shlex
-import subprocess
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from imageevalkit.common.errors import ExitStatus, say
+from imageevalkit.cli.command_line import Command
+from imageevalkit.common.errors import ExitStatus, show
 from imageevalkit.common.machine import available_cores
-from imageevalkit.common.redaction import environ_with
 from imageevalkit.common.text import counted, dollars, some
+from imageevalkit.extension_points import connected
 from imageevalkit.jobs.estimates import SECONDS_OF_A_REPLY, SECONDS_OF_AN_IMAGE, Estimate
 from imageevalkit.jobs.plan import (
     AdoptOrder,
@@ -28,74 +27,23 @@ from imageevalkit.jobs.plan import (
     ServeOrder,
     cell_of,
 )
-from imageevalkit.plan.environments import DRIVER_PYTHON, python_of, with_our_paths
+from imageevalkit.plan.config import DRIVER_PYTHON, Config, python_of
+from imageevalkit.plan.options import resolve
+from imageevalkit.plan.planner import Request, ask, plan_run, text_of
 from imageevalkit.plan.sbatch import replicas_of, words_for_size
-from imageevalkit.store.cell import REPO, Cell
-
-_TELL_AFTER = 2.0
+from imageevalkit.store.cell import Cell
 
 
-@dataclass
-class _Request:
-    """A request to a program that counts the work of some cells.
-
-    ``program`` is a module with its arguments, ``python`` the interpreter, ``text`` the JSON on its stdin,
-    ``secrets`` are the variables with its keys. ``told`` has a count and "was counted" for each cell.
-    """
-
-    program: tuple[str, ...]
-    python: str
-    text: dict[str, Any]
-    secrets: tuple[str, ...] = ()
-    told: list[tuple[Any, bool]] = field(default_factory=list)
+def _show(given: Mapping[str, Any], config: Config, here: Path) -> ExitStatus:
+    options = replace(resolve(given, config), needs_keys=False)
+    text, status = describe(plan_run(options, config))
+    show(text)
+    for scheduler in connected("scheduler", options.active_extras).values():
+        show(scheduler.describe(options))
+    return status
 
 
-def with_gpus_of_work(plan: Plan) -> Plan:
-    """Returns ``plan`` with no more GPUs for each generate job than its remaining images need.
-
-    Images are counted in the driver's environment. A job whose images cannot be counted is unchanged.
-    """
-    # With --overwrite, the rewritten prompts decide which images are replaced: unknown before the rewriting.
-    asked = [
-        job
-        for job in plan.jobs
-        if isinstance(job.order, GenerateOrder) and job.gpus and not (job.after and job.order.overwrite)
-    ]
-    calls = _calls_left(plan, asked) if asked else {}
-    return replace(plan, jobs=[_fitted(job, calls.get(job.name)) for job in plan.jobs])
-
-
-def _fitted(job: Job, calls: int | None) -> Job:
-    if calls is None:
-        return job
-    if not calls:
-        # A job without images to generate loads no model. It must not wait for a GPU that others use.
-        return replace(job, gpus=0, gpus_at_most=0)
-    return replace(job, gpus_at_most=min(job.gpus_at_most, job.gpus * calls))
-
-
-def _calls_left(plan: Plan, jobs: Sequence[Job]) -> Mapping[str, int | None]:
-    """Returns how often each job has to call its model, by name; counting stops at the number of replicas."""
-    program = ("imageevalkit.generate.estimate", "--calls")
-    requests = [
-        _Request(
-            program, DRIVER_PYTHON, _text(job) | {"enough": job.gpus_at_most // job.gpus, "job": job.name}
-        )
-        for job in jobs
-    ]
-    late = threading.Timer(
-        _TELL_AFTER, say, ["looking through the images there are, to see which jobs need GPUs"]
-    )
-    late.start()
-    try:
-        _ask(plan, [requests])
-    finally:
-        late.cancel()
-    return {
-        job.name: sum(calls for calls, _ in request.told)
-        for job, request in zip(jobs, requests, strict=True)
-        if all(was_counted for _, was_counted in request.told)
-    }
+COMMANDS = [Command("--dry_run", _show, uses_results=False)]
 
 
 def describe(plan: Plan) -> tuple[str, ExitStatus]:
@@ -192,11 +140,7 @@ def gpus_of(job: Job) -> str:
     return counted(job.gpus, "GPU")
 
 
-def _text(job: Job) -> dict[str, Any]:
-    return {"cells": job.cells, "order": job.order, "shard": job.shard}
-
-
-def _requests(plan: Plan, job: Job) -> list[_Request]:
+def _requests(plan: Plan, job: Job) -> list[Request]:
     """Returns the requests that count the work of ``job``; none for a report."""
     if isinstance(job.order, ServeOrder):
         return [request for part in job.order.parts for request in _requests(plan, plan.job(part))]
@@ -209,12 +153,13 @@ def _requests(plan: Plan, job: Job) -> list[_Request]:
             for cell in job.cells
         )
         return [
-            _Request(("imageevalkit.evaluate.estimate",), python, text, tuple(job.secrets)) for text in texts
+            Request(("imageevalkit.extras.dry_run.questions",), python, text, tuple(job.secrets))
+            for text in texts
         ]
     if isinstance(job.order, GenerateOrder):
-        return [_Request(("imageevalkit.generate.estimate",), DRIVER_PYTHON, _text(job), tuple(job.secrets))]
+        return [Request(("imageevalkit.generate.estimate",), DRIVER_PYTHON, text_of(job), tuple(job.secrets))]
     if isinstance(job.order, AdoptOrder | RewriteOrder):  # the program of the job itself: python -m MODULE
-        return [_Request((job.command[2], "--forecast"), DRIVER_PYTHON, _text(job), tuple(job.secrets))]
+        return [Request((job.command[2], "--forecast"), DRIVER_PYTHON, text_of(job), tuple(job.secrets))]
     return []
 
 
@@ -233,52 +178,23 @@ def _images_of(plan: Plan, job: Job, cell: Cell) -> Any:
     return {"kind": order.kind, "settings": settings, **how}
 
 
-def _ask_all(plan: Plan, requests: Iterable[_Request]) -> None:
+def _ask_all(plan: Plan, requests: Iterable[Request]) -> None:
     """Answers all ``requests`` with about one process per core; each program gets its share of the cores.
 
     Requests about one benchmark go to one process, which reads the benchmark once for all models.
     """
     cores = available_cores()
-    together: dict[tuple[str, ...], dict[str, list[_Request]]] = {}
+    together: dict[tuple[str, ...], dict[str, list[Request]]] = {}
     for request in requests:
         place = (*request.program, request.python, *request.secrets)
         benchmark = cell_of(request.text["cells"][0]).benchmark
         together.setdefault(place, {}).setdefault(benchmark, []).append(request)
     groups = [list(of_benchmarks.values()) for of_benchmarks in together.values()]
     of_each = cores / max(1, sum(map(len, groups)))
-    dealt = list[list[list[_Request]]]()
+    dealt = list[list[list[Request]]]()
     for group in groups:
         share = min(len(group), math.ceil(len(group) * of_each))
         dealt += [group[n::share] for n in range(share)]
     with ThreadPoolExecutor(cores) as pool:
-        for ended in [pool.submit(_ask, plan, part) for part in dealt]:
+        for ended in [pool.submit(ask, plan, part) for part in dealt]:
             ended.result()
-
-
-def _ask(plan: Plan, of_benchmarks: Sequence[Sequence[_Request]]) -> None:
-    """Answers the requests ``of_benchmarks``, which all go to one program, with one process."""
-    asked = list(itertools.chain(*of_benchmarks))
-    first, said = asked[0], ""
-    text = {"settings": plan.settings, "requests": [request.text for request in asked]}
-    try:
-        answer = subprocess.run(
-            [first.python, "-m", *first.program],
-            input=json.dumps(text, default=vars),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env=with_our_paths(environ_with(first.secrets), first.python),
-            cwd=REPO,
-            check=False,
-        )
-        said = answer.stderr
-        for request, told in zip(asked, json.loads(answer.stdout), strict=True):
-            request.told = told
-    except (ValueError, OSError) as error:
-        if len(of_benchmarks) > 1:  # one benchmark's code ended the process: count the others separately
-            for requests in of_benchmarks:
-                _ask(plan, [requests])
-            return
-        last = (said.strip().splitlines() or [f"no answer ({error})"])[-1]
-        for request in asked:
-            request.told = [(Estimate(f"unknown: {last}"), False) for _ in request.text["cells"]]

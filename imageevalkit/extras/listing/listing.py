@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from imageevalkit import registry
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.assets import HubAsset, Needed
 from imageevalkit.assets.check import check_asset, is_offline
 from imageevalkit.benchmark.contract import benchmark_code
-from imageevalkit.common.errors import CellFailure, UserError
+from imageevalkit.cli.command_line import Command
+from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, show
 from imageevalkit.common.text import columns_of, some
 from imageevalkit.plan.benchmarks import BenchmarkChoice, ConfiguredJudge, choose_benchmark
-from imageevalkit.plan.config import Config
-from imageevalkit.plan.environments import program_of
+from imageevalkit.plan.config import Config, program_of
 from imageevalkit.plan.models import check_model, model_needs, model_tasks, resolve_model
 from imageevalkit.plan.options import LAUNCHERS
 
@@ -101,6 +105,14 @@ def listing(config: Config, columns: int | None = None) -> str:
     if missing := remedies.lines():
         lines += ["", "To get what is missing", *missing]
     return "\n".join(lines)
+
+
+def _show(given: Mapping[str, Any], config: Config, here: Path) -> ExitStatus:
+    show(listing(config, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
+    return ExitStatus.COMPLETE
+
+
+COMMANDS = [Command("--list", _show, uses_results=False)]
 
 
 def _plugins() -> list[tuple[str, dict[str, str]]]:

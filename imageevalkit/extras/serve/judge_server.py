@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
 import os
 import re
 import socket
-import subprocess
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
 from imageevalkit.common import logs
-from imageevalkit.common.errors import ExitStatus, run_main, worst
+from imageevalkit.common.errors import CellFailure, ExitStatus, run_main, worst
 from imageevalkit.common.python_path import usable_paths
 from imageevalkit.common.redaction import environ_with
 from imageevalkit.jobs.plan import (
     ATTEMPT_ENV,
+    CORES_ENV,
     FAILED,
     STATUS_OF_STATE,
     Job,
@@ -33,18 +31,27 @@ from imageevalkit.jobs.plan import (
 )
 from imageevalkit.jobs.progress import Progress, ProgressReader, ProgressWriter
 from imageevalkit.judges.server import Address
-from imageevalkit.plan.environments import OUR_PATHS
-from imageevalkit.run.process import FINAL, describe_exit, guarded, last_line, log_of, shorten, tail_of
+from imageevalkit.plan.config import OUR_PATHS
+from imageevalkit.run.runner import (
+    Guarded,
+    JobRun,
+    describe_exit,
+    job_environ,
+    last_line,
+    lifeline,
+    log_of,
+    past_proxies,
+    shorten,
+    tail_of,
+)
 from imageevalkit.store.cell import REPO, short_path
 
 _HOST = "127.0.0.1"
-_PROXY = ("NO_PROXY", "no_proxy")  # each library reads one of the two
 _ANSWERS_WITHIN = 2.0  # seconds
 _LOOK_EVERY = 0.5  # least seconds between two checks of a loading server
 _MOST_READ = 1 << 20  # bytes of a reply: a foreign server on the port may send without end
 _PORTS = 3  # tries: another process may take a port before the server does
 _LIVES = 2  # in one cell: a cell that kills the server twice would kill it again
-_STOPS_WITHIN = 10.0  # seconds; the guard kills it after 5
 _LOG_TAIL = 1 << 16
 _TELLING = re.compile(r"(?:\b[\w.]*(?:Error|Exception)|\berror): .+")
 
@@ -59,7 +66,7 @@ class JudgeServer:
         self._order, self._environ, self._lifeline = order, environ, lifeline
         self._log = REPO / order.log
         self._address = Address(Path(order.address_file))
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Guarded | None = None
         self._port = self._ports_taken = self._log_start = self._deaths = 0
         self._started = self._next_look = 0.0
         self._healthy = self._hopeless = False
@@ -100,13 +107,8 @@ class JudgeServer:
     def stop(self) -> None:
         """End the server and all processes that it started."""
         self._healthy = False
-        if self._process is None:
-            return
-        for _ in range(2):  # the guard kills at once when it receives a second SIGTERM
-            self._process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_STOPS_WITHIN)
-                break
+        if self._process is not None:
+            self._process.end()
         self._process = None
 
     def _start(self, port: int) -> None:
@@ -114,9 +116,9 @@ class JudgeServer:
         self._started = self._next_look = time.monotonic()
         self._log_start = self._log.stat().st_size if self._log.exists() else 0
         command, title = [*self._order.command, "--port", str(port)], f"server of judge {self._order.judge}"
-        self._process = guarded(command, self._log, title, self._environ, self._lifeline)
+        self._process = Guarded(command, self._log, title, self._environ, self._lifeline)
 
-    def _look(self, process: subprocess.Popen[bytes]) -> None:
+    def _look(self, process: Guarded) -> None:
         began = time.monotonic()
         if began < self._next_look:
             return
@@ -173,11 +175,6 @@ class JudgeServer:
         return shorten(causes[-1]) if causes else last_line(str(self._log))
 
 
-def past_proxies(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with which a job reaches the server directly if ``environ`` sets a proxy."""
-    return {name: ",".join(filter(None, [environ.get(name), _HOST])) for name in _PROXY}
-
-
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind((_HOST, 0))
@@ -214,29 +211,27 @@ _TICK = 0.1
 def main() -> ExitStatus:
     """Evaluate every cell of the job and return the worst status. Without cells, keep the server running."""
     plan, job, order = given_job(ServeOrder)
-    if not order.parts:
-        _keep(order)
-    return _SharedEvaluation(plan, job, order).run()
+    with lifeline() as end_of_this:
+        server = JudgeServer(order, _server_environ(order), end_of_this)
+        if not order.parts:
+            _keep(server)
+        return _SharedEvaluation(plan, job, order, server, end_of_this).run()
 
 
-def _keep(order: ServeOrder) -> NoReturn:
+def _keep(server: JudgeServer) -> NoReturn:
     """Run the server until this process is ended: jobs of other runs may ask it at any time."""
-    lifeline, _end = os.pipe()
-    server = JudgeServer(order, _server_environ(order), lifeline)
     while True:
         server.tend()
         time.sleep(_TICK)
 
 
 class _SharedEvaluation:
-    def __init__(self, plan: Plan, job: Job, order: ServeOrder) -> None:
+    def __init__(self, plan: Plan, job: Job, order: ServeOrder, server: JudgeServer, lifeline: int) -> None:
         self._plan, self._job, self._folder = plan, job, Path(plan.run_folder)
         self._parts = [plan.job(name) for name in order.parts]
         path = plan.progress_path(job)
         self._progress, self._reader = ProgressWriter(path), ProgressReader(path)
-        # the other end closes when this process ends, however it ends; the guards then end its children
-        self._lifeline, self._end = os.pipe()
-        self._server = JudgeServer(order, _server_environ(order), self._lifeline)
+        self._server, self._lifeline = server, lifeline
 
     def run(self) -> ExitStatus:
         for part in self._parts:
@@ -245,36 +240,35 @@ class _SharedEvaluation:
         outcomes = [read_outcome(self._folder, cell_of(key), self._job.step) for key in self._job.cells]
         return worst(STATUS_OF_STATE[one.state] if one else ExitStatus.FAILED for one in outcomes)
 
-    def _left(self, part: Job) -> list[str]:
-        """Returns the cells of ``part`` without outcome."""
-        return [key for key in part.cells if read_outcome(self._folder, cell_of(key), part.step) is None]
-
     def _evaluate(self, part: Job) -> None:
         """Evaluates the cells of ``part``, and writes the outcome of those for which its process writes none."""
-        environ = environ_with(part.secrets) | part.environ
+        environ = job_environ(part, {}, int(os.environ.get(CORES_ENV, part.cores)))
         environ |= past_proxies(environ)
         # metric models of the part need the GPUs first
         self._server.next_cell(makes_room=part.gpus > 0)
-        earlier, status = int(os.environ.get(ATTEMPT_ENV, "1")) - 1, int(ExitStatus.COMPLETE)
-        for attempt in range(1, part.retries + 2):
-            if not self._left(part) or (attempt > 1 and status in FINAL):
+        before = int(os.environ.get(ATTEMPT_ENV, "1")) - 1
+        run, how = JobRun(self._plan, part, environ, self._lifeline, before=before), ""
+        while self._plan.lacking(part):
+            try:
+                run.start()
+            except CellFailure as failure:
+                how = str(failure)
                 break
-            title = f"{part.name} attempt {attempt}"
-            environ[ATTEMPT_ENV] = str(earlier + attempt)
-            status = self._wait(
-                part, guarded(part.command, REPO / part.logs[0], title, environ, self._lifeline)
-            )
-        for key in self._left(part):
+            status = self._wait(run)
+            how = describe_exit(status)
+            if not run.is_worth_retry(status):
+                break
+        for key in self._plan.lacking(part):
             said = last_line(log := log_of(part, key))
-            problem = f"left no outcome, {describe_exit(status)}" + (f": {said}" if said else "")
+            problem = f"left no outcome, {how}" + (f": {said}" if said else "")
             logs.append(REPO / log, f"=== {FAILED}: {problem}")
             write_outcome(self._folder, cell_of(key), part.step, Outcome(FAILED, problem))
 
-    def _wait(self, part: Job, process: subprocess.Popen[bytes]) -> int:
-        """Tends the server until ``process`` has ended, and returns the exit status of ``process``."""
-        noted, left = "", self._left(part)
-        while (status := process.poll()) is None:
-            if left != (now := self._left(part)):
+    def _wait(self, run: JobRun) -> int:
+        """Tends the server until the attempt has ended, and returns its exit status."""
+        noted, left = "", self._plan.lacking(run.job)
+        while (status := run.poll()) is None:
+            if left != (now := self._plan.lacking(run.job)):
                 left = now
                 self._server.next_cell(makes_room=False)
             note = self._server.tend()
@@ -282,7 +276,7 @@ class _SharedEvaluation:
                 # the evaluation waits for the server and reports nothing itself
                 seen = self._reader.read()
                 cell = max(left, key=lambda key: seen[key].time if key in seen else 0.0)
-                progress = seen.get(cell) or Progress(cell, part.stage, 0, 0)
+                progress = seen.get(cell) or Progress(cell, run.job.stage, 0, 0)
                 self._progress.report(progress._replace(note=note), force=not note)
                 noted = note
             time.sleep(_TICK)

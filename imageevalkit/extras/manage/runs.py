@@ -1,84 +1,28 @@
-"""The runs of this checkout that have not ended: ``--detach``, ``--status`` and ``--cancel``."""
+"""The runs of this checkout that have not ended: ``--status`` and ``--cancel``."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import signal
 import socket
-import sys
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from imageevalkit.cli.command_line import Command
+from imageevalkit.cli.launcher import has_launcher, launcher_of
 from imageevalkit.common.atomic import write_atomic
-from imageevalkit.common.errors import CellFailure, UserError, say, show
-from imageevalkit.common.locks import open_lock, take_lock
+from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, say, show
+from imageevalkit.common.machine import start_of
 from imageevalkit.common.redaction import one_line
 from imageevalkit.common.slurm import Slurm, SlurmFailed
 from imageevalkit.common.text import counted
 from imageevalkit.jobs.plan import Plan, cell_of, load_plan, read_outcome, stop_path
 from imageevalkit.jobs.progress import ProgressReader
-from imageevalkit.run.process import start_of
-from imageevalkit.slurm import cluster
+from imageevalkit.plan.config import Config
+from imageevalkit.slurm.submitted import files_of, run_of, waiting_or_running
 from imageevalkit.store.cell import log_root, short_path
-from imageevalkit.store.jsonl import Reader
-
-
-@dataclass(frozen=True)
-class Launcher:
-    """The launcher process of a run. ``began`` is its start time, in clock ticks since the machine booted."""
-
-    host: str
-    pid: int
-    began: str
-
-
-_LAUNCHER = Reader(Launcher)
-
-
-def _file(folder: Path) -> Path:
-    return folder / "launcher.json"
-
-
-def _lock(folder: Path) -> Path:
-    return folder / "launcher.lock"
-
-
-def note_launcher(folder: Path) -> int | None:
-    """Records this process as the launcher of the run in ``folder``.
-
-    Returns the descriptor of the launcher's lock, by which other machines know that the process lives. None
-    if the disk has no locks: other machines see the run's jobs only. Raises CellFailure: the disk is full.
-    """
-    launcher = Launcher(socket.gethostname(), os.getpid(), start_of(os.getpid()))
-    write_atomic(_file(folder), json.dumps(asdict(launcher)))
-    with contextlib.suppress(UserError, OSError):
-        fd = open_lock(_lock(folder))
-        take_lock(fd, _lock(folder), wait=True)
-        return fd
-    return None
-
-
-def detach(folder: Path) -> None:
-    """Continues in a background process that logs to ``folder``; the calling process exits with status 0."""
-    log = folder / "launcher.log"
-    say(
-        f"the run goes on in the background, log {short_path(log)}; bash eval.sh --status tells of it, --cancel ends it"
-    )
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    if os.fork():
-        os._exit(0)
-    os.setsid()
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    null = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((null, 0), (fd, 1), (fd, 2)):
-        os.dup2(source, target)
 
 
 class _UnderWay(NamedTuple):
@@ -106,30 +50,14 @@ class _UnderWay(NamedTuple):
 
 def _watching(folder: Path) -> tuple[int | None, str]:
     """Returns the launcher of the run in ``folder``: its process id here, or the name of another machine."""
-    try:
-        told = _LAUNCHER.decode(_file(folder).read_bytes())
-    except (OSError, ValueError):
+    launcher = launcher_of(folder)
+    if launcher is None:
         return None, ""
-    if told.host != socket.gethostname():
+    if launcher.host != socket.gethostname():
         # From here, a run on another machine can be cancelled only if its jobs are in Slurm's queue.
-        return None, told.host if cluster.files_of(folder).is_dir() and _is_locked(folder) else ""
-    return (told.pid, "") if told.began and start_of(told.pid) == told.began else (None, "")
-
-
-def _is_locked(folder: Path) -> bool:
-    try:
-        fd = open_lock(_lock(folder))
-    except (UserError, OSError):
-        return False
-    try:
-        take_lock(fd, _lock(folder))
-    except BlockingIOError:
-        return True
-    except (UserError, OSError):
-        return False
-    finally:
-        os.close(fd)
-    return False
+        return None, launcher.host if files_of(folder).is_dir() and has_launcher(folder) else ""
+    is_alive = launcher.began and start_of(launcher.pid) == launcher.began
+    return (launcher.pid if is_alive else None), ""
 
 
 def _under_way() -> Iterator[_UnderWay]:
@@ -139,10 +67,10 @@ def _under_way() -> Iterator[_UnderWay]:
     """
     submitted, unseen = defaultdict[str, list[str]](list), ""
     folders = sorted(path.parent for path in (log_root() / "runs").glob("*/plan.json"))
-    if any(cluster.files_of(folder).is_dir() for folder in folders):
+    if any(files_of(folder).is_dir() for folder in folders):
         try:
-            for number, queued in cluster.waiting_or_running(Slurm()).items():
-                submitted[cluster.run_of(queued)].append(number)
+            for number, queued in waiting_or_running(Slurm()).items():
+                submitted[run_of(queued)].append(number)
         except UserError as error:
             unseen = str(error)
     for folder in folders:
@@ -160,7 +88,7 @@ def _under_way() -> Iterator[_UnderWay]:
         raise UserError(f"runs on a cluster are not all seen: {unseen}")
 
 
-def show_status() -> None:
+def show_status(given: Mapping[str, Any], config: Config, here: Path) -> ExitStatus:
     """Prints the progress of each run that has not ended. Raises UserError: Slurm's queue cannot be read."""
     there = False
     for run in _under_way():
@@ -180,9 +108,10 @@ def show_status() -> None:
                     show(f"  {'waiting':10} {what}")
     if not there:
         show("no run is under way")
+    return ExitStatus.COMPLETE
 
 
-def cancel() -> None:
+def cancel(given: Mapping[str, Any], config: Config, here: Path) -> ExitStatus:
     """Ends each run of this user: its launcher ends its jobs.
 
     If the launcher has gone, or is on another machine, Slurm cancels the jobs.
@@ -211,3 +140,10 @@ def cancel() -> None:
         show(f"cancelled: {run}")
     if not there:
         show("no run is under way")
+    return ExitStatus.COMPLETE
+
+
+COMMANDS = [
+    Command("--status", show_status, uses_results=False),
+    Command("--cancel", cancel, uses_results=False),
+]

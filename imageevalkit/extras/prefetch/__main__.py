@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 
 from imageevalkit import registry
 from imageevalkit.assets import BenchmarkFiles, Finding, Needed, Needs
@@ -15,21 +16,22 @@ from imageevalkit.cli.command_line import PREFETCH, parse
 from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, run_main, show, suggest
 from imageevalkit.common.redaction import one_line
 from imageevalkit.plan.benchmarks import choose_benchmark
-from imageevalkit.plan.checkpoints import with_checkpoints
 from imageevalkit.plan.config import Config, read_config
-from imageevalkit.plan.models import model_needs
+from imageevalkit.plan.models import model_needs, models_of
 from imageevalkit.plan.options import Options, options_over
 
 
 class Request:
-    """The files to download or check for ``options``. ``remarks`` tell the user about files that are not.
+    """The files to download or check for the options of a run. ``remarks`` tell the user about files that are not.
 
     ``data`` are benchmark files by benchmark, ``assets`` all other files, with the models or benchmarks that
     need them. ``problems``: needs that are unknown because of an error.
     """
 
     def __init__(self, options: Options) -> None:
-        self.options = options
+        own = options.extra["prefetch"]
+        self.mirror: Path | None = own["mirror"]
+        self.only_checks, self.reads_all = bool(own["check"]), bool(own["hashes"])
         self.data: dict[str, Callable[[], BenchmarkFiles]] = {}
         self.assets: dict[Needed, list[str]] = {}
         self.remarks: list[str] = []
@@ -57,15 +59,15 @@ def read_request(given: Mapping[str, str], config: Config) -> Request:
     # with a rewriter alone, only its texts are downloaded
     names_given = any(name in given for name in ("--model_names", "--ds_names", "--prompt_rewriter"))
     options = options_over({"--model_names": "", "--ds_names": "", **given} if names_given else given, config)
-    if options.mirror and not options.mirror.is_dir():
-        raise UserError(f"--mirror: there is no folder {options.mirror}")
     request = Request(options)
+    if request.mirror and not request.mirror.is_dir():
+        raise UserError(f"--mirror: there is no folder {request.mirror}")
     benchmarks = _benchmarks(options.benchmarks)
     known = registry.benchmark_tasks(benchmarks)
     if options.makes_images:
         # without benchmarks, all tasks of a model
         tasks = list(dict.fromkeys(known[name] for name in benchmarks if name in known)) or None
-        for model, kwargs in with_checkpoints(options).items():
+        for model, kwargs in models_of(options).items():
             request.add(f"model {model}", partial(model_needs, model, options.use_api, kwargs, tasks))
     if not benchmarks and not names_given:
         benchmarks = [name for name in _benchmarks(list(known)) if registry.benchmark_files(name).assets]
@@ -113,7 +115,7 @@ def main() -> ExitStatus:
     for name, files_of in request.data.items():
         try:
             files = files_of()
-            found = report(files) if request.options.check else fetch(files, request.options.mirror)
+            found = report(files) if request.only_checks else fetch(files, request.mirror)
         except (CellFailure, OSError) as failure:
             found = [_said(failure)]
         problems += [f"{name}: {problem}" for problem in found]
@@ -133,20 +135,20 @@ def report(files: BenchmarkFiles) -> list[str]:
 
 
 def _placed(request: Request) -> list[str]:
-    problems, options = list[str](), request.options
-    how = "by content" if options.hashes else "by size"
+    problems = list[str]()
+    how = "by content" if request.reads_all else "by size"
     for number, (asset, users) in enumerate(request.assets.items(), 1):
         name, whose = f"[{number}/{len(request.assets)}] {name_of(asset)}", ", ".join(users)
         try:
-            if options.check:
-                found = check_asset(asset, options.hashes)
+            if request.only_checks:
+                found = check_asset(asset, request.reads_all)
             else:
-                found = fetch_asset(asset, name, options.hashes, options.mirror)
+                found = fetch_asset(asset, name, request.reads_all, request.mirror)
         except (CellFailure, OSError) as failure:
             found = Finding([f"{name_of(asset)}: " * isinstance(failure, OSError) + _said(failure)])
         for note in found.notes:
             show(f"note: {note}")
-        outcome = f"all right {how}" if options.check else "all right"
+        outcome = f"all right {how}" if request.only_checks else "all right"
         if not found.is_known:
             outcome = "is there; nothing tells what its files must be"
         if not found.problems:

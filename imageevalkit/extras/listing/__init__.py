@@ -1,0 +1,6 @@
+"""What there is and what is missing (``--list``)."""
+
+CONNECTS = {
+    "options": "options:OPTIONS",
+    "commands": "listing:COMMANDS",
+}

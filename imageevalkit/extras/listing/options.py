@@ -1,0 +1,9 @@
+"""The option ``--list``."""
+
+from __future__ import annotations
+
+from imageevalkit.plan.config import Option, parse_boolean
+
+OPTIONS = {
+    "list": Option("", "show the models and benchmarks there are", parse_boolean, prefetch="", command="list")
+}
