@@ -3,8 +3,8 @@
 An extra is a folder ``imageevalkit/extras/<name>/``. The core imports no extra: the toolkit works without the
 folder of any of them. The ``__init__.py`` of an extra has a mapping ``CONNECTS`` from points to places of
 objects (``"module:object"``, below the extra's folder). The core asks for the objects of a point with
-:func:`connected`. Objects of ``options``, ``after_questions`` and ``section`` are loaded always, others only
-if the user gives one of the extra's options.
+:func:`connected`. Objects of ``options``, ``after_questions``, ``sender`` and ``section`` are loaded always, others
+only if the user gives one of the extra's options.
 
 | point | object |
 |---|---|
@@ -18,6 +18,7 @@ if the user gives one of the extra's options.
 | ``command`` | a :class:`~imageevalkit.cli.commands.Command`: it takes the place of a run |
 | ``scheduler`` | a :class:`~imageevalkit.cli.commands.Scheduler`: it runs several plans in place of one |
 | ``results`` | a :class:`~imageevalkit.cli.commands.ResultsHook`: work on results, after a run or without one |
+| ``sender`` | a :class:`~imageevalkit.api.sender.Sender`: it sends requests to APIs in place of one by one |
 | ``section`` | a :class:`~imageevalkit.report.sections.Section` of the report |
 """
 

@@ -19,9 +19,9 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from imageevalkit import registry
-from imageevalkit.api.batches import Batches
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.limiter import Traffic
+from imageevalkit.api.sender import kind_of_sender, open_sender
 from imageevalkit.common import logs
 from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, complain, run_main, worst
 from imageevalkit.common.guest_code import guest_code
@@ -239,8 +239,7 @@ class _Generation:
             )
         run.max_cost, run.cost = order.max_cost, spent or None
         if order.api and run.todo:
-            batches = Batches(cell.batches, cell.key, order.batch)
-            run.batches = batches if batches.are_open else None
+            run.sender = open_sender(cell.batches, cell.key, order.sender)
         if run.todo and not run.outcome and shard is None:  # no evaluation follows a shard
             note_opened(self._folder, cell, run.fingerprint)
         return run
@@ -265,10 +264,11 @@ class _Generation:
         is_bounded = model.use_traffic(traffic)
         if not is_bounded and run.setting.get("api") and traffic.budget.max_cost is not None:
             raise CellFailure("--max_cost cannot bound a model class that does not tell what its images cost")
-        if self.order.batch and run.setting.get("api") and not model.takes_batches:
+        kind = kind_of_sender(self.order.sender)
+        if kind and run.setting.get("api") and not model.takes_sender:
             raise CellFailure(
                 "its class makes its requests itself or has an environment of its own (INFER_ENV_MAP), so that none "
-                "can go in a batch: leave out --batch"
+                f"can go {kind.way}: leave out --{self.order.sender}"
             )
         return model
 

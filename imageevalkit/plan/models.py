@@ -117,7 +117,7 @@ def check_kwargs(model: str, setting: Mapping[str, Any], options: Options) -> No
             raise UserError(f"model '{model}': batch_size is '{size}': use a whole number of at least 1")
         return
     try:
-        options.check_batch(Endpoint.of(kwargs, needs_key=not options.dry_run))
+        Endpoint.of(kwargs, needs_key=not options.dry_run)
         _, estimate = price_and_estimate(setting["model_path"], kwargs)
     except UserError as error:
         raise UserError(f"model '{model}' is reached through an API: {error}") from None

@@ -101,7 +101,7 @@ class Run:
         options = self.options
         if self.supply.per_node is not None:
             return False
-        side_by_side = options.overlap and options.parallel is not False and not options.batch
+        side_by_side = options.overlap and options.parallel is not False and not options.sender
         side_by_side = side_by_side and options.max_cost is None
         return side_by_side and options.makes_images
 
@@ -469,7 +469,7 @@ def judge_needs(run: Run, benchmark: BenchmarkChoice) -> JudgeNeeds:
         kwargs=kwargs,
         max_cost=options.max_cost if is_paid else None,
         shared=run.shared,
-        batch=options.batch and is_paid,
+        sender=options.sender if is_paid else "",
     )
     if served is not None and not judge.runs_elsewhere:  # the flags of a server that runs already are unknown
         given = replace(given, served=served.decisive)
@@ -483,8 +483,6 @@ def judge_needs(run: Run, benchmark: BenchmarkChoice) -> JudgeNeeds:
         return JudgeNeeds(asked, given)
     try:
         endpoint = judge.endpoint(needs_key=not options.dry_run)
-        if is_paid:
-            options.check_batch(endpoint)
     except UserError as error:
         raise UserError(f"{where} is reached through an API: {error}") from None
     if is_paid:
