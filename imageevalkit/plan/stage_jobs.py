@@ -155,8 +155,8 @@ class Run:
 def generate_jobs(run: Run, after: Sequence[str] = ()) -> list[Job]:
     """Returns the jobs that generate the images; each starts after the jobs named in ``after``.
 
-    API models of the driver's environment share one job: its process applies the request limits and the
-    budget to all.
+    API models of the toolkit's own classes share one job, which costs less than a process for each. A class
+    of the user's may end its process, so it has a job of its own.
 
     Raises UserError: a model is unknown, or a key, a price, an environment or a GPU is missing.
     """
@@ -180,7 +180,7 @@ def generate_jobs(run: Run, after: Sequence[str] = ()) -> list[Job]:
             for note in notes_of_setting(model, setting) if not run.options.hands_over else ():
                 run.note(note)
         api = all(setting.get("api") for setting in settings.values())
-        if api and not python:
+        if api and all(map(is_of_our_class, settings.values())):
             together[model] = settings
         else:
             whole = _generate_job(run, python, {model: settings}, api, after)
