@@ -22,6 +22,7 @@ objects (``"module:object"``, below the extra's folder). The core asks for the o
 | ``commands`` | a list of :class:`~imageevalkit.cli.command_line.Command`: each takes the place of a run |
 | ``scheduler`` | a :class:`~imageevalkit.cli.command_line.Scheduler`: it runs several plans in place of one |
 | ``results`` | a :class:`~imageevalkit.cli.command_line.ResultsHook`: work on results, after a run or without one |
+| ``sender`` | a :class:`~imageevalkit.api.sender.Sender`: it sends requests to APIs in place of one by one |
 | ``section`` | a :class:`~imageevalkit.report.sections.Section` of the report |
 """
 

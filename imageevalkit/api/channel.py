@@ -10,15 +10,14 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from imageevalkit.api import batches
-from imageevalkit.api.batch_api import BatchFailed, Desk
 from imageevalkit.api.client import Clients, Request, Unsuccessful, in_time, read_body
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.failures import Failure, Kind, classify_status, page_in, used_up_for
 from imageevalkit.api.in_flight import under_way
 from imageevalkit.api.limiter import EndpointDown, Limiter, Traffic, Trial
 from imageevalkit.api.money import Bill, BudgetSpent
-from imageevalkit.api.prices import BATCH_PRICE, Price, cost_of_reply
+from imageevalkit.api.prices import Price, cost_of_reply
+from imageevalkit.api.sender import NotSent, here
 from imageevalkit.api.settings import RequestSettings
 from imageevalkit.common.network import proxy_of
 
@@ -124,14 +123,10 @@ class Engine:
         self._clients: Clients | None = None
 
     @property
-    def is_batched(self) -> bool:
-        """True if the request of the running task is part of a batch."""
-        return batches.here.get() is not None
-
-    @property
     def price(self) -> Price | None:
-        """The price for the running task: a batched request costs less."""
-        return self._price.of_batches if self._price and self.is_batched else self._price
+        """The price for the running task, whose sender may have a discount."""
+        parcel = here.get()
+        return self._price.at(parcel.sender.price_share) if self._price and parcel else self._price
 
     @property
     def clients(self) -> Clients:
@@ -165,14 +160,14 @@ class Engine:
         """
 
         async def paid() -> T | Failure:
-            place = batches.here.get()
+            parcel = here.get()
             guess = max(estimate or 0.0, self._dearest) or estimate
-            if place:
-                guess = estimate and estimate * BATCH_PRICE
+            if parcel:
+                guess = estimate and estimate * parcel.sender.price_share
             await self._budget.hold(held := guess or 0.0)
             cost = None
             try:
-                with place.batches.preparing() if place else nullcontext():
+                with parcel.sender.preparing() if parcel else nullcontext():
                     result = await attempt()
                 maybe = isinstance(result, Failure) and self._is_guess(result)
                 if isinstance(result, Failure):
@@ -182,41 +177,24 @@ class Engine:
                     self.worked = True
                     known, tokens = told(result)
                     cost = guess if known is None else known
-                    self._dearest = max(self._dearest, 0.0 if place else cost or 0.0)
+                    self._dearest = max(self._dearest, 0.0 if parcel else cost or 0.0)
                     bill.add(cost, tokens)
                 return result
             except asyncio.CancelledError:
-                if not place:  # a batch continues at the provider, and the next run collects it
+                if not parcel:  # else the request goes on, and the next run receives its reply
                     cost = guess
                     bill.add(cost, maybe=True)
                 raise
             finally:
                 self._budget.settle(held, cost or 0.0)
 
-        if place := batches.here.get():
-            with suppress(batches.NotBatched):
-                return self._ended(await self._ask_in_batches(paid, place))
-            batches.here.set(None)
+        if parcel := here.get():
+            with suppress(NotSent):
+                result, attempts = await parcel.sender.ask(paid, parcel, self.settings.max_attempts)
+                # the time of the sender does not count as time of the request
+                return self._ended(Attempt(result, attempts, 0.0, parcel.batch))
+            here.set(None)
         return self._ended(await retry(paid, self.settings, self.limiter))
-
-    async def _ask_in_batches(
-        self, ask: Callable[[], Awaitable[T | Failure]], place: batches.Place
-    ) -> Attempt[T]:
-        """Calls ``ask`` again while the batch has not done the request: any other result may be billed.
-
-        The time in a batch does not count as time of the request.
-        """
-        attempts = 0
-        try:
-            while True:
-                result = await ask()
-                attempts += 1
-                if not place.not_done or attempts >= self.settings.max_attempts:
-                    return Attempt(result, attempts, 0.0, batch=place.batch)
-        except BatchFailed as error:
-            return Attempt(Failure(error.kind, str(error)), attempts, 0.0)
-        except BudgetSpent as error:
-            return Attempt(Failure(Kind.SPENT, str(error)), attempts, 0.0)
 
     def _is_guess(self, failure: Failure) -> bool:
         return failure.maybe_billed and failure.reported_cost is None and not failure.tokens
@@ -240,10 +218,12 @@ class Engine:
         ``proven``: see ``classify_status``. It is called after the reply: another item may have succeeded
         meanwhile.
         """
-        if place := batches.here.get():
-            line = place.batches.line(self._desk, place, request, proven, 2 * self._longest_reply)
-            del request
-            body = await line
+        if parcel := here.get():
+            reply = parcel.sender.reply(
+                parcel, request, self.endpoint, self.settings, proven, self._longest_reply
+            )
+            del request  # it may have megabytes, and wait for hours
+            body = await reply
             self.answered = True
             return body
 
@@ -274,9 +254,6 @@ class Engine:
             return body
 
         return await in_time(send, self.settings.timeout)
-
-    def _desk(self) -> Desk:
-        return Desk(self.endpoint, self.settings.max_outage, self.settings.timeout)
 
     def _unsuccessful(self, reply: Unsuccessful, proven: bool) -> Failure:
         response = reply.response

@@ -37,7 +37,7 @@ _under_way: ContextVar[UnderWay | None] = ContextVar("under_way", default=None)
 
 
 def under_way() -> UnderWay:
-    """Returns the progress of the running task's item. ``retry`` of ``engine.py`` sets its ``sent``."""
+    """Returns the progress of the running task's item. ``retry`` of ``channel.py`` sets its ``sent``."""
     return _under_way.get() or UnderWay()
 
 

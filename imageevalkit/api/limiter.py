@@ -163,8 +163,7 @@ class Limiter:
     * The number of requests served between two episodes gives the server's rate, whatever the size of its
       bursts. Requests are then paced at this rate. The pace grows with time (cubically, as TCP CUBIC probes
       for bandwidth, RFC 9438 §4.2), because a limit may be temporary. A 429 while paced updates the rate and
-      needs no pause. ``perf/api_judging.py`` measures the gain and is the only caller that turns pacing off
-      (``paces``).
+      needs no pause.
     * The first requests start a few milliseconds apart, so that the first 429 arrives before all have
       started.
 
@@ -180,7 +179,6 @@ class Limiter:
         max_outage: float = 1800.0,
         lowered: str = "",
         slots: Slots | None = None,
-        paces: bool = True,
     ) -> None:
         self.ceiling, self.max_outage, self._lowered, self._slots = ceiling, max_outage, lowered, slots
         self.in_flight = 0
@@ -199,7 +197,6 @@ class Limiter:
         self._limited_since: float | None = None
         self._let_through = 0
         self._counting_since: float | None = None
-        self._paces = paces
         self._rate, self._learnt = 0.0, _NEVER  # requests per second; 0 while unknown
         self._outage = Outage()
         self._expected: dict[object, int] = {}
@@ -319,8 +316,6 @@ class Limiter:
 
     def _learn(self, now: float) -> None:
         """Updates the server's rate from the requests it let through since its limit was last reached."""
-        if not self._paces:
-            return
         if self._counting_since is None:
             self._counting_since, self._let_through = now, 0
         elif self._let_through >= _LEAST_LET_THROUGH:

@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,8 +35,6 @@ KINDS = tuple(kind for kind in Tokens._fields if kind != "any_input")
 _SNAPSHOT = re.compile(
     r"-(20\d\d-(0[1-9]|1[0-2])-\d\d|(0[1-9]|1[0-2])-20\d\d|(20)?\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01]))$"
 )
-BATCH_PRICE = 0.5
-"""Price of a batched request, relative to a single one: https://platform.openai.com/docs/guides/batch"""
 _DEFAULT = "default"
 _TOO_MUCH = 1e15  # USD; a reply may contain a number with hundreds of digits
 _EXAMPLES = 'price=0.04 (USD per image) or price={"text_input":5,"image_output":40} (USD per 1M tokens)'
@@ -70,13 +67,12 @@ class Price:
         listed = f"list prices{f' of {self.date[:7]}' if self.date else ''}"
         return "the price given" if self.is_users else listed
 
-    @cached_property
-    def of_batches(self) -> Price:
-        """The price of requests in the provider's batches: half of this price."""
-        half = {kind: rate * BATCH_PRICE for kind, rate in self.rates.items()}
-        per_image = None if self.per_image is None else self.per_image * BATCH_PRICE
-        estimates = {quality: usd * BATCH_PRICE for quality, usd in self.estimates.items()}
-        return replace(self, rates=half, per_image=per_image, estimates=estimates)
+    def at(self, share: float) -> Price:
+        """Returns ``share`` of this price."""
+        rates = {kind: rate * share for kind, rate in self.rates.items()}
+        per_image = None if self.per_image is None else self.per_image * share
+        estimates = {quality: usd * share for quality, usd in self.estimates.items()}
+        return replace(self, rates=rates, per_image=per_image, estimates=estimates)
 
     def estimate(self, quality: Any = None) -> float | None:
         """Returns the USD of one image of ``quality`` (a request parameter, or None); None if unknown."""

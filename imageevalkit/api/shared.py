@@ -1,8 +1,8 @@
 """Shares the limits of a run among its processes, through small files: slots, next start, budget.
 
-A process holds a slot by a lock on one byte. The kernel releases the lock when the process ends, even if it
-is killed. The locks belong to the process. Closing any descriptor of the file would release all of them, so
-each process opens the file only once.
+A file has a row for the run, then one for each process, which a process owns by a lock on one byte. The kernel
+releases the lock when the process ends, even if it is killed: its row then counts no more. Closing any
+descriptor of the file would release the locks of the process, so each process opens the file only once.
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
-import itertools
 import os
 import struct
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,81 +23,69 @@ from imageevalkit.common.redaction import one_line
 
 T = TypeVar("T")
 
-_MEMBERS = 1 << 20  # first of the bytes that represent processes
-_MOST_MEMBERS = 512
-_PLACES = range(_MEMBERS, _MEMBERS + _MOST_MEMBERS)
-_MUTEX = 1 << 30
-_AMOUNT = struct.Struct("<d")
-# struct flock of fcntl(2): type, whence, start, length, process. macOS has them in another order.
-_FLOCK, _ORDER = struct.Struct("hhqqi4x"), (0, 1, 2, 3, 4)
-if sys.platform == "darwin":
-    _FLOCK, _ORDER = struct.Struct("qqihh"), (2, 3, 4, 0, 1)
+_MOST_PROCESSES = 512
+_MUTEX = 1 << 30  # the byte whose owner may read and write
+_ROW = struct.Struct("<dd")
 LOOK_AGAIN = 0.05
 """Seconds between two attempts to get a slot that another process holds."""
 _SKEW = 60.0  # seconds that a process may sleep between reading the clock and using the time
-_COUNTED_FOR = 0.1  # seconds between two counts of the other waiting processes
+_LOOKED_FOR = 0.1  # seconds for which the known demand of other processes counts
 
 
 class SharedFile:
-    """A file at ``path`` with byte locks, and with numbers as content. Raises UserError: no locks there."""
+    """A file at ``path`` with two numbers for the run and two for each process, which is row ``me``.
 
-    def __init__(self, path: Path) -> None:
+    If ``inherits``, the first number of a dead process is added to that of the run. Raises UserError: no locks
+    there.
+    """
+
+    def __init__(self, path: Path, inherits: bool = False) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path, self._fd, self._threads = path, open_lock(path), threading.Lock()
+        self._inherits = inherits
+        self.me = 0
+        with self.opened():
+            self.me = next(filter(self._take, range(1, _MOST_PROCESSES + 1)))
 
-    def take(self, byte: int, wait: bool = False) -> bool:
-        """Locks ``byte``. Returns False if another process holds it."""
+    def _take(self, byte: int, wait: bool = False) -> bool:
         return take_byte(self._fd, self._path, byte, wait)
 
-    def drop(self, byte: int) -> None:
-        """Unlocks ``byte``."""
+    def _drop(self, byte: int) -> None:
         fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, byte)
 
     def close(self) -> None:
         """Closes the file, which releases all locks of this process."""
         os.close(self._fd)
 
-    def gaps(self, first: int, stop: int) -> Iterator[range]:
-        """Yields, in order, the ranges in [``first``, ``stop``) that no other process has locked."""
-        if first >= stop:
-            return
-        parts = (fcntl.F_WRLCK, os.SEEK_SET, first, stop - first, 0)
-        answer = fcntl.fcntl(self._fd, fcntl.F_GETLK, _FLOCK.pack(*(parts[n] for n in _ORDER)))
-        found = dict(zip(_ORDER, _FLOCK.unpack(answer), strict=True))
-        if found[0] == fcntl.F_UNLCK:
-            yield range(first, stop)
-        else:  # the kernel reports one lock, not always the lowest
-            yield from self.gaps(first, found[2])
-            yield from self.gaps(found[2] + found[3], stop)
-
-    def count(self, first: int, stop: int) -> int:
-        """Returns the number of bytes in [``first``, ``stop``) that other processes have locked."""
-        return stop - first - sum(map(len, self.gaps(first, stop)))
-
     @contextlib.contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Lets one thread of one process at a time into the block; all others wait."""
+    def opened(self) -> Iterator[list[list[float]]]:
+        """Locks the file and yields its rows. Writes what the block changes, unless the block raises."""
         with self._threads:
-            self.take(_MUTEX, wait=True)
+            self._take(_MUTEX, wait=True)
             try:
-                yield
+                data = os.pread(self._fd, _ROW.size * (_MOST_PROCESSES + 1), 0)
+                before = list(_ROW.iter_unpack(data[: len(data) // _ROW.size * _ROW.size]))
+                before += [(0.0, 0.0)] * (self.me + 1 - len(before))
+                rows = [list(row) for row in before]
+                for n in range(1, len(rows)):
+                    if any(rows[n]) and n != self.me and self._take(n):
+                        self._drop(n)
+                        rows[0][0] += self._inherits * rows[n][0]
+                        rows[n] = [0.0, 0.0]
+                yield rows
+                for n, row in enumerate(
+                    rows
+                ):  # the run's first: a kill in between counts money twice, not never
+                    if tuple(row) != before[n]:
+                        os.pwrite(self._fd, _ROW.pack(*row), n * _ROW.size)
             finally:
-                self.drop(_MUTEX)
-
-    def amounts(self) -> list[float]:
-        """Returns all numbers in the file."""
-        data = os.pread(self._fd, _AMOUNT.size * (_MOST_MEMBERS + 1), 0)
-        return [amount for (amount,) in _AMOUNT.iter_unpack(data[: len(data) // _AMOUNT.size * _AMOUNT.size])]
-
-    def write(self, place: int, amount: float) -> None:
-        """Writes ``amount`` as the number at index ``place``."""
-        os.pwrite(self._fd, _AMOUNT.pack(amount), place * _AMOUNT.size)
+                self._drop(_MUTEX)
 
 
 class Slots:
     """The slots of a run for requests to one endpoint, and the time of the next start.
 
-    If several processes want more slots than exist, each may use an equal share. A process above its share
+    If several processes want more slots than exist, each may have an equal share. A process above its share
     starts no request until it is below. A process keeps a slot for its next waiting request, because on a
     network file system each lock costs a round trip. If the file fails, each process continues without shared
     limits.
@@ -108,10 +94,9 @@ class Slots:
     def __init__(self, path: Path) -> None:
         self._path, self._threads = path, threading.Lock()
         self._file: SharedFile | None = SharedFile(path)
-        self._ours: list[int] = []
-        self._idle: list[int] = []  # locked by this process, but not in use
-        self._wants: int | None = None
-        self._others, self._counted, self._look_next = 0, float("-inf"), float("-inf")
+        self._used = self._kept = self._share = 0
+        self._wants = False  # True if a request of this process waits for a slot
+        self._looked = self._look_next = float("-inf")
 
     @contextlib.contextmanager
     def _working(self) -> Iterator[SharedFile | None]:
@@ -130,52 +115,51 @@ class Slots:
         """Takes one of ``ceiling`` slots at ``now`` (monotonic). Returns 0, or the seconds until a retry."""
         with self._working() as file:
             if file:
-                return 0.0 if self._takes(file, now, ceiling) else LOOK_AGAIN
+                is_known = now - self._looked <= _LOOKED_FOR and self._has_slot
+                if not is_known and now >= self._look_next:
+                    self._look(file, now, ceiling)
+                if not self._has_slot:
+                    return LOOK_AGAIN
+                self._used += 1
         return 0.0
 
-    def _takes(self, file: SharedFile, now: float, ceiling: int) -> bool:
-        if now - self._counted > _COUNTED_FOR:
-            self._others, self._counted = file.count(_PLACES.start, _PLACES.stop), now
-        share = max(1, ceiling // (1 + self._others))
-        while self._idle and len(self._ours) + len(self._idle) > share:
-            file.drop(self._idle.pop())
-        if len(self._ours) < share:
-            if not self._idle and now >= self._look_next:
-                free = (slot for gap in file.gaps(0, ceiling) for slot in gap if slot not in self._ours)
-                self._idle += itertools.islice(filter(file.take, free), 1)
-                self._look_next = now if self._idle else now + LOOK_AGAIN
-            if self._idle:
-                self._ours.append(self._idle.pop())
-                return True
-        if self._wants is None:
-            self._wants = next(filter(file.take, _PLACES), None)
-        return False
+    @property
+    def _has_slot(self) -> bool:
+        return self._used < min(self._kept, self._share)
+
+    def _look(self, file: SharedFile, now: float, ceiling: int) -> None:
+        """Gets one more slot if none is kept, and gives up those above the share of this process."""
+        with file.opened() as rows:
+            others = [row for n, row in enumerate(rows) if n not in (0, file.me)]
+            self._share = max(1, ceiling // (1 + sum(bool(wants) for _, wants in others)))
+            free = ceiling - int(sum(kept for kept, _ in others))
+            self._kept = max(self._used, min(self._share, free, max(self._kept, self._used + 1)))
+            self._wants |= not self._has_slot
+            rows[file.me] = [self._kept, self._wants]
+        self._looked, self._look_next = now, now + LOOK_AGAIN * (not self._has_slot)
 
     def give(self) -> None:
         """Ends the use of one slot. The process keeps the slot for its next request."""
         with self._threads:
-            if self._file:
-                self._idle.append(self._ours.pop())
+            self._used -= 1
 
     def content(self) -> None:
         """Releases the unused slots of this process: none of its requests waits for a slot."""
         with self._working() as file:
-            if file:
-                while self._idle:
-                    file.drop(self._idle.pop())
-                if self._wants is not None:
-                    file.drop(self._wants)
-                    self._wants = None
+            if file and (self._kept > self._used or self._wants):
+                self._kept, self._wants = self._used, False
+                with file.opened() as rows:
+                    rows[file.me] = [self._kept, 0.0]
 
     def start(self, now: float, gap: float) -> float:
         """Reserves a start ``gap`` seconds after the previous one. Returns 0, or the seconds to wait."""
         with self._working() as file:
             if file:
-                with file.exclusive():
-                    after = next(iter(file.amounts()), 0.0)
+                with file.opened() as rows:
+                    after = rows[0][0]
                     if now < after <= now + gap + _SKEW:  # else the time is from before a reboot
                         return after - now
-                    file.write(0, now + gap)
+                    rows[0][0] = now + gap
         return 0.0
 
 
@@ -199,44 +183,16 @@ class SharedAccount(Account):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        self._file = SharedFile(path)
-        self._mine = 0.0
-        with self._file.exclusive():
-            self._me = next(filter(self._file.take, _PLACES)) - _MEMBERS
-            self._amounts(nobody=self._me)
+        self._file = SharedFile(path, inherits=True)
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
-        with self._file.exclusive():
-            spent, *held = self._amounts()
-            self.spent, self.held = spent, sum(held)
-            before = self.held
+        with self._file.opened() as rows:
+            held = sum(amount for amount, _ in rows[1:])
+            self.spent, self.held = rows[0][0], held
             yield
-            if self.spent != spent:
-                self._file.write(0, self.spent)
-            if self.held != before:
-                mine = self._mine + self.held - before
-                self._file.write(self._me + 1, mine)
-                self._mine = mine
-
-    def _amounts(self, nobody: int | None = None) -> list[float]:
-        """Returns the spent amount and the amount that each process holds.
-
-        The amounts of dead processes become spent, and so does that of an earlier process at place
-        ``nobody``.
-        """
-        spent, *held = self._file.amounts() or [0.0]
-        for n, amount in enumerate(held):
-            dead = (
-                n == nobody or (n != self._me and not self._file.count(_MEMBERS + n, _MEMBERS + n + 1))
-                if amount
-                else False
-            )
-            if dead:
-                spent, held[n] = spent + amount, 0.0
-                self._file.write(0, spent)
-                self._file.write(n + 1, 0.0)
-        return [spent, *held]
+            rows[0][0] = self.spent
+            rows[self._file.me][0] += self.held - held
 
 
 _opening = threading.Lock()

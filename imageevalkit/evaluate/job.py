@@ -154,7 +154,7 @@ class EvaluateJob:
 
     def _evaluation(self, key: str) -> Evaluation:
         cell, order = jobs.cell_of(key), self._order
-        options = replace(order.judge_options, batches=str(cell.judge_batches.absolute()))
+        options = replace(order.judge_options, sender_folder=str(cell.judge_batches.absolute()))
         settings = self._plan.settings.get(cell.benchmark, {})
         return Evaluation(cell, replace(order, judge_options=options), settings, self._progress)
 

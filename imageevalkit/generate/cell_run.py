@@ -13,8 +13,8 @@ from typing import Any
 
 from PIL import Image
 
-from imageevalkit.api.batches import Batches
 from imageevalkit.api.money import Bill
+from imageevalkit.api.sender import Sender
 from imageevalkit.common.errors import CellFailure
 from imageevalkit.common.guest_code import guest_code
 from imageevalkit.common.images import count_missing, encoded, facts
@@ -65,9 +65,9 @@ class CellRun:
 
     ``outcome`` is set from the start if the cell cannot be generated (its images are stale). Nothing is
     written before :meth:`begin`. A model may print to ``log_path``. ``stopped`` is the one-line reason for
-    starting no further item. ``batches`` are the provider's batches for the requests, of this or an earlier
-    run. ``cost`` is the cost in USD of this run's requests; None while unknown. With ``shard``, only the
-    shard's ``items`` are generated.
+    starting no further item. ``sender`` sends the requests; None: they are sent one by one. ``cost`` is the
+    cost in USD of this run's requests; None while unknown. With ``shard``, only the shard's ``items`` are
+    generated.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class CellRun:
                 text = f"{stale}; nothing was changed: add --overwrite to make them again"
                 self.outcome = Outcome(STALE, text)
         self.todo = found.to_make(options.overwrite, options.retry_refused)
-        self.batches: Batches | None = None
+        self.sender: Sender | None = None
         self.stopped = ""
         self.cost: float | None = None
         self.max_cost: float | None = None
@@ -265,7 +265,7 @@ class CellRun:
 
     def holdup(self) -> str:
         """Returns why the model is waiting, for the progress line; empty if it is not."""
-        return (self.batches.holdup() if self.batches else "") or self._model.holdup()
+        return (self.sender.holdup() if self.sender else "") or self._model.holdup()
 
     def commit(self) -> None:
         """Make saved outcomes durable (:meth:`RecordWriter.commit`). Thread-safe."""

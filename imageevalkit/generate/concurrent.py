@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from imageevalkit.api.batches import MOST_REQUESTS, Place, here
 from imageevalkit.api.in_flight import InFlight, under_way
+from imageevalkit.api.sender import Parcel, Sender, here
 from imageevalkit.common.errors import CellFailure
 from imageevalkit.common.guest_code import CodeExit, guest_code
 from imageevalkit.common.machine import on_cpu, one_is_free, when_one_is_free
@@ -34,11 +34,11 @@ class Asker:
     The class need not be thread-safe: each thread gets its own instance from ``load``.
     """
 
-    def __init__(self, load: Callable[[], Any], workers: int, in_batches: bool) -> None:
+    def __init__(self, load: Callable[[], Any], workers: int, sender: Sender | None) -> None:
         self.model = image_model(load())
         room = max(4, 2 * workers) if self.model.queues else workers
-        if in_batches and self.model.takes_batches:
-            room = MOST_REQUESTS
+        if sender and self.model.takes_sender:
+            room = sender.most
         self.room = asyncio.Semaphore(self.model.room or room)
         self._generate = in_threads(lambda: image_model(load()))
         self._threads = None if self.model.is_async else ThreadPoolExecutor(workers)
@@ -73,8 +73,8 @@ class _CellInFlight:
 
     def _expect(self, items: int) -> None:
         self._asker.model.expect(items)
-        if self._run.batches:
-            self._run.batches.expected = items
+        if self._run.sender:
+            self._run.sender.expected = items
 
     async def _read_sources(self, item: Item) -> None:
         """Copy the input images for the record of a paid image: their files may disappear meanwhile."""
@@ -88,15 +88,15 @@ class _CellInFlight:
         self.ended.cancel()
         await self._in_flight.abandon()
         await asyncio.gather(self.ended, return_exceptions=True)
-        if self._run.batches:
-            await self._run.batches.close()
+        if self._run.sender:
+            await self._run.sender.close()
         self._committing.shutdown(wait=False)
 
     async def _make(self, item: Item) -> None:
         run, state = self._run, under_way()
         started = time.perf_counter()
-        if run.batches:
-            here.set(Place(run.batches, item.id))
+        if run.sender:
+            here.set(Parcel(run.sender, item.id))
         try:
             shown = item.prompt if run.task == "t2i" else item.input_list
             returned = await self._asker.ask(shown, item.seed)
@@ -119,13 +119,13 @@ class _CellInFlight:
             run.stored(item, returned, problem, seconds)
         # one thread: outcomes that arrive while it waits for the disk are made durable together
         await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._committing, run.commit))
-        if run.batches:
-            run.batches.settle(item.id)
+        if run.sender:
+            run.sender.settle(item.id)
 
     async def _watch(self) -> None:
         await self._in_flight.settled(self._report)
-        if self._run.batches:
-            await self._run.batches.close()
+        if self._run.sender:
+            await self._run.sender.close()
         await one_is_free()
         self._end(self._run)
 
@@ -221,7 +221,7 @@ class _Model:
                 run.report("loading model", force=True)
                 load = functools.partial(self._load, run)
                 try:
-                    self._askers[run.task] = Asker(load, self._workers, bool(run.batches))
+                    self._askers[run.task] = Asker(load, self._workers, run.sender)
                 except CellFailure as error:
                     self._unloadable[run.task] = Outcome(FAILED, one_line(error))
                     raise

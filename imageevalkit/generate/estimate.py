@@ -10,7 +10,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from imageevalkit.api.prices import BATCH_PRICE, price_and_estimate, quoted
+from imageevalkit.api.prices import price_and_estimate, quoted
+from imageevalkit.api.sender import Sender, kind_of_sender
 from imageevalkit.common.errors import ExitStatus, run_main
 from imageevalkit.common.text import counted, dollars
 from imageevalkit.jobs.estimates import (
@@ -33,6 +34,7 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
     """Returns a function that forecasts a job with this order for one cell; only reads."""
     order = GenerateOrder(**request["order"])
 
+    sender = kind_of_sender(order.sender)
     steps = steps_to_make(order.overwrite, order.retry_refused)
 
     def forecast(cell: Cell) -> Estimate:
@@ -46,7 +48,7 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
             again = "made again" if order.overwrite else "kept, the cell would stop: needs --overwrite"
             parts += f"; {stale} ({again})"
         images = sum(counts[step] for step in steps)
-        usd, cost = money(setting, images, order.batch)
+        usd, cost = money(setting, images, sender)
         if cost:
             parts += f", {cost}"
         is_api = bool(setting.get("api"))
@@ -61,7 +63,7 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
             untimed=cell.model if images and each is None else "",
             at_once=order.workers if is_api else 1,
             per_minute=order.requests_per_minute if is_api else None,
-            batch=order.batch and is_api,
+            wait=sender.time if sender and is_api else "",
         )
 
     return forecast
@@ -110,8 +112,10 @@ def _survey(
     return setting, whole, whole.of_shard(shard) if shard else whole
 
 
-def money(setting: Mapping[str, Any], count: int, batch: bool = False) -> tuple[float | None, str]:
-    """Returns the price of ``count`` images in USD (half in a ``batch``), and the same in words.
+def money(
+    setting: Mapping[str, Any], count: int, sender: type[Sender] | None = None
+) -> tuple[float | None, str]:
+    """Returns the price of ``count`` images in USD, through ``sender`` if there is one, and the same in words.
 
     The price is None if unknown. The words are empty if nothing costs money. Raises UserError if ``price`` is
     malformed.
@@ -126,9 +130,9 @@ def money(setting: Mapping[str, Any], count: int, batch: bool = False) -> tuple[
         return None, "price unknown"
     if estimate is None:
         return None, "price of one image unknown"
-    if batch:
-        usd = count * estimate * BATCH_PRICE
-        return usd, f"about {dollars(usd)} in batches, at half of {price.basis}"
+    if sender:
+        usd = count * estimate * sender.price_share
+        return usd, f"about {dollars(usd)} {sender.way}, at {sender.discount} {price.basis}"
     return count * estimate, f"about {dollars(count * estimate)} at {price.basis}"
 
 

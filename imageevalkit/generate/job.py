@@ -1,4 +1,4 @@
-"""The generate job: one model on all its benchmarks, or all API models of the driver's environment at once.
+"""The generate job: one model on all its benchmarks, or all models of the toolkit's API classes at once.
 
 The job runs in the driver's environment. Only its workers run in the model's.
 """
@@ -15,15 +15,14 @@ import traceback
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from imageevalkit import registry
-from imageevalkit.api.batches import Batches
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.limiter import Traffic
+from imageevalkit.api.sender import kind_of_sender, open_sender
 from imageevalkit.common import logs
-from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, complain, run_main, worst
+from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, complain, worst
 from imageevalkit.common.guest_code import guest_code
 from imageevalkit.common.machine import Fit, garbage_collection, requests_that_fit
 from imageevalkit.common.redaction import one_line, redact
@@ -33,7 +32,6 @@ from imageevalkit.generate.model import GenerationError, ImageModel, image_model
 from imageevalkit.generate.replicas import WORKER, Replicas, environs_of, load_replicated
 from imageevalkit.generate.worker import why_not_loaded
 from imageevalkit.jobs.plan import (
-    ATTEMPT_ENV,
     FAILED,
     STATUS_OF_STATE,
     USABLE,
@@ -62,9 +60,6 @@ def main(load_model: Callable[[Mapping[str, Any]], Any]) -> ExitStatus:
     """
     plan, job, order = given_job(GenerateOrder)
     generation = _Generation(load_model, plan, job, order, plan.path.stat().st_mtime)
-    several = len({cell_of(key).model for key in job.cells}) > 1
-    if several and int(os.environ.get(ATTEMPT_ENV, "1")) > 1:
-        return generation.one_by_one()
     done = generation.done_before()
     keys = [key for key in job.cells if key not in done]
     try:
@@ -108,26 +103,6 @@ class _Generation:
             return {}
         found = {key: outcome for key in self.job.cells if (outcome := self._left(key))}
         return {key: outcome for key, outcome in found.items() if outcome.state in USABLE}
-
-    def one_by_one(self) -> ExitStatus:
-        """Generate each model in its own process, as the shared process crashed, maybe by a model's code."""
-        by_model: dict[str, list[str]] = {}
-        for key in self.job.cells:
-            by_model.setdefault(cell_of(key).model, []).append(key)
-        for keys in by_model.values():
-            log = Path(self.job.logs[self.job.cells.index(keys[0])])
-            left = [key for key in keys if self._left(key) is None]
-            if not left:
-                continue
-            ended = run_apart(functools.partial(self.run, left), log)
-            if ended.stopped_by:
-                return ended.stopped_by
-            for key in left:
-                if self._left(key) is None:
-                    words = f"its process ended in the middle, {ended.how}; {log} has its last words"
-                    self.leave(cell_of(key), Outcome(FAILED, words))
-        outcomes = map(self._left, self.job.cells)
-        return worst(STATUS_OF_STATE[outcome.state] if outcome else ExitStatus.FAILED for outcome in outcomes)
 
     async def _generate(self, keys: Collection[str]) -> ExitStatus:
         job, order = self.job, self.order
@@ -239,8 +214,7 @@ class _Generation:
             )
         run.max_cost, run.cost = order.max_cost, spent or None
         if order.api and run.todo:
-            batches = Batches(cell.batches, cell.key, order.batch)
-            run.batches = batches if batches.are_open else None
+            run.sender = open_sender(cell.batches, cell.key, order.sender)
         if run.todo and not run.outcome and shard is None:  # no evaluation follows a shard
             note_opened(self._folder, cell, run.fingerprint)
         return run
@@ -265,10 +239,11 @@ class _Generation:
         is_bounded = model.use_traffic(traffic)
         if not is_bounded and run.setting.get("api") and traffic.budget.max_cost is not None:
             raise CellFailure("--max_cost cannot bound a model class that does not tell what its images cost")
-        if self.order.batch and run.setting.get("api") and not model.takes_batches:
+        kind = kind_of_sender(self.order.sender)
+        if kind and run.setting.get("api") and not model.takes_sender:
             raise CellFailure(
                 "its class makes its requests itself or has an environment of its own (INFER_ENV_MAP), so that none "
-                "can go in a batch: leave out --batch"
+                f"can go {kind.way}: leave out --{self.order.sender}"
             )
         return model
 
@@ -309,45 +284,3 @@ class _Generation:
             complain(str(error))
             return ExitStatus.FAILED
         return STATUS_OF_STATE[outcome.state]
-
-
-_STATUS = {signal.SIGTERM: ExitStatus.TERMINATED, signal.SIGINT: ExitStatus.INTERRUPTED}
-
-
-class ChildExit(NamedTuple):
-    """The end of a child process in words (``how``), and the signal to this process that caused it."""
-
-    how: str
-    stopped_by: ExitStatus | None
-
-
-def run_apart(work: Callable[[], ExitStatus], log: Path) -> ChildExit:
-    """Run ``work`` in a child process that prints to ``log``; SIGTERM and SIGINT are forwarded to the child.
-
-    Call it from the main thread of a process without other threads.
-    """
-    stopped_by: list[ExitStatus] = []
-
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        stopped_by.append(_STATUS[signal.Signals(number)])
-        os.kill(child, number)
-
-    # signals are blocked until both processes have their handlers
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STATUS)
-    before = {number: signal.signal(number, pass_on) for number in _STATUS}
-    child = os.fork()
-    if not child:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        logs.print_to(log)
-        run_main(work)  # never returns
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    # WNOWAIT keeps the child's id reserved while a signal may still be forwarded to it
-    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    for number, handler in before.items():
-        signal.signal(number, handler)
-    _, status = os.waitpid(child, 0)
-    code = os.waitstatus_to_exitcode(status)
-    how = f"exit status {code}" if code >= 0 else signal.Signals(-code).name
-    return ChildExit(how + " (out of memory?)" * (how == "SIGKILL"), stopped_by[0] if stopped_by else None)

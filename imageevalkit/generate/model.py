@@ -160,8 +160,8 @@ class ImageModel:
     """Whether the seed influences the image; None if unknown."""
     queues = False
     """Whether the model queues items itself (for its limiter or workers): more items than workers begin."""
-    takes_batches = False
-    """Whether requests can be sent as batches of the provider (:mod:`imageevalkit.api.batches`)."""
+    takes_sender = False
+    """Whether a :class:`~imageevalkit.api.sender.Sender` can send the requests."""
     room: int | None = None
     """The number of items in flight that the model asks for; None: the engine decides."""
 

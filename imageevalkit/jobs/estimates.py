@@ -70,7 +70,8 @@ class Estimate(NamedTuple):
 
     ``images`` are to be generated, ``requests`` go to APIs. ``usd`` is the price of the requests, without the
     ``unpriced`` ones. ``seconds`` is the time of the work in sequence; ``untimed`` names the part with an
-    unknown time (empty: none). ``at_once`` requests are in flight, at most ``per_minute``.
+    unknown time (empty: none). ``at_once`` requests are in flight, at most ``per_minute``. ``wait``: the time of the
+    requests in words, in place of the ``seconds``.
     """
 
     text: str
@@ -82,7 +83,7 @@ class Estimate(NamedTuple):
     untimed: str = ""
     at_once: int = 1
     per_minute: float | None = None
-    batch: bool = False
+    wait: str = ""
 
 
 Forecast = Callable[[Cell], Estimate]

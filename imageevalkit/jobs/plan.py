@@ -68,7 +68,7 @@ class GenerateOrder(Order):
     environment (empty: the driver's). API models of the driver's environment need no workers. ``settings``
     are by model name. A replica of a local model takes ``replica_gpus`` GPUs; there are at most
     ``replicas`` (None: as many as the GPUs allow), and each may take ``item_timeout`` seconds for an image.
-    ``max_cost`` is in USD. ``batch``: requests are sent as batches of the provider. ``asked`` is the number
+    ``max_cost`` is in USD. ``sender``: the extra that sends the requests (empty: one by one). ``asked`` is the number
     of items to generate of a benchmark, in random order; all items of other benchmarks.
     """
 
@@ -83,7 +83,7 @@ class GenerateOrder(Order):
     workers: Int = 1
     requests_per_minute: Number | None = None
     max_cost: Number | None = None
-    batch: bool = False
+    sender: str = ""
     replica_gpus: Int = 0
     replicas: Int | None = None
     item_timeout: Number | None = None

@@ -63,8 +63,8 @@ class JudgeOptions:
     The options contain no secret. ``kwargs`` are the user's. ``workers`` and ``requests_per_minute`` limit
     requests to an API, ``max_cost`` (USD) limits their cost. All processes with the same folder ``shared``
     share these limits (empty: this process only). ``address_file`` is the file of ``server.py`` (empty: no
-    job serves the judge). ``served`` holds the server settings that affect answers. If ``batch``, requests
-    are sent as batches, whose files are in ``batches`` (empty: batches are impossible).
+    job serves the judge). ``served`` holds the server settings that affect answers. ``sender`` is the extra
+    that sends the requests, with its state in ``sender_folder`` (empty: requests are sent one by one).
     """
 
     kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -74,8 +74,8 @@ class JudgeOptions:
     served: Mapping[str, str] = field(default_factory=dict)
     max_cost: Number | None = None
     shared: str = ""
-    batch: bool = False
-    batches: str = ""
+    sender: str = ""
+    sender_folder: str = ""
 
 
 _NOT_PARAMETERS = {

@@ -15,7 +15,6 @@ from queue import SimpleQueue
 from typing import Any
 from urllib.parse import urlsplit
 
-from imageevalkit.api.batches import MOST_REQUESTS, Batches, Place, here
 from imageevalkit.api.channel import Engine
 from imageevalkit.api.client import check_packages
 from imageevalkit.api.endpoint import Endpoint, place_of
@@ -24,6 +23,7 @@ from imageevalkit.api.feed import Feed
 from imageevalkit.api.in_flight import InFlight
 from imageevalkit.api.limiter import Traffic
 from imageevalkit.api.money import Bill
+from imageevalkit.api.sender import Parcel, Sender, here, open_sender
 from imageevalkit.assets.weights import find_weights
 from imageevalkit.benchmark.question import Answer, JudgeOnHold, JudgeUnusable, Question
 from imageevalkit.benchmark.thoughts import begins_inside
@@ -144,25 +144,24 @@ class ApiJudge(Judge):
         price = self.settings.price_of(model)
         who = f"{self.role} '{model}'"
         engine = Engine(who, endpoint, self.settings, traffic, _LARGEST_REPLY, price)
-        batches = self._batches()
+        sender = self._sender()
         try:
-            session = in_background(lambda give: _Session(self, engine, batches, give).run(questions))
+            session = in_background(lambda give: _Session(self, engine, sender, give).run(questions))
             with contextlib.closing(session) as answers:
                 for answer in answers:
                     yield answer
-                    if batches:  # the caller has stored the answer before it asks for the next
-                        batches.settle(_key_of(answer.question))
+                    if sender:  # the caller has stored the answer before it asks for the next
+                        sender.settle(_key_of(answer.question))
         finally:
-            if batches:
-                batches.end()
+            if sender:
+                sender.end()
 
-    def _batches(self) -> Batches | None:
-        """Returns the batches for questions, also those of an earlier run; None if there are none."""
-        if not self.options.batches:
+    def _sender(self) -> Sender | None:
+        """Returns the sender of the questions; None if they are sent one by one."""
+        if not self.options.sender_folder:
             return None
-        path = Path(self.options.batches)
-        batches = Batches(path, "/".join(path.parts[-3:-1]), self.options.batch)
-        return batches if batches.are_open else None
+        path = Path(self.options.sender_folder)
+        return open_sender(path, "/".join(path.parts[-3:-1]), self.options.sender)
 
     @property
     def server(self) -> ServerAddress | None:
@@ -188,9 +187,9 @@ class ApiJudge(Judge):
 
 class _Session:
     def __init__(
-        self, judge: ApiJudge, engine: Engine, batches: Batches | None, give: Callable[[Answer], None]
+        self, judge: ApiJudge, engine: Engine, sender: Sender | None, give: Callable[[Answer], None]
     ) -> None:
-        self._judge, self._engine, self._batches, self._give = judge, engine, batches, give
+        self._judge, self._engine, self._sender, self._give = judge, engine, sender, give
         self._model_id = judge.choice.setting.model_path
         self._server = judge.server
         self._pictures = PictureCache()
@@ -207,14 +206,14 @@ class _Session:
         settled = asyncio.create_task(in_flight.settled(self._look))
         try:
             # more tasks than slots: other questions use the slots of those that wait for a retry
-            room = asyncio.Semaphore(MOST_REQUESTS if self._batches else max(4, 2 * limiter.ceiling))
+            room = asyncio.Semaphore(self._sender.most if self._sender else max(4, 2 * limiter.ceiling))
             await in_flight.begin(questions, room, self._expect)
             await settled
         finally:
             settled.cancel()
             await in_flight.abandon()
-            if self._batches:
-                await self._batches.close()
+            if self._sender:
+                await self._sender.close()
             self._judge.note, self._judge.history.replied = "", self._engine.answered
             await self._engine.close()
         if self._fault:
@@ -224,11 +223,11 @@ class _Session:
 
     def _expect(self, left: int) -> None:
         self._engine.limiter.expect(self, left)
-        if self._batches:
-            self._batches.expected = left
+        if self._sender:
+            self._sender.expected = left
 
     def _look(self) -> None:
-        self._judge.note = (self._batches.holdup() if self._batches else "") or self._engine.holdup()
+        self._judge.note = (self._sender.holdup() if self._sender else "") or self._engine.holdup()
 
     def _fail(self, error: BaseException) -> None:
         if not isinstance(error, JudgeUnusable):
@@ -238,8 +237,8 @@ class _Session:
 
     async def _answer(self, question: Question) -> None:
         estimate, bill = cost_of_asking([question], self._engine.price), Bill()
-        if self._batches:
-            here.set(Place(self._batches, _key_of(question)))
+        if self._sender:
+            here.set(Parcel(self._sender, _key_of(question)))
         try:
             tried = await self._engine.ask(
                 lambda: self._attempt(question), lambda answer: (answer.usd, {}), estimate, bill
@@ -348,7 +347,7 @@ class _Session:
         kind, text = failure.kind, failure.text
         if kind is Kind.REFUSAL:
             return f"the {self._judge.role} refused: {text}"
-        if kind is Kind.SPENT or (kind is Kind.DOWN and self._batches):
+        if kind is Kind.SPENT or (kind is Kind.DOWN and self._sender):
             raise JudgeOnHold(text)
         if kind not in (Kind.PERMANENT, Kind.DOWN, Kind.UNREACHABLE):
             return text

@@ -129,7 +129,7 @@ def check_kwargs(model: str, setting: Mapping[str, Any], options: Options) -> No
             raise UserError(f"model '{model}': batch_size is '{size}': use a whole number of at least 1")
         return
     try:
-        options.check_batch(Endpoint.of(kwargs, needs_key=options.needs_keys))
+        Endpoint.of(kwargs, needs_key=options.needs_keys)
         _, estimate = price_and_estimate(setting["model_path"], kwargs)
     except UserError as error:
         raise UserError(f"model '{model}' is reached through an API: {error}") from None

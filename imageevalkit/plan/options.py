@@ -30,7 +30,6 @@ from imageevalkit.plan.config import (
 from imageevalkit.store.cell import REPORT_MB, Cell, check_name, split_names
 
 if TYPE_CHECKING:
-    from imageevalkit.api.endpoint import Endpoint
     from imageevalkit.api.prices import Price
     from imageevalkit.judges.rewriter import Rewriter
     from imageevalkit.store.results import Until
@@ -125,9 +124,6 @@ class Options:
     max_cost: float | None = option(
         "USD", "stop before the API requests of this run cost more", _if_any(parse_amount), config="MAX_COST"
     )
-    batch: bool = _flag(
-        "send images and questions to APIs as batches: half the price, within 24 hours", config="BATCH"
-    )
     retry_refused: bool = _flag("send prompts again that an API refused")
     parallel: bool | None = option(
         _TRUTH,
@@ -207,6 +203,8 @@ class Options:
     rewriter: Rewriter | None = None
     images: Path | None = None
     """The images of the run if they are made elsewhere."""
+    sender: str = ""
+    """The extra that sends the requests to APIs; empty: they are sent one by one."""
     judge_repeats: int = 0
     """The number of questions of each cell that are asked again."""
     models: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -250,11 +248,6 @@ class Options:
         """True if this run rewrites prompts: before generating images, or with --infer and --eval false."""
         return self.rewriter is not None and (self.infer or not self.eval)
 
-    def check_batch(self, endpoint: Endpoint) -> None:
-        """Raises UserError: ``--batch`` is given for Azure, which takes batches in other deployments only."""
-        if self.batch and endpoint.azure:
-            raise UserError("Azure takes batches in deployments of another kind only: leave out --batch")
-
     def check_price(self, who: str, price: Price | None, option: str) -> None:
         """Raises UserError: ``--max_cost`` is given, but the price of the replies of ``who`` is unknown."""
         if self.max_cost is not None and price is None:
@@ -279,7 +272,7 @@ GROUPS = {
     ),
     "images": ("use_api", "infer", "overwrite", "retry_refused", "replicas"),
     "scores": ("eval", "judges", "judge_kwargs", "rescore", "retry_unparsed", "missing_items"),
-    "requests and money": ("num_workers", "requests_per_minute", "max_cost", "batch"),
+    "requests and money": ("num_workers", "requests_per_minute", "max_cost"),
     "jobs": ("launcher", "parallel", "detach"),
     "results": ("report_mb", "sort_by"),
 }

@@ -100,7 +100,7 @@ class Run:
         options = self.options
         if self.supply.per_node is not None:
             return False
-        side_by_side = options.overlap and options.parallel is not False and not options.batch
+        side_by_side = options.overlap and options.parallel is not False and not options.sender
         side_by_side = side_by_side and options.max_cost is None
         return side_by_side and options.makes_images
 
@@ -154,8 +154,8 @@ class Run:
 def generate_jobs(run: Run, after: Sequence[str] = ()) -> list[Job]:
     """Returns the jobs that generate the images; each starts after the jobs named in ``after``.
 
-    API models of the driver's environment share one job: its process applies the request limits and the
-    budget to all.
+    API models of the toolkit's own classes share one job, which costs less than a process for each. A class
+    of the user's may end its process, so it has a job of its own.
 
     Raises UserError: a model is unknown, or a key, a price, an environment or a GPU is missing.
     """
@@ -179,7 +179,7 @@ def generate_jobs(run: Run, after: Sequence[str] = ()) -> list[Job]:
             for note in notes_of_setting(model, setting) if not run.options.hands_over else ():
                 run.note(note)
         api = all(setting.get("api") for setting in settings.values())
-        if api and not python:
+        if api and all(map(is_of_our_class, settings.values())):
             together[model] = settings
         else:
             whole = _generate_job(run, python, {model: settings}, api, after)
@@ -436,7 +436,7 @@ def judge_needs(run: Run, benchmark: BenchmarkChoice) -> JudgeNeeds:
         kwargs=kwargs,
         max_cost=options.max_cost if is_paid else None,
         shared=run.shared,
-        batch=options.batch and is_paid,
+        sender=options.sender if is_paid else "",
     )
     if served is not None and not judge.runs_elsewhere:  # the flags of a server that runs already are unknown
         given = replace(given, served=served.decisive)
@@ -450,8 +450,6 @@ def judge_needs(run: Run, benchmark: BenchmarkChoice) -> JudgeNeeds:
         return JudgeNeeds(asked, given)
     try:
         endpoint = judge.endpoint(needs_key=options.needs_keys)
-        if is_paid:
-            options.check_batch(endpoint)
     except UserError as error:
         raise UserError(f"{where} is reached through an API: {error}") from None
     if is_paid:

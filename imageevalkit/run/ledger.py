@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from imageevalkit.api.batches import not_ended
 from imageevalkit.common import logs
 from imageevalkit.common.errors import CellFailure, ExitStatus, complain, worst
 from imageevalkit.common.text import dollars
+from imageevalkit.extension_points import connected
 from imageevalkit.jobs.plan import (
     COMPLETE,
     FAILED,
@@ -325,12 +325,8 @@ def money_of(paces: Iterable[PaceReader]) -> str:
 
 
 def _goes_on(job: Job, key: str) -> str:
-    """Return a note on batches of a stopped ``job`` that still run at the provider; empty if none do."""
+    """Return a note on requests of a stopped ``job`` that go on at the provider; empty if none do."""
     cell = cell_of(key)
-    batches = not_ended(cell.batches if job.stage == "generate" else cell.judge_batches)
-    if not batches:
-        return ""
-    return (
-        f"; {', '.join(batches)} goes on at the provider, and the same command collects it "
-        f"(POST /batches/{batches[0]}/cancel there ends it)"
-    )
+    folder = cell.batches if job.stage == "generate" else cell.judge_batches
+    notes = (kind.goes_on(folder) for kind in connected("sender").values())
+    return "".join(f"; {note}" for note in notes if note)

@@ -126,7 +126,7 @@ class Cell(_Names):
     scores = _File("scores.jsonl")
     batches = _File("batches")
     judge_batches = _File("judge_batches")
-    """The folders of batches of image requests and of questions (:mod:`imageevalkit.api.batches`)."""
+    """The folders of batches of image requests and of questions (:mod:`imageevalkit.api.sender`)."""
     prompts = _File("prompts.jsonl")
     """The rewritten prompts that the model receives for each item (:mod:`imageevalkit.store.items`)."""
     result = _File("result.json")

@@ -445,7 +445,7 @@ def batched(judge: JudgeBatches, monkeypatch: pytest.MonkeyPatch, folder: Path) 
     """A judge of a new run, with these settings, which asks in batches."""
     monkeypatch.setenv("API_KEY", "sk-judge-4711-key")
     monkeypatch.setenv("BASE_URL", judge.base_url)
-    options = JudgeOptions(batch=True, batches=str(folder))
+    options = JudgeOptions(sender="batch", sender_folder=str(folder))
     return lambda **kwargs: ApiJudge(JudgeChoice("m-1", JudgeSetting("openai", "m-1", kwargs)), options, {})
 
 

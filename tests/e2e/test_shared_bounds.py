@@ -24,7 +24,8 @@ from tests.support.judge_server import JudgeServer
 from tests.support.simulated_clock import run_simulated
 from tests.support.waiting import LONGEST_WAIT
 
-# asks for a slot COUNT times, WORKERS at a time; each request takes HELD seconds, and a line of Request on stdout
+# once told to begin, asks for a slot COUNT times, WORKERS at a time; each request takes HELD seconds, and a line of
+# Request on stdout
 ASKS = """
 import asyncio, sys, time
 from pathlib import Path
@@ -44,6 +45,8 @@ async def main():
             limiter.served(sent)
     await asyncio.gather(*(ask() for _ in range(int(count))))
 
+print("ready", flush=True)
+sys.stdin.readline()
 asyncio.run(main())
 """
 # buys COUNT things for PRICE, WORKERS at a time, each HELD seconds under way; prints a line for each that was sent
@@ -73,7 +76,19 @@ asyncio.run(main())
 
 def start(program: str, *words: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", program, *map(str, words)]
-    return subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, cwd=REPO, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def asking(*words: object, count: int = 1) -> list[subprocess.Popen[str]]:
+    """Starts ASKS so many times; all begin at once, however long each takes to start."""
+    processes = [start(ASKS, *words) for _ in range(count)]
+    for process in processes:
+        assert process.stdout and process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin
+        process.stdin.write("begin\n")
+        process.stdin.flush()
+    return processes
 
 
 class Request(NamedTuple):
@@ -100,7 +115,7 @@ def most_at_once(requests: list[Request]) -> int:
 
 
 def test_processes_have_the_slots_of_a_run_together_and_each_its_share(tmp_path: Path) -> None:
-    processes = [start(ASKS, tmp_path, 60, 8, 0.05, "") for _ in range(3)]
+    processes = asking(tmp_path, 60, 8, 0.05, "", count=3)
     each = [requests_of(process) for process in processes]
     assert [len(requests) for requests in each] == [60, 60, 60]
     assert most_at_once([one for requests in each for one in requests]) <= 8
@@ -110,9 +125,9 @@ def test_processes_have_the_slots_of_a_run_together_and_each_its_share(tmp_path:
 
 
 def test_the_slots_of_a_killed_process_are_free_again(tmp_path: Path) -> None:
-    holding = start(ASKS, tmp_path, 4, 4, 600, "")
+    [holding] = asking(tmp_path, 4, 4, 600, "")
     time.sleep(1.0)
-    waiting = start(ASKS, tmp_path, 4, 4, 0.01, "")
+    [waiting] = asking(tmp_path, 4, 4, 0.01, "")
     time.sleep(0.5)
     assert waiting.poll() is None
     holding.send_signal(signal.SIGKILL)
@@ -121,7 +136,7 @@ def test_the_slots_of_a_killed_process_are_free_again(tmp_path: Path) -> None:
 
 
 def test_starts_of_all_processes_are_spaced(tmp_path: Path) -> None:
-    processes = [start(ASKS, tmp_path, 10, 8, 0.01, "600") for _ in range(2)]
+    processes = asking(tmp_path, 10, 8, 0.01, "600", count=2)
     starts = sorted(one.sent for process in processes for one in requests_of(process))
     assert starts[-1] - starts[0] >= 19 * 0.1 - 1e-6
 

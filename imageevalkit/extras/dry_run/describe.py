@@ -104,13 +104,13 @@ def _totals(estimates: Sequence[Estimate], blocked: int) -> list[str]:
     seconds = math.fsum(
         max(one.seconds / one.at_once, 60 * one.requests / (one.per_minute or math.inf))
         for one in estimates
-        if not one.batch
+        if not one.wait
     )
     parts = [f"{counted(images, 'image')} to make", counted(requests, "API request"), money]
     parts += [f"about {counted(math.ceil(seconds / 60), 'minute')}"] * bool(seconds)
-    parts += ["up to 24 hours for batches"] * any(one.batch for one in estimates)
+    parts += dict.fromkeys(one.wait for one in estimates if one.wait)
     lines = [f"total: {', '.join(parts)}"]
-    if seconds and (at_once := {one.at_once for one in estimates if one.requests and not one.batch}):
+    if seconds and (at_once := {one.at_once for one in estimates if one.requests and not one.wait}):
         lines.append(
             f"  assumed: {SECONDS_OF_AN_IMAGE:g} s for an image where none was made before, {SECONDS_OF_A_REPLY:g} s "
             f"for a judge's reply, {max(at_once)} requests at a time (--num_workers)"

@@ -8,6 +8,7 @@ from typing import Any
 
 from imageevalkit import registry
 from imageevalkit.api.prices import quoted
+from imageevalkit.api.sender import kind_of_sender
 from imageevalkit.benchmark.contract import Benchmark
 from imageevalkit.benchmark.question import Question
 from imageevalkit.common.errors import ExitStatus, run_main
@@ -58,7 +59,7 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
             said += "; their answers may lead to more"
         if others := known.from_elsewhere:
             said += f"; {others}"
-        options = order.judge_options
+        options, sender = order.judge_options, kind_of_sender(order.judge_options.sender)
         is_api = order.judge.startswith("openai:") or bool(is_vllm and options.kwargs.get("base_url"))
         if not is_api:
             return Estimate(said, untimed=known.evaluator.id.partition("/")[0] if waiting else "")
@@ -75,7 +76,7 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
             seconds=requests * SECONDS_OF_A_REPLY,
             at_once=options.workers,
             per_minute=options.requests_per_minute,
-            batch=options.batch,
+            wait=sender.time if sender else "",
         )
 
     def forecast(cell: Cell) -> Estimate:
@@ -126,10 +127,11 @@ def effort(judge: str, questions: Sequence[Question], options: JudgeOptions) -> 
         return 0.0, tokens_in_words(questions)
     kwargs = {**choice.setting.kwargs, **options.kwargs}
     price = quoted(ApiSettings(**kwargs).price_of(choice.setting.model_path), kwargs)
-    if price and options.batch:
-        price = price.of_batches
-    words = money_in_words(questions, price)
-    return cost_of_asking(questions, price), f"{words}, in batches" if price and options.batch else words
+    sender = kind_of_sender(options.sender)
+    if not (price and sender):
+        return cost_of_asking(questions, price), money_in_words(questions, price)
+    price = price.at(sender.price_share)
+    return cost_of_asking(questions, price), f"{money_in_words(questions, price)}, {sender.way}"
 
 
 def main() -> ExitStatus:

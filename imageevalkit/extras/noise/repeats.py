@@ -110,7 +110,7 @@ class Repeats(AfterQuestions):
         if judge.backend != "transformers":
             # Not in a batch: its replies may come a day later, when the judge may be another. A separate
             # judge object: otherwise a failed probe would change how the questions are asked.
-            at_once = replace(self._options.judge_options, batch=False, batches="")
+            at_once = replace(self._options.judge_options, sender="", sender_folder="")
             made = Answerers(self._benchmark, at_once).judge
             judge = made if isinstance(made, Judge) else judge
         return Probing(judge, form, self._cell.key) if form else None

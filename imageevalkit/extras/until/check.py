@@ -34,7 +34,10 @@ def check_until(options: Options, benchmarks: Mapping[str, BenchmarkChoice]) -> 
         raise UserError(f"--until is for runs that make images and judge them: leave out {name}")
     unfit = {
         f"--launcher {options.launcher}": (options.launcher != LOCAL, "its rounds run on this machine"),
-        "--batch": (options.batch, "it looks at the scores after each round, and a batch may take 24 hours"),
+        "--batch": (
+            bool(options.sender),
+            "it looks at the scores after each round, and a batch may take 24 hours",
+        ),
         "--missing_items official": (
             options.missing_items == "official",
             "official scores with missing items are of all images",

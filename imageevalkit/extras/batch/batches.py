@@ -23,13 +23,22 @@ import os
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
-from imageevalkit.api.batch_api import (
+from imageevalkit.api.client import Request
+from imageevalkit.api.endpoint import Endpoint
+from imageevalkit.api.failures import Failure, Kind
+from imageevalkit.api.in_flight import under_way
+from imageevalkit.api.money import BudgetSpent
+from imageevalkit.api.sender import NotSent, Parcel, Sender
+from imageevalkit.api.settings import RequestSettings
+from imageevalkit.common.atomic import sync_folder, write_atomic
+from imageevalkit.common.errors import CellFailure, UserError, say
+from imageevalkit.common.redaction import one_line
+from imageevalkit.extras.batch.batch_api import (
     OURS,
     BatchFailed,
     Desk,
@@ -41,14 +50,10 @@ from imageevalkit.api.batch_api import (
     not_accepted,
     read,
 )
-from imageevalkit.api.client import Request
-from imageevalkit.api.failures import Failure, Kind
-from imageevalkit.api.in_flight import under_way
-from imageevalkit.common.atomic import sync_folder, write_atomic
-from imageevalkit.common.errors import CellFailure, UserError, say
-from imageevalkit.common.redaction import one_line
 
-MOST_REQUESTS = 50_000
+T = TypeVar("T")
+
+_MOST_REQUESTS = 50_000
 _MOST_BYTES = 190_000_000  # size of one file; the provider's limit is 200 MB
 _PATHS = frozenset({"/images/generations", "/images/edits", "/chat/completions", "/responses"})
 _ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
@@ -61,23 +66,6 @@ _FIRST_POLL, _POLL_GROWS, _LONGEST_POLL = 1.0, 1.3, 60.0
 _NO_OUTPUT, _INCOMPLETE = 600.0, 60.0
 # Lines that are read in parallel: an image may have megabytes, and 50,000 may arrive together.
 _MOST_READ = 16
-
-
-class NotBatched(Exception):
-    """The request is in no earlier batch, and this run submits no batches."""
-
-
-@dataclass
-class Place:
-    """The batches that an item's requests use, and the item's ``key`` in them.
-
-    If ``not_done``, the provider has not processed the request, and the reply costs nothing.
-    """
-
-    batches: Batches
-    key: str
-    batch: str = ""
-    not_done: bool = False
 
 
 @dataclass(eq=False)
@@ -117,22 +105,25 @@ class _Set:
         """Returns whether one more request fits into the file."""
         assert self.body
         size = self.body.tell() + sum(map(len, request.body))
-        return len(self.lines) < MOST_REQUESTS and size <= _MOST_BYTES
+        return len(self.lines) < _MOST_REQUESTS and size <= _MOST_BYTES
 
 
 _SAVED = ["id", "account", "path", "state", "lines", "prepared", "file", "batch", "status", "results", "lost"]
 
 
-class Batches:
+class Batches(Sender):
     """The batches of one cell's images or questions, with their state files in ``folder``.
 
     If ``submits`` is False, it only collects earlier batches. The provider's list of batches shows ``cell``.
     Belongs to one event loop. Raises CellFailure: a state file is damaged.
     """
 
+    price_share = 0.5  # https://platform.openai.com/docs/guides/batch
+    most = _MOST_REQUESTS
+    way, discount, time = "in batches", "half of", "up to 24 hours for batches"
+
     def __init__(self, folder: Path, cell: str, submits: bool) -> None:
-        self.submits, self.expected = submits, 0
-        self._folder, self._cell, self._unsaved = folder, cell, set[_Set]()
+        self._submits, self._folder, self._cell, self._unsaved = submits, folder, cell, set[_Set]()
         _check_journal(folder.with_suffix(".jsonl"))
         self._sets = [_load(file) for file in sorted(folder.glob("*.json"))]
         for one in [one for one in self._sets if one.state == "uploading"]:
@@ -149,10 +140,26 @@ class Batches:
         self._submitter: asyncio.Task[None] | None = None
         self._last = 0.0
 
-    @property
-    def are_open(self) -> bool:
-        """True if this run submits batches or has state files of earlier batches."""
-        return self.submits or bool(self._sets)
+    @classmethod
+    def opened(cls, folder: Path, cell: str, sends: bool) -> Batches | None:
+        """Returns the batches; None if this run submits none and no earlier run has left state files."""
+        batches = cls(folder, cell, sends)
+        return batches if sends or batches._sets else None
+
+    @classmethod
+    def goes_on(cls, folder: Path) -> str:
+        """Returns a note on the batches that had not ended at the last check; empty if there are none."""
+        batches = []
+        for file in sorted(folder.glob("*.json")):
+            with contextlib.suppress(CellFailure):
+                one = _load(file)
+                batches += [one.batch] * (one.state == "created")
+        if not batches:
+            return ""
+        return (
+            f"{', '.join(batches)} goes on at the provider, and the same command collects it "
+            f"(POST /batches/{batches[0]}/cancel there ends it)"
+        )
 
     def _file_of(self, one: _Set, kind: str = "json") -> Path:
         return self._folder / f"{one.id}.{kind}"
@@ -193,30 +200,47 @@ class Batches:
         finally:
             self._preparing.discard(task)
 
-    async def line(
+    async def ask(
+        self, attempt: Callable[[], Awaitable[T | Failure]], parcel: Parcel, most: int
+    ) -> tuple[T | Failure, int]:
+        """Calls ``attempt`` again while its batch has not done the request: any other result may be billed."""
+        attempts = 0
+        try:
+            while True:
+                result = await attempt()
+                attempts += 1
+                if not parcel.not_done or attempts >= most:
+                    return result, attempts
+        except BatchFailed as error:
+            return Failure(error.kind, str(error)), attempts
+        except BudgetSpent as error:
+            return Failure(Kind.SPENT, str(error)), attempts
+
+    async def reply(
         self,
-        make_desk: Callable[[], Desk],
-        place: Place,
+        parcel: Parcel,
         request: Request,
+        endpoint: Endpoint,
+        settings: RequestSettings,
         proven: Callable[[], bool],
         longest: int,
     ) -> bytes | Failure:
-        """Returns the body of the reply to ``request``, or its Failure. Raises NotBatched, BatchFailed."""
+        """Returns the body of the reply to ``request``, or its Failure. Raises NotSent, BatchFailed."""
         task = asyncio.current_task()
         assert task
         if request.path not in _PATHS or request.mime_type != "application/json":
             raise BatchFailed(f"a request to {request.path} cannot go in a batch: leave out --batch")
         if not self._desk:
             try:
-                self._desk = make_desk()
+                self._desk = Desk(endpoint, settings.max_outage, settings.timeout)
             except UserError as error:
                 raise BatchFailed(str(error)) from None
             self._submitter = asyncio.create_task(self._submit_complete(self._desk))
-        self.settle(place.key)  # this is a retry: the previous reply was unusable
+        self.settle(parcel.key)  # this is a retry: the previous reply was unusable
         self._take_settled()
         self._release(task)
         under_way().sent = False
-        line_id = _id_of(place.key, request)
+        line_id = _id_of(parcel.key, request)
         if lost := next((one for one in self._sets if line_id in one.lost), None):
             return self._lost(lost)
         one = self._set_of(self._desk, line_id, request)
@@ -224,21 +248,22 @@ class Batches:
         self._preparing.discard(task)
         self._last = time.monotonic()
         await one.is_told.wait()
-        found, place.batch, place.not_done = one.told.get(line_id), one.batch, False
+        found, parcel.batch, parcel.not_done = one.told.get(line_id), one.batch, False
         if found is None:
             assert one.problem
             raise BatchFailed(str(one.problem), one.problem.kind)
-        self._given[place.key] = one, line_id
+        self._given[parcel.key] = one, line_id
         if isinstance(found, Failure):
             return found
         under_way().sent = True
         await self._room.acquire()
         self._reading.add(task)
         task.add_done_callback(self._release)
-        reply = await asyncio.to_thread(read, found, longest, proven, self._desk.endpoint.key_variable)
-        place.not_done = isinstance(reply, Failure) and reply.kind.retried and not reply.maybe_billed
-        if place.not_done and one.status == "cancelled":
-            self.settle(place.key)
+        # a line holds the reply in JSON, which may be longer than the reply
+        reply = await asyncio.to_thread(read, found, 2 * longest, proven, endpoint.key_variable)
+        parcel.not_done = isinstance(reply, Failure) and reply.kind.retried and not reply.maybe_billed
+        if parcel.not_done and one.status == "cancelled":
+            self.settle(parcel.key)
             text = f"{one.batch} was cancelled at the provider: the same command submits what is left"
             raise BatchFailed(text, Kind.DOWN)
         return reply
@@ -249,8 +274,8 @@ class Batches:
             if line_id in one.lines:
                 one.follower = one.follower or asyncio.create_task(self._follow(desk, one))
                 return one
-        if not self.submits:
-            raise NotBatched
+        if not self._submits:
+            raise NotSent
         path, coming = request.path, self._coming.get(request.path)
         if coming and line_id in coming.lines:
             return coming
@@ -428,20 +453,6 @@ class Batches:
         self._take_settled(at_once=True)
         with contextlib.suppress(OSError):
             self._folder.rmdir()
-
-
-here: ContextVar[Place | None] = ContextVar("batches", default=None)
-"""The place for the requests of the running task; None: they are sent one by one."""
-
-
-def not_ended(folder: Path) -> list[str]:
-    """Returns the ids of the batches that had not ended at the last check."""
-    batches = []
-    for file in sorted(folder.glob("*.json")):
-        with contextlib.suppress(CellFailure):
-            one = _load(file)
-            batches += [one.batch] * (one.state == "created")
-    return batches
 
 
 def _load(file: Path) -> _Set:

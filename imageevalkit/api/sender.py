@@ -1,0 +1,133 @@
+"""Another way for the requests of a cell than one by one, such as the provider's batches: what an extra implements."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, TypeVar
+
+from imageevalkit.api.client import Request
+from imageevalkit.api.endpoint import Endpoint
+from imageevalkit.api.failures import Failure
+from imageevalkit.api.settings import RequestSettings
+from imageevalkit.extension_points import connected
+
+T = TypeVar("T")
+
+
+class NotSent(Exception):
+    """The sender has nothing of this request from an earlier run, and sends no new ones in this run."""
+
+
+@dataclass
+class Parcel:
+    """The way of an item's requests: their ``sender``, and the item's ``key`` there.
+
+    ``batch`` is the provider's id of the batch with the latest one. If the provider has ``not_done`` it, the
+    reply costs nothing.
+    """
+
+    sender: Sender
+    key: str
+    batch: str = ""
+    not_done: bool = False
+
+
+here: ContextVar[Parcel | None] = ContextVar("parcel", default=None)
+"""The way of the requests of the running task; None: they are sent one by one."""
+
+
+class Sender(ABC):
+    """Sends the requests of one cell to the endpoint. Belongs to one event loop.
+
+    ``price_share`` is the price of a request relative to a single one, ``most`` the number of items that can
+    wait for replies at the same time. ``way``, ``discount`` and ``time`` are words for the user.
+    """
+
+    price_share: ClassVar[float]
+    most: ClassVar[int]
+    way: ClassVar[str]
+    discount: ClassVar[str]
+    time: ClassVar[str]
+    expected = 0
+    """The number of items that have not begun."""
+
+    @classmethod
+    @abstractmethod
+    def opened(cls, folder: Path, cell: str, sends: bool) -> Sender | None:
+        """Returns the sender of a cell's requests, with its state in ``folder``.
+
+        If not ``sends``, it only receives the replies to requests of an earlier run. Returns None if there
+        are none. Raises CellFailure: the state is damaged.
+        """
+
+    @classmethod
+    @abstractmethod
+    def goes_on(cls, folder: Path) -> str:
+        """Returns a note on requests that go on after the end of a run; empty if none do."""
+
+    @abstractmethod
+    def preparing(self) -> AbstractContextManager[None]:
+        """Marks the running task as one that prepares a request."""
+
+    @abstractmethod
+    async def ask(
+        self, attempt: Callable[[], Awaitable[T | Failure]], parcel: Parcel, most: int
+    ) -> tuple[T | Failure, int]:
+        """Returns the final result of ``attempt``, which is called ``most`` times at most, and its attempts.
+
+        Raises NotSent, and what ``attempt`` raises.
+        """
+
+    @abstractmethod
+    async def reply(
+        self,
+        parcel: Parcel,
+        request: Request,
+        endpoint: Endpoint,
+        settings: RequestSettings,
+        proven: Callable[[], bool],
+        longest: int,
+    ) -> bytes | Failure:
+        """Returns the body of a successful reply to ``request``, or a Failure. Raises NotSent.
+
+        A reply has at most ``longest`` bytes. ``proven``: see ``classify_status``.
+        """
+
+    @abstractmethod
+    def settle(self, key: str) -> None:
+        """Forgets the reply to an item: it is stored, or unusable. May run in any thread."""
+
+    @abstractmethod
+    def holdup(self) -> str:
+        """Returns why requests wait, in a few words; empty if none does."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Stops waiting for replies."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """Saves what has been settled. May be called after :meth:`close`."""
+
+
+def kind_of_sender(name: str) -> type[Sender] | None:
+    """Returns the kind of sender of the extra ``name``; None: the extra has none, or ``name`` is empty."""
+    kinds: dict[str, type[Sender]] = connected("sender")
+    return kinds.get(name)
+
+
+def open_sender(folder: Path, cell: str, chosen: str) -> Sender | None:
+    """Returns the sender for the requests of a cell: of the extra ``chosen``, or of an earlier run.
+
+    Returns None if requests are sent one by one.
+    """
+    kinds: dict[str, type[Sender]] = connected("sender")
+    for name, kind in kinds.items():
+        if sender := kind.opened(folder, cell, sends=name == chosen):
+            return sender
+    return None
