@@ -37,12 +37,12 @@ from imageevalkit.common.text import counted, dollars
 from imageevalkit.evaluate.after_questions import AfterQuestions
 from imageevalkit.evaluate.answerers import Answerers
 from imageevalkit.evaluate.interview import RECORD, Interview, Place, Reply
+from imageevalkit.extras.noise import drift
+from imageevalkit.extras.noise.drift import Series, drift_of
+from imageevalkit.extras.noise.probes import PROBES, Form, Probing
 from imageevalkit.jobs.plan import EvaluateOrder
 from imageevalkit.jobs.progress import ProgressWriter, watched
-from imageevalkit.judges import drift
-from imageevalkit.judges.choice import Judge
-from imageevalkit.judges.drift import Series, drift_of
-from imageevalkit.judges.probes import Form, Probing
+from imageevalkit.judges.choice import Judge, is_judge
 from imageevalkit.metrics import mean
 from imageevalkit.store.cell import Cell, short_path
 from imageevalkit.store.jsonl import JsonlWriter, read_jsonl
@@ -93,6 +93,12 @@ class Repeats(AfterQuestions):
         self._records: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
         for record in read_jsonl(cell.repeats, RECORD) if self._judge else ():
             self._records[record["request"]].append(record)
+
+    @staticmethod
+    def planned(options: EvaluateOrder, questions: int) -> tuple[int, str]:
+        again = min(options.judge_repeats, questions) if options.ask and is_judge(options.judge) else 0
+        # the number is without the probes: a run asks these only once for all results of the judge
+        return again, f"{again} asked again, and {len(PROBES)} probes" if again else ""
 
     @property
     def _asks(self) -> bool:
