@@ -28,7 +28,6 @@ from imageevalkit.common.errors import (
 from imageevalkit.common.guest_code import guest_code
 from imageevalkit.common.machine import garbage_collection, require
 from imageevalkit.common.redaction import one_line
-from imageevalkit.common.slurm import Slurm
 from imageevalkit.common.text import counted
 from imageevalkit.extension_points import connected, extras
 from imageevalkit.jobs.plan import USABLE, GenerateOrder, Plan, ReportOrder, cell_of
@@ -48,6 +47,7 @@ from imageevalkit.plan.workload import describe, with_gpus_of_work
 from imageevalkit.run.display import print_repeats, print_report
 from imageevalkit.run.local import run_plan
 from imageevalkit.slurm import cluster, export
+from imageevalkit.slurm.commands import Slurm
 from imageevalkit.store.cell import LAUNCHERS_LOCK, REPO, lock_cell, note_owner
 
 # Options that ask for a run if they are on the command line.

@@ -18,12 +18,13 @@ from imageevalkit.common.atomic import write_atomic
 from imageevalkit.common.errors import CellFailure, UserError, say, show
 from imageevalkit.common.locks import open_lock, take_lock
 from imageevalkit.common.redaction import one_line
-from imageevalkit.common.slurm import Slurm, SlurmFailed
+from imageevalkit.common.slurm import SlurmFailed
 from imageevalkit.common.text import counted
 from imageevalkit.jobs.plan import Plan, cell_of, load_plan, read_outcome, stop_path
 from imageevalkit.jobs.progress import ProgressReader
 from imageevalkit.run.process import start_of
 from imageevalkit.slurm import cluster
+from imageevalkit.slurm.commands import Slurm
 from imageevalkit.store.cell import log_root, short_path
 from imageevalkit.store.jsonl import Reader
 

@@ -19,7 +19,7 @@ from imageevalkit.common.errors import CellFailure
 from imageevalkit.common.images import IMAGE_SUFFIXES, sha256_file
 from imageevalkit.common.redaction import one_line
 from imageevalkit.common.text import to_bytes
-from imageevalkit.stats.parts import with_parts
+from imageevalkit.report.item_parts import with_parts
 from imageevalkit.store.cell import Cell, by_name, output_root, results_in, short_path
 from imageevalkit.store.jsonl import Tell, is_number, read_jsonl, tell_nobody
 from imageevalkit.store.pictures import Input

@@ -62,7 +62,7 @@ class Figure(NamedTuple):
     """One ``result`` in one column of the leaderboard. ``text`` shows the value of ``metric`` or a state.
 
     ``remark`` qualifies a value that does not cover every item; such a value is never the best. ``group`` has
-    the letters of :func:`~imageevalkit.stats.ranks.rank_groups`. ``best`` means that the value does not
+    the letters of :func:`~imageevalkit.report.ranks.rank_groups`. ``best`` means that the value does not
     differ significantly from the highest. ``noise`` is the standard error of the value due to the judge's
     randomness alone, or None if unknown. ``drift`` is a mark if the judge has drifted.
     """
@@ -226,8 +226,8 @@ class Ranks:
         by_model = {one.result.model: one for one in ranked}
         key = tuple(sorted((model, id(one.metric)) for model, one in by_model.items()))
         if key not in self._known:
-            from imageevalkit.stats.comparison import Measured
-            from imageevalkit.stats.ranks import rank_groups
+            from imageevalkit.report.comparison import Measured
+            from imageevalkit.report.ranks import rank_groups
 
             column = [
                 Measured(model, one.metric, one.noise)

@@ -18,8 +18,8 @@ from imageevalkit.common.errors import CellFailure, UserError
 from imageevalkit.common.text import to_bytes
 from imageevalkit.metrics import grouped
 from imageevalkit.report.collect import STALE, CellReport, collect
+from imageevalkit.report.comparison import Measured
 from imageevalkit.report.tables import read_cells
-from imageevalkit.stats.comparison import Measured
 from imageevalkit.store.cell import Cell, short_path
 from imageevalkit.store.jsonl import Tell, read_jsonl
 from imageevalkit.store.results import SCORE, Metric, Result

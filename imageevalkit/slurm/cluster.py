@@ -25,7 +25,7 @@ import msgspec
 from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, complain, say
 from imageevalkit.common.locks import why_of_one_machine
 from imageevalkit.common.redaction import environ_with, one_line
-from imageevalkit.common.slurm import ENDED, KILLED, NODES_FAULT, Queued, Slurm, SlurmFailed
+from imageevalkit.common.slurm import SlurmFailed
 from imageevalkit.common.text import counted
 from imageevalkit.jobs.plan import (
     COMPLETE,
@@ -47,6 +47,7 @@ from imageevalkit.plan.sbatch import words_for_size
 from imageevalkit.run.display import RunningJob, View, WaitingJob, choose_display, print_table
 from imageevalkit.run.ledger import Ledger, money_of
 from imageevalkit.run.summary import INTERRUPTED, SKIPPED, RunSummary
+from imageevalkit.slurm.commands import ENDED, KILLED, NODES_FAULT, Queued, Slurm
 from imageevalkit.slurm.nodes import NodeFaults
 from imageevalkit.store.cell import LAUNCHERS_LOCK, REPO, lock_cell, output_root
 from imageevalkit.store.jsonl import Int, Number, Reader

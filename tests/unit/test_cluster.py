@@ -18,7 +18,7 @@ import pytest
 from imageevalkit.cli import runs
 from imageevalkit.common.errors import ExitStatus, UserError
 from imageevalkit.common.locks import take_lock
-from imageevalkit.common.slurm import Queued, Slurm, SlurmFailed
+from imageevalkit.common.slurm import SlurmFailed
 from imageevalkit.generate import job as generation
 from imageevalkit.jobs.plan import (
     COMPLETE,
@@ -47,6 +47,7 @@ from imageevalkit.slurm.cluster import (
     report_path,
     run_plan,
 )
+from imageevalkit.slurm.commands import Queued, Slurm
 from imageevalkit.slurm.nodes import NodeFaults
 from imageevalkit.store.cell import lock_cell, log_root
 

@@ -22,6 +22,7 @@ from imageevalkit.common.errors import say
 from imageevalkit.common.locks import held
 from imageevalkit.common.redaction import one_line, redact
 from imageevalkit.common.text import counted, dollars, some
+from imageevalkit.extras.rewrite.refusals import is_refusal
 from imageevalkit.jobs.plan import COMPLETE, FAILED, INCOMPLETE, BenchmarkSettings, Outcome, RewriteOrder
 from imageevalkit.jobs.progress import Progress, ProgressWriter, watched
 from imageevalkit.judges.choice import JudgeChoice, JudgeOptions, JudgeSetting
@@ -52,10 +53,10 @@ class Reply(NamedTuple):
         if self.status != "ok":
             return self.text if self.status == "refused" else _CUT
         try:
-            rewriter.prompt_in(self.text)
+            prompt = rewriter.prompt_in(self.text)
         except NotRewritten as error:
             return str(error)
-        return ""
+        return f"the reply refuses: {one_line(prompt, 100)}" if is_refusal(prompt) else ""
 
 
 class _Record(TypedDict):

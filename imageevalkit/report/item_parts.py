@@ -47,20 +47,6 @@ def with_parts(result: Result, records: Iterable[Mapping[str, Any]], prompts: Ma
     return replace(result, metrics=metrics)
 
 
-def value_of(parts: Iterable[ItemPart], shares: Mapping[str, float] | None) -> float | None:
-    """Return Σ share · (Σ total / Σ weight) over groups, or None if a group has no weight."""
-    sums: dict[str | None, list[tuple[float, float]]] = {group: [] for group in shares or [None]}
-    for part in parts:
-        sums[part.group].append((part.total, part.weight))
-    value = 0.0
-    for group, known in sums.items():
-        weight = math.fsum(one for _, one in known)
-        if not weight:
-            return None
-        value += (shares[group] if shares and group else 1.0) * math.fsum(one for one, _ in known) / weight
-    return value
-
-
 def _read(item: str, parts: Any, name: str, metric: Metric) -> list[ItemPart]:
     """Return the parts of an item for one metric. Raises ValueError if a part is invalid."""
     groups = {*metric.shares} if metric.shares else {None}
