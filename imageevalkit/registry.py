@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imageevalkit.assets import REWRITERS, BenchmarkFiles, Needed
 from imageevalkit.assets.weights import without_cache_layout
@@ -315,14 +315,6 @@ def load_dataset(name: str, settings: Mapping[str, Any] = MappingProxyType({})) 
                 f"'{registered}', as in {_FOREIGN}"
             )
     return dataset
-
-
-@runtime_checkable
-class ImageFinder(Protocol):
-    """A dataset class that also finds images generated elsewhere, in its own file layouts."""
-
-    def find_images(self, source: Path, items: Sequence[Any]) -> Mapping[str, Any] | None:
-        """See :meth:`imageevalkit.benchmark.contract.Benchmark.find_images`."""
 
 
 class BenchmarkDataset:

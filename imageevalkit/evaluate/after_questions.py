@@ -25,8 +25,8 @@ class AfterQuestions:
         self.cell, self.benchmark, self.interview, self.options = cell, benchmark, interview, options
 
     @staticmethod
-    def planned(options: EvaluateOrder, questions: int) -> tuple[int, str]:
-        """Returns the number of further requests to an API after ``questions``, and words, for ``--dry_run``."""
+    def planned(interview: Interview, options: EvaluateOrder) -> tuple[int, str]:
+        """Returns the number of further requests to an API, and words about them, for ``--dry_run``."""
         return 0, ""
 
     def ask(self, progress: ProgressWriter) -> None:

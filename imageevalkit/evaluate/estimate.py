@@ -50,13 +50,11 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
         if waiting and is_judge(order.judge):
             usd, words = effort(order.judge, waiting, order.judge_options)
             said += f", {words}"
-        later = [kind.planned(order, known.requests) for kind in connected("after_questions").values()]
+        later = [kind.planned(known, order) for kind in connected("after_questions").values()]
         again = sum(requests for requests, _ in later)
         said += "".join(f"; {words}" for _, words in later if words)
         if waiting and known.depend_on_answers:
             said += "; their answers may lead to more"
-        if others := known.from_elsewhere:
-            said += f"; {others}"
         options = order.judge_options
         is_api = order.judge.startswith("openai:") or bool(is_vllm and options.kwargs.get("base_url"))
         if not is_api:

@@ -54,13 +54,7 @@ def check_name(name: str) -> str:
     if any(len(part.encode()) > _LONGEST_NAME for part in parts):
         raise UserError(f"'{name[:40]}…' cannot be a name: a part of it has more than {_LONGEST_NAME} bytes")
     if parts[0] in (*REPORTS, COMPARISONS, REWRITES, JUDGES, VOTES):
-        holds = {
-            REWRITES: "holds rewritten prompts",
-            JUDGES: "holds what judges said to their probes",
-            VOTES: "holds votes",
-        }
-        what = holds.get(parts[0], "is a report of the run")
-        raise UserError(f"'{name}' cannot be a name: output/{parts[0]} {what}")
+        raise UserError(f"'{name}' cannot be a name: output/{parts[0]} is for other files of the runs")
     return name
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -33,7 +33,7 @@ from imageevalkit.benchmark.thoughts import without_thoughts
 from imageevalkit.common.errors import CellFailure, UserError, say
 from imageevalkit.common.machine import garbage_collection
 from imageevalkit.common.redaction import one_line, redact
-from imageevalkit.common.text import counted, dollars
+from imageevalkit.common.text import counted, dollars, some
 from imageevalkit.evaluate.after_questions import AfterQuestions
 from imageevalkit.evaluate.answerers import Answerers
 from imageevalkit.evaluate.interview import RECORD, Interview, Place, Reply
@@ -84,7 +84,6 @@ class Repeats(AfterQuestions):
         self, cell: Cell, benchmark: Benchmark, interview: Interview, options: EvaluateOrder
     ) -> None:
         super().__init__(cell, benchmark, interview, options)
-        self._cell, self._benchmark, self._interview, self._options = cell, benchmark, interview, options
         judge = interview.answerers.judge
         self._judge = judge if isinstance(judge, Judge) else None
         self._run, self._asked_probes = interview.began, False
@@ -95,14 +94,16 @@ class Repeats(AfterQuestions):
             self._records[record["request"]].append(record)
 
     @staticmethod
-    def planned(options: EvaluateOrder, questions: int) -> tuple[int, str]:
-        again = min(options.judge_repeats, questions) if options.ask and is_judge(options.judge) else 0
+    def planned(interview: Interview, options: EvaluateOrder) -> tuple[int, str]:
+        asks = options.ask and is_judge(options.judge)
+        again = min(options.judge_repeats, interview.requests) if asks else 0
         # the number is without the probes: a run asks these only once for all results of the judge
-        return again, f"{again} asked again, and {len(PROBES)} probes" if again else ""
+        words = f"{again} asked again, and {len(PROBES)} probes" if again else ""
+        return again, "; ".join(filter(None, [words, from_elsewhere(interview)]))
 
     @property
     def _asks(self) -> bool:
-        options = self._options
+        options = self.options
         return bool(self._judge and options.ask and options.judge_repeats and options.asks_again)
 
     @cached_property
@@ -110,21 +111,21 @@ class Repeats(AfterQuestions):
         """The probes of the judge; None without a judge, or without a question whose form they can copy."""
         if self._judge is None:
             return None
-        questions = (places[0].question for places in self._interview.places_of(self._judge).values())
-        form = Form.of(questions, self._benchmark.shown_pixels)
+        questions = (places[0].question for places in self.interview.places_of(self._judge).values())
+        form = Form.of(questions, self.benchmark.shown_pixels)
         judge = self._judge
         if judge.backend != "transformers":
             # Not in a batch: its replies may come a day later, when the judge may be another. A separate
             # judge object: otherwise a failed probe would change how the questions are asked.
-            at_once = replace(self._options.judge_options, batch=False, batches="")
-            made = Answerers(self._benchmark, at_once).judge
+            at_once = replace(self.options.judge_options, batch=False, batches="")
+            made = Answerers(self.benchmark, at_once).judge
             judge = made if isinstance(made, Judge) else judge
-        return Probing(judge, form, self._cell.key) if form else None
+        return Probing(judge, form, self.cell.key) if form else None
 
     @property
     def _places(self) -> dict[str, list[Place]]:
         """The places of the judge's questions that have an answer, by request."""
-        places = self._interview.places_of(self._judge) if self._judge else {}
+        places = self.interview.places_of(self._judge) if self._judge else {}
         return {request: of_request for request, of_request in places.items() if of_request[0].answer}
 
     def ask(self, progress: ProgressWriter) -> None:
@@ -132,6 +133,8 @@ class Repeats(AfterQuestions):
         self.ask_again(progress)
 
     def amend(self, result: Result, states: Mapping[str, ImageState], scores: Scores) -> Result:
+        notes = [*filter(None, [from_elsewhere(self.interview)]), *result.notes]
+        result = replace(result, notes=notes)
         try:
             noise = self.noise(states, scores, result.metrics)
             drifted = notes_of(noise, self.probes_file)
@@ -144,11 +147,12 @@ class Repeats(AfterQuestions):
             return result
         for note in drifted:
             say(note)
-        origin = {**result.provenance, **self._interview.spent}  # the probes count as well
+        origin = {**result.provenance, **self.interview.spent}  # the probes count as well
         return replace(result, noise=noise, notes=[*drifted, *result.notes], provenance=origin)
 
     def summary(self, result: Result) -> str:
-        return self.told(result.noise, result.headline)
+        told = self.told(result.noise, result.headline)
+        return "; ".join(filter(None, [told, from_elsewhere(self.interview)]))
 
     def ask_probes(self, progress: ProgressWriter) -> None:
         """Asks the judge's probes once in a run. The caller asks the questions that count first: these have
@@ -157,11 +161,11 @@ class Repeats(AfterQuestions):
             return
         self._asked_probes = True
         with self._telling(progress):
-            self._interview.note = "waiting for the judge, to ask its probes"
-            self._interview.report(progress, force=True)
+            self.interview.note = "waiting for the judge, to ask its probes"
+            self.interview.report(progress, force=True)
             try:
                 before = len(self._probing.paid)
-                for left in self._probing.ask(self._probe_run, self._interview.answerers.cores):
+                for left in self._probing.ask(self._probe_run, self.interview.answerers.cores):
                     self._tell(progress, left, "probes to ask")
             finally:
                 self._paid += len(self._probing.paid) - before
@@ -177,23 +181,23 @@ class Repeats(AfterQuestions):
         if not self._asks or not places:
             return
         # sorted by hash, so that every run repeats the same questions
-        requests, failed = sorted(places)[: self._options.judge_repeats], set[str]()
+        requests, failed = sorted(places)[: self.options.judge_repeats], set[str]()
         with (
             self._telling(progress),
-            closing(JsonlWriter(self._cell.repeats)) as writer,
+            closing(JsonlWriter(self.cell.repeats)) as writer,
             watched(writer.sync),
         ):
             while wanted := self._wanted(places, [one for one in requests if one not in failed]):
                 say(f"{len(wanted)} questions to ask again")
                 questions = [question for question, _, _ in wanted.values()]
-                for left, answer in enumerate(self._interview.answerers.ask(questions), 1):
+                for left, answer in enumerate(self.interview.answerers.ask(questions), 1):
                     _, request, number = wanted[answer.question.item, answer.question.name]
                     record = self._record(places[request][0], answer, number)
                     if record["status"] == "failed":
                         failed.add(request)
                     writer.append(record)
                     self._records[request].append(record)
-                    self._interview.count(record)
+                    self.interview.count(record)
                     self._paid += 1
                     self._spend(answer.usd)
                     self._tell(progress, len(questions) - left, "to ask again")
@@ -208,11 +212,11 @@ class Repeats(AfterQuestions):
         except (JudgeUnusable, CellFailure, UserError, OSError) as error:
             say(f"not all was asked again: {one_line(error)}")
         finally:
-            self._interview.note = ""
-            self._interview.report(progress, force=True)
+            self.interview.note = ""
+            self.interview.report(progress, force=True)
 
     def _spend(self, usd: float | None) -> None:
-        self._interview.spend(usd)
+        self.interview.spend(usd)
         if usd is not None:
             self._usd = (self._usd or 0.0) + usd
 
@@ -234,11 +238,11 @@ class Repeats(AfterQuestions):
 
     @property
     def _probe_run(self) -> str:
-        return self._options.run or self._run
+        return self.options.run or self._run
 
     def _tell(self, progress: ProgressWriter, left: int, what: str) -> None:
-        self._interview.note = f"{left} {what}" if left else ""
-        self._interview.report(progress)
+        self.interview.note = f"{left} {what}" if left else ""
+        self.interview.report(progress)
 
     def _wanted(
         self, places: Mapping[str, Sequence[Place]], requests: Sequence[str]
@@ -250,7 +254,7 @@ class Repeats(AfterQuestions):
         wanted = {}
         for request in requests:
             mine = [one for one in self._records[request] if one.get("run") == self._run]
-            if sum(one["status"] == "unparsed" for one in mine) >= self._benchmark.tries:
+            if sum(one["status"] == "unparsed" for one in mine) >= self.benchmark.tries:
                 continue
             question = places[request][0].question
             numbers = {one.get("again") for one in mine if one["status"] != "failed"}
@@ -267,7 +271,7 @@ class Repeats(AfterQuestions):
         if answer.text is not None:
             reply = Reply(answer.text, answer.probabilities, answer.outside, self._run)
             try:
-                status, value = "ok", self._interview.read(place.question, reply).value
+                status, value = "ok", self.interview.read(place.question, reply).value
             except Unparsed as why:
                 status, error = "unparsed", str(why) or None
         assert place.answer and self._judge
@@ -305,7 +309,7 @@ class Repeats(AfterQuestions):
         said = defaultdict[str, list[_Said]](list)
         for reply in (one for one in (first, *again) if one and one.run in (place.run, self._run)):
             with contextlib.suppress(Unparsed):  # the parser may have changed since the reply was recorded
-                value = self._interview.read(question, reply).value
+                value = self.interview.read(question, reply).value
                 probabilities = reply.probabilities if question.of_first_token else None
                 said[reply.run].append(_Said(reply, drift.Reply(value, probabilities)))
         before = [] if place.run == self._run else said[place.run][: drift.BEFORE]
@@ -328,7 +332,7 @@ class Repeats(AfterQuestions):
         probing, places = self._probing, self._places
         if probing and self._judge:
             for record in probing.paid:
-                self._interview.count({**record, "evaluator": self._judge.evaluator.id})
+                self.interview.count({**record, "evaluator": self._judge.evaluator.id})
         probes = probing.drift(self._probe_run if self._asked_probes else "") if probing else None
         known = [request for request in sorted(places) if self._records.get(request)]
         runs = {one.get("run", "") for request in known for one in self._records[request]}
@@ -385,8 +389,8 @@ class Repeats(AfterQuestions):
                 if one.item.id in items and one.score and other.score:
                     for name in one.score.values.keys() & other.score.values.keys():
                         of_item[name] += (one.score.values[name] - other.score.values[name]) ** 2 / 2
-            with benchmark_code(self._benchmark.name, "metrics()"):
-                first, second = self._benchmark.metrics(before), self._benchmark.metrics(after)
+            with benchmark_code(self.benchmark.name, "metrics()"):
+                first, second = self.benchmark.metrics(before), self.benchmark.metrics(after)
             for name in of_metric:
                 was, became = (found[name].value if name in found else None for found in (first, second))
                 if was is not None and became is not None:
@@ -410,7 +414,7 @@ class Repeats(AfterQuestions):
             if one.item.id not in items or not one.score:
                 return one
             try:
-                return self._interview.scored_item(states[one.item.id], "", others)
+                return self.interview.scored_item(states[one.item.id], "", others)
             except (Unparsed, CellFailure):  # the other reply leads to questions that were not asked
                 return one
 
@@ -420,6 +424,21 @@ class Repeats(AfterQuestions):
     def probes_file(self) -> str:
         """The file with the replies to the probes, or "" without probes."""
         return short_path(self._probing.path) if self._probing else ""
+
+
+def from_elsewhere(interview: Interview) -> str:
+    """Returns a sentence on reused answers from other hosts than the judge's present host, or ""."""
+    judge = interview.answerers.judge
+    here = judge.host if isinstance(judge, Judge) else ""
+    asked = interview.places_of(judge).values() if judge and here else ()
+    hosts = Counter(of[0].host for of in asked if of[0].answer and of[0].host not in ("", here))
+    if not hosts:
+        return ""
+    return (
+        f"{counted(hosts.total(), 'answer')} reused from {some(sorted(hosts), ', ')}, and this run asks {here}: "
+        "--judge_repeats 100 asks some of them again and compares; to have all asked again, delete "
+        f"{short_path(interview.cell.judgements)}"
+    )
 
 
 def notes_of(noise: Noise | None, probes_file: str = "") -> list[str]:
