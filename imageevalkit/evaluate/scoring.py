@@ -29,7 +29,6 @@ from imageevalkit.benchmark.contract import (
 )
 from imageevalkit.common.errors import CellFailure, ExitStatus, say
 from imageevalkit.common.hashes import environment_hash
-from imageevalkit.common.images import count_missing
 from imageevalkit.common.text import decimals, dollars
 from imageevalkit.evaluate.interview import JUDGE_FAILED, UNPARSED, Interview
 from imageevalkit.extension_points import connected
@@ -145,7 +144,7 @@ def evaluate_cell(
             return jobs.Outcome(jobs.COMPLETE, message)
         stands = f"the result of {kept.coverage.judged} judged items stands"
         raise CellFailure(f"{coverage.problems()}{why}; {stands}")
-    if gone := count_missing(state.path for state in images.values()):
+    if gone := sum(not state.path.is_file() for state in images.values()):
         raise CellFailure(
             f"{gone} of {len(images)} images were removed from {cell.folder} while they were judged"
         )

@@ -186,9 +186,7 @@ def _entry(raw: Any, folder: PurePosixPath, task: str) -> Item:
     if missing := [key for key in (shown, "seed", "image_save_path") if key not in raw]:
         raise ValueError(f"lacks {', '.join(missing)}")
     if not_shown in raw:
-        raise ValueError(
-            f"has {not_shown} beside {shown}: what the model is shown in task {task} is {shown} alone"
-        )
+        raise ValueError(f"has {not_shown} beside {shown}: in task {task} the model receives {shown} only")
     prompt, parts, seed, declared = (
         raw.get(key) for key in ("prompt", "input_list", "seed", "image_save_path")
     )
@@ -231,7 +229,7 @@ def _check_input_list(parts: Any) -> None:
     for n, part in enumerate(parts):
         _check(isinstance(part, str | Image.Image), f"input_list[{n}]", part, "a text or a PIL image")
     if not any(isinstance(part, str) and part.strip() for part in parts):
-        raise ValueError("input_list holds no text that says what is to be made")
+        raise ValueError("input_list has no text that says what to generate")
     if all(isinstance(part, str) for part in parts):
         raise ValueError("input_list holds no image")
 
@@ -278,8 +276,8 @@ def all_shown(cell: Cell, items: Sequence[Item]) -> list[Item]:
     found = as_shown(cell, items)
     if cell.rewriter and (lacking := [item.id for item in found if item.rewriting is None]):
         raise CellFailure(
-            f"{short_path(cell.prompts)} does not hold the rewritten prompts of {len(lacking)} items (the first: "
-            f"{lacking[0]}): run the same command again, which has them rewritten first"
+            f"{short_path(cell.prompts)} has no rewritten prompts of {len(lacking)} items (the first: {lacking[0]}): "
+            "run the same command again, which rewrites them first"
         )
     return found
 
