@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
