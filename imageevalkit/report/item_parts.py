@@ -15,6 +15,24 @@ from imageevalkit.store.results import ItemPart, Metric, Result, Score
 _CLOSE = 1e-9  # share of the scale: the rounding error of a value in a file
 
 
+class ScoreLine(TypedDict):
+    """A line of ``scores.jsonl``, of any version. Its readers check the fields that they use."""
+
+    item: str
+    status: NotRequired[Any]
+    values: NotRequired[Any]
+    keys: NotRequired[Any]
+    detail: NotRequired[Any]
+    points: NotRequired[Any]
+    parts: NotRequired[Any]
+    reason: NotRequired[Any]
+    evaluator: NotRequired[Any]
+    image_sha256: NotRequired[Any]
+
+
+SCORE = Reader(ScoreLine)
+
+
 class _Values(TypedDict):
     values: dict[str, Any]
     keys: dict[str, Any]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from imageevalkit.common.text import columns_of, counted, decimals, fit, some, spreadsheet_text
+from imageevalkit.common.text import columns_of, counted, decimals, fit, some
 from imageevalkit.metrics import FEWEST_PROMPTS, grouped
 from imageevalkit.report.collect import STALE, CellReport
 from imageevalkit.store.cell import Cell, by_name
@@ -406,9 +406,15 @@ def csv_text(cells: Iterable[CellReport], ranks: Ranks) -> str:
     writer = csv.DictWriter(buffer, CSV_COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerows(
-        {name: spreadsheet_text(value) for name, value in row.items()} for row in table_rows(cells, ranks)
+        {name: _spreadsheet_text(value) for name, value in row.items()} for row in table_rows(cells, ranks)
     )
     return buffer.getvalue()
+
+
+def _spreadsheet_text(value: Any) -> Any:
+    """Returns ``value`` for a CSV file; text that a spreadsheet would read as a formula gets an apostrophe."""
+    is_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+    return f"'{value}" if is_formula else value
 
 
 def table_rows(cells: Iterable[CellReport], ranks: Ranks) -> Iterator[dict[str, Any]]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import operator
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePath, PurePosixPath
@@ -14,7 +13,6 @@ from typing import Any, TypedDict
 
 from PIL import Image
 
-from imageevalkit.common.atomic import write_atomic
 from imageevalkit.common.errors import CellFailure
 from imageevalkit.common.images import format_of
 from imageevalkit.common.text import to_bytes
@@ -252,12 +250,6 @@ class ShownTexts:
 
 
 _READER = Reader(ShownTexts)
-
-
-def write_shown(cell: Cell, shown: Iterable[ShownTexts]) -> None:
-    """Write ``shown`` to ``prompts.jsonl``, entirely or not at all. Raises CellFailure: the disk is full."""
-    lines = (json.dumps(vars(one), ensure_ascii=False, separators=(",", ":")) for one in shown)
-    write_atomic(cell.prompts, "".join(f"{line}\n" for line in lines))
 
 
 def as_shown(cell: Cell, items: Sequence[Item]) -> list[Item]:

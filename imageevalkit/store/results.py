@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from imageevalkit.common.atomic import write_atomic
 from imageevalkit.common.errors import CellFailure, suggest
@@ -40,24 +40,6 @@ from imageevalkit.store.jsonl import (
 
 SCHEMA = "imageevalkit.result/1"
 _ROUNDING = 1e-9  # tolerance for rounding in a mean of top scores, as a share of the scale
-
-
-class ScoreLine(TypedDict):
-    """A line of ``scores.jsonl``, of any version. Its readers check the fields that they use."""
-
-    item: str
-    status: NotRequired[Any]
-    values: NotRequired[Any]
-    keys: NotRequired[Any]
-    detail: NotRequired[Any]
-    points: NotRequired[Any]
-    parts: NotRequired[Any]
-    reason: NotRequired[Any]
-    evaluator: NotRequired[Any]
-    image_sha256: NotRequired[Any]
-
-
-SCORE = Reader(ScoreLine)
 
 
 class ItemPart(NamedTuple):

@@ -6,8 +6,9 @@ An answered request is never paid for again, and all models get the same rewritt
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,6 +19,7 @@ from urllib.parse import urlsplit
 from imageevalkit import registry
 from imageevalkit.api.endpoint import place_of
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Question
+from imageevalkit.common.atomic import write_atomic
 from imageevalkit.common.errors import say
 from imageevalkit.common.locks import held
 from imageevalkit.common.redaction import one_line, redact
@@ -29,7 +31,7 @@ from imageevalkit.judges.choice import JudgeChoice, JudgeOptions, JudgeSetting
 from imageevalkit.judges.client import ApiJudge
 from imageevalkit.judges.rewriter import NotRewritten, Rewriter
 from imageevalkit.store.cell import REWRITES, Cell, output_root, short_path
-from imageevalkit.store.items import Item, ShownTexts, items_of, write_shown
+from imageevalkit.store.items import Item, ShownTexts, items_of
 from imageevalkit.store.jsonl import JsonlWriter, Reader, read_jsonl
 from imageevalkit.store.records import OK, last_records
 
@@ -221,6 +223,12 @@ def outcome_of(shown: Sequence[ShownTexts], *more: str) -> Outcome:
     return Outcome(INCOMPLETE if lost else COMPLETE, message)
 
 
+def _write(cell: Cell, shown: Iterable[ShownTexts]) -> None:
+    """Write ``shown`` to ``prompts.jsonl``, entirely or not at all. Raises CellFailure: the disk is full."""
+    lines = (json.dumps(vars(one), ensure_ascii=False, separators=(",", ":")) for one in shown)
+    write_atomic(cell.prompts, "".join(f"{line}\n" for line in lines))
+
+
 @dataclass
 class RewriteRun:
     """The rewriting of all cells of a job: asks the open requests and writes the texts for the models."""
@@ -347,7 +355,7 @@ class RewriteRun:
         more = self.rewriter.basis(planned.cell.raw), money, self._from_elsewhere(planned)
         outcome = outcome_of(shown, *more)
         if outcome.state != FAILED:
-            write_shown(planned.cell, shown)
+            _write(planned.cell, shown)
         return outcome
 
     def _paid(self, planned: CellTexts) -> float | None:
