@@ -143,7 +143,7 @@ class Repeats(AfterQuestions):
             UserError,
             OSError,
         ) as error:  # the scores are paid for and valid without the noise
-            say(f"the judge's noise is not told: {one_line(error)}")
+            say(f"the judge's noise is unknown: {one_line(error)}")
             return result
         for note in drifted:
             say(note)
@@ -452,7 +452,7 @@ def notes_of(noise: Noise | None, probes_file: str = "") -> list[str]:
         notes.append(
             f"{DRIFTED}: {len(of.changed)} of {of.asked} questions that were asked again have another "
             f"answer than in the run of {day}, and keep it; {end}. Delete judgements.jsonl and repeats.jsonl of the "
-            "cell to have all asked anew"
+            "result to have all questions asked again"
         )
     if (of := noise.probes) and of.found:
         shown = ", ".join(of.changed[:3]) + " …" * (len(of.changed) > 3)
