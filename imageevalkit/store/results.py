@@ -294,6 +294,12 @@ def validate(raw: Any) -> Result:
     if isinstance(raw, dict) and raw.get("schema") != SCHEMA:
         raise ValueError(f"schema is {raw.get('schema')!r}, expected {SCHEMA!r}")
     _PARTS.read(raw)
+    if isinstance(metrics := raw.get("metrics"), dict):  # the parts of items count from scores.jsonl only
+        alone = {
+            name: {key: part for key, part in one.items() if key != "parts"} if isinstance(one, dict) else one
+            for name, one in metrics.items()
+        }
+        raw = {**raw, "metrics": alone}
     result = _RESULT.read(raw)
     c = result.coverage
     for name, metric in result.metrics.items():
