@@ -370,17 +370,17 @@ def format_of(path: PurePath) -> str:
     )
 
 
-def map_threads(function: Callable[[T], R], values: Iterable[T], threads: int) -> Iterator[R]:
+def map_threads(function: Callable[[T], R], values: Iterable[T], threads: int, ahead: int = 0) -> Iterator[R]:
     """Yields the results of ``map`` on a thread pool, in order.
 
-    At most twice ``threads`` results wait for the caller, because they may be large.
+    At most ``ahead`` results wait for the caller, because they may be large; 0: twice ``threads``.
     """
     waiting: deque[Future[R]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         try:
             for value in values:
                 waiting.append(pool.submit(function, value))
-                if len(waiting) > 2 * threads:
+                if len(waiting) > (ahead or 2 * threads):
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
