@@ -52,25 +52,25 @@ from imageevalkit.store.states import ImageState
 _BLOCKS = 32  # a variance from this many terms has a relative standard error of about 1/4
 
 
-class _Said(NamedTuple):
+class _ParsedReply(NamedTuple):
     """A reply with its parsed value."""
 
     reply: Reply
     value: drift.Reply
 
 
-class _Asked(NamedTuple):
-    """A repeated question with its ``places``. ``said`` are its replies by run: the run of the answer that
+class _Repeated(NamedTuple):
+    """A repeated question with its ``places``. ``replies`` are its replies by run: the run of the answer that
     counts, and this run."""
 
     places: Sequence[Place]
-    said: Mapping[str, Sequence[_Said]]
+    replies: Mapping[str, Sequence[_ParsedReply]]
     series: Series
 
     @property
-    def pair(self) -> tuple[_Said, _Said] | None:
+    def pair(self) -> tuple[_ParsedReply, _ParsedReply] | None:
         """Two replies of the same run, if possible of the run whose answer counts; None if no run has two."""
-        pairs = ((said[0], said[1]) for said in self.said.values() if len(said) >= 2)
+        pairs = ((replies[0], replies[1]) for replies in self.replies.values() if len(replies) >= 2)
         return next(pairs, None)
 
 
@@ -151,7 +151,7 @@ class Repeats(AfterQuestions):
         return replace(result, noise=noise, notes=[*drifted, *result.notes], provenance=origin)
 
     def summary(self, result: Result) -> str:
-        told = self.told(result.noise, result.headline)
+        told = self._summary(result.noise, result.headline)
         return "; ".join(filter(None, [told, from_elsewhere(self.interview)]))
 
     def ask_probes(self, progress: ProgressWriter) -> None:
@@ -160,13 +160,13 @@ class Repeats(AfterQuestions):
         if not self._asks or self._asked_probes or self._probing is None:
             return
         self._asked_probes = True
-        with self._telling(progress):
+        with self._reporting(progress):
             self.interview.note = "waiting for the judge, to ask its probes"
             self.interview.report(progress, force=True)
             try:
                 before = len(self._probing.paid)
                 for left in self._probing.ask(self._probe_run, self.interview.answerers.cores):
-                    self._tell(progress, left, "probes to ask")
+                    self._report(progress, left, "probes to ask")
             finally:
                 self._paid += len(self._probing.paid) - before
                 self._spend(self._probing.usd)
@@ -183,7 +183,7 @@ class Repeats(AfterQuestions):
         # sorted by hash, so that every run repeats the same questions
         requests, failed = sorted(places)[: self.options.judge_repeats], set[str]()
         with (
-            self._telling(progress),
+            self._reporting(progress),
             closing(JsonlWriter(self.cell.repeats)) as writer,
             watched(writer.sync),
         ):
@@ -200,12 +200,12 @@ class Repeats(AfterQuestions):
                     self.interview.count(record)
                     self._paid += 1
                     self._spend(answer.usd)
-                    self._tell(progress, len(questions) - left, "to ask again")
+                    self._report(progress, len(questions) - left, "to ask again")
                     del wanted[answer.question.item, answer.question.name]
                 failed.update(request for _, request, _ in wanted.values())  # or the loop is endless
 
     @contextmanager
-    def _telling(self, progress: ProgressWriter) -> Iterator[None]:
+    def _reporting(self, progress: ProgressWriter) -> Iterator[None]:
         try:
             with garbage_collection(True):
                 yield
@@ -220,7 +220,7 @@ class Repeats(AfterQuestions):
         if usd is not None:
             self._usd = (self._usd or 0.0) + usd
 
-    def told(self, noise: Noise | None, headline: Sequence[str]) -> str:
+    def _summary(self, noise: Noise | None, headline: Sequence[str]) -> str:
         """Returns a text with the findings and cost of ``--judge_repeats`` in this run, or ""."""
         if not self._asks:
             return ""
@@ -240,7 +240,7 @@ class Repeats(AfterQuestions):
     def _probe_run(self) -> str:
         return self.options.run or self._run
 
-    def _tell(self, progress: ProgressWriter, left: int, what: str) -> None:
+    def _report(self, progress: ProgressWriter, left: int, what: str) -> None:
         self.interview.note = f"{left} {what}" if left else ""
         self.interview.report(progress)
 
@@ -259,7 +259,7 @@ class Repeats(AfterQuestions):
             question = places[request][0].question
             numbers = {one.get("again") for one in mine if one["status"] != "failed"}
             open_ones = (number for number in itertools.count(1) if number not in numbers)
-            for number in itertools.islice(open_ones, self._asked(places[request]).series.wanted):
+            for number in itertools.islice(open_ones, self._repeated(places[request]).series.wanted):
                 # a batch identifies a question by item and name, so each repeat needs an item id of its own
                 item = f"{question.item} again {self._run} {number}"
                 wanted[item, question.name] = question.of_item(item), request, number
@@ -300,27 +300,27 @@ class Repeats(AfterQuestions):
             record["batch"] = answer.batch
         return record
 
-    def _asked(self, places: Sequence[Place]) -> _Asked:
+    def _repeated(self, places: Sequence[Place]) -> _Repeated:
         place = places[0]
         question, answer = place.question, place.answer
         assert answer and place.text is not None
         first = Reply(place.text, answer.probabilities, answer.outside, place.run)
         again = (Reply.of(one) for one in self._records[place.request] if one["status"] == "ok")
-        said = defaultdict[str, list[_Said]](list)
+        replies = defaultdict[str, list[_ParsedReply]](list)
         for reply in (one for one in (first, *again) if one and one.run in (place.run, self._run)):
             with contextlib.suppress(Unparsed):  # the parser may have changed since the reply was recorded
                 value = self.interview.read(question, reply).value
                 probabilities = reply.probabilities if question.of_first_token else None
-                said[reply.run].append(_Said(reply, drift.Reply(value, probabilities)))
-        before = [] if place.run == self._run else said[place.run][: drift.BEFORE]
-        now = said.get(self._run, [])
+                replies[reply.run].append(_ParsedReply(reply, drift.Reply(value, probabilities)))
+        before = [] if place.run == self._run else replies[place.run][: drift.BEFORE]
+        now = replies.get(self._run, [])
         series = Series(
             f"{question.item} {question.name}",
             [one.value for one in before],
             [one.value for one in now],
             place.run,
         )
-        return _Asked(places, said, series)
+        return _Repeated(places, replies, series)
 
     def noise(
         self, states: Mapping[str, ImageState], scores: Scores, metrics: Mapping[str, Metric]
@@ -340,7 +340,7 @@ class Repeats(AfterQuestions):
             return Noise(of=len(places), repeated=0, changed=0, probes=probes) if probes else None
         if self._run not in runs:
             self._run = max(runs)
-        asked = [self._asked(places[request]) for request in known]
+        asked = [self._repeated(places[request]) for request in known]
         pairs = [(one, pair) for one in asked if (pair := one.pair)]
         shares = [
             Score({"changed": not pair[0].value.agrees(pair[1].value)}, item=one.places[0].question.item)
@@ -364,7 +364,7 @@ class Repeats(AfterQuestions):
 
     def _errors(
         self,
-        pairs: Sequence[tuple[_Asked, tuple[_Said, _Said]]],
+        pairs: Sequence[tuple[_Repeated, tuple[_ParsedReply, _ParsedReply]]],
         questions: int,
         states: Mapping[str, ImageState],
         scores: Scores,
