@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imageevalkit.assets import REWRITERS, BenchmarkFiles, Needed
 from imageevalkit.assets.weights import without_cache_layout
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 TASKS = ("t2i", "edit", "subject")
-_API_JUDGES = "imageevalkit.judges.client"
+_API_JUDGE, _LOCAL_JUDGE = "imageevalkit.judges.client:ApiJudge", "eval_models.vlm.judge:TransformersJudge"
 _WEIGHTS = "eval_models.encoders.weights"
 _CONTRACT = "imageevalkit/benchmark/contract.py"
 _CHOICE = "imageevalkit/judges/choice.py"
@@ -317,14 +317,6 @@ def load_dataset(name: str, settings: Mapping[str, Any] = MappingProxyType({})) 
     return dataset
 
 
-@runtime_checkable
-class ImageFinder(Protocol):
-    """A dataset class that also finds images generated elsewhere, in its own file layouts."""
-
-    def find_images(self, source: Path, items: Sequence[Any]) -> Mapping[str, Any] | None:
-        """See :meth:`imageevalkit.benchmark.contract.Benchmark.find_images`."""
-
-
 class BenchmarkDataset:
     """A benchmark with the interface of the extension guide's dataset class."""
 
@@ -564,29 +556,22 @@ def judge(
 ) -> Answerer:
     """Returns the judge called ``name`` (:class:`imageevalkit.judges.choice.Judge`).
 
-    Raises UserError if the judge has a class of its own that cannot be imported, or is no Judge.
+    Raises UserError if its class cannot be imported, or is no Judge.
     """
     choice = choose_judge(name)
-    if choice.setting.code:
-        return _class_of_judge(choice)(choice, options, prompts, official, pixels)
     # a server started by a job of the run is used like any other API
     is_local = choice.setting.backend == "transformers"
-    place = ("eval_models.vlm.judge", "TransformersJudge") if is_local else (_API_JUDGES, "ApiJudge")
-    answerer: Answerer = _named(*place)(choice, options, prompts, official, pixels)
-    return answerer
-
-
-def _class_of_judge(choice: JudgeChoice) -> type[Judge]:
-    module, _, name = choice.setting.code.partition(":")
+    place = choice.setting.code or (_LOCAL_JUDGE if is_local else _API_JUDGE)
+    module, _, class_name = place.partition(":")
     try:
         with guest_code():
-            cls = _named(module, name)
+            cls = _named(module, class_name)
     except Exception as error:
         why = f"{type(error).__name__}: {one_line(error)}{remedy_of_import(error, 'EVAL_ENV_MAP')}"
-        raise UserError(f"judge '{choice.name}': {choice.setting.code} cannot be imported: {why}") from error
+        raise UserError(f"judge '{choice.name}': {place} cannot be imported: {why}") from error
     if not inspect.isclass(cls) or not issubclass(cls, Judge):
-        raise UserError(f"judge '{choice.name}': {choice.setting.code} is no class of a Judge ({_CHOICE})")
-    return cls
+        raise UserError(f"judge '{choice.name}': {place} is no class of a Judge ({_CHOICE})")
+    return cls(choice, options, prompts, official, pixels)
 
 
 def measurers() -> Mapping[str, Any]:
@@ -612,7 +597,7 @@ def measurer_setting(name: str, kind: str = "") -> Any:
     if name in measurer_names(kind):
         return measurers()[name]
     if not kind:
-        raise unknown("measurer", name, measurers(), ", and one of your own as module:Class")
+        raise unknown("metric model", name, measurers(), ", and one of your own as module:Class")
     what = "text reader" if kind == "reader" else kind
     raise unknown(what, name, [*measurer_names(kind), *judges()], ", and any model as backend:model")
 
@@ -630,9 +615,9 @@ def measurer(name: str, options: Mapping[str, Any]) -> Answerer:
         raise
     except Exception as error:
         why = f"{type(error).__name__}: {one_line(error)}{remedy_of_import(error, 'EVAL_ENV_MAP')}"
-        raise UserError(f"measurer '{name}' cannot be made: {why}") from error
+        raise UserError(f"metric model '{name}' cannot be made: {why}") from error
     if not isinstance(answerer, Answerer):
-        raise UserError(f"measurer '{name}' is no Answerer (imageevalkit/benchmark/answerer.py)")
+        raise UserError(f"metric model '{name}' is no Answerer (imageevalkit/benchmark/answerer.py)")
     return answerer
 
 

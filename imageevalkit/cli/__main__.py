@@ -24,7 +24,6 @@ from imageevalkit.common.errors import (
 from imageevalkit.common.guest_code import guest_code
 from imageevalkit.common.machine import garbage_collection, require
 from imageevalkit.common.redaction import one_line
-from imageevalkit.common.slurm import Slurm
 from imageevalkit.common.text import counted
 from imageevalkit.extension_points import connected, extras
 from imageevalkit.jobs.plan import USABLE, GenerateOrder, Plan, ReportOrder, cell_of
@@ -43,6 +42,7 @@ from imageevalkit.plan.planner import plan_run
 from imageevalkit.run.display import print_repeats, print_report
 from imageevalkit.run.local import run_plan
 from imageevalkit.slurm import cluster, export
+from imageevalkit.slurm.commands import Slurm
 from imageevalkit.slurm.submitted import look_around
 from imageevalkit.store.cell import LAUNCHERS_LOCK, REPO, lock_cell, note_owner
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import io
 import os
 import stat
@@ -53,7 +52,6 @@ _ROOM = 1.3  # the least factor left for the last, careful step of a reduction
 _LARGE_ONE = threading.RLock()
 # a file in place of a folder, a loop of links, a socket
 _NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO}
-_READ_AT_ONCE = 1 << 20
 # Keep at most 8 blocks of 16 MB. By default Pillow returns the memory of each image to the system, and fresh
 # pages then cost a third of the time of decoding.
 Image.core.set_blocks_max(8)
@@ -82,44 +80,13 @@ def in_turn(image: Image.Image) -> Iterator[None]:
 
 
 def bytes_of_file(path: Path) -> bytes | None:
-    """Returns the bytes of the regular file ``path``; None if there is none. Raises OSError.
-
-    This makes four system calls; ``is_file`` and ``read_bytes`` make ten, which dominate for many small
-    images.
-    """
+    """Returns the bytes of the regular file ``path``; None if there is none. Raises OSError."""
     try:
-        # O_NONBLOCK: opening a pipe without a writer would wait for ever
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        return path.read_bytes() if stat.S_ISREG(path.stat().st_mode) else None
     except OSError as error:
         if error.errno in _NO_FILE:
             return None
         raise
-    try:
-        about = os.fstat(file)
-        if not stat.S_ISREG(about.st_mode):
-            return None
-        parts = [os.read(file, about.st_size + 1)]
-        while parts[-1] and sum(map(len, parts)) != about.st_size:
-            parts.append(os.read(file, _READ_AT_ONCE))
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-    finally:
-        os.close(file)
-
-
-def count_missing(paths: Iterable[Path]) -> int:
-    """Returns how many of ``paths`` are not files. Lists each folder once instead of checking every file."""
-    names_in = functools.cache(_files_in)
-    listed = ((path, *os.path.split(path)) for path in paths)
-    # the filesystem may spell the name differently: check the file itself
-    return sum(name not in names_in(folder) and not path.is_file() for path, folder, name in listed)
-
-
-def _files_in(folder: str) -> set[str]:
-    try:
-        with os.scandir(folder) as entries:
-            return {entry.name for entry in entries if entry.is_file()}
-    except OSError:
-        return set()
 
 
 def opened(source: bytes | Path, formats: Sequence[str] = FORMATS) -> Image.Image:

@@ -109,9 +109,3 @@ def dollars(usd: float) -> str:
     decimals = 1 - math.floor(math.log10(usd))
     whole, _, fraction = f"{usd:.{decimals}f}".rstrip("0").partition(".")
     return f"${whole}.{fraction.ljust(2, '0')}"
-
-
-def spreadsheet_text(value: Any) -> Any:
-    """Returns ``value`` for a CSV file; text that a spreadsheet would read as a formula gets an apostrophe."""
-    is_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
-    return f"'{value}" if is_formula else value

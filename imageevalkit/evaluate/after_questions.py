@@ -24,6 +24,11 @@ class AfterQuestions:
     ) -> None:
         self.cell, self.benchmark, self.interview, self.options = cell, benchmark, interview, options
 
+    @staticmethod
+    def planned(interview: Interview, options: EvaluateOrder) -> tuple[int, str]:
+        """Returns the number of further requests to an API, and words about them, for ``--dry_run``."""
+        return 0, ""
+
     def ask(self, progress: ProgressWriter) -> None:
         """Asks further questions. Raises CellFailure if a file cannot be read or written."""
 

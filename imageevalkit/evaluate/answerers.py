@@ -51,8 +51,7 @@ class Answerers:
         one = self._benchmark
         if not one.judge:
             raise CellFailure(
-                f"benchmark {one.name} names nobody who answers its questions: give judge, or measurers, in "
-                "benchmark.py"
+                f"benchmark {one.name} has questions and no evaluator: give judge, or measurers, in benchmark.py"
             )
         if one.backend:
             return registry.judge(one.judge, one.prompts, one.official, one.pixels, self._options)
@@ -65,8 +64,9 @@ class Answerers:
         answerer = self._groups.get(question.group if self._benchmark.measurers else _JUDGE_GROUP)
         if answerer is None:
             raise CellFailure(
-                f"benchmark {self._benchmark.name}: nobody measures '{question.group}', the group of the question "
-                f"'{question.name}': name a measurer, or JUDGE, in measurers (there: {', '.join(self._groups)})"
+                f"benchmark {self._benchmark.name}: '{question.group}', the group of the question "
+                f"'{question.name}', has no evaluator: name a metric model, or JUDGE, in measurers (there: "
+                f"{', '.join(self._groups)})"
             )
         return answerer
 

@@ -91,7 +91,7 @@ def follow(
         if not is_ours:  # the later evaluation meets the same error and reports it as its outcome
             say(redact(traceback.format_exc()))
         why = one_line(error) if is_ours else said_of(error)
-        say(f"not asked any more until all images are there: {why}")
+        say(f"no questions until all images exist: {why}")
         return None
     return interview
 

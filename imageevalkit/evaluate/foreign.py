@@ -100,8 +100,8 @@ def _items(cell: Cell) -> list[Item]:
         return placed(entries_of(registry.load_dataset(cell.benchmark), cell.benchmark), cell)
     except ImportError as error:
         raise CellFailure(
-            f"{METRICS} is no result: nobody can count the items of {cell.benchmark}, whose dataset class cannot be "
-            f"imported in .venv ({one_line(error, 200)}); install there what it needs, and run again"
+            f"{METRICS} is no result: the items of {cell.benchmark} cannot be counted, because its dataset class "
+            f"cannot be imported in .venv ({one_line(error, 200)}); install its packages there, and run again"
         ) from error
 
 

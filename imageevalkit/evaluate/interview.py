@@ -27,12 +27,11 @@ from imageevalkit.benchmark.thoughts import answer_in, without_thoughts
 from imageevalkit.common.errors import CellFailure, say
 from imageevalkit.common.machine import garbage_collection
 from imageevalkit.common.redaction import one_line, redact
-from imageevalkit.common.text import counted, some
 from imageevalkit.evaluate.answerers import Answerers, request_hash
 from imageevalkit.jobs.plan import EvaluateOrder
 from imageevalkit.jobs.progress import Progress, ProgressWriter, watched
 from imageevalkit.judges.choice import Judge
-from imageevalkit.store.cell import Cell, short_path
+from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item
 from imageevalkit.store.jsonl import Int, JsonlWriter, Number, Reader, Tell, read_jsonl, tell_nobody
 from imageevalkit.store.results import standing
@@ -259,23 +258,6 @@ class Interview:
     def has_lost_answers(self) -> bool:
         """Whether a question has only recorded thoughts, which an older version counted as an answer."""
         return any(one in self._asking and not self._replies.get(one) for one in self._thoughts)
-
-    @property
-    def from_elsewhere(self) -> str:
-        """A sentence on reused answers from other hosts than the judge's present host, or ""."""
-        judge = self.answerers.judge
-        here = judge.host if isinstance(judge, Judge) else ""
-        asked = self.places_of(judge).values() if judge and here else ()
-        hosts = Counter(
-            places[0].host for places in asked if places[0].answer and places[0].host not in ("", here)
-        )
-        if not hosts:
-            return ""
-        return (
-            f"{counted(hosts.total(), 'answer')} reused from {some(sorted(hosts), ', ')}, and this run asks {here}: "
-            "--judge_repeats 100 asks some of them again and compares; to have all asked again, delete "
-            f"{short_path(self.cell.judgements)}"
-        )
 
     @property
     def is_asking(self) -> bool:

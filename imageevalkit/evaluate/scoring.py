@@ -29,7 +29,6 @@ from imageevalkit.benchmark.contract import (
 )
 from imageevalkit.common.errors import CellFailure, ExitStatus, say
 from imageevalkit.common.hashes import environment_hash
-from imageevalkit.common.images import count_missing
 from imageevalkit.common.text import decimals, dollars
 from imageevalkit.evaluate.interview import JUDGE_FAILED, UNPARSED, Interview
 from imageevalkit.extension_points import connected
@@ -65,7 +64,7 @@ def evaluate_cell(
 
     Raises CellFailure if there is no image to score, no answer, or an error in the benchmark.
     """
-    until, data_sha256 = options.until.get(cell.benchmark), benchmark.files().sha256()
+    data_sha256 = benchmark.files().sha256()
     found = survey_images(cell, items)
     states = found.states
     corrupt = _corrupt(states)
@@ -127,13 +126,10 @@ def evaluate_cell(
         metrics=metrics,
         provenance=origin,
         notes=[
-            *stopped_early(coverage, until),
-            *filter(None, [interview.from_elsewhere]),
             *_notes(states, interview.repeated, origin),
             *filter(None, [corrupt]),
             *own_notes,
         ],
-        until=until,
     )
     for one in later:
         result = one.amend(result, states, scores)
@@ -148,7 +144,7 @@ def evaluate_cell(
             return jobs.Outcome(jobs.COMPLETE, message)
         stands = f"the result of {kept.coverage.judged} judged items stands"
         raise CellFailure(f"{coverage.problems()}{why}; {stands}")
-    if gone := count_missing(state.path for state in images.values()):
+    if gone := sum(not state.path.is_file() for state in images.values()):
         raise CellFailure(
             f"{gone} of {len(images)} images were removed from {cell.folder} while they were judged"
         )
@@ -160,7 +156,7 @@ def evaluate_cell(
         return jobs.Outcome(jobs.INCOMPLETE if interview.on_hold else jobs.FAILED, stopped)
     spent = f"{dollars(interview.usd)} for the judge" if interview.usd is not None else ""
     summaries = [one.summary(result) for one in later]
-    return outcome_of_result(result, why, corrupt, spent, *summaries, interview.from_elsewhere)
+    return outcome_of_result(result, why, corrupt, spent, *summaries)
 
 
 def judged_items(cell: Cell, items: Sequence[Item]) -> Sequence[Item]:
@@ -225,18 +221,6 @@ def _better(result: Result, asked: bool) -> Result | None:
         if is_alike and (covers_more or knows_more):
             return other
     return None
-
-
-def stopped_early(coverage: Coverage, until: results.Until | None) -> list[str]:
-    """Returns a note for a result that ``--until`` stopped early; empty for any other result."""
-    if until is None or not coverage.unasked:
-        return []
-    counts = f"{coverage.asked:,} of {coverage.expected:,} items were asked for (--until)"
-    told = [
-        f"{name}: {better} > {next(one for one in until.pair if one != better)}, settled after {items:,}"
-        for name, (better, items) in until.better.items()
-    ]
-    return [f"{counts}; {'; '.join(told) or 'nothing is settled yet'}"]
 
 
 def coverage_of(states: Mapping[str, ImageState], scores: Scores, unasked: int = 0) -> Coverage:

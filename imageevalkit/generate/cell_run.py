@@ -17,7 +17,7 @@ from imageevalkit.api.money import Bill
 from imageevalkit.api.sender import Sender
 from imageevalkit.common.errors import CellFailure
 from imageevalkit.common.guest_code import guest_code
-from imageevalkit.common.images import count_missing, encoded, facts
+from imageevalkit.common.images import encoded, facts
 from imageevalkit.common.machine import when_one_is_free
 from imageevalkit.common.redaction import one_line, redact
 from imageevalkit.common.text import dollars
@@ -286,7 +286,7 @@ class CellRun:
         if self._failure:
             raise self._failure
         made = [*self._made, *(item.path for item in self._reused)]
-        if gone := count_missing(made):
+        if gone := sum(not path.is_file() for path in made):
             return Outcome(
                 FAILED,
                 f"{gone} of {len(made)} images were removed from {self.cell.folder} while this run was at work; "

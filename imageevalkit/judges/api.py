@@ -49,20 +49,11 @@ def request_parameters(question: Question, settings: ApiSettings) -> dict[str, A
         settings.max_tokens_parameter: sampling.max_tokens,
         "temperature": sampling.temperature,
         "seed": sampling.seed,
-        **({"logprobs": True, "top_logprobs": listed_tokens(question, settings)} if asks else {}),
+        **({"logprobs": True, "top_logprobs": question.likeliest or settings.top_logprobs} if asks else {}),
         **sampling.extra,
         **settings.extra_body,
     }
     return {name: value for name, value in parameters.items() if value is not None}
-
-
-def listed_tokens(question: Question, settings: ApiSettings) -> int:
-    """Returns the number of likeliest first tokens to request.
-
-    It is the protocol's own ``likeliest``, else the setting ``top_logprobs``: the choices are searched among
-    them.
-    """
-    return question.likeliest or settings.top_logprobs
 
 
 def chat_request(

@@ -37,7 +37,6 @@ from imageevalkit.judges.api import (
     PictureCache,
     chat_request,
     cost_of_asking,
-    listed_tokens,
     read_reply,
     request_parameters,
 )
@@ -286,7 +285,7 @@ class _Session:
                 is_item = history.answered_before or history.doubted[key] <= _MOST_DOUBTED
                 return body._replace(kind=Kind.ITEM, text=body.doubt) if body.doubt and is_item else body
             asked = self._server.edition
-        top, inside = listed_tokens(question, settings), history.begins_inside.get(key, False)
+        top, inside = question.likeliest or settings.top_logprobs, history.begins_inside.get(key, False)
         reply = read_reply(question, body, top, self._engine.price, inside)
         if isinstance(reply, Failure) and reply.text in WITHOUT_LOGPROBS:
             history.without_logprobs += 1

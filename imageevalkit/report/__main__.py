@@ -31,6 +31,7 @@ from imageevalkit.report.collect import CellReport, collect
 from imageevalkit.report.curves import Curve, curve_tables, curves
 from imageevalkit.report.documents import tex_text, workbook
 from imageevalkit.report.index import Found
+from imageevalkit.report.item_parts import read_scores
 from imageevalkit.report.leaderboard import Ranks, board_of, csv_text, format_table, grid
 from imageevalkit.report.pages import markdown_text
 from imageevalkit.report.sections import Section, sections_of
@@ -39,7 +40,7 @@ from imageevalkit.report.tables import read_folders
 from imageevalkit.store.cell import COMPARISONS, REPORT_MB, Cell, by_name, output_root, results_in
 from imageevalkit.store.jsonl import Tell
 from imageevalkit.store.pictures import THUMBNAILS
-from imageevalkit.store.results import Result, check_files, folder_name, read_scores, write_files
+from imageevalkit.store.results import Result, check_files, folder_name, write_files
 
 _WIDTH_OF_A_PIPE = 120
 

@@ -19,12 +19,12 @@ from imageevalkit.common.errors import CellFailure
 from imageevalkit.common.images import IMAGE_SUFFIXES, sha256_file
 from imageevalkit.common.redaction import one_line
 from imageevalkit.common.text import to_bytes
-from imageevalkit.stats.parts import with_parts
+from imageevalkit.report.item_parts import SCORE, with_parts
 from imageevalkit.store.cell import Cell, by_name, output_root, results_in, short_path
 from imageevalkit.store.jsonl import Tell, is_number, read_jsonl, tell_nobody
 from imageevalkit.store.pictures import Input
 from imageevalkit.store.records import CORRUPT, FAILED, GENERATED, OF_IMAGES, OK, Record, Status, last_records
-from imageevalkit.store.results import DRIFTED, SCORE, Result, no_score, others, read_result
+from imageevalkit.store.results import DRIFTED, Result, no_score, others, read_result
 
 # One item's free text may be a whole page of OCR; a report of thousands of items must stay small.
 MAX_TEXT = 12_000

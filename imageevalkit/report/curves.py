@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from imageevalkit.common.text import columns_of
 from imageevalkit.metrics import grouped
+from imageevalkit.report.comparison import Comparison, Measured, adjust, compare
 from imageevalkit.report.leaderboard import (
     DRIFT,
     Board,
@@ -17,7 +18,6 @@ from imageevalkit.report.leaderboard import (
     headline_of,
     shown,
 )
-from imageevalkit.stats.comparison import Comparison, Measured, adjust, compare
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.results import Metric, Result
 

@@ -19,6 +19,7 @@ from imageevalkit.metrics import grouped
 from imageevalkit.report import parts
 from imageevalkit.report.cell_parts import Summary
 from imageevalkit.report.collect import CellReport, natural, text_of
+from imageevalkit.report.comparison import Measured, compare_all, smallest_difference
 from imageevalkit.report.curves import Curve
 from imageevalkit.report.leaderboard import (
     Board,
@@ -32,8 +33,6 @@ from imageevalkit.report.leaderboard import (
     shown,
 )
 from imageevalkit.report.sections import Section
-from imageevalkit.stats.comparison import Measured, compare_all
-from imageevalkit.stats.power import smallest_difference
 from imageevalkit.store.cell import Cell, by_name
 from imageevalkit.store.results import Metric, Result
 

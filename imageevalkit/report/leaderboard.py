@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from imageevalkit.common.text import columns_of, counted, decimals, fit, some, spreadsheet_text
+from imageevalkit.common.text import columns_of, counted, decimals, fit, some
 from imageevalkit.metrics import FEWEST_PROMPTS, grouped
 from imageevalkit.report.collect import STALE, CellReport
 from imageevalkit.store.cell import Cell, by_name
@@ -62,7 +62,7 @@ class Figure(NamedTuple):
     """One ``result`` in one column of the leaderboard. ``text`` shows the value of ``metric`` or a state.
 
     ``remark`` qualifies a value that does not cover every item; such a value is never the best. ``group`` has
-    the letters of :func:`~imageevalkit.stats.ranks.rank_groups`. ``best`` means that the value does not
+    the letters of :func:`~imageevalkit.report.ranks.rank_groups`. ``best`` means that the value does not
     differ significantly from the highest. ``noise`` is the standard error of the value due to the judge's
     randomness alone, or None if unknown. ``drift`` is a mark if the judge has drifted.
     """
@@ -226,8 +226,8 @@ class Ranks:
         by_model = {one.result.model: one for one in ranked}
         key = tuple(sorted((model, id(one.metric)) for model, one in by_model.items()))
         if key not in self._known:
-            from imageevalkit.stats.comparison import Measured
-            from imageevalkit.stats.ranks import rank_groups
+            from imageevalkit.report.comparison import Measured
+            from imageevalkit.report.ranks import rank_groups
 
             column = [
                 Measured(model, one.metric, one.noise)
@@ -406,9 +406,15 @@ def csv_text(cells: Iterable[CellReport], ranks: Ranks) -> str:
     writer = csv.DictWriter(buffer, CSV_COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerows(
-        {name: spreadsheet_text(value) for name, value in row.items()} for row in table_rows(cells, ranks)
+        {name: _spreadsheet_text(value) for name, value in row.items()} for row in table_rows(cells, ranks)
     )
     return buffer.getvalue()
+
+
+def _spreadsheet_text(value: Any) -> Any:
+    """Returns ``value`` for a CSV file; text that a spreadsheet would read as a formula gets an apostrophe."""
+    is_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+    return f"'{value}" if is_formula else value
 
 
 def table_rows(cells: Iterable[CellReport], ranks: Ranks) -> Iterator[dict[str, Any]]:

@@ -18,11 +18,12 @@ from imageevalkit.common.errors import CellFailure, UserError
 from imageevalkit.common.text import to_bytes
 from imageevalkit.metrics import grouped
 from imageevalkit.report.collect import STALE, CellReport, collect
+from imageevalkit.report.comparison import Measured
+from imageevalkit.report.item_parts import SCORE
 from imageevalkit.report.tables import read_cells
-from imageevalkit.stats.comparison import Measured
 from imageevalkit.store.cell import Cell, short_path
 from imageevalkit.store.jsonl import Tell, read_jsonl
-from imageevalkit.store.results import SCORE, Metric, Result
+from imageevalkit.store.results import Metric, Result
 
 # the members of a saved file that are read; all others are ignored
 _MEMBERS = ("result.json", "scores.jsonl", "generation.jsonl")

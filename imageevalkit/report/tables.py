@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from imageevalkit.common.errors import UserError
 from imageevalkit.metrics import grouped
 from imageevalkit.report.collect import CellReport, collect
+from imageevalkit.report.comparison import Measured
 from imageevalkit.report.leaderboard import CSV_COLUMNS, Board, Ranks, boards, table_rows
-from imageevalkit.stats.comparison import Measured
 from imageevalkit.store.cell import results_in, short_path
 from imageevalkit.store.jsonl import Tell, tell_nobody
 from imageevalkit.store.results import read_result

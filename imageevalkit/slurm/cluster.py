@@ -20,7 +20,7 @@ from types import FrameType
 
 from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, complain
 from imageevalkit.common.redaction import environ_with
-from imageevalkit.common.slurm import ENDED, KILLED, NODES_FAULT, Queued, Slurm, SlurmFailed
+from imageevalkit.common.slurm import SlurmFailed
 from imageevalkit.common.text import counted
 from imageevalkit.jobs.plan import (
     FAILED,
@@ -46,6 +46,7 @@ from imageevalkit.run.display import (
     print_table,
 )
 from imageevalkit.run.ledger import Ledger, money_of
+from imageevalkit.slurm.commands import ENDED, KILLED, NODES_FAULT, Queued, Slurm
 from imageevalkit.slurm.submitted import (
     FILES_COME_WITHIN,
     Found,

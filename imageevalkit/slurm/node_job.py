@@ -20,7 +20,7 @@ from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, run_m
 from imageevalkit.common.locks import drop_lock, take_lock
 from imageevalkit.common.machine import available_cores, start_of
 from imageevalkit.common.redaction import one_line
-from imageevalkit.common.slurm import Slurm, SlurmFailed
+from imageevalkit.common.slurm import SlurmFailed
 from imageevalkit.jobs.plan import (
     USABLE,
     Job,
@@ -34,6 +34,7 @@ from imageevalkit.jobs.plan import (
 )
 from imageevalkit.plan.gpus import visible_gpus
 from imageevalkit.run.runner import JobRun, job_environ, lifeline
+from imageevalkit.slurm.commands import Slurm
 from imageevalkit.slurm.submitted import FILES_COME_WITHIN, Report, read_report, report_path
 from imageevalkit.store.cell import REPO, lock_cell, lock_shard
 from imageevalkit.store.records import merge_shards

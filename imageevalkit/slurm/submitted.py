@@ -16,8 +16,9 @@ import msgspec
 from imageevalkit.common.errors import ExitStatus, UserError, say
 from imageevalkit.common.locks import why_of_one_machine
 from imageevalkit.common.redaction import one_line
-from imageevalkit.common.slurm import ENDED, Queued, Slurm, SlurmFailed
+from imageevalkit.common.slurm import SlurmFailed
 from imageevalkit.jobs.plan import COMPLETE, Job, Outcome, Plan, cell_of, load_plan, read_outcome
+from imageevalkit.slurm.commands import ENDED, Queued, Slurm
 from imageevalkit.store.cell import LAUNCHERS_LOCK, lock_cell, output_root
 from imageevalkit.store.jsonl import Int, Number, Reader
 from imageevalkit.store.records import merge_shards

@@ -1,1 +1,1 @@
-"""Statistics on scores."""
+"""The power of a benchmark."""

@@ -5,10 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from imageevalkit.stats.comparison import LEVEL, Measured, compare, influence
-
-POWER = 0.8
-"""The probability that a difference of the given size is detected."""
+from imageevalkit.report.comparison import LEVEL, POWER, Measured, compare, influence
 
 
 class Power(NamedTuple):
@@ -26,7 +23,7 @@ class Power(NamedTuple):
     paired: bool
 
     def images_for(self, difference: float) -> int:
-        """Return the number of images that detects ``difference``, with as many images per prompt as now.
+        """Returns the number of images that detects ``difference``, with as many images per prompt as now.
 
         Raises ValueError if ``difference`` is 0."""
         if not difference:
@@ -48,9 +45,9 @@ class Power(NamedTuple):
 
 
 def power_of(first: Measured, second: Measured | None = None) -> Power | None:
-    """Return the power by the scores of one model, or by the differences of two models.
+    """Returns the power by the scores of one model, or by the differences of two models.
 
-    Returns None if there are fewer than two prompts, or if the files have neither item values nor an
+    None if there are fewer than two prompts, or if the files have neither item values nor an
     interval. The power is that of a t-test (statsmodels' ``TTestPower``), which equals that of the
     permutation test of :func:`compare` (Lehmann and Romano, "Testing Statistical Hypotheses", section 15.2).
     """
@@ -73,22 +70,3 @@ def power_of(first: Measured, second: Measured | None = None) -> Power | None:
     parts = first.metric.parts
     per_prompt = len({part.item for part in parts}) / len({part.unit for part in parts}) if parts else 1.0
     return Power(float(effect) * spread, prompts, round(prompts * per_prompt), spread, paired)
-
-
-_NORMAL = 1.959963984540054, 0.8416212335729143  # quantiles of the normal distribution for LEVEL and POWER
-_FEWEST = 30
-
-
-def smallest_difference(first: Measured, second: Measured) -> float | None:
-    """Return ``smallest`` of :func:`power_of` to 0.1 %, at least what the judge's noise hides.
-
-    Returns None also for fewer than 30 prompts. The normal distribution, with half the square of its quantile
-    as correction for Student's t (Guenther 1981, The American Statistician 35), avoids the slow import of
-    statsmodels.
-    """
-    found = compare(first, second)
-    if found.spread is None or found.n < _FEWEST:
-        return None
-    level, power = _NORMAL
-    by_items = found.spread / math.sqrt(found.n - level**2 / 2)
-    return (level + power) * max(by_items, found.noise)

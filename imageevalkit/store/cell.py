@@ -54,13 +54,7 @@ def check_name(name: str) -> str:
     if any(len(part.encode()) > _LONGEST_NAME for part in parts):
         raise UserError(f"'{name[:40]}…' cannot be a name: a part of it has more than {_LONGEST_NAME} bytes")
     if parts[0] in (*REPORTS, COMPARISONS, REWRITES, JUDGES, VOTES):
-        holds = {
-            REWRITES: "holds rewritten prompts",
-            JUDGES: "holds what judges said to their probes",
-            VOTES: "holds votes",
-        }
-        what = holds.get(parts[0], "is a report of the run")
-        raise UserError(f"'{name}' cannot be a name: output/{parts[0]} {what}")
+        raise UserError(f"'{name}' cannot be a name: output/{parts[0]} is for other files of the runs")
     return name
 
 
@@ -193,26 +187,15 @@ LAUNCHERS_LOCK = ".launcher.lock"
 """The lock of a launcher whose jobs run on other machines. The jobs themselves lock the cell's files."""
 
 
-def lock_cell(cell: Cell, grace: float = 15.0, for_owner: bool = False, name: str = ".lock") -> int:
-    """Take the cell's lock called ``name`` and return its open, inheritable file descriptor.
-
-    The kernel releases the lock when the last process that holds the descriptor ends. If the recorded owner
-    no longer holds the lock, the owner's guards are still ending its processes: this function waits up to
-    ``grace`` seconds. With ``for_owner`` it also waits for a live owner. Raises UserError if another run
-    holds the lock, or if the filesystem has no locks.
-    """
-    return _lock(cell, name, grace, for_owner)
-
-
 def lock_shard(cell: Cell, shard: str, grace: float) -> list[int]:
     """Take the locks that a job needs to write ``shard`` of the cell; wait ``grace`` seconds for owners.
 
     The first descriptor is the cell's lock, which all shards share; the second is the shard's own. Raises
     UserError as :func:`lock_cell` does.
     """
-    shared = _lock(cell, ".lock", grace, for_owner=True, shared=True)
+    shared = lock_cell(cell, grace, for_owner=True, shared=True)
     try:
-        return [shared, _lock(cell, f".lock-{shard}", grace, for_owner=True)]
+        return [shared, lock_cell(cell, grace, for_owner=True, name=f".lock-{shard}")]
     except BaseException:
         os.close(shared)
         raise
@@ -224,7 +207,16 @@ def note_owner(fd: int) -> None:
     os.pwrite(fd, str(os.getpid()).encode(), 0)
 
 
-def _lock(cell: Cell, name: str, grace: float, for_owner: bool, shared: bool = False) -> int:
+def lock_cell(
+    cell: Cell, grace: float = 15.0, for_owner: bool = False, name: str = ".lock", shared: bool = False
+) -> int:
+    """Take the cell's lock called ``name`` and return its open, inheritable file descriptor.
+
+    The kernel releases the lock when the last process that holds the descriptor ends. If the recorded owner
+    no longer holds the lock, the owner's guards are still ending its processes: this function waits up to
+    ``grace`` seconds. With ``for_owner`` it also waits for a live owner. A ``shared`` lock has several
+    owners. Raises UserError if another run holds the lock, or if the filesystem has no locks.
+    """
     path = cell.folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     fd = open_lock(path)
@@ -251,7 +243,7 @@ def _lock(cell: Cell, name: str, grace: float, for_owner: bool, shared: bool = F
                 raise UserError(f"{cell.key} is being written by {who}") from None
             time.sleep(0.2)
     if shared:
-        os.ftruncate(fd, 0)  # a shared lock has several owners
+        os.ftruncate(fd, 0)
     else:
         note_owner(fd)
     os.set_inheritable(fd, True)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import operator
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePath, PurePosixPath
@@ -14,7 +13,6 @@ from typing import Any, TypedDict
 
 from PIL import Image
 
-from imageevalkit.common.atomic import write_atomic
 from imageevalkit.common.errors import CellFailure
 from imageevalkit.common.images import format_of
 from imageevalkit.common.text import to_bytes
@@ -186,9 +184,7 @@ def _entry(raw: Any, folder: PurePosixPath, task: str) -> Item:
     if missing := [key for key in (shown, "seed", "image_save_path") if key not in raw]:
         raise ValueError(f"lacks {', '.join(missing)}")
     if not_shown in raw:
-        raise ValueError(
-            f"has {not_shown} beside {shown}: what the model is shown in task {task} is {shown} alone"
-        )
+        raise ValueError(f"has {not_shown} beside {shown}: in task {task} the model receives {shown} only")
     prompt, parts, seed, declared = (
         raw.get(key) for key in ("prompt", "input_list", "seed", "image_save_path")
     )
@@ -231,7 +227,7 @@ def _check_input_list(parts: Any) -> None:
     for n, part in enumerate(parts):
         _check(isinstance(part, str | Image.Image), f"input_list[{n}]", part, "a text or a PIL image")
     if not any(isinstance(part, str) and part.strip() for part in parts):
-        raise ValueError("input_list holds no text that says what is to be made")
+        raise ValueError("input_list has no text that says what to generate")
     if all(isinstance(part, str) for part in parts):
         raise ValueError("input_list holds no image")
 
@@ -256,12 +252,6 @@ class ShownTexts:
 _READER = Reader(ShownTexts)
 
 
-def write_shown(cell: Cell, shown: Iterable[ShownTexts]) -> None:
-    """Write ``shown`` to ``prompts.jsonl``, entirely or not at all. Raises CellFailure: the disk is full."""
-    lines = (json.dumps(vars(one), ensure_ascii=False, separators=(",", ":")) for one in shown)
-    write_atomic(cell.prompts, "".join(f"{line}\n" for line in lines))
-
-
 def as_shown(cell: Cell, items: Sequence[Item]) -> list[Item]:
     """Returns ``items`` with their rewritten texts. An item without one yet is returned unchanged.
 
@@ -278,8 +268,8 @@ def all_shown(cell: Cell, items: Sequence[Item]) -> list[Item]:
     found = as_shown(cell, items)
     if cell.rewriter and (lacking := [item.id for item in found if item.rewriting is None]):
         raise CellFailure(
-            f"{short_path(cell.prompts)} does not hold the rewritten prompts of {len(lacking)} items (the first: "
-            f"{lacking[0]}): run the same command again, which has them rewritten first"
+            f"{short_path(cell.prompts)} has no rewritten prompts of {len(lacking)} items (the first: {lacking[0]}): "
+            "run the same command again, which rewrites them first"
         )
     return found
 

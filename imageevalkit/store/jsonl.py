@@ -37,6 +37,11 @@ _MOST = 2**63
 Int = Annotated[int, Meta(ge=-_MOST, le=_MOST - 1)]
 Number = Int | Annotated[float, Meta(ge=float(-_MOST), lt=float(_MOST))]
 """A finite number. It stays an integer if the file has one."""
+Count = Annotated[int, Meta(ge=0, le=_MOST - 1)]
+Amount = Count | Annotated[float, Meta(ge=0.0, lt=float(_MOST))]
+"""A :data:`Number` that is not negative."""
+Scale = Annotated[int, Meta(gt=0, le=_MOST - 1)] | Annotated[float, Meta(gt=0.0, lt=float(_MOST))]
+"""A :data:`Number` above 0."""
 Time = Annotated[
     str, Meta(pattern=r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])([T ][\d:.,]+(Z|[+-][\d:]+)?)?$")
 ]

@@ -256,7 +256,7 @@ class RecordWriter:
             for folder, basis in list(self._bases.items()):
                 # a result that does not include the item (a smaller limit) stays
                 if basis is None or basis.get(item.id, now) != now:
-                    say(f"{self._cell.key}: the result in {folder} goes: {item.id} is not what it was")
+                    say(f"{self._cell.key}: the result in {folder} is deleted: {item.id} has changed")
                     forget(self._cell, folder)
                     del self._bases[folder]
         made = image if record.status == OK else None

@@ -17,35 +17,29 @@ from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from imageevalkit.common.atomic import write_atomic
 from imageevalkit.common.errors import CellFailure, suggest
 from imageevalkit.common.redaction import one_line
 from imageevalkit.common.text import to_bytes
 from imageevalkit.store.cell import Cell, short_path
-from imageevalkit.store.jsonl import Int, Number, Reader, invalid, is_number, parse, read_json, read_jsonl
+from imageevalkit.store.jsonl import (
+    Amount,
+    Count,
+    Int,
+    Number,
+    Reader,
+    Scale,
+    invalid,
+    is_number,
+    parse,
+    read_json,
+    read_jsonl,
+)
 
 SCHEMA = "imageevalkit.result/1"
 _ROUNDING = 1e-9  # tolerance for rounding in a mean of top scores, as a share of the scale
-
-
-class ScoreLine(TypedDict):
-    """A line of ``scores.jsonl``, of any version. Its readers check the fields that they use."""
-
-    item: str
-    status: NotRequired[Any]
-    values: NotRequired[Any]
-    keys: NotRequired[Any]
-    detail: NotRequired[Any]
-    points: NotRequired[Any]
-    parts: NotRequired[Any]
-    reason: NotRequired[Any]
-    evaluator: NotRequired[Any]
-    image_sha256: NotRequired[Any]
-
-
-SCORE = Reader(ScoreLine)
 
 
 class ItemPart(NamedTuple):
@@ -68,21 +62,6 @@ class ItemPart(NamedTuple):
         return self.item if self.cluster is None else self.cluster
 
 
-class _Values(TypedDict):
-    values: dict[str, Any]
-    keys: dict[str, Any]
-
-
-class _Judged(_Values):
-    item: str
-    status: Literal["judged"]
-    detail: dict[str, Any]
-    points: NotRequired[list[_Values]]
-
-
-_JUDGED = Reader(_Judged)
-
-
 @dataclass(frozen=True)
 class Score:
     """The score of an item: ``values`` are numbers by name, ``keys`` group items, ``detail`` is for readers.
@@ -103,16 +82,6 @@ class Score:
         return Score(self.values, self.keys, self.detail, points, item)
 
 
-def read_scores(path: Path) -> list[Score]:
-    """Returns the scores of all judged items in a ``scores.jsonl``. Raises CellFailure: it is unreadable."""
-
-    def score(raw: Mapping[str, Any]) -> Score:
-        points = [score(point) for point in raw.get("points", ())]
-        return Score(raw["values"], raw["keys"], raw.get("detail", {}), points)
-
-    return [score(record).of_item(record["item"]) for record in read_jsonl(path, _JUDGED)]
-
-
 @dataclass(frozen=True)
 class Coverage:
     """The number of items in each state.
@@ -125,17 +94,17 @@ class Coverage:
     single colour, which are scored.
     """
 
-    expected: Int
-    generated: Int
-    refused: Int
-    failed: Int
-    blank: Int
-    corrupt: Int
-    judged: Int
-    unparsed: Int
-    judge_failed: Int
-    flat: Int = 0
-    unasked: Int = 0
+    expected: Count
+    generated: Count
+    refused: Count
+    failed: Count
+    blank: Count
+    corrupt: Count
+    judged: Count
+    unparsed: Count
+    judge_failed: Count
+    flat: Count = 0
+    unasked: Count = 0
 
     @property
     def complete(self) -> bool:
@@ -167,10 +136,10 @@ class Metric:
     """
 
     value: Number | None
-    n: Int
+    n: Count
     interval: tuple[Number, Number] | None = None
-    scale: Number = 1.0
-    shares: Mapping[str, Number] | None = field(default=None, compare=False)
+    scale: Scale = 1.0
+    shares: Mapping[str, Amount] | None = field(default=None, compare=False)
     parts: Sequence[ItemPart] = field(default=(), compare=False, repr=False)
 
 
@@ -235,7 +204,7 @@ class Noise:
     interval: tuple[Number, Number] | None = None
     unparsed: Int = 0
     item_errors: dict[str, Number] = field(default_factory=dict)
-    standard_errors: dict[str, Number] = field(default_factory=dict)
+    standard_errors: dict[str, Amount] = field(default_factory=dict)
     repeats: Drift | None = None
     probes: Drift | None = None
     usd: Number | None = None
@@ -270,7 +239,7 @@ class Result:
     metrics: dict[str, Metric]
     headline: list[str]
     treatment: str
-    limit: Int | None
+    limit: Count | None
     provenance: dict[str, Any]
     withheld: str = ""
     notes: list[str] = field(default_factory=list)
@@ -305,8 +274,8 @@ class _Provenance(TypedDict, total=False):
     time: str
     git_commit: str | None
     model_settings: list[dict[str, Any]]
-    generation_usd: Number | None
-    judge_usd: Number | None
+    generation_usd: Amount | None
+    judge_usd: Amount | None
 
 
 class _Parts(TypedDict):
@@ -325,19 +294,16 @@ def validate(raw: Any) -> Result:
     if isinstance(raw, dict) and raw.get("schema") != SCHEMA:
         raise ValueError(f"schema is {raw.get('schema')!r}, expected {SCHEMA!r}")
     _PARTS.read(raw)
+    if isinstance(metrics := raw.get("metrics"), dict):  # the parts of items count from scores.jsonl only
+        alone = {
+            name: {key: part for key, part in one.items() if key != "parts"} if isinstance(one, dict) else one
+            for name, one in metrics.items()
+        }
+        raw = {**raw, "metrics": alone}
     result = _RESULT.read(raw)
-    c, origin = result.coverage, result.provenance
-    # between 0 and 2⁶³
-    counts = {f"coverage.{name}": count for name, count in vars(c).items()}
-    counts |= {f"provenance.{name}": origin.get(name) for name in ("generation_usd", "judge_usd")}
-    counts["limit"] = result.limit
-    if result.noise:
-        counts |= {f"noise.standard_errors.{name}": e for name, e in result.noise.standard_errors.items()}
+    c = result.coverage
     for name, metric in result.metrics.items():
-        check_metric(metric, f"metrics.{name}")
-    for path, count in counts.items():
-        if count is not None and count < 0:
-            raise invalid(path, count)
+        check_interval(metric, f"metrics.{name}.interval")
     if c.expected != c.generated + c.refused + c.failed + c.blank + c.corrupt + c.unasked:
         raise ValueError("coverage: expected ≠ generated + refused + failed + blank + corrupt + unasked")
     if c.generated != c.judged + c.unparsed + c.judge_failed:
@@ -350,18 +316,10 @@ def validate(raw: Any) -> Result:
     return result
 
 
-def check_metric(metric: Metric, path: str) -> None:
-    """Raises ValueError, with ``path`` in front, if a value of ``metric`` is invalid.
-
-    Invalid are a negative count or share, a scale that is not positive, and an interval that ends before it
-    begins.
-    """
-    low, high = metric.interval or (0, 0)
-    wrong = {"n": metric.n < 0, "interval": low > high, "scale": metric.scale <= 0}
-    wrong["shares"] = any(share < 0 for share in (metric.shares or {}).values())
-    for field_, is_wrong in wrong.items():
-        if is_wrong:
-            raise invalid(".".join(filter(None, (path, field_))), getattr(metric, field_))
+def check_interval(metric: Metric, path: str) -> None:
+    """Raises ValueError about the field ``path`` if the interval of ``metric`` ends before it begins."""
+    if metric.interval and metric.interval[0] > metric.interval[1]:
+        raise invalid(path, metric.interval)
 
 
 def check_within_scale(metrics: Mapping[str, Metric], unbounded: Sequence[str]) -> None:
@@ -598,7 +556,7 @@ def _metric(name: str, raw: Any, n: int) -> Metric:
     value: Any = given.get("value")
     try:
         metric = _METRIC.read({"n": n, "scale": 100 if is_number(value) and abs(value) > 1 else 1, **given})
-        check_metric(metric, "")
+        check_interval(metric, "interval")
     except ValueError as error:
         raise ValueError(
             f"{error}: value must be a number or null, n a whole number, interval [low, high], scale above 0"

@@ -290,7 +290,8 @@ def test_missing_weights_of_who_measures_block_the_cell(checkout: Path) -> None:
     status, said = plan(checkout, "--ds_names", "large-signs")
     assert (
         status == 1
-        and "(benchmarks/signs/benchmark.py): unknown measurer 'dreamsimm' (did you mean 'dreamsim'?)" in said
+        and "(benchmarks/signs/benchmark.py): unknown metric model 'dreamsimm' (did you mean 'dreamsim'?)"
+        in said
     )
 
 

@@ -327,10 +327,10 @@ def test_boxes_vectors_and_words_about_one_image_come_of_several_measurers(judge
 @pytest.mark.parametrize(
     ("measurer", "says"),
     [
-        ("dreamsin", "unknown measurer 'dreamsin' (did you mean 'dreamsim'?); known: ppocr, "),
+        ("dreamsin", "unknown metric model 'dreamsin' (did you mean 'dreamsim'?); known: ppocr, "),
         (
             "benchmarks.nowhere:Gauge",
-            "measurer 'benchmarks.nowhere:Gauge' cannot be made: ModuleNotFoundError",
+            "metric model 'benchmarks.nowhere:Gauge' cannot be made: ModuleNotFoundError",
         ),
         (f"{__name__}:Measured", "' is no Answerer"),
         (f"{__name__}:Gauge", "' cannot be made: TypeError: Gauge.__init__() missing 1 required"),

@@ -10,6 +10,7 @@ import hashlib
 import io
 import itertools
 import json
+import math
 import os
 import re
 import shutil
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from fnmatch import fnmatch
 from pathlib import Path
@@ -28,8 +29,8 @@ from PIL import Image
 
 from imageevalkit import registry
 from imageevalkit.assets import FileAsset
-from imageevalkit.stats.parts import value_of, with_parts
-from imageevalkit.store.results import read_result
+from imageevalkit.report.item_parts import with_parts
+from imageevalkit.store.results import ItemPart, read_result
 from tests.support.checkout import find_no_text, make_checkout, needs_driver_env, run_eval
 from tests.support.image_server import Received
 from tests.support.judge_replies import MALFORMED
@@ -307,6 +308,20 @@ def test_its_headline_is_there(undisturbed: Run, benchmark: str) -> None:
     judged = [one for one in seen.records if one["evaluator"].startswith("judge-")]
     assert seen.replies == Counter(ok=len(judged))
     assert bool(judged) == (benchmark in ASKED)
+
+
+def value_of(parts: Sequence[ItemPart], shares: Mapping[str, float] | None) -> float | None:
+    """Returns Σ share · (Σ total / Σ weight) over groups, or None if a group has no weight."""
+    sums: dict[str | None, list[tuple[float, float]]] = {group: [] for group in shares or [None]}
+    for part in parts:
+        sums[part.group].append((part.total, part.weight))
+    value = 0.0
+    for group, known in sums.items():
+        weight = math.fsum(one for _, one in known)
+        if not weight:
+            return None
+        value += (shares[group] if shares and group else 1.0) * math.fsum(one for one, _ in known) / weight
+    return value
 
 
 @of_all

@@ -20,8 +20,8 @@ import yaml  # type: ignore[import-untyped]
 from imageevalkit.common.errors import ExitStatus, UserError, worst
 from imageevalkit.extras.compare.gate import Asked, Gate, check, falls, fell
 from imageevalkit.extras.compare.junit import Case, junit_xml
+from imageevalkit.report.comparison import Measured
 from imageevalkit.report.reading import read_all
-from imageevalkit.stats.comparison import Measured
 from imageevalkit.store.cell import Cell, log_root, output_root
 from imageevalkit.store.results import ItemPart, Metric
 from tests.support.cells import PPOCR, QWEN, write_scored

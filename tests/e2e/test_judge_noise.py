@@ -20,11 +20,11 @@ from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, 
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask
 from imageevalkit.common.images import decode
 from imageevalkit.evaluate.scoring import evaluate_cell
+from imageevalkit.extras.noise.drift import Reply, Series, drift_of
+from imageevalkit.extras.noise.probes import PROBES, drawing
 from imageevalkit.jobs.plan import COMPLETE, EvaluateOrder, Outcome
 from imageevalkit.jobs.progress import ProgressWriter
 from imageevalkit.judges.choice import JudgeOptions
-from imageevalkit.judges.drift import Reply, Series, drift_of
-from imageevalkit.judges.probes import PROBES, drawing
 from imageevalkit.metrics import mean
 from imageevalkit.report.collect import collect
 from imageevalkit.store import jsonl

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from imageevalkit.judges.probes import PROBES
+from imageevalkit.extras.noise.probes import PROBES
 from tests.support.checkout import environ, make_checkout, needs_driver_env, run_eval
 from tests.support.image_server import Fault, Handler, Received
 from tests.support.judge_replies import completion, judged

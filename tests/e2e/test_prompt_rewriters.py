@@ -21,7 +21,7 @@ from imageevalkit.assets.data import pinned_texts
 from imageevalkit.common.errors import CellFailure
 from imageevalkit.extras.relations import files as relation_files
 from imageevalkit.extras.relations.relations import Relations
-from imageevalkit.judges.rewriter import NotRewritten
+from imageevalkit.extras.rewrite.rewriting import Reply
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item
 from tests.support.checkout import REPO, environ, make_checkout, needs_driver_env, run_eval
@@ -391,8 +391,7 @@ def test_a_refusal_in_words_is_no_prompt(checkout: Path, tmp_path: Path) -> None
     ],
 )
 def test_no_refusal_or_thought_is_a_prompt(reply: str) -> None:
-    with pytest.raises(NotRewritten):
-        dtm.Dtm().prompt_in(reply)
+    assert Reply(reply, "ok").why_not(dtm.Dtm())
 
 
 @pytest.mark.parametrize(
@@ -411,6 +410,7 @@ def test_no_refusal_or_thought_is_a_prompt(reply: str) -> None:
 )
 def test_a_prompt_that_begins_like_a_refusal_is_one(reply: str, prompt: str) -> None:
     assert dtm.Dtm().prompt_in(reply) == (prompt or reply)
+    assert not Reply(reply, "ok").why_not(dtm.Dtm())
 
 
 def test_a_cut_reply_is_no_prompt_and_counted(checkout: Path, tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from imageevalkit.common.errors import UserError
 from imageevalkit.metrics import mean, weighted
 from imageevalkit.report import load_results, load_scores
 from imageevalkit.report.__main__ import main
+from imageevalkit.report.comparison import compare
 from imageevalkit.report.tables import columns, read_cells
-from imageevalkit.stats.comparison import compare
 from imageevalkit.store.cell import Cell, output_root
 from imageevalkit.store.results import Metric, Score, as_object, read_result
 from tests.support.cells import QWEN, Made, write_cell

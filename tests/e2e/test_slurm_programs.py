@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from imageevalkit.common.slurm import Queued, Slurm, SlurmFailed
+from imageevalkit.common.slurm import SlurmFailed
+from imageevalkit.slurm.commands import Queued, Slurm
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,9 @@ from imageevalkit.benchmark.image_files import Place
 from imageevalkit.common.errors import CellFailure
 from imageevalkit.common.grids import Grid
 from imageevalkit.extras.adopt.copies import adopt_cell, images_to_come
-from imageevalkit.extras.adopt.sources import find_images, read_filepaths
+from imageevalkit.extras.adopt.sources import ImageFinder, find_images, read_filepaths
 from imageevalkit.jobs.plan import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.jobs.progress import ProgressWriter
-from imageevalkit.registry import ImageFinder
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item
 from imageevalkit.store.records import last_records

@@ -17,7 +17,7 @@ import pytest
 
 from imageevalkit.common.errors import ExitStatus, UserError
 from imageevalkit.common.locks import take_lock
-from imageevalkit.common.slurm import Queued, Slurm, SlurmFailed
+from imageevalkit.common.slurm import SlurmFailed
 from imageevalkit.extras.manage import runs
 from imageevalkit.generate import job as generation
 from imageevalkit.jobs.plan import (
@@ -40,6 +40,7 @@ from imageevalkit.plan.sbatch import words_for, words_for_size
 from imageevalkit.run.display import RunSummary
 from imageevalkit.slurm import node_job
 from imageevalkit.slurm.cluster import NodeFaults, run_plan
+from imageevalkit.slurm.commands import Queued, Slurm
 from imageevalkit.slurm.submitted import (
     Found,
     Report,

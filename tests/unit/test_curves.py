@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from imageevalkit.metrics import mean
+from imageevalkit.report.comparison import LEVEL, Measured, compare
 from imageevalkit.report.curves import Curve, curve_tables, curves
 from imageevalkit.report.leaderboard import format_table
-from imageevalkit.stats.comparison import LEVEL, Measured, compare
 from imageevalkit.store.cell import output_root
 from imageevalkit.store.results import Coverage, Evaluator, Metric, Result, Score
 from tests.support.cells import PPOCR, QWEN, Made, write_cell

@@ -240,7 +240,7 @@ class Breaking(RedBenchmark):
         ),
         (
             {"questions": lambda questions: [replace(questions[0], name="blue/1")]},
-            "nobody measures 'blue', the group of the question 'blue/1'",
+            "'blue', the group of the question 'blue/1', has no evaluator",
         ),
         ({"parse": lambda value: value / 0}, "parse() of item images/00002, red fails: ZeroDivisionError"),
         (

@@ -488,7 +488,7 @@ def without(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
             "input_list[1] is None, and must be a text or a PIL image",
         ),
         ("edit", EDIT | {"input_list": ["red"]}, "input_list holds no image"),
-        ("edit", EDIT | {"input_list": EDIT["input_list"][:1]}, "input_list holds no text"),
+        ("edit", EDIT | {"input_list": EDIT["input_list"][:1]}, "input_list has no text"),
     ],
 )
 def test_an_entry_that_breaks_the_contract_is_named_by_its_number(task: str, entry: Any, says: str) -> None:

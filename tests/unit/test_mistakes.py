@@ -53,7 +53,7 @@ def mistake(*words: str) -> str:
         (["--model_names", "../escaped", "--ds_names", "quicktext", "--use_api", "true"], "cannot be a name"),
         (
             ["--model_names", "comparisons", "--ds_names", "quicktext", "--use_api", "true"],
-            "'comparisons' cannot be a name: output/comparisons is a report of the run",
+            "'comparisons' cannot be a name: output/comparisons is for other files of the runs",
         ),
         ([], "no models given"),
     ],

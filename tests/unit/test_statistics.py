@@ -18,10 +18,17 @@ from statsmodels.stats.proportion import proportion_confint
 from statsmodels.stats.weightstats import DescrStatsW, ttest_ind
 
 from imageevalkit.metrics import Stratum, interval_of_sum, mean, weighted
-from imageevalkit.stats import comparison
-from imageevalkit.stats.comparison import Measured, compare, compare_all, score_interval, told_apart
-from imageevalkit.stats.power import power_of, smallest_difference
-from imageevalkit.stats.ranks import compact_groups, rank_groups
+from imageevalkit.report import comparison
+from imageevalkit.report.comparison import (
+    Measured,
+    compare,
+    compare_all,
+    score_interval,
+    smallest_difference,
+    told_apart,
+)
+from imageevalkit.report.ranks import compact_groups, rank_groups
+from imageevalkit.stats.power import power_of
 from imageevalkit.store.results import Metric, Score
 
 Random = np.random.Generator
@@ -350,7 +357,7 @@ def test_an_interval_of_a_difference_holds_the_truth(kind: str, count: int, p: f
 def test_an_interval_of_a_difference_of_sums_holds_the_truth(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(comparison, "_by_flips", lambda given, prompts, surely_not: (1.0, 1, 1))
+    monkeypatch.setattr(comparison, "_by_flips", lambda given, prompts: (1.0, 1, 1))
     rng, held, runs, shares = np.random.default_rng(4), 0, 250, {0: 0.5, 1: 0.3, 2: 0.2}
 
     def model(right: np.ndarray, words: np.ndarray) -> Measured:

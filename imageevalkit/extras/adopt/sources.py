@@ -9,20 +9,27 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from imageevalkit.benchmark.image_files import Place, best, files_below
 from imageevalkit.common.errors import CellFailure
 from imageevalkit.common.images import IMAGE_FORMATS
 from imageevalkit.jobs.estimates import Datasets
 from imageevalkit.jobs.plan import AdoptOrder
-from imageevalkit.registry import ImageFinder
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item
 from imageevalkit.store.jsonl import read_json
 
 Places = Mapping[str, Place]
 """The places by item id. An item without a place has no image."""
+
+
+@runtime_checkable
+class ImageFinder(Protocol):
+    """A dataset class that also finds images generated elsewhere, in its own file layouts."""
+
+    def find_images(self, source: Path, items: Sequence[Any]) -> Mapping[str, Any] | None:
+        """See :meth:`imageevalkit.benchmark.contract.Benchmark.find_images`."""
 
 
 def places_of_job(

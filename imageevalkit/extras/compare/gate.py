@@ -14,9 +14,9 @@ from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, say, 
 from imageevalkit.common.text import columns_of, counted, plain
 from imageevalkit.extras.compare.junit import Case, junit_xml
 from imageevalkit.extras.compare.sides import Pair
+from imageevalkit.report.comparison import Comparison, Measured, adjust, compare_all
 from imageevalkit.report.leaderboard import format_value
 from imageevalkit.report.reading import Scored, headline_of, may_compare, read_all, why_not, write_saved
-from imageevalkit.stats.comparison import Comparison, Measured, adjust, compare_all
 from imageevalkit.store.cell import log_root, output_root, short_path
 from imageevalkit.store.results import DRIFTED
 
@@ -73,7 +73,7 @@ def falls(asked: Sequence[Asked]) -> list[Comparison]:
     """Compare now - before of each metric. ``p`` is that of a fall, ``adjusted`` is p by Holm's method.
 
     The test is one-sided because a rise does not fail the gate. Its p is half of the p of the symmetric
-    two-sided test. :func:`~imageevalkit.stats.comparison.compare` says how the judge's noise counts.
+    two-sided test. :func:`~imageevalkit.report.comparison.compare` says how the judge's noise counts.
     """
     found = [compare_all([one.now, one.before], with_intervals=False)[0] for one in asked]
     return adjust([replace(one, p=_of_fall(one)) for one in found])

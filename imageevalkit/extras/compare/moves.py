@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from imageevalkit.common.text import counted
 from imageevalkit.extras.compare.sides import Pair
+from imageevalkit.report.comparison import LEVEL, POWER, Comparison, adjust, compare
 from imageevalkit.report.reading import headline_of
-from imageevalkit.stats.comparison import LEVEL, Comparison, adjust, compare
-from imageevalkit.stats.power import POWER
 from imageevalkit.store.jsonl import Tell
 from imageevalkit.store.results import Metric
 

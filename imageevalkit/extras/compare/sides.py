@@ -11,8 +11,8 @@ from imageevalkit.common.errors import UserError, suggest
 from imageevalkit.common.text import some
 from imageevalkit.metrics import grouped
 from imageevalkit.report.collect import cells_there
+from imageevalkit.report.comparison import Measured
 from imageevalkit.report.reading import Scored, may_compare, read_all, read_below, why_not
-from imageevalkit.stats.comparison import Measured
 from imageevalkit.store.cell import Cell, output_root, short_path
 from imageevalkit.store.jsonl import Tell
 

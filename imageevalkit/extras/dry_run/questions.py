@@ -19,7 +19,6 @@ from imageevalkit.jobs.estimates import SECONDS_OF_A_REPLY, Datasets, Estimate, 
 from imageevalkit.jobs.plan import EvaluateOrder
 from imageevalkit.judges.api import cost_of_asking, money_in_words, tokens_in_words
 from imageevalkit.judges.choice import ApiSettings, JudgeOptions, is_judge
-from imageevalkit.judges.probes import PROBES
 from imageevalkit.store import fingerprint as fp
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import MODEL_NAME_MARK, Item, as_shown
@@ -52,18 +51,15 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
         if waiting and is_judge(order.judge):
             usd, words = effort(order.judge, waiting, order.judge_options)
             said += f", {words}"
-        again = again_of(order, known.requests)
-        if again:
-            said += f"; {again} asked again, and {len(PROBES)} probes"
+        later = [kind.planned(known, order) for kind in connected("after_questions").values()]
+        again = sum(requests for requests, _ in later)
+        said += "".join(f"; {words}" for _, words in later if words)
         if waiting and known.depend_on_answers:
             said += "; their answers may lead to more"
-        if others := known.from_elsewhere:
-            said += f"; {others}"
         options, sender = order.judge_options, kind_of_sender(order.judge_options.sender)
         is_api = order.judge.startswith("openai:") or bool(is_vllm and options.kwargs.get("base_url"))
         if not is_api:
             return Estimate(said, untimed=known.evaluator.id.partition("/")[0] if waiting else "")
-        # without the probes: the run asks these only once for all cells of the judge
         requests = len(waiting) + again
         if waiting and usd is not None:
             usd *= requests / len(waiting)  # a repeated question costs the same as the first time
@@ -86,11 +82,6 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
         return asked(Cell(MODEL_NAME_MARK, cell.benchmark))
 
     return forecast
-
-
-def again_of(order: EvaluateOrder, questions: int) -> int:
-    """Returns how many of the ``questions`` a run asks again to measure the judge's noise."""
-    return min(order.judge_repeats, questions) if order.ask and is_judge(order.judge) else 0
 
 
 def _shown(

@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -33,16 +33,16 @@ from imageevalkit.benchmark.thoughts import without_thoughts
 from imageevalkit.common.errors import CellFailure, UserError, say
 from imageevalkit.common.machine import garbage_collection
 from imageevalkit.common.redaction import one_line, redact
-from imageevalkit.common.text import counted, dollars
+from imageevalkit.common.text import counted, dollars, some
 from imageevalkit.evaluate.after_questions import AfterQuestions
 from imageevalkit.evaluate.answerers import Answerers
 from imageevalkit.evaluate.interview import RECORD, Interview, Place, Reply
+from imageevalkit.extras.noise import drift
+from imageevalkit.extras.noise.drift import Series, drift_of
+from imageevalkit.extras.noise.probes import PROBES, Form, Probing
 from imageevalkit.jobs.plan import EvaluateOrder
 from imageevalkit.jobs.progress import ProgressWriter, watched
-from imageevalkit.judges import drift
-from imageevalkit.judges.choice import Judge
-from imageevalkit.judges.drift import Series, drift_of
-from imageevalkit.judges.probes import Form, Probing
+from imageevalkit.judges.choice import Judge, is_judge
 from imageevalkit.metrics import mean
 from imageevalkit.store.cell import Cell, short_path
 from imageevalkit.store.jsonl import JsonlWriter, read_jsonl
@@ -52,25 +52,25 @@ from imageevalkit.store.states import ImageState
 _BLOCKS = 32  # a variance from this many terms has a relative standard error of about 1/4
 
 
-class _Said(NamedTuple):
+class _ParsedReply(NamedTuple):
     """A reply with its parsed value."""
 
     reply: Reply
     value: drift.Reply
 
 
-class _Asked(NamedTuple):
-    """A repeated question with its ``places``. ``said`` are its replies by run: the run of the answer that
+class _Repeated(NamedTuple):
+    """A repeated question with its ``places``. ``replies`` are its replies by run: the run of the answer that
     counts, and this run."""
 
     places: Sequence[Place]
-    said: Mapping[str, Sequence[_Said]]
+    replies: Mapping[str, Sequence[_ParsedReply]]
     series: Series
 
     @property
-    def pair(self) -> tuple[_Said, _Said] | None:
+    def pair(self) -> tuple[_ParsedReply, _ParsedReply] | None:
         """Two replies of the same run, if possible of the run whose answer counts; None if no run has two."""
-        pairs = ((said[0], said[1]) for said in self.said.values() if len(said) >= 2)
+        pairs = ((replies[0], replies[1]) for replies in self.replies.values() if len(replies) >= 2)
         return next(pairs, None)
 
 
@@ -84,7 +84,6 @@ class Repeats(AfterQuestions):
         self, cell: Cell, benchmark: Benchmark, interview: Interview, options: EvaluateOrder
     ) -> None:
         super().__init__(cell, benchmark, interview, options)
-        self._cell, self._benchmark, self._interview, self._options = cell, benchmark, interview, options
         judge = interview.answerers.judge
         self._judge = judge if isinstance(judge, Judge) else None
         self._run, self._asked_probes = interview.began, False
@@ -94,9 +93,17 @@ class Repeats(AfterQuestions):
         for record in read_jsonl(cell.repeats, RECORD) if self._judge else ():
             self._records[record["request"]].append(record)
 
+    @staticmethod
+    def planned(interview: Interview, options: EvaluateOrder) -> tuple[int, str]:
+        asks = options.ask and is_judge(options.judge)
+        again = min(options.judge_repeats, interview.requests) if asks else 0
+        # the number is without the probes: a run asks these only once for all results of the judge
+        words = f"{again} asked again, and {len(PROBES)} probes" if again else ""
+        return again, "; ".join(filter(None, [words, from_elsewhere(interview)]))
+
     @property
     def _asks(self) -> bool:
-        options = self._options
+        options = self.options
         return bool(self._judge and options.ask and options.judge_repeats and options.asks_again)
 
     @cached_property
@@ -104,21 +111,21 @@ class Repeats(AfterQuestions):
         """The probes of the judge; None without a judge, or without a question whose form they can copy."""
         if self._judge is None:
             return None
-        questions = (places[0].question for places in self._interview.places_of(self._judge).values())
-        form = Form.of(questions, self._benchmark.shown_pixels)
+        questions = (places[0].question for places in self.interview.places_of(self._judge).values())
+        form = Form.of(questions, self.benchmark.shown_pixels)
         judge = self._judge
         if judge.backend != "transformers":
             # Not in a batch: its replies may come a day later, when the judge may be another. A separate
             # judge object: otherwise a failed probe would change how the questions are asked.
-            at_once = replace(self._options.judge_options, sender="", sender_folder="")
-            made = Answerers(self._benchmark, at_once).judge
+            at_once = replace(self.options.judge_options, sender="", sender_folder="")
+            made = Answerers(self.benchmark, at_once).judge
             judge = made if isinstance(made, Judge) else judge
-        return Probing(judge, form, self._cell.key) if form else None
+        return Probing(judge, form, self.cell.key) if form else None
 
     @property
     def _places(self) -> dict[str, list[Place]]:
         """The places of the judge's questions that have an answer, by request."""
-        places = self._interview.places_of(self._judge) if self._judge else {}
+        places = self.interview.places_of(self._judge) if self._judge else {}
         return {request: of_request for request, of_request in places.items() if of_request[0].answer}
 
     def ask(self, progress: ProgressWriter) -> None:
@@ -126,6 +133,8 @@ class Repeats(AfterQuestions):
         self.ask_again(progress)
 
     def amend(self, result: Result, states: Mapping[str, ImageState], scores: Scores) -> Result:
+        notes = [*filter(None, [from_elsewhere(self.interview)]), *result.notes]
+        result = replace(result, notes=notes)
         try:
             noise = self.noise(states, scores, result.metrics)
             drifted = notes_of(noise, self.probes_file)
@@ -134,15 +143,16 @@ class Repeats(AfterQuestions):
             UserError,
             OSError,
         ) as error:  # the scores are paid for and valid without the noise
-            say(f"the judge's noise is not told: {one_line(error)}")
+            say(f"the judge's noise is unknown: {one_line(error)}")
             return result
         for note in drifted:
             say(note)
-        origin = {**result.provenance, **self._interview.spent}  # the probes count as well
+        origin = {**result.provenance, **self.interview.spent}  # the probes count as well
         return replace(result, noise=noise, notes=[*drifted, *result.notes], provenance=origin)
 
     def summary(self, result: Result) -> str:
-        return self.told(result.noise, result.headline)
+        told = self._summary(result.noise, result.headline)
+        return "; ".join(filter(None, [told, from_elsewhere(self.interview)]))
 
     def ask_probes(self, progress: ProgressWriter) -> None:
         """Asks the judge's probes once in a run. The caller asks the questions that count first: these have
@@ -150,13 +160,13 @@ class Repeats(AfterQuestions):
         if not self._asks or self._asked_probes or self._probing is None:
             return
         self._asked_probes = True
-        with self._telling(progress):
-            self._interview.note = "waiting for the judge, to ask its probes"
-            self._interview.report(progress, force=True)
+        with self._reporting(progress):
+            self.interview.note = "waiting for the judge, to ask its probes"
+            self.interview.report(progress, force=True)
             try:
                 before = len(self._probing.paid)
-                for left in self._probing.ask(self._probe_run, self._interview.answerers.cores):
-                    self._tell(progress, left, "probes to ask")
+                for left in self._probing.ask(self._probe_run, self.interview.answerers.cores):
+                    self._report(progress, left, "probes to ask")
             finally:
                 self._paid += len(self._probing.paid) - before
                 self._spend(self._probing.usd)
@@ -171,46 +181,46 @@ class Repeats(AfterQuestions):
         if not self._asks or not places:
             return
         # sorted by hash, so that every run repeats the same questions
-        requests, failed = sorted(places)[: self._options.judge_repeats], set[str]()
+        requests, failed = sorted(places)[: self.options.judge_repeats], set[str]()
         with (
-            self._telling(progress),
-            closing(JsonlWriter(self._cell.repeats)) as writer,
+            self._reporting(progress),
+            closing(JsonlWriter(self.cell.repeats)) as writer,
             watched(writer.sync),
         ):
             while wanted := self._wanted(places, [one for one in requests if one not in failed]):
                 say(f"{len(wanted)} questions to ask again")
                 questions = [question for question, _, _ in wanted.values()]
-                for left, answer in enumerate(self._interview.answerers.ask(questions), 1):
+                for left, answer in enumerate(self.interview.answerers.ask(questions), 1):
                     _, request, number = wanted[answer.question.item, answer.question.name]
                     record = self._record(places[request][0], answer, number)
                     if record["status"] == "failed":
                         failed.add(request)
                     writer.append(record)
                     self._records[request].append(record)
-                    self._interview.count(record)
+                    self.interview.count(record)
                     self._paid += 1
                     self._spend(answer.usd)
-                    self._tell(progress, len(questions) - left, "to ask again")
+                    self._report(progress, len(questions) - left, "to ask again")
                     del wanted[answer.question.item, answer.question.name]
                 failed.update(request for _, request, _ in wanted.values())  # or the loop is endless
 
     @contextmanager
-    def _telling(self, progress: ProgressWriter) -> Iterator[None]:
+    def _reporting(self, progress: ProgressWriter) -> Iterator[None]:
         try:
             with garbage_collection(True):
                 yield
         except (JudgeUnusable, CellFailure, UserError, OSError) as error:
             say(f"not all was asked again: {one_line(error)}")
         finally:
-            self._interview.note = ""
-            self._interview.report(progress, force=True)
+            self.interview.note = ""
+            self.interview.report(progress, force=True)
 
     def _spend(self, usd: float | None) -> None:
-        self._interview.spend(usd)
+        self.interview.spend(usd)
         if usd is not None:
             self._usd = (self._usd or 0.0) + usd
 
-    def told(self, noise: Noise | None, headline: Sequence[str]) -> str:
+    def _summary(self, noise: Noise | None, headline: Sequence[str]) -> str:
         """Returns a text with the findings and cost of ``--judge_repeats`` in this run, or ""."""
         if not self._asks:
             return ""
@@ -228,11 +238,11 @@ class Repeats(AfterQuestions):
 
     @property
     def _probe_run(self) -> str:
-        return self._options.run or self._run
+        return self.options.run or self._run
 
-    def _tell(self, progress: ProgressWriter, left: int, what: str) -> None:
-        self._interview.note = f"{left} {what}" if left else ""
-        self._interview.report(progress)
+    def _report(self, progress: ProgressWriter, left: int, what: str) -> None:
+        self.interview.note = f"{left} {what}" if left else ""
+        self.interview.report(progress)
 
     def _wanted(
         self, places: Mapping[str, Sequence[Place]], requests: Sequence[str]
@@ -244,12 +254,12 @@ class Repeats(AfterQuestions):
         wanted = {}
         for request in requests:
             mine = [one for one in self._records[request] if one.get("run") == self._run]
-            if sum(one["status"] == "unparsed" for one in mine) >= self._benchmark.tries:
+            if sum(one["status"] == "unparsed" for one in mine) >= self.benchmark.tries:
                 continue
             question = places[request][0].question
             numbers = {one.get("again") for one in mine if one["status"] != "failed"}
             open_ones = (number for number in itertools.count(1) if number not in numbers)
-            for number in itertools.islice(open_ones, self._asked(places[request]).series.wanted):
+            for number in itertools.islice(open_ones, self._repeated(places[request]).series.wanted):
                 # a batch identifies a question by item and name, so each repeat needs an item id of its own
                 item = f"{question.item} again {self._run} {number}"
                 wanted[item, question.name] = question.of_item(item), request, number
@@ -261,7 +271,7 @@ class Repeats(AfterQuestions):
         if answer.text is not None:
             reply = Reply(answer.text, answer.probabilities, answer.outside, self._run)
             try:
-                status, value = "ok", self._interview.read(place.question, reply).value
+                status, value = "ok", self.interview.read(place.question, reply).value
             except Unparsed as why:
                 status, error = "unparsed", str(why) or None
         assert place.answer and self._judge
@@ -290,27 +300,27 @@ class Repeats(AfterQuestions):
             record["batch"] = answer.batch
         return record
 
-    def _asked(self, places: Sequence[Place]) -> _Asked:
+    def _repeated(self, places: Sequence[Place]) -> _Repeated:
         place = places[0]
         question, answer = place.question, place.answer
         assert answer and place.text is not None
         first = Reply(place.text, answer.probabilities, answer.outside, place.run)
         again = (Reply.of(one) for one in self._records[place.request] if one["status"] == "ok")
-        said = defaultdict[str, list[_Said]](list)
+        replies = defaultdict[str, list[_ParsedReply]](list)
         for reply in (one for one in (first, *again) if one and one.run in (place.run, self._run)):
             with contextlib.suppress(Unparsed):  # the parser may have changed since the reply was recorded
-                value = self._interview.read(question, reply).value
+                value = self.interview.read(question, reply).value
                 probabilities = reply.probabilities if question.of_first_token else None
-                said[reply.run].append(_Said(reply, drift.Reply(value, probabilities)))
-        before = [] if place.run == self._run else said[place.run][: drift.BEFORE]
-        now = said.get(self._run, [])
+                replies[reply.run].append(_ParsedReply(reply, drift.Reply(value, probabilities)))
+        before = [] if place.run == self._run else replies[place.run][: drift.BEFORE]
+        now = replies.get(self._run, [])
         series = Series(
             f"{question.item} {question.name}",
             [one.value for one in before],
             [one.value for one in now],
             place.run,
         )
-        return _Asked(places, said, series)
+        return _Repeated(places, replies, series)
 
     def noise(
         self, states: Mapping[str, ImageState], scores: Scores, metrics: Mapping[str, Metric]
@@ -322,7 +332,7 @@ class Repeats(AfterQuestions):
         probing, places = self._probing, self._places
         if probing and self._judge:
             for record in probing.paid:
-                self._interview.count({**record, "evaluator": self._judge.evaluator.id})
+                self.interview.count({**record, "evaluator": self._judge.evaluator.id})
         probes = probing.drift(self._probe_run if self._asked_probes else "") if probing else None
         known = [request for request in sorted(places) if self._records.get(request)]
         runs = {one.get("run", "") for request in known for one in self._records[request]}
@@ -330,7 +340,7 @@ class Repeats(AfterQuestions):
             return Noise(of=len(places), repeated=0, changed=0, probes=probes) if probes else None
         if self._run not in runs:
             self._run = max(runs)
-        asked = [self._asked(places[request]) for request in known]
+        asked = [self._repeated(places[request]) for request in known]
         pairs = [(one, pair) for one in asked if (pair := one.pair)]
         shares = [
             Score({"changed": not pair[0].value.agrees(pair[1].value)}, item=one.places[0].question.item)
@@ -354,7 +364,7 @@ class Repeats(AfterQuestions):
 
     def _errors(
         self,
-        pairs: Sequence[tuple[_Asked, tuple[_Said, _Said]]],
+        pairs: Sequence[tuple[_Repeated, tuple[_ParsedReply, _ParsedReply]]],
         questions: int,
         states: Mapping[str, ImageState],
         scores: Scores,
@@ -379,8 +389,8 @@ class Repeats(AfterQuestions):
                 if one.item.id in items and one.score and other.score:
                     for name in one.score.values.keys() & other.score.values.keys():
                         of_item[name] += (one.score.values[name] - other.score.values[name]) ** 2 / 2
-            with benchmark_code(self._benchmark.name, "metrics()"):
-                first, second = self._benchmark.metrics(before), self._benchmark.metrics(after)
+            with benchmark_code(self.benchmark.name, "metrics()"):
+                first, second = self.benchmark.metrics(before), self.benchmark.metrics(after)
             for name in of_metric:
                 was, became = (found[name].value if name in found else None for found in (first, second))
                 if was is not None and became is not None:
@@ -404,7 +414,7 @@ class Repeats(AfterQuestions):
             if one.item.id not in items or not one.score:
                 return one
             try:
-                return self._interview.scored_item(states[one.item.id], "", others)
+                return self.interview.scored_item(states[one.item.id], "", others)
             except (Unparsed, CellFailure):  # the other reply leads to questions that were not asked
                 return one
 
@@ -414,6 +424,21 @@ class Repeats(AfterQuestions):
     def probes_file(self) -> str:
         """The file with the replies to the probes, or "" without probes."""
         return short_path(self._probing.path) if self._probing else ""
+
+
+def from_elsewhere(interview: Interview) -> str:
+    """Returns a sentence on reused answers from other hosts than the judge's present host, or ""."""
+    judge = interview.answerers.judge
+    here = judge.host if isinstance(judge, Judge) else ""
+    asked = interview.places_of(judge).values() if judge and here else ()
+    hosts = Counter(of[0].host for of in asked if of[0].answer and of[0].host not in ("", here))
+    if not hosts:
+        return ""
+    return (
+        f"{counted(hosts.total(), 'answer')} reused from {some(sorted(hosts), ', ')}, and this run asks {here}: "
+        "--judge_repeats 100 asks some of them again and compares; to have all asked again, delete "
+        f"{short_path(interview.cell.judgements)}"
+    )
 
 
 def notes_of(noise: Noise | None, probes_file: str = "") -> list[str]:
@@ -427,7 +452,7 @@ def notes_of(noise: Noise | None, probes_file: str = "") -> list[str]:
         notes.append(
             f"{DRIFTED}: {len(of.changed)} of {of.asked} questions that were asked again have another "
             f"answer than in the run of {day}, and keep it; {end}. Delete judgements.jsonl and repeats.jsonl of the "
-            "cell to have all asked anew"
+            "result to have all questions asked again"
         )
     if (of := noise.probes) and of.found:
         shown = ", ".join(of.changed[:3]) + " …" * (len(of.changed) > 3)

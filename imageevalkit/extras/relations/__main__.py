@@ -14,9 +14,10 @@ import sys
 from imageevalkit.common.errors import Arguments, ExitStatus, UserError, run_main, say, show, suggest
 from imageevalkit.common.text import counted, printable
 from imageevalkit.extras.relations.relations import Column, Scored
+from imageevalkit.report.item_parts import read_scores
 from imageevalkit.store.cell import Cell, output_root, portable_path
 from imageevalkit.store.records import OK, last_records
-from imageevalkit.store.results import bases, read_scores
+from imageevalkit.store.results import bases
 
 
 def main() -> ExitStatus:

@@ -6,8 +6,9 @@ An answered request is never paid for again, and all models get the same rewritt
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,17 +19,19 @@ from urllib.parse import urlsplit
 from imageevalkit import registry
 from imageevalkit.api.endpoint import place_of
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Question
+from imageevalkit.common.atomic import write_atomic
 from imageevalkit.common.errors import say
 from imageevalkit.common.locks import held
 from imageevalkit.common.redaction import one_line, redact
 from imageevalkit.common.text import counted, dollars, some
+from imageevalkit.extras.rewrite.refusals import is_refusal
 from imageevalkit.jobs.plan import COMPLETE, FAILED, INCOMPLETE, BenchmarkSettings, Outcome, RewriteOrder
 from imageevalkit.jobs.progress import Progress, ProgressWriter, watched
 from imageevalkit.judges.choice import JudgeChoice, JudgeOptions, JudgeSetting
 from imageevalkit.judges.client import ApiJudge
 from imageevalkit.judges.rewriter import NotRewritten, Rewriter
 from imageevalkit.store.cell import REWRITES, Cell, output_root, short_path
-from imageevalkit.store.items import Item, ShownTexts, items_of, write_shown
+from imageevalkit.store.items import Item, ShownTexts, items_of
 from imageevalkit.store.jsonl import JsonlWriter, Reader, read_jsonl
 from imageevalkit.store.records import OK, last_records
 
@@ -52,10 +55,10 @@ class Reply(NamedTuple):
         if self.status != "ok":
             return self.text if self.status == "refused" else _CUT
         try:
-            rewriter.prompt_in(self.text)
+            prompt = rewriter.prompt_in(self.text)
         except NotRewritten as error:
             return str(error)
-        return ""
+        return f"the reply refuses: {one_line(prompt, 100)}" if is_refusal(prompt) else ""
 
 
 class _Record(TypedDict):
@@ -220,6 +223,12 @@ def outcome_of(shown: Sequence[ShownTexts], *more: str) -> Outcome:
     return Outcome(INCOMPLETE if lost else COMPLETE, message)
 
 
+def _write(cell: Cell, shown: Iterable[ShownTexts]) -> None:
+    """Write ``shown`` to ``prompts.jsonl``, entirely or not at all. Raises CellFailure: the disk is full."""
+    lines = (json.dumps(vars(one), ensure_ascii=False, separators=(",", ":")) for one in shown)
+    write_atomic(cell.prompts, "".join(f"{line}\n" for line in lines))
+
+
 @dataclass
 class RewriteRun:
     """The rewriting of all cells of a job: asks the open requests and writes the texts for the models."""
@@ -346,7 +355,7 @@ class RewriteRun:
         more = self.rewriter.basis(planned.cell.raw), money, self._from_elsewhere(planned)
         outcome = outcome_of(shown, *more)
         if outcome.state != FAILED:
-            write_shown(planned.cell, shown)
+            _write(planned.cell, shown)
         return outcome
 
     def _paid(self, planned: CellTexts) -> float | None:

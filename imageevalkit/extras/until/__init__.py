@@ -3,5 +3,6 @@
 CONNECTS = {
     "options": "options:OPTIONS",
     "check": "check:check_until",
+    "after_questions": "note:Settled",
     "scheduler": "rounds:SCHEDULER",
 }

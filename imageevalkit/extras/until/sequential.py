@@ -23,7 +23,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from imageevalkit.stats.comparison import LEVEL
+from imageevalkit.report.comparison import LEVEL
 
 if TYPE_CHECKING:
     import numpy as np

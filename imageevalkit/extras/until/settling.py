@@ -8,10 +8,11 @@ from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 from imageevalkit.extras.until.sequential import Verdict, verdict
+from imageevalkit.report.item_parts import SCORE
 from imageevalkit.report.reading import Scored, headline_of, read_below
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.jsonl import Tell, read_jsonl
-from imageevalkit.store.results import SCORE, Metric
+from imageevalkit.store.results import Metric
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from string import ascii_lowercase
 
-from imageevalkit.stats.comparison import Measured, told_apart
+from imageevalkit.report.comparison import Measured, told_apart
 
 
 def rank_groups(column: Sequence[Measured]) -> list[str]:

@@ -28,8 +28,8 @@ from imageevalkit.benchmark.answerer import digest, without_packages
 from imageevalkit.benchmark.question import Answer, Message, Picture, PixelRule, Question, Sampling
 from imageevalkit.benchmark.thoughts import answer_in, without_thoughts
 from imageevalkit.common.locks import held
+from imageevalkit.extras.noise.drift import BEFORE, Reply, Series, drift_of
 from imageevalkit.judges.choice import Judge
-from imageevalkit.judges.drift import BEFORE, Reply, Series, drift_of
 from imageevalkit.store.cell import JUDGES, output_root
 from imageevalkit.store.jsonl import JsonlWriter, Number, Reader, read_jsonl
 from imageevalkit.store.results import Drift, folder_name

@@ -1,4 +1,4 @@
-"""Compare two models on the same prompts: the difference, its interval, and its p.
+"""Compares two models on the same prompts: the difference, its interval, and its p.
 
 The tests are paired by prompt (a cluster: all images of the prompt), so the difficulty of the prompts cancels
 out. If the files lack the contribution of each prompt, two means with their intervals are compared as on
@@ -22,13 +22,15 @@ if TYPE_CHECKING:
 
 LEVEL = 0.05
 """A difference with a smaller p is significant. Intervals have the confidence 1 - LEVEL."""
+POWER = 0.8
+"""The probability that a test detects the smallest difference of a benchmark."""
+_FEWEST_FOR_POWER = 30
 _FLIPS = 9_999
 _AT_ONCE = 500  # flips: 500 × 5,000 prompts are 20 MB
 _PAIRS_AT_ONCE = 5_000
 _NUMBERS_AT_ONCE = 4_000_000  # pairs × prompts: 32 MB
 _LAST_BITS = 1e-9  # share of a sum's size: its rounding error
 _CLEAR = 0.1  # flips stop when p is clearly above this value (Besag and Clifford 1991)
-_FEWEST_REACHED = 10  # flips as extreme as the data before p counts as above a limit far below 1 / flips
 _SEED = 20_260_101
 _NORMAL = NormalDist().inv_cdf(1 - LEVEL / 2)
 _EXACT = 13  # up to so many differing prompts, all 2¹³ sign flips are counted
@@ -79,11 +81,11 @@ class Comparison:
     @property
     def within_noise(self) -> bool:
         """Whether the judge's noise alone explains the difference, even if the images were equal."""
-        return _chance_of_noise(self.difference, self.noise) >= LEVEL
+        return self.noise > 0 and math.erfc(abs(self.difference) / self.noise / math.sqrt(2)) >= LEVEL
 
 
 def compare(first: Measured, second: Measured) -> Comparison:
-    """Compare two models by one metric. Raises ValueError if a model has no value.
+    """Compares two models by one metric. Raises ValueError if a model has no value.
 
     ``p`` is that of a permutation test that swaps the two models prompt by prompt: sign flips of each
     prompt's contribution to the difference (Fisher 1935). If few prompts differ, all flips are counted, else
@@ -107,41 +109,33 @@ def compare(first: Measured, second: Measured) -> Comparison:
 
 
 def compare_all(column: Sequence[Measured], with_intervals: bool = True) -> list[Comparison]:
-    """:func:`compare` each pair of ``column`` in order, with ``adjusted`` by Holm's method over all pairs.
+    """Returns :func:`compare` of each pair of ``column`` in order, with ``adjusted`` by Holm's method over all pairs.
 
     Raises ValueError if a model has no value."""
     tests = _Tests.of(column)
-    found = []
-    for n, (one, other) in enumerate(combinations(range(len(column)), 2)):
-        comparison = _comparison(tests, n, column[one], column[other], with_intervals)
-        found.append(_with_noise(comparison, column[one], column[other]))
-    return adjust(found)
+    pairs = combinations(column, 2)
+    return adjust([_comparison(tests, n, *pair, with_intervals) for n, pair in enumerate(pairs)])
 
 
 def told_apart(column: Sequence[Measured]) -> list[tuple[int, int]] | None:
-    """Return the pairs of ``column``, as indices, that differ significantly; None if no pair can be tested.
+    """Returns the pairs of ``column``, as indices, that differ significantly; None if no pair can be tested.
 
-    The pairs are those with :attr:`Comparison.told` in :func:`compare_all`, but found in less time: 300
-    models have 44,850 pairs, and most of them are far from any limit of Holm's method. Raises ValueError if a
-    model has no value.
+    The pairs are those with :attr:`Comparison.told` in :func:`compare_all`, found in less time: 300 models
+    have 44,850 pairs, and nobody reads their intervals. Raises ValueError if a model has no value.
     """
     if len(column) < 2 and all(one.metric.value is not None for one in column):
         return None  # importing numpy and scipy would take a third of the time of a report on a single model
     import numpy as np
-    from scipy.special import erfc
 
-    tests = _Tests.of(column, only_told=True)
+    tests = _Tests.of(column)
     if np.isnan(tests.p).all():
         return None
-    noise = _noise_of_pairs(column, tests.first, tests.second)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        by_noise = np.where(noise > 0, erfc(np.abs(tests.difference) / noise / math.sqrt(2)), 0.0)
-    told = _holm(np.maximum(tests.p, by_noise)) < LEVEL
+    told = _holm(np.maximum(tests.p, tests.by_noise)) < LEVEL
     return list(zip(tests.first[told].tolist(), tests.second[told].tolist(), strict=True))
 
 
 def adjust(found: Sequence[Comparison]) -> list[Comparison]:
-    """Return ``found`` with ``adjusted``: p by Holm's method over all of them (Holm 1979)."""
+    """Returns ``found`` with ``adjusted``: p by Holm's method over all of them (Holm 1979)."""
     import numpy as np
 
     adjusted = _holm(np.array([math.nan if one.p is None else one.p for one in found]))
@@ -152,7 +146,7 @@ def adjust(found: Sequence[Comparison]) -> list[Comparison]:
 
 
 def _holm(p: np.ndarray) -> np.ndarray:
-    """Return ``p`` adjusted by Holm's method. NaN (a pair without a test) does not count and stays NaN."""
+    """Returns ``p`` adjusted by Holm's method. NaN (a pair without a test) does not count and stays NaN."""
     import numpy as np
 
     # not statsmodels' multipletests: it runs a garbage collection, half a second per call in a report
@@ -163,7 +157,7 @@ def _holm(p: np.ndarray) -> np.ndarray:
 
 
 def influence(one: Measured) -> np.ndarray:
-    """Return each prompt's contribution to the deviation of the metric from its value.
+    """Returns each prompt's contribution to the deviation of the metric from its value.
 
     The array is empty if the files have no parts."""
     import numpy as np
@@ -174,6 +168,20 @@ def influence(one: Measured) -> np.ndarray:
     table = table.only(table.weight > 0)
     found: np.ndarray = table.away(table.means())[table.weight.any(0)]
     return found
+
+
+def smallest_difference(first: Measured, second: Measured) -> float | None:
+    """Returns the smallest difference that a test detects with a probability of :data:`POWER`, to 0.1 %.
+
+    It is at least the difference that the judge's noise hides; None if unknown or for fewer than 30 prompts.
+    The normal distribution, with half the square of its quantile as correction for Student's t (Guenther
+    1981, The American Statistician 35), avoids the slow import of statsmodels.
+    """
+    found = compare(first, second)
+    if found.spread is None or found.n < _FEWEST_FOR_POWER:
+        return None
+    by_items = found.spread / math.sqrt(found.n - _NORMAL**2 / 2)
+    return (_NORMAL + NormalDist().inv_cdf(POWER)) * max(by_items, found.noise)
 
 
 # ---- contributions of prompts
@@ -189,27 +197,27 @@ class _Table(NamedTuple):
     shares: np.ndarray
 
     def only(self, kept: np.ndarray) -> _Table:
-        """Return the table of the prompts ``kept`` in each group, without groups that are then empty."""
+        """Returns the table of the prompts ``kept`` in each group, without groups that are then empty."""
         rows = kept.any(1)
         return _Table((self.total * kept)[rows], (self.weight * kept)[rows], self.shares[rows])
 
     def means(self) -> np.ndarray:
-        """Return the mean of each group."""
+        """Returns the mean of each group."""
         found: np.ndarray = self.total.sum(1) / self.weight.sum(1)
         return found
 
     def away(self, means: np.ndarray) -> np.ndarray:
-        """Return each prompt's contribution to Σ share · (mean - ``means``)."""
+        """Returns each prompt's contribution to Σ share · (mean - ``means``)."""
         found: np.ndarray = self.shares @ self.away_in_groups(means)
         return found
 
     def away_in_groups(self, means: np.ndarray) -> np.ndarray:
-        """Return each prompt's contribution to (mean - ``means``) of each group, groups × prompts."""
+        """Returns each prompt's contribution to (mean - ``means``) of each group, groups × prompts."""
         found: np.ndarray = (self.total - means[:, None] * self.weight) / self.weight.sum(1)[:, None]
         return found
 
     def portions(self) -> np.ndarray:
-        """Return the weight of each prompt in the metric; the weights add up to the sum of the shares."""
+        """Returns the weight of each prompt in the metric; the weights add up to the sum of the shares."""
         found: np.ndarray = self.shares @ (self.weight / self.weight.sum(1)[:, None])
         return found
 
@@ -221,6 +229,8 @@ class _Tests(NamedTuple):
     |---|---|
     | ``first``, ``second`` | the indices of the models |
     | ``p`` | NaN if there is no test |
+    | ``noise`` | the standard error of the difference due to the judge's noise alone; 0 if unknown |
+    | ``by_noise`` | the probability of the difference by noise alone, 2 · Φ(-difference / noise); 0 without |
     | ``paired``, ``n`` | whether both models have parts with common prompts; the number of common prompts |
     | ``whole`` | both models have the same prompts |
     | ``binary`` | all scores are right or wrong |
@@ -235,6 +245,8 @@ class _Tests(NamedTuple):
     second: np.ndarray
     difference: np.ndarray
     p: np.ndarray
+    noise: np.ndarray
+    by_noise: np.ndarray
     n: np.ndarray
     paired: np.ndarray
     whole: np.ndarray
@@ -247,10 +259,8 @@ class _Tests(NamedTuple):
     tables: list[_Table | None]
 
     @classmethod
-    def of(cls, column: Sequence[Measured], only_told: bool = False) -> _Tests:
-        """Test all pairs of ``column``. With ``only_told``, p may be inexact for pairs that do not differ.
-
-        Raises ValueError if a model has no value."""
+    def of(cls, column: Sequence[Measured]) -> _Tests:
+        """Tests all pairs of ``column``. Raises ValueError if a model has no value."""
         import numpy as np
 
         for one in column:
@@ -266,18 +276,26 @@ class _Tests(NamedTuple):
             second,
             difference=values[first] - values[second],
             p=np.full(len(first), math.nan),
+            noise=_noise_of_pairs(column, first, second),
+            by_noise=np.zeros(len(first)),
             n=np.minimum(counts[first], counts[second]).astype(int),
             **{name: np.zeros(len(first), bool) for name in ("paired", "whole", "binary")},
             **{name: np.zeros(len(first), int) for name in ("up", "down", "flips", "reached")},
             why={},
             tables=tables,
         )
-        found._test_prompts(column, only_told)
+        found._test_prompts(column)
         found._test_means(column)
+        noisy = found.noise > 0
+        if noisy.any():
+            from scipy.special import erfc
+
+            away = np.abs(found.difference[noisy]) / found.noise[noisy]
+            found.by_noise[noisy] = erfc(away / math.sqrt(2))
         return found
 
-    def _test_prompts(self, column: Sequence[Measured], only_told: bool) -> None:
-        """Test the pairs with common prompts, a few thousand at once to bound the memory."""
+    def _test_prompts(self, column: Sequence[Measured]) -> None:
+        """Tests the pairs with common prompts, a few thousand at once to bound the memory."""
         import numpy as np
 
         waiting, size = list[tuple[np.ndarray, np.ndarray]](), 0
@@ -313,12 +331,12 @@ class _Tests(NamedTuple):
                 waiting.append((places[in_common], given[in_common]))
                 size += given.size
                 if size > _NUMBERS_AT_ONCE:
-                    self._test(waiting, only_told)
+                    self._test(waiting)
                     waiting, size = [], 0
-        self._test(waiting, only_told)
+        self._test(waiting)
 
-    def _test(self, given: Sequence[tuple[np.ndarray, np.ndarray]], only_told: bool) -> None:
-        """Test pairs: ``given`` has numbers of pairs, and for each a row of the prompts' contributions."""
+    def _test(self, given: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
+        """Tests pairs: ``given`` has numbers of pairs, and for each a row of the prompts' contributions."""
         import numpy as np
 
         if not given:
@@ -331,16 +349,13 @@ class _Tests(NamedTuple):
         chosen = places[binary]
         self.p[chosen] = _mcnemar(self.up[chosen], self.down[chosen])
         chosen = places[~binary & ~few]
-        # so many pairs are not significant, whatever p the others get
-        surely_not = int((self.p >= LEVEL).sum()) if only_told else None
         self.p[chosen], self.flips[chosen], self.reached[chosen] = _by_flips(
-            rows[~binary & ~few], self.n[chosen], surely_not
+            rows[~binary & ~few], self.n[chosen]
         )
-        surely_not = int((self.p >= LEVEL).sum()) if only_told else None
-        self.p[places[~binary & few]] = _exact(rows[~binary & few], surely_not)
+        self.p[places[~binary & few]] = _exact(rows[~binary & few])
 
     def _test_means(self, column: Sequence[Measured]) -> None:
-        """Test all other pairs as two means of different prompts, from their intervals (Welch 1947)."""
+        """Tests all other pairs as two means of different prompts, from their intervals (Welch 1947)."""
         import numpy as np
 
         places = np.flatnonzero(~self.paired)
@@ -360,7 +375,7 @@ class _Tests(NamedTuple):
 
 
 def _spread(metric: Metric) -> float:
-    """Return the standard deviation of one item, from the interval of the mean; NaN without one."""
+    """Returns the standard deviation of one item, from the interval of the mean; NaN without one."""
     from scipy.stats import t
 
     if metric.interval is None or metric.n < 2:
@@ -370,7 +385,7 @@ def _spread(metric: Metric) -> float:
 
 
 def _noise_of_pairs(column: Sequence[Measured], first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the standard error of each pair's difference due to the judge's noise alone; 0 if unknown."""
+    """Returns the standard error of each pair's difference due to the judge's noise alone; 0 if unknown."""
     import numpy as np
 
     own = np.array([math.nan if one.noise is None else one.noise for one in column])
@@ -387,7 +402,7 @@ def _noise_of_pairs(column: Sequence[Measured], first: np.ndarray, second: np.nd
 
 
 def _tables(column: Sequence[Measured]) -> list[_Table | None]:
-    """Return the table of each model, or None without parts. All tables have the same prompts as columns."""
+    """Returns the table of each model, or None without parts. All tables have the same prompts as columns."""
     import numpy as np
 
     # files of different versions name clusters differently: the first model with an item decides its cluster
@@ -422,7 +437,7 @@ def _tables(column: Sequence[Measured]) -> list[_Table | None]:
 def _given(
     mine: _Table, others: Sequence[_Table], scale: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Compare one model with each of ``others``, prompt by prompt.
+    """Compares one model with each of ``others``, prompt by prompt.
 
     Returns:
         The contribution of each prompt to the difference, shape (others, prompts). Then, for each other
@@ -503,33 +518,46 @@ def _scores(table: _Table) -> np.ndarray:
 def _comparison(
     tests: _Tests, number: int, one: Measured, other: Measured, with_interval: bool
 ) -> Comparison:
-    n, p = int(tests.n[number]), float(tests.p[number])
-    found = Comparison(
+    n, difference = int(tests.n[number]), float(tests.difference[number])
+    mine, theirs = (tests.tables[int(place)] for place in (tests.first[number], tests.second[number]))
+    interval, spread = None, None
+    if not tests.paired[number]:
+        interval = _of_two(one.metric, other.metric) if n > 1 else None
+        spread = math.hypot(_spread(one.metric), _spread(other.metric)) if interval else None
+    elif mine and theirs:
+        pair = _Pair.of(mine, theirs, one.metric.scale)
+        interval = _interval(pair) if with_interval else None
+        spread = math.sqrt(pair.variance * n) if n > 1 else None
+    p, least, noise, test = (
+        tests.p[number],
+        tests.by_noise[number],
+        tests.noise[number],
+        _words(tests, number),
+    )
+    if least > p:
+        test = f"the judge's noise alone, of which ±{_NORMAL * noise:.2g} is no difference; {test}"
+    if noise and interval:
+        scale = max(one.metric.scale, other.metric.scale, *map(abs, interval))
+        interval = (
+            max(-scale, min(interval[0], difference - _NORMAL * noise)),
+            min(scale, max(interval[1], difference + _NORMAL * noise)),
+        )
+    return Comparison(
         one.name,
         other.name,
-        float(tests.difference[number]),
-        interval=None,
-        p=None if math.isnan(p) else p,
+        difference,
+        interval,
+        p=None if math.isnan(p) else float(max(p, least)),
         n=n,
-        test=_words(tests, number),
+        test=test,
         paired=bool(tests.paired[number]),
-    )
-    if not found.paired:
-        spreads = _spread(one.metric), _spread(other.metric)
-        interval = _of_two(one.metric, other.metric) if n > 1 else None
-        return replace(found, interval=interval, spread=None if interval is None else math.hypot(*spreads))
-    mine, theirs = (tests.tables[int(place)] for place in (tests.first[number], tests.second[number]))
-    assert mine and theirs
-    pair = _Pair.of(mine, theirs, one.metric.scale)
-    return replace(
-        found,
-        interval=_interval(pair) if with_interval else None,
-        spread=math.sqrt(pair.variance * n) if n > 1 else None,
+        spread=spread,
+        noise=float(noise),
     )
 
 
 def _words(tests: _Tests, number: int) -> str:
-    """Return the test of a pair, in words."""
+    """Returns the test of a pair, in words."""
     if not tests.paired[number]:
         why = tests.why[number]
         if math.isnan(tests.p[number]):
@@ -548,30 +576,6 @@ def _words(tests: _Tests, number: int) -> str:
     return words if tests.whole[number] else f"{words}; of the {n:,} prompts that both have"
 
 
-def _with_noise(found: Comparison, one: Measured, other: Measured) -> Comparison:
-    """Return ``found`` with p and interval not below those of the judge's noise; see :func:`compare`."""
-    import numpy as np
-
-    noise = float(_noise_of_pairs([one, other], np.array([0]), np.array([1]))[0])
-    if not noise:
-        return found
-    p, interval, test = found.p, found.interval, found.test
-    if p is not None and (least := _chance_of_noise(found.difference, noise)) > p:
-        p, test = least, f"the judge's noise alone, of which ±{_NORMAL * noise:.2g} is no difference; {test}"
-    if interval:
-        scale = max(one.metric.scale, other.metric.scale, *map(abs, interval))
-        interval = (
-            max(-scale, min(interval[0], found.difference - _NORMAL * noise)),
-            min(scale, max(interval[1], found.difference + _NORMAL * noise)),
-        )
-    return replace(found, p=p, interval=interval, test=test, noise=noise)
-
-
-def _chance_of_noise(difference: float, noise: float) -> float:
-    """Return the probability of the difference by noise alone, 2 · Φ(-difference / noise); 0 without."""
-    return math.erfc(abs(difference) / noise / math.sqrt(2)) if noise else 0.0
-
-
 def _interval(pair: _Pair) -> tuple[float, float] | None:
     if not pair.freedom:
         return None
@@ -583,7 +587,7 @@ def _interval(pair: _Pair) -> tuple[float, float] | None:
 def score_interval(
     up: float, down: float, variance: float, concentration: float, freedom: int
 ) -> tuple[float, float]:
-    """Return the 95 % interval of ``up`` - ``down``, the sums of contributions, on a scale of 1.
+    """Returns the 95 % interval of ``up`` - ``down``, the sums of contributions, on a scale of 1.
 
     ``freedom`` is the degrees of freedom of ``variance``, ``concentration`` is Σ of the squares of the
     prompts' weights. The interval contains all δ that a score test does not reject. The variance of the test
@@ -601,7 +605,7 @@ def score_interval(
 
 
 def _variance(up: float, down: float, delta: float) -> float:
-    """Return the variance of one right-or-wrong prompt if ``delta`` is the true difference.
+    """Returns the variance of one right-or-wrong prompt if ``delta`` is the true difference.
 
     The share of downs is the most likely one for ``up``, ``down`` and ``delta`` (Tango 1998, equation 16)."""
     if delta < 0:
@@ -612,7 +616,7 @@ def _variance(up: float, down: float, delta: float) -> float:
 
 
 def _last(inside: float, end: float, refuses: Callable[[float], bool]) -> float:
-    """Return the last value on the way from ``inside`` to ``end`` that is not rejected, by bisection."""
+    """Returns the last value on the way from ``inside`` to ``end`` that is not rejected, by bisection."""
     if not refuses(end):
         return end
     for _ in range(30):
@@ -622,7 +626,7 @@ def _last(inside: float, end: float, refuses: Callable[[float], bool]) -> float:
 
 
 def _of_two(one: Metric, other: Metric) -> tuple[float, float] | None:
-    """Return Newcombe's interval (method 10) of the difference of two means of different prompts."""
+    """Returns Newcombe's interval (method 10) of the difference of two means of different prompts."""
     if one.interval is None or other.interval is None or one.value is None or other.value is None:
         return None
     (low, high), (other_low, other_high) = one.interval, other.interval
@@ -634,7 +638,7 @@ def _of_two(one: Metric, other: Metric) -> tuple[float, float] | None:
 
 
 def _mcnemar(up: np.ndarray, down: np.ndarray) -> np.ndarray:
-    """Return p of McNemar's exact test, which is a binomial test."""
+    """Returns p of McNemar's exact test, which is a binomial test."""
     import numpy as np
     from scipy.special import bdtr
 
@@ -642,10 +646,8 @@ def _mcnemar(up: np.ndarray, down: np.ndarray) -> np.ndarray:
     return found
 
 
-def _exact(given: np.ndarray, surely_not: int | None) -> np.ndarray:
-    """Return p of each row by all sign flips; at most :data:`_EXACT` prompts of a row differ.
-
-    With ``surely_not`` (see :func:`_by_flips`), p is 1 for a row that cannot be significant."""
+def _exact(given: np.ndarray) -> np.ndarray:
+    """Returns p of each row by all sign flips; at most :data:`_EXACT` prompts of a row differ."""
     import numpy as np
 
     # differing prompts come first; a flip and its opposite are equally extreme, so the first sign stays
@@ -655,24 +657,16 @@ def _exact(given: np.ndarray, surely_not: int | None) -> np.ndarray:
     signs = 1.0 - 2.0 * (numbers >> np.arange(differing.shape[1]) & 1)[:, ::-1]
     least = np.abs(differing.sum(1)) - _LAST_BITS * np.sqrt((differing**2).sum(1))
     p = np.ones(len(given))
-    rarest = 2.0 ** (1 - (differing != 0).sum(1))
     for n in range(0, len(given), _AT_ONCE):
-        some = np.arange(n, min(n + _AT_ONCE, len(given)))
-        if surely_not is not None:
-            some = some[rarest[some] <= LEVEL / (surely_not + (p[:n] >= LEVEL).sum() + 1)]
+        some = slice(n, n + _AT_ONCE)
         p[some] = (np.abs(differing[some] @ signs.T) >= least[some, None]).mean(1)
     return p
 
 
-def _by_flips(
-    given: np.ndarray, prompts: np.ndarray, surely_not: int | None = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return p of each row, the number of flips, and the number of flips as extreme as the data.
+def _by_flips(given: np.ndarray, prompts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns p of each row, the number of flips, and the number of flips as extreme as the data.
 
-    All rows share the same random flips. ``surely_not`` is the number of other pairs that Holm's method does
-    not find significant. With it, a row gets no more flips once its p is above the limit of that method,
-    which is at most 0.05 / (``surely_not`` + 1).
-    """
+    All rows share the same random flips."""
     import numpy as np
     from scipy.special import stdtr
 
@@ -694,11 +688,8 @@ def _by_flips(
             reached[some] += (np.abs(flipped, out=flipped) >= least[some]).sum(0)
         made[open_] += rows
         # a p above 0.1 is no difference: more flips would only make it more precise
-        limit = _CLEAR
-        if surely_not is not None:
-            limit = LEVEL / (surely_not + len(given) - len(open_) + 1)
-        beyond = limit * made[open_] + 4 * np.sqrt(limit * (1 - limit) * made[open_])
-        open_ = open_[reached[open_] < np.maximum(beyond, _FEWEST_REACHED)]
+        beyond = _CLEAR * made[open_] + 4 * np.sqrt(_CLEAR * (1 - _CLEAR) * made[open_])
+        open_ = open_[reached[open_] < beyond]
     p = (reached + 1) / (made + 1)
     # no flip is as extreme as the data: p of a paired t-test, but at least 2^(1 - n), the rarest of all flips
     far = reached == 0

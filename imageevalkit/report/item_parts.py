@@ -1,4 +1,4 @@
-"""Read the contribution of each item to each metric, from files of any version."""
+"""Reads what ``scores.jsonl`` says of the items: their scores, and in any version their parts of each metric."""
 
 from __future__ import annotations
 
@@ -6,16 +6,60 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, NotRequired, TypedDict
 
-from imageevalkit.store.jsonl import invalid, is_number
-from imageevalkit.store.results import ItemPart, Metric, Result
+from imageevalkit.store.jsonl import Reader, invalid, is_number, read_jsonl
+from imageevalkit.store.results import ItemPart, Metric, Result, Score
 
 _CLOSE = 1e-9  # share of the scale: the rounding error of a value in a file
 
 
+class ScoreLine(TypedDict):
+    """A line of ``scores.jsonl``, of any version. Its readers check the fields that they use."""
+
+    item: str
+    status: NotRequired[Any]
+    values: NotRequired[Any]
+    keys: NotRequired[Any]
+    detail: NotRequired[Any]
+    points: NotRequired[Any]
+    parts: NotRequired[Any]
+    reason: NotRequired[Any]
+    evaluator: NotRequired[Any]
+    image_sha256: NotRequired[Any]
+
+
+SCORE = Reader(ScoreLine)
+
+
+class _Values(TypedDict):
+    values: dict[str, Any]
+    keys: dict[str, Any]
+
+
+class _Judged(_Values):
+    item: str
+    status: Literal["judged"]
+    detail: dict[str, Any]
+    points: NotRequired[list[_Values]]
+
+
+_JUDGED = Reader(_Judged)
+
+
+def read_scores(path: Path) -> list[Score]:
+    """Returns the scores of all judged items in a ``scores.jsonl``. Raises CellFailure: it is unreadable."""
+
+    def score(raw: Mapping[str, Any]) -> Score:
+        points = [score(point) for point in raw.get("points", ())]
+        return Score(raw["values"], raw["keys"], raw.get("detail", {}), points)
+
+    return [score(record).of_item(record["item"]) for record in read_jsonl(path, _JUDGED)]
+
+
 def with_parts(result: Result, records: Iterable[Mapping[str, Any]], prompts: Mapping[str, str]) -> Result:
-    """Return ``result`` with the parts of its metrics, read from the ``records`` of its scores.jsonl.
+    """Returns ``result`` with the parts of its metrics, read from the ``records`` of its scores.jsonl.
 
     Older files have no parts. If a metric is the plain mean (× 100 for a percentage) of one of the items'
     values, its parts are these values. Items with the same entry in ``prompts`` (by item, such as a hash)
@@ -47,22 +91,8 @@ def with_parts(result: Result, records: Iterable[Mapping[str, Any]], prompts: Ma
     return replace(result, metrics=metrics)
 
 
-def value_of(parts: Iterable[ItemPart], shares: Mapping[str, float] | None) -> float | None:
-    """Return Σ share · (Σ total / Σ weight) over groups, or None if a group has no weight."""
-    sums: dict[str | None, list[tuple[float, float]]] = {group: [] for group in shares or [None]}
-    for part in parts:
-        sums[part.group].append((part.total, part.weight))
-    value = 0.0
-    for group, known in sums.items():
-        weight = math.fsum(one for _, one in known)
-        if not weight:
-            return None
-        value += (shares[group] if shares and group else 1.0) * math.fsum(one for one, _ in known) / weight
-    return value
-
-
 def _read(item: str, parts: Any, name: str, metric: Metric) -> list[ItemPart]:
-    """Return the parts of an item for one metric. Raises ValueError if a part is invalid."""
+    """Returns the parts of an item for one metric. Raises ValueError if a part is invalid."""
     groups = {*metric.shares} if metric.shares else {None}
     found = []
     for one in parts if isinstance(parts, list) else [parts]:
