@@ -210,10 +210,15 @@ def _tests(members: Sequence[Result], name: str) -> list[parts.Test]:
     measured = _measured(members, name)
     if not 1 < len(measured) <= _MOST_PAIRED or len({one.name for one in measured}) < len(measured):
         return []
-    return [
-        parts.Test(name, one.first, one.second, one.difference, one.adjusted, *(one.interval or (None, None)))
-        for one in compare_all(measured)
-    ]
+    found = []
+    for one in compare_all(measured):
+        # numpy's numbers are no JSON
+        difference, p, low, high = (
+            None if number is None else float(number)
+            for number in (one.difference, one.adjusted, *(one.interval or (None, None)))
+        )
+        found.append(parts.Test(name, one.first, one.second, difference or 0.0, p, low, high))
+    return found
 
 
 def _smallest(members: Sequence[Result], name: str) -> float | None:

@@ -507,8 +507,8 @@ def format_table(results: Sequence[Result], width: int, ranks: Ranks | None = No
     notes += no_interval_notes(results)
     has_groups = any(figure and figure.group for row in board.rows for figure in row)
     has_noise = any(figure and figure.noise for row in board.rows for figure in row)
-    beside = ", by chance or by the judge's noise" if has_noise else ""
-    legend = [f"group: scores with a letter in common cannot be told apart{beside}"] * has_groups
+    beside = ", beyond the judge's noise" if has_noise else ""
+    legend = [f"group: scores that share a letter do not differ significantly{beside}"] * has_groups
     legend += [board.mean.note] * (len(board.models) > 1)
     legend += [DRIFT_NOTE] * any(figure and figure.drift for row in board.rows for figure in row)
     return "\n".join([*_layout(blocks, width), *legend, *reasons, *notes])

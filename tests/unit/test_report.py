@@ -522,7 +522,7 @@ def test_noise_and_drift_of_the_judge_stand_beside_each_score(capsys: pytest.Cap
     # one judge: what it is known by here is its name, as the files say no more of it
     assert rows["b", "sure"]["warning"] == drift and not rows["b", "noisy"]["warning"]
     table = capsys.readouterr().out
-    assert "cannot be told apart, by chance or by the judge's noise" in table
+    assert "do not differ significantly, beyond the judge's noise" in table
     assert re.search(r"^\* b +0\.6400!", table, re.M) and re.search(r"^  a +0\.5000  ", table, re.M)
     assert "!: the judge has drifted" in table
     shown = md_table()["b"]
