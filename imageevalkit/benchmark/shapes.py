@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask
 from imageevalkit.benchmark.reply_formats import grade_in, yes_no_in
+from imageevalkit.common.atomic import copy_file
 from imageevalkit.common.errors import CellFailure, suggest
 from imageevalkit.metrics import mean, mean_by
 from imageevalkit.store.cell import short_path
@@ -190,7 +191,8 @@ class OfficialScript(Benchmark):
                 f"{program} runs in {short_path(self.data)}, which is no folder: put the program there, or "
                 "name it in assets"
             )
-        # the name is fixed, so that after a kill -9 the next evaluation removes the rest
+        # On the disk of the images a copy may share their blocks. The name is fixed, so that after a kill -9
+        # the next evaluation removes the rest.
         work = scores.items[0].item.folder.absolute() / ".official"
         shutil.rmtree(work, ignore_errors=True)
         try:
@@ -215,7 +217,7 @@ class OfficialScript(Benchmark):
                 copy = folder / f"{one.item.id}{one.image.suffix}"
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 try:
-                    shutil.copyfile(one.image, copy)
+                    copy_file(one.image, copy)
                 except OSError as error:
                     raise CellFailure(
                         f"{program} needs a copy of each image, and {short_path(copy)} cannot be written: "

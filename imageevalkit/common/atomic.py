@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import shutil
 from pathlib import Path
 
 from imageevalkit.common.errors import CellFailure
@@ -11,6 +13,7 @@ from imageevalkit.common.machine import when_one_is_free
 from imageevalkit.common.text import to_bytes
 
 _FULL_DISK = {errno.ENOSPC, errno.EDQUOT}
+_FICLONE = 0x40049409  # Linux: share the blocks of another file (Btrfs, XFS)
 # Errors of file systems (some network ones) that cannot sync a folder; they store names by themselves.
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}
 
@@ -62,6 +65,15 @@ def write_atomic(path: Path, data: bytes | str, durably: bool = True) -> None:
     """Replace ``path`` with ``data``: a reader sees the old file or the new one. See :func:`write_part`."""
     write_part(path, to_bytes(data) if isinstance(data, str) else data, durably)
     commit_part(path)
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy ``source`` to the new file ``target``, sharing blocks if the file system can (a reflink)."""
+    with source.open("rb") as old, target.open("xb") as new:
+        try:
+            fcntl.ioctl(new, _FICLONE, old.fileno())
+        except OSError:
+            shutil.copyfileobj(old, new)
 
 
 def is_disk_full(error: OSError) -> bool:

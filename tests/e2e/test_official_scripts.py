@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
-import shutil
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from PIL import Image
 
+from imageevalkit.benchmark import shapes
 from imageevalkit.benchmark.contract import Answers, Sample, ScoredItem, Scores
 from imageevalkit.benchmark.shapes import OfficialScript
+from imageevalkit.common.atomic import copy_file
 from imageevalkit.common.errors import CellFailure
 from imageevalkit.evaluate.scoring import evaluate_cell
 from imageevalkit.jobs.plan import COMPLETE, EvaluateOrder
@@ -140,7 +144,7 @@ def test_images_that_cannot_be_copied_are_a_failure_with_its_reason(
     def full(source: Path, target: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(shutil, "copyfile", full)
+    monkeypatch.setattr(shapes, "copy_file", full)
     with pytest.raises(
         CellFailure, match=r"needs a copy .*images/deep/0\.png cannot be written: No space left"
     ):
@@ -166,3 +170,17 @@ def test_a_program_scores_whether_or_not_anybody_may_be_asked(
     outcome = evaluate_cell(cell, benchmark, items, ProgressWriter(), EvaluateOrder(ask=ask))
     assert outcome.state == COMPLETE
     assert read_result(cell.result).metrics["width"].value == 32
+
+
+def test_a_copy_shares_its_blocks_where_the_file_system_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "image").write_bytes(b"pixels")
+
+    def clone(target: BinaryIO, request: int, source: int) -> None:
+        assert request == 0x40049409, "FICLONE of linux/fs.h"
+        target.write(b"shares: " + os.pread(source, 99, 0))
+
+    monkeypatch.setattr(fcntl, "ioctl", clone)
+    copy_file(tmp_path / "image", tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == b"shares: pixels"
