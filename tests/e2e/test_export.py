@@ -75,8 +75,10 @@ def test_a_job_after_one_that_failed_is_not_run(tmp_path: Path) -> None:
 
 def of_guide(language: str, has: str) -> str:
     """The one block of the guide to Kubernetes in this ``language`` that ``has`` these words."""
-    guide = (REPO / "docs" / "kubernetes.md").read_text(encoding="utf-8")
-    [block] = [block for block in re.findall(rf"```{language}\n(.*?)```", guide, re.DOTALL) if has in block]
+    guide = (REPO / "docs/how-to/kubernetes.md").read_text(encoding="utf-8")
+    [block] = [
+        block for block in re.findall(rf"```{language}[^\n]*\n(.*?)```", guide, re.DOTALL) if has in block
+    ]
     return str(block)
 
 

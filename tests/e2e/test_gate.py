@@ -383,7 +383,7 @@ def test_a_failed_run_stays_failed() -> None:
 @needs_driver_env
 def test_the_example_of_the_guide_works_and_a_planted_drop_stops_it(tmp_path: Path) -> None:
     checkout = find_no_text(make_checkout(tmp_path / "checkout"))
-    guide = (REPO / "docs/gate.md").read_text()
+    guide = (REPO / "docs/how-to/gate.md").read_text()
     [text] = re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)
     steps = yaml.safe_load(text)["jobs"]["gate"]["steps"]
     commands = [step["run"] for step in steps if "eval.sh" in step.get("run", "")]
