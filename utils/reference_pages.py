@@ -16,7 +16,9 @@ from imageevalkit.plan.option import Option
 from imageevalkit.plan.options import OF_EXTRAS, TABLE, Options
 
 REPO = Path(__file__).resolve().parent.parent
-PAGES = [REPO / f"docs/reference/{name}{end}" for name in ("options", "configuration") for end in (".md", ".zh.md")]
+PAGES = [
+    REPO / f"docs/reference/{name}{end}" for name in ("options", "configuration") for end in (".md", ".zh.md")
+]
 _TABLE = re.compile(r"(?P<head><!-- rows: (?P<name>[^>]*) -->\n\n(?:\|.*\n){2})(?P<rows>(?:\|.*\n)*)")
 _VARIABLE = re.compile(r"^(?:declare -gA )?([A-Z][A-Z0-9_]*)=(\(?)(.*?)\)?(?:\s+#.*)?$", re.MULTILINE)
 _PREFETCH = "prefetch"
@@ -32,9 +34,14 @@ class Row(NamedTuple):
 def rows(name: str) -> dict[str, Row]:
     """Returns the rows of the table ``name`` by their first word."""
     if name in ("scalars", "maps"):
-        return {variable: row for variable, row in _variables().items() if variable.endswith("_MAP") == (name == "maps")}
+        is_map = name == "maps"
+        return {
+            variable: row for variable, row in _variables().items() if variable.endswith("_MAP") == is_map
+        }
     return {
-        entry.name: Row((_code(_words(entry)), _code(_default(field)), _code(entry.config)), _escaped(entry.help))
+        entry.name: Row(
+            (_code(_words(entry)), _code(_default(field)), _code(entry.config)), _escaped(entry.help)
+        )
         for field, entry in TABLE.items()
         if entry.prefetch != "config" and name == (_PREFETCH if entry.prefetch == "own" else entry.group)
     }
@@ -44,12 +51,15 @@ def page(text: str, keeps_meanings: bool) -> str:
     """Returns the text of a page with up-to-date tables."""
 
     def table(found: re.Match[str]) -> str:
-        old = {line.split("`")[1].split()[0]: line.rsplit(" | ", 1)[-1] for line in found["rows"].splitlines()}
+        old = {
+            line.split("`")[1].split()[0]: line.rsplit(" | ", 1)[-1] for line in found["rows"].splitlines()
+        }
         lines = []
         for key, row in rows(found["name"]).items():
             kept = old.get(key, " |").removesuffix("|").strip()
             cells = row.cells if key.startswith("-") else (_code(key), *row.cells)
-            lines.append("| " + " | ".join([*cells, (row.meaning if not keeps_meanings else "") or kept]) + " |\n")
+            meaning = kept if keeps_meanings else row.meaning or kept
+            lines.append(f"| {' | '.join([*cells, meaning])} |\n")
         return found["head"] + "".join(lines)
 
     return _TABLE.sub(table, text)
@@ -57,7 +67,9 @@ def page(text: str, keeps_meanings: bool) -> str:
 
 def _variables() -> dict[str, Row]:
     """Returns a row for each variable of config.sh: its default (not of a map), and its option."""
-    options = {entry.config: entry.name for entry in TABLE.values() if entry.config and entry.prefetch != "config"}
+    options = {
+        entry.config: entry.name for entry in TABLE.values() if entry.config and entry.prefetch != "config"
+    }
     options |= {"JUDGE_MAP": "--judges", "JUDGE_KWARGS_MAP": "--judge_kwargs", "DS_KWARGS_MAP": "--ds_kwargs"}
     options |= {"REWRITER_KWARGS_MAP": "--rewriter_kwargs"}
     found = {}
@@ -74,9 +86,9 @@ def _default(field: str) -> str:
         value: Any = core[field].default
     else:
         value = next(entries[field].default for entries in OF_EXTRAS.values() if field in entries)
-    if value is MISSING or value is None or value in ("", [], {}):
+    if value is MISSING or value in (None, "", [], {}):
         return ""
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value).removesuffix(".0")
 
 
 def _words(entry: Option) -> str:
@@ -95,7 +107,9 @@ def _code(text: str) -> str:
 
 def written() -> Mapping[Path, str]:
     """Returns the up-to-date text of each page with generated tables."""
-    return {path: page(path.read_text(encoding="utf-8"), ".zh." in path.name) for path in PAGES if path.exists()}
+    return {
+        path: page(path.read_text(encoding="utf-8"), ".zh." in path.name) for path in PAGES if path.exists()
+    }
 
 
 if __name__ == "__main__":

@@ -38,7 +38,11 @@ def blocks(page: Path) -> list[Block]:
     """Returns the code blocks of ``page``."""
     found = _FENCE.findall(page.read_text(encoding="utf-8"))
     return [
-        Block(language, "".join(re.findall(r'title="([^"]*)"', more)), re.sub(f"^{indent}", "", text, flags=re.M))
+        Block(
+            language,
+            "".join(re.findall(r'title="([^"]*)"', more)),
+            re.sub(f"^{indent}", "", text, flags=re.M),
+        )
         for indent, language, more, text in found
     ]
 

@@ -74,12 +74,16 @@ def test_a_chinese_page_links_to_chinese_pages() -> None:
 def test_tables_of_the_reference_are_up_to_date() -> None:
     for page, text in written().items():
         assert page.read_text(encoding="utf-8") == text, "run .venv/bin/python -m utils.reference_pages"
-        assert not re.findall(r"^\| `.* \|  \|$", text, re.MULTILINE), f"{name_of(page)}: a row has no meaning"
+        assert not re.findall(r"^\| `.* \|  \|$", text, re.MULTILINE), (
+            f"{name_of(page)}: a row has no meaning"
+        )
 
 
 @_BOTH
 def test_every_option_is_in_the_reference_once(end: str) -> None:
-    found = [word for word in first_words(reference("options", end).split("bash eval.sh env")[0]) if word[0] == "-"]
+    found = [
+        word for word in first_words(reference("options", end).split("bash eval.sh env")[0]) if word[0] == "-"
+    ]
     assert sorted(found) == sorted(entry.name for entry in TABLE.values() if entry.prefetch != "config")
 
 
@@ -87,9 +91,9 @@ def test_every_option_is_in_the_reference_once(end: str) -> None:
 def test_every_variable_of_config_sh_is_in_the_reference_once(end: str) -> None:
     config = (REPO / "config.sh").read_text(encoding="utf-8")
     variables = re.findall(r"^(?:declare -gA )?([A-Z][A-Z0-9_]*)=", config, re.MULTILINE)
-    assert sorted(re.findall(r"^\| `([A-Z][A-Z0-9_]+)`", reference("configuration", end), re.MULTILINE)) == sorted(
-        variables
-    )
+    assert sorted(
+        re.findall(r"^\| `([A-Z][A-Z0-9_]+)`", reference("configuration", end), re.MULTILINE)
+    ) == sorted(variables)
 
 
 @_BOTH
