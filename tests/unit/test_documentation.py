@@ -120,7 +120,7 @@ def sentences(text: str) -> list[str]:
     text = re.sub(r"`[^`\n]*`", "`x`", text)
     parts: list[str] = []
     for block in re.split(r"\n\s*\n|\n(?= *(?:[*-]|\d+\.) )|(?<!\\)\|", text):
-        parts += re.split(r"(?<=[.!?:])\s+", " ".join(block.split()))
+        parts += re.split(r"(?<=[.!?])\s+", " ".join(block.split()))
     return [part for part in parts if re.search(r"[A-Za-z]{2}", part)]
 
 
