@@ -84,7 +84,8 @@ SHARE_GPUS="${SHARE_GPUS:-false}"
 declare -gA INFER_GPU_MAP=()
 
 # ---- Clusters ----------------------------------------------------------------------------------------------
-# local: jobs run on this machine; slurm: they are submitted with sbatch; or the name of a plug-in's launcher (README.md).
+# local: jobs run on this machine; slurm: they are submitted with sbatch; or the name of a plug-in's launcher
+# (docs/how-to/plug-ins.md).
 # Overridden by --launcher.
 LAUNCHER=local
 
@@ -214,7 +215,7 @@ declare -gA JUDGE_MAP=()
 # Overridden by --judge_kwargs.
 declare -gA JUDGE_KWARGS_MAP=()
 
-# Settings of a benchmark ("name=value,name=value"), for those that have any (README.md, "Settings of benchmarks").
+# Settings of a benchmark ("name=value,name=value"), for those that have any (docs/benchmarks/).
 # Overridden by --ds_kwargs.
 declare -gA DS_KWARGS_MAP=()
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All tests, linters and type checks; makes the environments it needs. Usage: bash test.sh [pytest arguments]
+# All tests, linters, type checks and the site of the documentation; makes the environments it needs. Usage: bash test.sh [pytest arguments]
 # The unit tests alone, without those of thousands of random cases: bash test.sh --fast [pytest arguments]
 # The examination of a GPU: bash test.sh --gpu [--wheels FOLDER] [--tiny] [--parts A,B] [--seconds S] [--write FILE];
 # --wheels: on a machine without a network, with a folder that tests/gpu/pack.sh has filled.
@@ -86,6 +86,8 @@ check() {
   "$bin/ruff" check .
   "$bin/ruff" format --check .
   "$bin/mypy"
+  bash utils/make_env.sh --requirements requirements/docs.txt --path .venv-docs
+  NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet
 }
 # beside the tests, which wait for processes and servers half of the time
 check >"$checked" 2>&1 &
@@ -98,7 +100,7 @@ echo "== tests"
 status=0
 # more workers than cores: they wait for processes and servers half of the time
 "$bin/python" -m pytest -n 4 --dist loadfile --no-loadscope-reorder "$@" || status=$?
-echo "== shellcheck, shfmt, ruff, mypy"
+echo "== shellcheck, shfmt, ruff, mypy, the site of the documentation"
 wait "$checks" || status=$?
 cat "$checked"
 exit "$status"

@@ -74,7 +74,7 @@ _UPRIGHT = PIXELS._replace(name="oneig upright", turned=True)
 
 @dataclass(frozen=True)
 class OneIGSettings(Settings):
-    """Settings of OneIG-Bench; see README, "OneIG-Bench".
+    """Settings of OneIG-Bench; see docs/benchmarks/oneig.md.
 
     ``grid`` is one layout for all models or a layout by model; it also sets ``images_per_prompt`` if that is
     None. ``weights`` maps names of weights to paths or hub ids.

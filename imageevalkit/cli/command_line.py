@@ -27,7 +27,7 @@ EVAL, PREFETCH = "bash eval.sh", "bash utils/prefetch.sh"
 _DESCRIPTIONS = {
     EVAL: """
 Generates with every model, scores with every benchmark, leaves one result per model × benchmark
-in output/. Defaults come from config.sh; see README.md.""",
+in output/. Defaults come from config.sh; see docs/index.md.""",
     PREFETCH: """
 Downloads and verifies what models and benchmarks need: give it the options of your run, and it gets
 weights, authors' code, data and evaluators' weights. What is there is kept; what was cut off goes on.

@@ -1,7 +1,7 @@
 """Evaluates a foreign benchmark, which has a script instead of a class in ``benchmarks/``.
 
 The evaluate job runs ``bash eval/<ds>.sh MODEL_NAME EVAL_ENV``. The script writes ``metrics.json`` to the
-cell's folder, and this module adds the coverage and writes the result. The format is in README.md.
+cell's folder, and this module adds the coverage and writes the result. The format is in docs/how-to/own-benchmark.md.
 """
 
 from __future__ import annotations

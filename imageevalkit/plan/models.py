@@ -43,7 +43,7 @@ _KEYS: dict[str, tuple[Any, str]] = {
 }
 """Keys of an entry: the type of the value, and the words for it in messages."""
 _GENERATES = re.compile(r"\b(generate|generate_async|__getattr__)\b")
-_GUIDE = '"Add a model" in README.md shows one'
+_GUIDE = "docs/how-to/own-model.md shows one"
 
 
 class WrongTask(CellFailure):

@@ -1,4 +1,4 @@
-"""The items of a benchmark, built from the dicts of a dataset class (README.md, "Add a benchmark")."""
+"""The items of a benchmark, built from the dicts of a dataset class (docs/how-to/own-benchmark.md)."""
 
 from __future__ import annotations
 

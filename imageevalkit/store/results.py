@@ -511,7 +511,7 @@ def forget_evaluator(cell: Cell, evaluator: str) -> None:
 METRICS = "metrics.json"
 SCRIPT = "script/"
 """The prefix of an evaluator's id if the evaluator is a script ``eval/<benchmark>.sh``."""
-_REMEDY = 'README, "Add a benchmark"'
+_REMEDY = "docs/how-to/own-benchmark.md"
 
 
 def no_score(cell: Cell) -> str:

@@ -49,7 +49,7 @@ def set_script(checkout: Path, *lines: str) -> None:
 
 
 def leaves(metrics: object) -> str:
-    """The line of a script that leaves ``metrics`` (words that are no JSON as they are) where the README says."""
+    """Returns the line of a script that leaves ``metrics`` where the guide says; a text is left as it is."""
     text = metrics if isinstance(metrics, str) else json.dumps(metrics)
     return f"echo '{text}' > \"output/$1/few/metrics.json\""
 
@@ -100,7 +100,7 @@ def test_a_script_without_metrics_is_told_how_to_give_a_score(checkout: Path) ->
     set_script(checkout, "echo accuracy 0.75")
     run = run_eval(checkout, *RUN)
     assert run.returncode == 0, run.stdout + run.stderr
-    remedy = f'no score: let eval/few.sh leave metrics.json in {CELL}/ whenever it runs (README, "Add a benchmark")'
+    remedy = f"no score: let eval/few.sh leave metrics.json in {CELL}/ whenever it runs (docs/how-to/own-benchmark.md)"
     assert f"the script ended with status 0; {remedy}" in run.stdout
     assert "no score: let eval/few.sh leave metrics.json" in (checkout / "output/leaderboard.md").read_text()
     assert not (checkout / CELL / "result.json").exists()

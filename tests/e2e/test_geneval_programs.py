@@ -87,15 +87,15 @@ def official_summary(results: Path) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def test_the_readmes_command_gives_each_folder_the_prompt_that_the_official_program_reads_there(
+def test_the_pages_command_gives_each_folder_the_prompt_that_the_official_program_reads_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_official_data("geneval", tmp_path, monkeypatch)
     made = items(GenEval())
     for item in made:
         (tmp_path / item.id.removeprefix("images/")).parent.mkdir(parents=True, exist_ok=True)
-    for readme in ("README.md", "README_zh.md"):
-        [command] = re.findall(r"^awk .*", (REPO / readme).read_text(encoding="utf-8"), re.MULTILINE)
+    for page in ("docs/benchmarks/geneval.md", "docs/benchmarks/geneval.zh.md"):
+        [command] = re.findall(r"^awk .*", (REPO / page).read_text(encoding="utf-8"), re.MULTILINE)
         data = str(GenEval().data / "evaluation_metadata.jsonl")
         command = command.replace("/path/to/geneval/prompts/evaluation_metadata.jsonl", data)
         subprocess.run(["bash", "-c", command], check=True, cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""The benchmarks that the README shows are taken from it as they are printed and run through ``eval.sh``."""
+"""The benchmarks that docs/how-to/own-benchmark.md shows run through ``eval.sh`` as they are printed."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 from tests.support.image_server import Received
 from tests.support.judge_server import ReplyServer
 
+GUIDE = "docs/how-to/own-benchmark.md"
 _EXAMPLE = re.compile(r"^`(benchmarks/[\w/.]+)`[^\n]*[:：]\n\n```\w+\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-def examples(readme: str) -> dict[str, str]:
-    """The files of ``benchmarks/`` that a README prints, by their path."""
-    return dict(_EXAMPLE.findall((REPO / readme).read_text(encoding="utf-8")))
+def examples(page: str) -> dict[str, str]:
+    """Returns the files of ``benchmarks/`` that a page prints, by their path."""
+    return dict(_EXAMPLE.findall((REPO / page).read_text(encoding="utf-8")))
 
 
 def add_examples(folder: Path, *names: str) -> Path:
-    """A checkout in ``folder`` with the README's files of the benchmarks in the folders ``names``, and no other."""
+    """A checkout in ``folder`` with the page's files of the benchmarks in the folders ``names``, and no other."""
     checkout = make_checkout(folder)
-    for path, text in examples("README.md").items():
+    for path, text in examples(GUIDE).items():
         if Path(path).parent.name in names:
             (checkout / path).parent.mkdir(exist_ok=True)
             (checkout / path).write_text(text, encoding="utf-8")
@@ -35,15 +36,15 @@ def metrics_of(checkout: Path, benchmark: str) -> dict[str, float]:
 
 
 def evaluate(checkout: Path, judge: ReplyServer, benchmarks: str) -> None:
-    """``eval.sh`` as the README calls it, with a model that needs no key and the judge at an address of ours."""
+    """``eval.sh`` as the page calls it, with a model that needs no key and the judge at an address of ours."""
     words = ["--model_names", "reference-noise", "--ds_names", benchmarks]
     run = run_eval(checkout, *words, API_KEY="EMPTY", BASE_URL=judge.base_url, NO_PROXY="127.0.0.1")
     assert run.returncode == 0, run.stdout + run.stderr
 
 
 def test_both_languages_print_the_same_files() -> None:
-    assert examples("README.md") == examples("README_zh.md")
-    assert len(examples("README.md")) == 4
+    assert examples(GUIDE) == examples("docs/how-to/own-benchmark.zh.md")
+    assert len(examples(GUIDE)) == 4
 
 
 @needs_driver_env
@@ -72,7 +73,7 @@ def test_yes_or_no_is_one_file_and_its_prompts(tmp_path: Path) -> None:
 def test_grades_and_a_class_in_full(tmp_path: Path) -> None:
     checkout = add_examples(tmp_path / "kit", "my_looks", "my_scenes")
     (checkout / "benchmarks/my_looks/prompts.json").write_text(
-        examples("README.md")["benchmarks/my_objects/prompts.json"], encoding="utf-8"
+        examples(GUIDE)["benchmarks/my_objects/prompts.json"], encoding="utf-8"
     )
 
     def reply(request: Received) -> str:

@@ -776,7 +776,7 @@ def test_a_name_that_folders_cannot_tell_is_refused(checkout: Path, tmp_path: Pa
 
 
 def test_the_rewriter_of_the_guide_rewrites_what_is_long(checkout: Path, tmp_path: Path) -> None:
-    guide = (REPO / "README.md").read_text(encoding="utf-8")
+    guide = (REPO / "docs/how-to/rewrite-prompts.md").read_text(encoding="utf-8")
     [code] = [
         block for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "class MyShorter" in block
     ]

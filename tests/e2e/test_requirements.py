@@ -258,6 +258,7 @@ SDISTS = {
         "transformers",
     ),
     "antlr4-python3-runtime==4.9.3": (),
+    "jieba==0.42.1": (),
 }
 # glibc 2.31 (Debian 11, Ubuntu 20.04) and newer
 PLATFORM = "x86_64-manylinux_2_31"

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.documentation import pages
+
 REPO = Path(__file__).resolve().parents[2]
 ROOMS = ("imageevalkit", "eval_models", "benchmarks", "infer")
 # what each may import of the others; beside it itself, and what is no part of the project
@@ -226,9 +228,8 @@ def test_only_the_planner_changes_a_plan_or_a_job() -> None:
     assert changing == {"imageevalkit/plan/planner.py", "imageevalkit/plan/stage_jobs.py", *extras}
 
 
-@pytest.mark.parametrize("document", ["README.md", "README_zh.md", "docs/architecture.md"])
-def test_documents_name_files_that_there_are(document: str) -> None:
-    text = (REPO / document).read_text(encoding="utf-8")
+def test_documents_name_files_that_there_are() -> None:
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages())
     folders = "imageevalkit|benchmarks|eval_models|infer|utils|docs|perf"
     named = set(re.findall(rf"(?<![\w/.])((?:{folders})/[\w/]*\w\.(?:py|sh|md))\b", text))
     there = {path for path in named if not Path(path).name.startswith("my_") and "/my_" not in path}

@@ -242,8 +242,8 @@ def test_what_a_class_says_of_its_items_is_true_of_its_data(
     assert benchmark.prompt_count * benchmark.images_per_prompt == len([*benchmark.samples()])
 
 
-@pytest.mark.parametrize("document", ["README.md", "README_zh.md"])
-def test_the_readme_has_the_tasks_of_models_behind_an_api(document: str) -> None:
+@pytest.mark.parametrize("document", ["docs/models/index.md", "docs/models/index.zh.md"])
+def test_the_page_of_models_has_the_tasks_of_models_behind_an_api(document: str) -> None:
     text = (REPO / document).read_text(encoding="utf-8")
     table = {
         name: re.split("、|, ", tasks)
@@ -254,14 +254,16 @@ def test_the_readme_has_the_tasks_of_models_behind_an_api(document: str) -> None
     assert table == {name: model_tasks()[name] for name in table}
 
 
-@pytest.mark.parametrize(("document", "none"), [("README.md", "none"), ("README_zh.md", "不需要")])
-def test_the_table_of_the_readme_is_that_of_the_code(document: str, none: str) -> None:
+@pytest.mark.parametrize(
+    ("document", "none"), [("docs/benchmarks/index.md", "none"), ("docs/benchmarks/index.zh.md", "不需要")]
+)
+def test_the_table_of_benchmarks_is_that_of_the_code(document: str, none: str) -> None:
     text = (REPO / document).read_text(encoding="utf-8")
-    row = r"^\| `([\w-]+)`[^|]*\| (t2i|edit|subject) \| (.* \| .* \| .*) \|$"
+    row = r"^\| `([\w-]+)`[^|]*\| (t2i|edit|subject) \| (.*) \|$"
     of_table = re.findall(row, text, re.MULTILINE)
     table = {name: [task, *rest.split(" | ")] for name, task, rest in of_table}
     assert table.keys() == registry.benchmark_tasks().keys()
-    for name, (task, items, images, evaluators, _, gpus, licence, _) in table.items():
+    for name, (task, items, images, evaluators, _, gpus, licence) in table.items():
         choice = choose_benchmark(Config(), name)
         ours = choice.benchmark
         assert ours and choice.task == task
@@ -274,3 +276,15 @@ def test_the_table_of_the_readme_is_that_of_the_code(document: str, none: str) -
         assert (gpus != none) == runs_here, name
         ids = {re.sub("none stated.*", "", asset.licence).partition(" ")[0] for asset in choice.files.local}
         assert ids <= {"", *re.split("[;；] ?", licence)}, name
+
+
+@pytest.mark.parametrize("document", ["README.md", "README_zh.md"])
+def test_the_table_of_the_readme_is_that_of_the_code(document: str) -> None:
+    text = (REPO / document).read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w-]+)`[^|]*\| (t2i|edit|subject) \| ([\d,]+) \| (.*) \|$", text, re.MULTILINE)
+    assert {name for name, *_ in rows} == registry.benchmark_tasks().keys()
+    for name, task, images, evaluators in rows:
+        choice = choose_benchmark(Config(), name)
+        assert choice.benchmark and choice.task == task
+        assert images == f"{choice.benchmark.prompt_count * choice.benchmark.images_per_prompt:,}", name
+        assert re.findall(r"`([^`]+)`", evaluators) == choice.evaluators, name

@@ -212,7 +212,7 @@ def fetch_from_the_shared_mirror(
     return files
 
 
-@pytest.mark.parametrize("name", ["README.md", "README_zh.md"])
+@pytest.mark.parametrize("name", ["docs/start/read-the-report.md", "docs/start/read-the-report.zh.md"])
 def test_the_example_of_a_score_is_the_name_that_the_code_gives(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
