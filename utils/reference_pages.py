@@ -12,7 +12,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from imageevalkit.plan.option import Option
+from imageevalkit.plan.config import Option
 from imageevalkit.plan.options import OF_EXTRAS, TABLE, Options
 
 REPO = Path(__file__).resolve().parent.parent
