@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import csv
-import random
 import re
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -290,19 +288,3 @@ def test_judges_on_a_fine_scale_have_a_correlation_and_no_kappa(tmp_path: Path) 
     assert row["kappa"] == ""
     assert float(row["correlation"]) == pytest.approx(1)
     assert row["verdict"] == "lower"
-
-
-# ---- speed, and as a user types it
-
-
-def test_two_cells_of_5000_items_take_less_than_10_seconds(tmp_path: Path) -> None:
-    rng = random.Random(1)
-    values = {f"images/p{n:04}": rng.random() for n in range(5000)}
-    write_scored(Cell("old", "fine"), values)
-    write_scored(
-        Cell("new", "fine"), {i: min(1, max(0, v + rng.gauss(0.01, 0.1))) for i, v in values.items()}
-    )
-    began = time.process_time()
-    [row] = compared("old", "new", tmp_path)
-    assert time.process_time() - began < 10
-    assert (row["n"], row["verdict"]) == ("5000", "better")

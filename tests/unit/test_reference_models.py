@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -185,13 +184,3 @@ def test_ocr_reads_longtext(language: str) -> None:
         read += (units("\n".join(text for _, text, _ in lines), language) & asked).total()
         total += asked.total()
     assert read / total > 0.95
-
-
-def test_typesetting_is_fast() -> None:
-    model = ReferenceTypeset()
-    prompt = 'a page with "' + "some words and 一些汉字 " * 20 + '"'
-    model.generate(prompt)
-    start = time.process_time()
-    for seed in range(5):
-        model.generate(prompt, seed)
-    assert (time.process_time() - start) / 5 < 0.06
