@@ -6,7 +6,6 @@ import asyncio
 import io
 import json
 import socket
-import time
 import traceback
 from datetime import datetime, timezone
 from email.utils import format_datetime
@@ -212,31 +211,6 @@ def test_a_slash_at_the_end_is_the_same_endpoint(server: ImageServer) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault",
-    [
-        "429",
-        "429_ms",
-        "429_bare",
-        "500",
-        "502_html",
-        "reset",
-        "cut_short",
-        "error200",
-        "empty200",
-        "garbage",
-        "truncated",
-        "not_base64",
-        "file_url",
-    ],
-)
-def test_transient_failure_is_retried(server: ImageServer, fault: str) -> None:
-    server.script("a cat", fault, fault, "ok")
-    made = t2i().generate("a cat")
-    assert made.image == png_of("a cat")
-    assert made.attempts == 3 == len(server.requests)
-
-
-@pytest.mark.parametrize(
     ("fault", "says"),
     [
         ("500", "HTTP 500: The server had an error"),
@@ -250,15 +224,21 @@ def test_transient_failure_is_retried(server: ImageServer, fault: str) -> None:
         ("file_url", "scheme 'file'"),
     ],
 )
-def test_lasting_transient_failure_fails_the_item(server: ImageServer, fault: str, says: str) -> None:
+def test_a_transient_failure_is_retried_and_fails_the_item_where_it_lasts(
+    server: ImageServer, fault: str, says: str
+) -> None:
+    server.script("a cat", fault, fault, "ok")
+    made = t2i().generate("a cat")
+    assert made.image == png_of("a cat")
+    assert made.attempts == 3 == len(server.requests)
     server.default = fault
-    error = failure_of(t2i())
+    error = failure_of(t2i(max_attempts=2), "a dog")
     assert type(error) is ItemFailed
     assert error.transient
     assert says in str(error)
-    assert "gave up after 3 attempts" in str(error)
+    assert "gave up after 2 attempts" in str(error)
     assert "\n" not in str(error)
-    assert error.attempts == 3 == len(server.requests)
+    assert error.attempts == 2 == len(server.requests) - 3
 
 
 def test_three_replies_without_an_image_stop_the_model_and_show_their_keys(server: ImageServer) -> None:
@@ -409,21 +389,16 @@ def test_endpoint_that_answered_before_is_only_down(monkeypatch: pytest.MonkeyPa
 
 def test_slow_reply_times_out_and_is_retried(server: ImageServer) -> None:
     server.script("a cat", "slow", "ok")
-    start = time.monotonic()
-    made = t2i(timeout=0.4).generate("a cat")
-    assert made.attempts > 1
-    assert time.monotonic() - start >= 0.4
+    assert t2i(timeout=0.4).generate("a cat").attempts > 1
     server.script("a dog", "slow")
     assert "no reply within 0.2 s" in str(failure_of(t2i(timeout=0.2, max_attempts=1), "a dog"))
 
 
-@pytest.mark.parametrize(("fault", "least"), [("429", 1.0), ("429_ms", 0.3)])
-def test_retry_after_is_honoured(server: ImageServer, fault: str, least: float) -> None:
-    server.retry_after = "1"
-    server.script("a cat", fault, "ok")
-    start = time.monotonic()
+def test_retry_after_is_honoured(server: ImageServer) -> None:
+    server.script("a cat", "429_ms", "ok")
     assert t2i().generate("a cat").attempts == 2
-    assert time.monotonic() - start >= least
+    first, second = server.requests
+    assert second.time - first.time >= 0.3
 
 
 def test_retries_are_bounded_by_time(server: ImageServer) -> None:
@@ -731,14 +706,14 @@ def test_all_coroutines_are_in_flight_at_once(server: ImageServer) -> None:
 
 def test_under_mixed_faults_every_item_ends_truthfully(server: ImageServer) -> None:
     faults = ["429", "500", "reset", "garbage", "truncated", "cut_short"]
-    for n in range(140):
+    for n in range(60):
         server.script(f"item {n}", *faults[n % 20 : n % 20 + 1], "ok")
     server.script("item 5", "refuse")
     server.script("item 6", "reset")
 
     async def many() -> list[Generated | BaseException]:
         model = t2i()
-        tasks = (model.generate_async(f"item {n}") for n in range(140))
+        tasks = (model.generate_async(f"item {n}") for n in range(60))
         ended = await asyncio.gather(*tasks, return_exceptions=True)
         await model.aclose()
         return ended
