@@ -35,15 +35,6 @@ MAY_LACK = {
     "eval_models/vlm/judge.py": "transformers: attributes differ by model",
 }
 
-SHORTEST = 30
-# files that have a reason to be short
-SHORT = {
-    "eval_models/judges.py": "the registry of judges",
-    "infer/custom_datasets/load_dataset.py": "the registry of foreign datasets",
-    "infer/generate.py": "a program: the generate job",
-    "infer/worker.py": "a program: what the environment of a model runs",
-}
-
 
 @functools.cache
 def sources_in(room: str) -> dict[str, ast.Module]:
@@ -162,20 +153,7 @@ def test_attributes_are_asked_for_only_of_what_others_made() -> None:
     assert not any(calls_of(tree, "hasattr") for tree in sources(*ROOMS).values())
 
 
-def test_no_file_is_too_short_to_be_a_subject() -> None:
-    short = {
-        path
-        for path in sources(*ROOMS, "perf")
-        # the docstring of a package; the registry of models has a file for each way of running them;
-        # an extra keeps its options in a file that needs the standard library only
-        if not path.endswith("/__init__.py") and not {"model_settings", "extras"} & set(path.split("/"))
-        if len((REPO / path).read_text(encoding="utf-8").splitlines()) < SHORTEST
-    }
-    assert short == set(SHORT)
-
-
 MAP = REPO / "docs/architecture.md"
-OUTSIDE = ("benchmarks", "eval_models", "infer")
 
 
 def folders() -> list[set[str]]:
@@ -224,7 +202,3 @@ def test_the_map_has_every_folder() -> None:
     there = {path.parent.name for path in (REPO / "imageevalkit").glob("*/__init__.py")}
     modules = {path.stem for path in (REPO / "imageevalkit").glob("*.py")} - {"__init__"}
     assert set().union(*folders()) == there | modules
-
-
-def test_the_map_is_short() -> None:
-    assert len(MAP.read_text(encoding="utf-8").splitlines()) <= 150

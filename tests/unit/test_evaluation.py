@@ -327,15 +327,6 @@ def test_numbers_may_be_where_their_scale_or_the_benchmark_lets_them() -> None:
     assert result.metrics["text/ED"].value == 612.5
 
 
-def test_questions_may_come_one_by_one() -> None:
-    class Yielding(RedBenchmark):
-        def questions(self, item: Item, image: Picture, answers: Answers) -> Any:
-            yield from super().questions(item, image, answers)
-
-    generate(FakeModel(), FakeDataset(5))
-    assert evaluate(Yielding())[0].state == COMPLETE
-
-
 def test_a_judge_that_never_answers_is_given_up_and_is_no_result() -> None:
     class Mute(RedBenchmark):
         def ask(self, questions: Sequence[Question]) -> Iterator[Answer]:

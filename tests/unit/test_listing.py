@@ -168,10 +168,6 @@ def test_the_columns_of_a_table_stand_below_each_other() -> None:
         assert {(row[start - 2 : start], row[start] == " ") for row in models} == {("  ", False)}
 
 
-def test_nothing_is_called_ready() -> None:
-    assert "ready" not in listing(Config())
-
-
 def test_a_row_longer_than_the_terminal_has_two_lines() -> None:
     whole = listing(Config()).partition("\n\nyes:")[0]
     narrow = listing(Config(), 80).partition("\n\nyes:")[0]

@@ -9,7 +9,6 @@ import socket
 import traceback
 from datetime import datetime, timezone
 from email.utils import format_datetime
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -40,8 +39,6 @@ from imageevalkit.generate.model import (
 from imageevalkit.store.fingerprint import settings_of
 from tests.support.image_replies import CHATS, IMAGES, RESPONSES
 from tests.support.image_server import FAULTS, KEY, REFUSAL_WORDS, ImageServer, png_of
-
-REPO = Path(__file__).resolve().parents[2]
 
 
 def t2i(**kwargs: Any) -> OpenAIImagesT2I:
@@ -747,15 +744,6 @@ def test_edit_uploads_are_png_with_name_and_mime_type(server: ImageServer) -> No
     ]
     assert sent[0].tobytes() == first.convert("RGB").tobytes()
     assert made.image == png_of("Put this  into that.")
-
-
-def test_single_edit_image_is_field_image_and_is_sent_again_on_retry(server: ImageServer) -> None:
-    server.script("Make it red", "reset", "429", "ok")
-    model = OpenAIImagesEdit("edit-1", backoff=0.02)
-    made = model.generate(["Make it red", Image.new("RGB", (8, 8))])
-    assert made.attempts == 3
-    assert [part.name for request in server.requests for part in request.files] == ["image"] * 3
-    assert len({request.item for request in server.requests}) == 1
 
 
 def test_edit_without_image_fails_without_a_request(server: ImageServer) -> None:

@@ -467,16 +467,3 @@ def test_both_splits_have_all_prompts_and_never_the_same_file(
     one = Tiff(TiffSettings(wording="long"))
     assert len(items(one)) == 277
     assert "mean_accuracy" not in one.metrics(Scores([scored(one, "style", "long", 1, 2)]))
-
-
-def test_there_is_an_official_file_for_each_image() -> None:
-    files = Tiff().official_files(published(Tiff()))
-    assert len(files) == 78
-    record = json.loads(files["comparison+2d/long/0.json"])
-    assert (record["attribute"], record["desc"], record["line_idx"]) == (
-        "comparison+2d",
-        "long_description",
-        0,
-    )
-    right = [said == due for said, due in zip(record["model_pred"], record["gt_answers"], strict=True)]
-    assert (sum(right), len(right)) == (12, 16)
