@@ -398,13 +398,6 @@ def test_retry_after_is_honoured(server: ImageServer) -> None:
     assert second.time - first.time >= 0.3
 
 
-def test_retries_are_bounded_by_time(server: ImageServer) -> None:
-    server.default = "502_html"
-    error = failure_of(t2i(max_elapsed=0.5, max_attempts=100, backoff=0.5))
-    assert isinstance(error, ItemFailed)
-    assert error.transient
-
-
 def test_rate_limits_do_not_count_as_attempts(server: ImageServer) -> None:
     server.script("a cat", *["429_ms"] * 4, "500", "429_ms", "500", "ok")
     made = t2i(backoff=0.005).generate("a cat")
@@ -417,25 +410,6 @@ def test_lasting_rate_limit_is_bounded_by_time_and_not_hammered(server: ImageSer
     assert isinstance(error, OnHold), "neither the item nor the model is to blame"
     assert "the endpoint has limited the rate of every request" in str(error)
     assert 2 <= len(server.requests) < 10
-
-
-def test_a_lasting_outage_puts_the_run_on_hold(server: ImageServer) -> None:
-    async def all_of_them() -> list[object]:
-        model = t2i(max_outage=1.0, max_attempts=6, backoff=0.2)
-        await model.generate_async("first")
-        server.default = "502_html"
-        model.expect(
-            1
-        )  # without an item that has not failed yet, the items are to blame and not the endpoint
-        asked = [model.generate_async(f"cat {n}") for n in range(8)]
-        ended = await asyncio.gather(*asked, return_exceptions=True)
-        await model.aclose()
-        return list(ended)
-
-    ended = asyncio.run(all_of_them())
-    assert [type(error) for error in ended] == [OnHold] * 8
-    assert "has been down: HTTP 502" in str(ended[0])
-    assert len(server.requests) < 30
 
 
 @pytest.mark.parametrize(

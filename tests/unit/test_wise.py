@@ -642,11 +642,6 @@ def test_spread() -> None:
     assert spread([]) == spread([[], []]) == []
 
 
-@pytest.mark.parametrize("cls", EDITIONS.values())
-def test_every_prompt_has_a_category(cls: type[Wise]) -> None:
-    assert [i for ids in cls.categories.values() for i in ids] == list(range(1, 1001))
-
-
 @pytest.fixture
 def official(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[int, Mapping[str, Any]]]:
     """The official entries of all three by prompt id."""
