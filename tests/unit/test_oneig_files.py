@@ -217,10 +217,10 @@ def test_metrics_are_means_of_what_the_samples_tell(edition: Edition, rules: Rul
         assert len(pairs) == sample["num_splits"] * (sample["num_splits"] - 1) / 2
         classes.setdefault(sample["class_item"], []).append(mean(pairs))
     check("diversity", mean([score for scores in classes.values() for score in scores]))
-    for kind, groups in (("style", styles), ("diversity", classes)):
+    told_styles, told_classes = results["style"]["style_scores"], results["diversity"]["class_scores"]
+    for kind, groups, told in (("style", styles, told_styles), ("diversity", classes, told_classes)):
         for name, scores in groups.items():
             check(f"{kind}/{name}", mean(scores))
-            told = results[kind]["style_scores" if kind == "style" else "class_scores"]
             assert told[name] == pytest.approx(scores)
     check("oneig_total", mean([results[task]["accuracy"] / 100 for task in TASKS]))
 

@@ -552,9 +552,8 @@ STEERING = "\u202e \x85 \u9f8d \x1b[31m \U0001f600"
 
 
 @pytest.fixture
-def cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cell:
+def cell() -> Cell:
     """Five images with two scores each; the last has been made again since."""
-    monkeypatch.setenv("IMAGEEVALKIT_OUTPUT", str(tmp_path / "output"))
     cell = Cell("org/model", "bench")
     made = [Made(f"images/{n}", f"prompt {n}" + STEERING * (n == 3)) for n in range(5)]
     write_items(cell, made)
