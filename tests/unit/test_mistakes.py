@@ -55,6 +55,10 @@ def mistake(*words: str) -> str:
             [*NOISE[:3], "wise", "--relations", "wise=realism/2,consistancy/2"],
             "--relations: wise: there is no metric 'consistancy/2' of items (did you mean 'consistency'?)",
         ),
+        ([*NOISE, "--relations", "quicktxt=en,zh"], "did you mean 'quicktext'?"),
+        ([*NOISE, "--relations", "quicktext=en"], "names no two metrics of a benchmark"),
+        ([*NOISE, "--relations", "quicktext:en,zh"], "names no two metrics of a benchmark"),
+        ([*NOISE, "--relations_kwargs", "preset=papr"], "did you mean 'paper'?"),
         (["--model_names", "../escaped", "--ds_names", "quicktext", "--use_api", "true"], "cannot be a name"),
         (
             ["--model_names", "comparisons", "--ds_names", "quicktext", "--use_api", "true"],
