@@ -143,15 +143,16 @@ def test_a_record_that_is_not_understood_is_a_damaged_one(cell: Cell) -> None:
     record = on_record(cell)
     codes = [{**pair, "codes": {"synergy": 1.0}} for pair in record["pairs"]]
     assert record["pairs"][0]["codes"] == {"0": 1.0}
-    for damage in (
+    damages: list[dict[str, Any]] = [
         {"settings": {"synergy_threshold": 0.7}},
         {"settings": {"synergy": 7}},
         {"settings": {"preset": ["paper"]}},
         {"means": {}},
         {"schema": "imageevalkit.relations/9"},
         {"pairs": codes},
-        None,
-    ):
+        {},
+    ]
+    for damage in damages:
         damaged = {**record, **damage} if damage else []
         (cell.relations / "certainty.json").write_text(json.dumps(damaged))
         assert main([]) == ExitStatus.COMPLETE
