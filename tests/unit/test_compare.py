@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import re
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -15,19 +14,8 @@ from imageevalkit.extras.compare.telling import compare_words
 from imageevalkit.report.__main__ import main as report
 from imageevalkit.store.cell import Cell, output_root
 from imageevalkit.store.results import folder_name
-from tests.support.cells import QWEN, Made, write_cell, write_scored
+from tests.support.cells import HUNDRED, QWEN, Made, changed, write_cell, write_scored
 from tests.support.site import Site
-
-HUNDRED = {f"p/{n:04}": float(n % 2) for n in range(100)}
-
-
-def changed(values: Mapping[str, float], **to: float) -> dict[str, float]:
-    """The first items set to 1 (``up``) that were 0, or to 0 (``down``) that were 1: so many."""
-    found = dict(values)
-    for direction, value in (("up", 1.0), ("down", 0.0)):
-        for item in [item for item, was in values.items() if was != value][: int(to.get(direction, 0))]:
-            found[item] = value
-    return found
 
 
 def rows(one: str, other: str, name: str = "comparison.csv") -> list[dict[str, str]]:
