@@ -51,6 +51,12 @@ def sources(*rooms: str) -> dict[str, ast.Module]:
     return {path: tree for room in rooms for path, tree in sources_in(room).items()}
 
 
+@functools.cache
+def nodes_of(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """All nodes: each test of a promise looks at all files."""
+    return tuple(ast.walk(tree))
+
+
 def module_of(path: str) -> str:
     name = path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
     return name.removeprefix("infer.") if name.startswith(tuple(f"infer.{p}" for p in IN_INFER)) else name
@@ -62,7 +68,7 @@ def imports_of(path: str, tree: ast.Module, modules: Collection[str] = ()) -> It
     Of ``from a import b`` it is a.b if that is one of ``modules``.
     """
     package = module_of(path) if path.endswith("/__init__.py") else module_of(path).rpartition(".")[0]
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -97,7 +103,7 @@ def cycle_in(graph: Mapping[str, set[str]]) -> list[str]:
 def calls_of(tree: ast.Module, name: str) -> list[ast.Call]:
     return [
         node
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.Call)
         and name == (getattr(node.func, "attr", "") or getattr(node.func, "id", ""))
     ]
@@ -135,7 +141,7 @@ def test_only_the_authors_code_changes_where_modules_are_found() -> None:
     changing = {
         path
         for path, tree in sources(*ROOMS).items()
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.Attribute) and node.attr == "path" and ast.unparse(node) == "sys.path"
     }
     # repositories that are no packages: their modules import each other by bare names
