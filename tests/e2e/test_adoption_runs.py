@@ -9,7 +9,7 @@ from pathlib import Path
 from PIL import Image
 
 from tests.support.checkout import find_no_text, make_checkout, needs_driver_env, run_eval
-from tests.unit.test_adoption import half_of_the_rows
+from tests.support.pngs import png
 
 
 def test_a_plan_asks_about_the_images_that_are_in_the_folder(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_one_benchmark_may_have_its_folder_too_and_what_is_no_image_costs_only_i
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (64, 64), (n, n, n)).save(path)
     bad = theirs / "quicktext/en/01.png"
-    bad.write_bytes(half_of_the_rows())
+    bad.write_bytes(png(bytes(4 * 25), 8, 8))
     words = ("--images", str(theirs), "--model_names", "a", "--ds_names", "quicktext", "--limit", "4")
     assert (
         f"a/quicktext: 4 of 4 images are in {theirs}/quicktext"

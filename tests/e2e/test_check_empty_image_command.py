@@ -11,8 +11,8 @@ from subprocess import CompletedProcess
 import pytest
 
 from imageevalkit.store.cell import REPO
+from tests.support.blank_images import BLANK, CORRUPT, write_images
 from tests.support.tree import one_error, run
-from tests.unit.test_check_empty_image import BLANK, CORRUPT, write_images
 
 
 @pytest.fixture

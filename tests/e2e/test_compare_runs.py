@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from imageevalkit.store.cell import Cell
-from tests.support.cells import write_scored
+from tests.support.cells import HUNDRED, changed, write_scored
 from tests.support.checkout import make_checkout, needs_driver_env, run_eval
-from tests.unit.test_compare import HUNDRED, changed
 
 
 @needs_driver_env

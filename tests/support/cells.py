@@ -215,3 +215,15 @@ def write_scored(
 def image_of(cell: Cell, item: str) -> Path:
     """The PNG of an item."""
     return cell.folder / f"{item}.png"
+
+
+HUNDRED = {f"p/{n:04}": float(n % 2) for n in range(100)}
+
+
+def changed(values: Mapping[str, float], **to: float) -> dict[str, float]:
+    """The first items set to 1 (``up``) that were 0, or to 0 (``down``) that were 1: so many."""
+    found = dict(values)
+    for direction, value in (("up", 1.0), ("down", 0.0)):
+        for item in [item for item, was in values.items() if was != value][: int(to.get(direction, 0))]:
+            found[item] = value
+    return found

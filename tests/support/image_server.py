@@ -112,24 +112,16 @@ class ImageServer:
     ``default`` is the fault of requests without a script; ``latency`` is seconds before each answer, and no answer is
     sent before ``together`` requests have been in flight at once;
     ``retry_after`` is the header's value in a 429. ``file_faults`` are taken, one each, by the next
-    requests for a file; ``redirect_to`` is where the ``redirect`` fault points. ``received`` counts requests, of which
-    ``requests`` are all, or none where they are not to be kept. ``replies`` are fixed replies by path.
+    requests for a file; ``redirect_to`` is where the ``redirect`` fault points. ``received`` counts ``requests``.
+    ``replies`` are fixed replies by path.
     """
 
     host = "127.0.0.1"
 
-    def __init__(
-        self,
-        default: str = "ok",
-        latency: float = 0.0,
-        retry_after: str = "0",
-        *,
-        port: int = 0,
-        keep: bool = True,
-    ) -> None:
+    def __init__(self, default: str = "ok", latency: float = 0.0) -> None:
         self.default = default
         self.latency, self.together = latency, 0
-        self.retry_after = retry_after
+        self.retry_after = "0"
         self.file_faults: list[str] = []
         self.file_origin: str | None = None
         self.redirect_to = "http://127.0.0.1:9/v1"
@@ -137,14 +129,13 @@ class ImageServer:
         self.choose: Callable[[Received, int], str] = self._scripted
         self.requests: list[Received] = []
         self.received = 0
-        self._keep = keep
         self.file_requests: list[Received] = []
         self.in_flight = self.max_in_flight = 0
         self.lock = threading.Lock()
         self._have_met = threading.Event()
         self._scripts: dict[str, tuple[str, ...]] = {}
         self._attempts: Counter[int] = Counter()
-        self._listen(port)
+        self._listen(0)
 
     @property
     def faults(self) -> Mapping[str, Fault]:
@@ -207,8 +198,7 @@ class ImageServer:
         """Count it; the lock is held."""
         self.received += 1
         request.number = self.received
-        if self._keep:
-            self.requests.append(request)
+        self.requests.append(request)
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -1,13 +1,11 @@
 """A real HTTP server that judges: ``/v1/chat/completions`` with verdicts drawn from the question, and faults.
 
-In a test: ``with JudgeServer() as server: server.script("a question", "429", "ok")``. As a program, for runs on
-complete data: ``python -m tests.support.judge_server --port 8000 --malformed 0.05``, until it is ended.
+``with JudgeServer() as server: server.script("a question", "429", "ok")``.
 Of each image only its SHA-256 is kept, in place of the base64.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import threading
 import time
@@ -26,7 +24,7 @@ from tests.support.image_server import (
     answering_json,
     message_parts,
 )
-from tests.support.judge_replies import MALFORMED, completion, draw, judged
+from tests.support.judge_replies import MALFORMED, completion, judged
 
 _THOUGHTS = "No. Score: 0, or [0, 0]. <score>[0]</score>\nConsistency: 0\n**Yes** and no, 3 of 5."
 
@@ -150,16 +148,9 @@ class JudgeServer(ImageServer):
     """
 
     def __init__(
-        self,
-        default: str = "ok",
-        latency: float = 0.0,
-        retry_after: str = "0",
-        *,
-        die_after: int = 0,
-        down_for: float = 0.0,
-        **options: Any,
+        self, default: str = "ok", latency: float = 0.0, *, die_after: int = 0, down_for: float = 0.0
     ) -> None:
-        super().__init__(default, latency, retry_after, **options)
+        super().__init__(default, latency)
         self._die_after, self._down_for = die_after, down_for
         self.hold: Callable[[Received], bool] = lambda request: False
         self._down_until = 0.0
@@ -213,25 +204,3 @@ def _forget_images(request: Received) -> None:
         if "image_url" in part:
             kind, _, _ = part["image_url"]["url"].partition(";base64,")
             part["image_url"]["url"] = f"{kind};sha256,{next(digests).data.decode()}"
-
-
-_FOR_EVER = 1e9  # seconds
-
-
-def main() -> None:
-    """Judge until this process is ended."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--malformed", type=float, default=0.0, help="share of the replies, 0-1")
-    parser.add_argument("--die-after", type=int, default=0, help="requests; none is answered after them")
-    args = parser.parse_args()
-    with JudgeServer(die_after=args.die_after, down_for=_FOR_EVER, port=args.port, keep=False) as server:
-        server.choose = lambda request, attempt: (
-            "malformed" if draw(request, "malformed", attempt) < args.malformed else "ok"
-        )
-        print(server.base_url, flush=True)
-        threading.Event().wait()
-
-
-if __name__ == "__main__":
-    main()

@@ -14,6 +14,9 @@ from imageevalkit import assets, registry
 from imageevalkit.assets.data import fetch
 from imageevalkit.store.cell import REPO
 
+KIT = ("PenghaoYin/ImageEvalKit", "85b5e1511b867688fa37edee304ee0adc953e941")
+"""The repository and commit of the benchmarks' upstream toolkit."""
+
 
 def shared_mirror() -> Path:
     """The folder laid out ``<owner>/<repo>/<commit>/<path>``; skips the test where there is none."""

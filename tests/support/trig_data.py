@@ -1,12 +1,7 @@
-"""A synthetic TRIG in the authors' schema, of any size: as their local JSON, and as the Parquet of the hub's cache.
-
-``python -m tests.support.trig_data FOLDER`` writes the whole of text to image, 13,200 items in 42 pairs, as
-``FOLDER/t2i.json``; ``--task p2p`` and ``s2p`` the other ones, with the images that they name.
-"""
+"""A synthetic TRIG in the authors' schema, of any size: as their local JSON, and as the Parquet of the hub's cache."""
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 from collections.abc import Iterator
@@ -67,17 +62,6 @@ def write_local(folder: Path, task: str, most: int | None = None) -> dict[str, s
     return {"prompts": str(file), **({"sources": str(folder)} if names else {})}
 
 
-def write_rows(folder: Path, task: str) -> None:
-    """Write the rows that prefetch makes of the whole dataset to ``folder``, with their images and no record."""
-    (folder / "images").mkdir(parents=True)
-    with (folder / "rows.jsonl").open("w", encoding="utf-8") as file:
-        for item in records(task):
-            image = f"images/{item['img_id']}" if item["img_id"] else None
-            if image and not (folder / image).exists():
-                (folder / image).write_bytes(image_bytes(item["img_id"]))
-            file.write(json.dumps({**item, "image": image}) + "\n")
-
-
 def write_hub_cache(home: Path, task: str, most: int | None = None, shards: int = 2) -> None:
     """Put the dataset into the cache below ``home``, as HF_HOME, in Parquet files of the hub's schema."""
     import pyarrow as pa
@@ -107,18 +91,3 @@ def write_hub_cache(home: Path, task: str, most: int | None = None, shards: int 
     for n in range(shards):
         table = pa.Table.from_pylist(rows[n * size : (n + 1) * size], schema=schema)
         pq.write_table(table, folder / f"{TASKS[task].split}-{n:05d}-of-{shards:05d}.parquet")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--task", choices=TASKS, default="t2i")
-    options = parser.parse_args()
-    given = write_local(options.folder, options.task)
-    print(",".join(f"{name}={value}" for name, value in given.items()))
-
-
-if __name__ == "__main__":
-    main()

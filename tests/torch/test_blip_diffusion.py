@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,26 +12,15 @@ import pytest
 
 from custom_models.model_utils.diffusers_special import BlipDiffusion
 from imageevalkit.generate.model import ModelUnusable
-from imageevalkit.store.cell import REPO
+from tests.support.beside import run_beside
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the registered model does, with the packages of requirements/test_blip_diffusion.txt."""
-    packages = os.environ.get("BLIP_DIFFUSION_PACKAGES") or f"{sys.prefix}/blip-diffusion-packages"
-    if not Path(packages).is_dir():
-        pytest.skip(f"no BLIP_DIFFUSION_PACKAGES, and test.sh has not installed {packages}")
     folder = tmp_path_factory.mktemp("blip-diffusion")
-    paths = [packages, str(REPO), str(REPO / "infer"), os.environ.get("PYTHONPATH", "")]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.tiny_checkpoints.blip_diffusion", str(folder)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"},
-        cwd=REPO,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    packages = ("blip_diffusion",)
+    done = run_beside("tiny_checkpoints.blip_diffusion", folder, packages=packages, HF_HUB_OFFLINE="1")
     return {**json.loads(done.stdout.splitlines()[-1]), "bert": str(folder / "bert")}
 
 

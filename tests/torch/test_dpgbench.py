@@ -29,9 +29,8 @@ from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item
 from tests.support.function_judge import items
 from tests.support.grid_images import noise, same
-from tests.support.mirror import official_source, shared_mirror
+from tests.support.mirror import KIT, official_source, shared_mirror
 
-_KIT = ("PenghaoYin/ImageEvalKit", "85b5e1511b867688fa37edee304ee0adc953e941")
 _COLUMNS = [
     "item_id",
     "text",
@@ -223,7 +222,7 @@ def test_a_judge_may_think_before_its_word(benchmark: Any) -> None:
 
 def program(file: str) -> dict[str, Any]:
     space: dict[str, Any] = {"__name__": "official"}
-    exec(compile(official_source(*_KIT, f"benchmarks/dpgbench/{file}"), file, "exec"), space)
+    exec(compile(official_source(*KIT, f"benchmarks/dpgbench/{file}"), file, "exec"), space)
     return space
 
 
@@ -370,7 +369,7 @@ def use_prompts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assets, "BENCHMARKS", folder)
     file = "benchmarks/dpgbench/eval_prompts/dpgbench_prompts.json"
     (folder / "dpgbench/data").mkdir(parents=True)
-    shutil.copy(shared_mirror() / "/".join(_KIT) / file, folder / "dpgbench/data")
+    shutil.copy(shared_mirror() / "/".join(KIT) / file, folder / "dpgbench/data")
 
 
 def test_official_grids_are_adopted_as_four_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,7 @@ from imageevalkit.extras.adopt.sources import find_images
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item
 from tests.support.function_judge import items
-from tests.support.mirror import official_source, use_official_data
-
-_KIT = ("PenghaoYin/ImageEvalKit", "85b5e1511b867688fa37edee304ee0adc953e941")
+from tests.support.mirror import KIT, official_source, use_official_data
 
 
 def scored(benchmark: GenAI, values: list[tuple[float, list[str]]]) -> Scores:
@@ -66,7 +64,7 @@ def test_the_official_program_prints_our_table(tmp_path: Path, capsys: pytest.Ca
     import random
 
     torch = pytest.importorskip("torch")
-    source = official_source(*_KIT, "benchmarks/genai/step2_run_model.py")
+    source = official_source(*KIT, "benchmarks/genai/step2_run_model.py")
     begin, end = source.index("tag_groups = {"), source.index("def get_args")
     space: dict[str, Any] = {"json": json, "torch": torch}
     exec(compile(source[begin:end], "official", "exec"), space)

@@ -5,10 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import os
 import struct
-import subprocess
-import sys
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -40,10 +37,11 @@ from imageevalkit.evaluate.interview import Interview
 from imageevalkit.jobs.plan import EvaluateOrder
 from imageevalkit.judges.api import fitted_size, judge_picture, open_picture, sent_picture
 from imageevalkit.judges.choice import JudgeOptions
-from imageevalkit.store.cell import REPO, Cell
+from imageevalkit.store.cell import Cell
 from imageevalkit.store.results import Evaluator
 from imageevalkit.store.states import images_to_come, survey_images
 from tests.support import tiny_vlm
+from tests.support.beside import run_beside
 from tests.support.generation import FakeDataset, items
 from tests.support.image_questions import ask_about
 
@@ -383,21 +381,9 @@ def test_the_rule_is_part_of_the_name_of_scores_where_the_judge_runs_here(
 
 
 def test_scores_do_not_depend_on_whether_torchvision_is_installed(checkpoint: Callable[[str], Path]) -> None:
-    packages = Path(os.environ.get("DREAMSIM_PACKAGES") or Path(sys.prefix) / "dreamsim-packages")
-    if not (packages / "torchvision").is_dir():
-        pytest.skip(f"no DREAMSIM_PACKAGES, and test.sh has not installed {packages}")
-    folder, found = checkpoint("qwen3_vl"), []
-    for paths in ([REPO], [REPO, REPO / "tests" / "support" / "torchvision_ops", packages]):
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.support.prepared_pixels", str(folder)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
-            cwd=REPO,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        found.append(json.loads(done.stdout.splitlines()[-1]))
+    folder = checkpoint("qwen3_vl")
+    ended = [run_beside("prepared_pixels", folder, packages=beside) for beside in ((), ("dreamsim",))]
+    found = [json.loads(one.stdout.splitlines()[-1]) for one in ended]
     without, beside = found
     assert (without["torchvisions"], beside["torchvisions"]) == (None, True)
     assert without["pixels"] == beside["pixels"]

@@ -4,54 +4,30 @@ ones, beside plain calls of their libraries."""
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from imageevalkit.store.cell import REPO
-
-# torchvision is among them, which no other test may see
-_PACKAGES = Path(os.environ.get("DREAMSIM_PACKAGES") or Path(sys.prefix) / "dreamsim-packages")
-# with a transformers of its own
-_MPLUG_PACKAGES = Path(os.environ.get("MPLUG_PACKAGES") or Path(sys.prefix) / "mplug-packages")
+from tests.support.beside import run_beside
 
 
-def run(module: str, folder: Path, *packages: Path) -> dict[str, Any]:
-    """What a module of tests.support prints, which runs with ``packages``; skips where they lack."""
-    for path in packages:
-        if not path.is_dir():
-            pytest.skip(f"{path} is not there: bash test.sh installs it")
-    paths = (REPO, REPO / "tests" / "support" / "torchvision_ops", *packages)
-    done = subprocess.run(
-        [sys.executable, "-m", f"tests.support.{module}", str(folder)],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([*map(str, paths), os.environ.get("PYTHONPATH", "")]),
-        },
-        cwd=REPO,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+def run(module: str, folder: Path, *packages: str) -> dict[str, Any]:
+    """What a module of tests.support prints, which runs with ``packages``."""
+    found: dict[str, Any] = json.loads(run_beside(module, folder, packages=packages).stdout.splitlines()[-1])
     return found
 
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     pytest.importorskip("sentencepiece", reason="bash test.sh installs it")
-    return run("measurer_run", tmp_path_factory.mktemp("measurers"), _PACKAGES)
+    return run("measurer_run", tmp_path_factory.mktemp("measurers"), "dreamsim")
 
 
 @pytest.fixture(scope="module")
 def mplug(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return run("mplug_run", tmp_path_factory.mktemp("mplug"), _MPLUG_PACKAGES, _PACKAGES)
+    return run("mplug_run", tmp_path_factory.mktemp("mplug"), "mplug", "dreamsim")
 
 
 def test_detections_are_those_of_the_network_in_the_pixels_of_the_image(said: Mapping[str, Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import sys
 from collections.abc import Iterable, Mapping
@@ -25,11 +24,11 @@ from imageevalkit.common.images import sha256_file
 from imageevalkit.metrics import mean
 from imageevalkit.store.items import Item
 from imageevalkit.store.results import Metric, Score
+from tests.support.beside import packages_beside
 from tests.support.function_judge import evaluate, items
 from tests.support.mirror import official_source
 from tests.support.tiny_measurers import save_aesthetic, save_clip, save_llava, save_niqe
 
-_NUDENET = Path(os.environ.get("NUDENET_PACKAGES") or Path(sys.prefix) / "nudenet-packages")
 _SKIN = (224, 172, 140)
 SIZES = ((300, 200), (64, 91), (96, 96))
 CAPTION = "a red cup"
@@ -39,9 +38,7 @@ FIRST = 12.6908
 @pytest.fixture
 def nudenet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its package, which is beside the environment."""
-    if not _NUDENET.is_dir():
-        pytest.skip(f"{_NUDENET} is not there: bash test.sh installs it")
-    monkeypatch.syspath_prepend(_NUDENET)
+    monkeypatch.syspath_prepend(packages_beside("nudenet"))
 
 
 def noise(size: tuple[int, int], seed: int = 0) -> Image.Image:
@@ -293,8 +290,7 @@ class Looks(Benchmark):
         }
 
 
-def test_any_benchmark_can_name_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nudenet: None) -> None:
-    monkeypatch.setenv("IMAGEEVALKIT_OUTPUT", str(tmp_path / "output"))
+def test_any_benchmark_can_name_them(tmp_path: Path, nudenet: None) -> None:
     save_clip(tmp_path / "clip")
     save_aesthetic(tmp_path / "head.pth")
     save_niqe(tmp_path / "niqe.npz")

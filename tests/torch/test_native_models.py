@@ -18,6 +18,7 @@ from custom_models.load_model import MODEL_SETTINGS
 from imageevalkit.generate.model import ItemFailed, ModelUnusable
 from imageevalkit.plan.config import parse_kwargs
 from imageevalkit.store.cell import REPO
+from tests.support.beside import run_beside
 from tests.support.native_contract import CHECKPOINTS, PHOTO, SHORT, built, findings, tiny_model
 
 pytest.importorskip("diffusers")
@@ -59,26 +60,9 @@ def folder(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def found_with_torchvision(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The findings about models that need it; skips where it is not installed beside the tests."""
-    packages = Path(os.environ.get("DREAMSIM_PACKAGES") or Path(sys.prefix) / "dreamsim-packages")
-    if not (packages / "torchvision").is_dir():
-        pytest.skip(f"no torchvision: test.sh has not installed {packages}")
-    # in a process of its own, because no other test may see it: transformers would take other classes
-    paths = (REPO, REPO / "infer", REPO / "tests" / "support" / "torchvision_ops", packages)
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "tests.support.native_contract"),
-            *(str(tmp_path_factory.mktemp("checkpoints")), *WITH_TORCHVISION),
-        ],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([*map(str, paths), os.environ.get("PYTHONPATH", "")]),
-        },
-        cwd=REPO,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    # no other test may see it: transformers would take other classes
+    folder = tmp_path_factory.mktemp("checkpoints")
+    done = run_beside("native_contract", folder, *WITH_TORCHVISION, packages=("dreamsim",))
     return dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
 
 
@@ -207,17 +191,13 @@ def test_every_entry_can_be_run() -> None:
             assert entry["class"] in classes, name
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_classes_import_nothing_heavy_before_they_are_built(module: str) -> None:
-    code = f"import sys, custom_models{module}; print({{'torch', 'diffusers', 'transformers'}} & set(sys.modules))"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": f"{REPO}:{REPO / 'infer'}"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "set()\n"
+def test_classes_import_nothing_heavy_before_they_are_built() -> None:
+    heavy = "{'torch', 'diffusers', 'transformers'} & set(sys.modules)"
+    code = "\n".join(f"import custom_models{one}; assert not {heavy}, '{one}'" for one in MODULES)
+    environ = {**os.environ, "PYTHONPATH": f"{REPO}:{REPO / 'infer'}"}
+    command = [sys.executable, "-c", f"import sys\n{code}"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_pipeline_that_mixes_images_of_a_batch_makes_none(folder: Path) -> None:

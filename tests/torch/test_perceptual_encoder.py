@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +15,7 @@ import pytest
 from eval_models.encoders.dreamsim import DreamSimEncoder, distances, packed, read_embedding
 from imageevalkit.assets.weights import WeightsSource
 from imageevalkit.common.errors import CellFailure
-from imageevalkit.store.cell import REPO
+from tests.support.beside import run_beside
 from tests.support.dreamsim_run import SIZES
 from tests.support.oneig_scored import embedding_text
 
@@ -36,19 +34,8 @@ FILES = (
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What :mod:`tests.support.dreamsim_run` found; skips where the package is not installed beside the tests."""
-    packages = Path(os.environ.get("DREAMSIM_PACKAGES") or Path(sys.prefix) / "dreamsim-packages")
-    if not (packages / "dreamsim").is_dir():
-        pytest.skip(f"no DREAMSIM_PACKAGES, and test.sh has not installed {packages}")
-    paths = (REPO, REPO / "tests" / "support" / "torchvision_ops", packages)
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.dreamsim_run", str(tmp_path_factory.mktemp("dreamsim"))],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
-        cwd=REPO,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    folder = tmp_path_factory.mktemp("dreamsim")
+    done = run_beside("dreamsim_run", folder, packages=("dreamsim",))
     assert done.stderr == ""
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("{"))
     found: dict[str, Any] = json.loads(line)

@@ -20,9 +20,7 @@ from eval_models.encoders.encoder import kept_models
 from eval_models.vlm.judge import TransformersJudge, _once
 from imageevalkit import registry
 from imageevalkit.benchmark.question import (
-    QWEN_VL_UTILS,
     Answer,
-    Encoding,
     JudgeUnusable,
     Message,
     Picture,
@@ -31,7 +29,7 @@ from imageevalkit.benchmark.question import (
 )
 from imageevalkit.benchmark.thoughts import without_thoughts
 from imageevalkit.common.errors import CellFailure, UserError
-from imageevalkit.judges.api import judge_picture, open_picture
+from imageevalkit.judges.api import judge_picture
 from imageevalkit.judges.choice import JudgeOptions, TransformersSettings
 from imageevalkit.plan.benchmarks import checked
 from tests.support import tiny_vlm
@@ -129,12 +127,12 @@ def questions_about(folder: Path, count: int) -> list[Question]:
 def test_all_methods_of_geneval2_get_the_plain_ways_probabilities_with_one_vision_pass_an_image(
     judge: Callable[..., TransformersJudge], checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    questions = questions_about(tmp_path, 50)
+    questions = questions_about(tmp_path, 20)
     ours = judge()
     with VisionPasses() as passes:
         got = replies(ours, questions)
-    assert passes.images == 50
-    assert len(got) == len(questions) > 200
+    assert passes.images == 20
+    assert len(got) == len(questions) > 80
     assert_like_plain(got, PlainJudge(checkpoint("qwen3_vl")), questions)
     # or closeness would say little: hardly any reply would pass for the next one about the same words
     told = sorted((tuple(reply.probabilities), n) for n, reply in enumerate(got) if reply.probabilities)
@@ -782,20 +780,6 @@ def test_identity_of_a_hub_model_is_a_commit_of_the_cache(
     assert judge.identity["revision"] == commit
     picture = save_image(tmp_path / "a.png", (64, 64))
     assert replies(judge, [ask_about(picture, "?", _YES_NO)])
-
-
-def test_pictures_are_seen_as_their_protocol_says(tmp_path: Path) -> None:
-    image = Image.new("RGBA", (64, 32), (255, 0, 0, 0))
-    image.paste((0, 0, 255, 255), (0, 0, 32, 32))
-    image.save(tmp_path / "a.png")
-    dropped = open_picture(Picture(tmp_path / "a.png", "0"))
-    assert dropped.mode == "RGB"
-    assert dropped.getpixel((5, 5)) == (0, 0, 255) and dropped.getpixel((60, 5)) == (255, 0, 0)
-    white = open_picture(Picture(tmp_path / "a.png", "0", pixels=QWEN_VL_UTILS))
-    assert white.getpixel((5, 5)) == (0, 0, 255) and white.getpixel((60, 5)) == (255, 255, 255)
-    small = open_picture(Picture(tmp_path / "a.png", "0", encoding=Encoding("JPEG", 10, 16)))
-    assert small.size == (16, 8)
-    assert small.getpixel((2, 2)) != (0, 0, 255)
 
 
 def test_images_are_prepared_ahead_where_the_model_leaves_the_cores_alone(

@@ -41,6 +41,13 @@ def starts_no_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def trusts_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let HTTP clients read no certificates, which takes most of their time in a test with a server."""
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
+
+
+@pytest.fixture(autouse=True)
 def imports_nothing_heavy() -> Iterator[None]:
     """Fail the first test after which torch or selenium is there; other tiers may have imported them before."""
     before = {name for name in _HEAVY if name in sys.modules}

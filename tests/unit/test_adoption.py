@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import struct
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from imageevalkit.store.items import Item
 from imageevalkit.store.records import last_records
 from imageevalkit.store.states import survey_images
 from tests.support.generation import FakeDataset, FakeModel, generate, items
+from tests.support.pngs import png
 
 CELL = Cell("m", "fake")
 
@@ -76,16 +75,6 @@ def test_a_second_time_copies_only_what_changed(tmp_path: Path) -> None:
     assert statuses == ["generated", "generated", "failed"]
 
 
-def half_of_the_rows() -> bytes:
-    """A PNG with right checksums and an end, and half of its rows."""
-    rows = zlib.compress(bytes(8 * (1 + 3 * 8) // 2))
-    parts = [(b"IHDR", struct.pack(">IIBBBBB", 8, 8, 8, 2, 0, 0, 0)), (b"IDAT", rows), (b"IEND", b"")]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-        for name, data in parts
-    )
-
-
 def saved(format: str) -> bytes:
     buffer = io.BytesIO()
     Image.new("RGB", (8, 8), "red").save(buffer, format)
@@ -99,7 +88,7 @@ def saved(format: str) -> bytes:
         (b"<html>not found</html>", "no image of a known format"),
         (saved("PNG")[:-20], "Truncated"),
         (saved("JPEG")[:-40], "Truncated"),
-        (half_of_the_rows(), "the rows of the PNG are truncated or broken"),
+        (png(bytes(4 * 25), 8, 8), "the rows of the PNG are truncated or broken"),
         (saved("PPM"), "its format is PPM: only PNG, JPEG, WEBP, BMP, GIF, TIFF are opened"),
     ],
     ids=["empty", "text", "png-cut", "jpeg-cut", "half-of-the-rows", "another-format"],

@@ -7,8 +7,9 @@ import random
 from pathlib import Path
 
 import pytest
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
+from tests.support.blank_images import BLANK, CORRUPT, page, write_images
 from utils.check_empty_image import check_images, is_blank
 
 COLOURS = ["white", "black", "red", (13, 77, 201), (128, 128, 128)]
@@ -18,14 +19,6 @@ def jpeg(image: Image.Image, quality: int = 75) -> Image.Image:
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=quality)
     return Image.open(buffer)
-
-
-def page(text: str = "", points: int = 24, lines: int = 1, size: int = 512) -> Image.Image:
-    image = Image.new("RGB", (size, size), "white")
-    draw = ImageDraw.Draw(image)
-    for line in range(lines):
-        draw.text((20, 20 + line * points * 1.4), text, fill="black", font=ImageFont.load_default(points))
-    return image
 
 
 def specks(count: int, colour: str = "white") -> Image.Image:
@@ -100,30 +93,6 @@ def test_drawings_and_pages_are_not_blank() -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return write_images(tmp_path)
-
-
-def write_images(tmp_path: Path) -> Path:
-    """Four good images, two blank ones, three that are no whole images, and files that do not count."""
-    good = page("Hello there", 40, lines=8)
-    (tmp_path / "sub").mkdir()
-    for name in ("a.png", "b.jpg", "sub/c.webp", "D.PNG"):
-        good.save(tmp_path / name)
-    Image.new("RGB", (64, 64), "navy").save(tmp_path / "sub" / "navy.jpg")
-    Image.new("RGB", (64, 64), "white").save(tmp_path / "white.png")
-    for name in ("a.png", "b.jpg"):
-        whole = (tmp_path / name).read_bytes()
-        (tmp_path / f"torn_{name}").write_bytes(whole[: len(whole) * 3 // 4])
-    (tmp_path / "empty.png").touch()
-    (tmp_path / ".half.png").write_bytes(b"being written")
-    (tmp_path / ".half.png.part").write_bytes(b"being written")
-    (tmp_path / ".thumbnails").mkdir()
-    good.save(tmp_path / ".thumbnails/a.webp")
-    (tmp_path / "notes.txt").write_text("no image")
-    return tmp_path
-
-
-BLANK = ["white.png", "sub/navy.jpg"]
-CORRUPT = {"torn_a.png", "torn_b.jpg", "empty.png"}
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import csv
-import random
 import re
 import sys
-import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -17,19 +14,8 @@ from imageevalkit.extras.compare.telling import compare_words
 from imageevalkit.report.__main__ import main as report
 from imageevalkit.store.cell import Cell, output_root
 from imageevalkit.store.results import folder_name
-from tests.support.cells import QWEN, Made, write_cell, write_scored
+from tests.support.cells import HUNDRED, QWEN, Made, changed, write_cell, write_scored
 from tests.support.site import Site
-
-HUNDRED = {f"p/{n:04}": float(n % 2) for n in range(100)}
-
-
-def changed(values: Mapping[str, float], **to: float) -> dict[str, float]:
-    """The first items set to 1 (``up``) that were 0, or to 0 (``down``) that were 1: so many."""
-    found = dict(values)
-    for direction, value in (("up", 1.0), ("down", 0.0)):
-        for item in [item for item, was in values.items() if was != value][: int(to.get(direction, 0))]:
-            found[item] = value
-    return found
 
 
 def rows(one: str, other: str, name: str = "comparison.csv") -> list[dict[str, str]]:
@@ -290,19 +276,3 @@ def test_judges_on_a_fine_scale_have_a_correlation_and_no_kappa(tmp_path: Path) 
     assert row["kappa"] == ""
     assert float(row["correlation"]) == pytest.approx(1)
     assert row["verdict"] == "lower"
-
-
-# ---- speed, and as a user types it
-
-
-def test_two_cells_of_5000_items_take_less_than_10_seconds(tmp_path: Path) -> None:
-    rng = random.Random(1)
-    values = {f"images/p{n:04}": rng.random() for n in range(5000)}
-    write_scored(Cell("old", "fine"), values)
-    write_scored(
-        Cell("new", "fine"), {i: min(1, max(0, v + rng.gauss(0.01, 0.1))) for i, v in values.items()}
-    )
-    began = time.process_time()
-    [row] = compared("old", "new", tmp_path)
-    assert time.process_time() - began < 10
-    assert (row["n"], row["verdict"]) == ("5000", "better")

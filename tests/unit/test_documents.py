@@ -127,18 +127,3 @@ def test_without_results_both_files_say_so() -> None:
     assert main([]) == ExitStatus.COMPLETE
     assert tex_lines()[-1] == "% No results yet."
     assert sheet("metrics")[0][0] == "model"
-
-
-def test_a_few_cells_cost_no_time_worth_a_word() -> None:
-    for n in range(4):
-        write_cell(f"m{n}", "text", ITEMS, score(0.5 + n / 10))
-    main([])
-    from imageevalkit.report.collect import collect
-    from imageevalkit.report.documents import tex_text, workbook
-    from imageevalkit.report.leaderboard import Ranks
-
-    cells, ranks = collect(), Ranks()
-    start = time.process_time()
-    workbook(cells, ranks)
-    tex_text(cells, ranks)
-    assert time.process_time() - start < 1.0

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
-import time
 from collections.abc import Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -147,38 +145,6 @@ def test_nothing_to_do_does_not_load_the_model() -> None:
         raise Loaded
 
     assert settle(planned(FakeDataset(2)), load).state == COMPLETE
-
-
-def test_resume_of_ten_thousand_images_is_quick(capsys: pytest.CaptureFixture[str]) -> None:
-    dataset = FakeDataset(10_000)
-    # made by hand: what generating would leave, without 10,000 fsyncs
-    from imageevalkit.store import fingerprint as fp
-    from imageevalkit.store.jsonl import JsonlWriter
-    from tests.support.generation import SETTING
-
-    key = fp.remember(CELL.fingerprints, fp.settings_of("t2i", SETTING), {})
-    import hashlib
-
-    with closing(JsonlWriter(CELL.generation)) as writer:
-        for item in items(dataset):
-            data = encode(picture(item.prompt or "", item.seed), item.path)
-            item.path.parent.mkdir(parents=True, exist_ok=True)
-            item.path.write_bytes(data)
-            writer.append(
-                {
-                    "item": item.id,
-                    "status": "ok",
-                    "seed": item.seed,
-                    "prompt_sha256": item.prompt_sha256,
-                    "fingerprint": key,
-                    "image_sha256": hashlib.sha256(data).hexdigest(),
-                }
-            )
-    model = FakeModel()
-    started = time.process_time()
-    assert generate(model, dataset).state == COMPLETE
-    assert time.process_time() - started < 5
-    assert model.calls == []
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "empty", "gone"])

@@ -19,9 +19,7 @@ from imageevalkit.common.errors import CellFailure, UserError
 from imageevalkit.evaluate.answerers import Answerers
 from imageevalkit.extras.adopt.sources import find_images
 from tests.support.function_judge import items
-from tests.support.mirror import official_source, shared_mirror, use_official_data
-
-_KIT = "PenghaoYin/ImageEvalKit/85b5e1511b867688fa37edee304ee0adc953e941/benchmarks/geneval"
+from tests.support.mirror import KIT, official_source, shared_mirror, use_official_data
 
 
 def box(*corners: float, confidence: float = 0.95) -> list[float]:
@@ -103,7 +101,9 @@ def test_the_verdict_and_its_reasons(metadata: Any, objects: Any, colors: Any, r
 
 
 def records() -> list[dict[str, Any]]:
-    with (shared_mirror() / _KIT / "results.jsonl").open(encoding="utf-8") as file:
+    with (shared_mirror() / "/".join(KIT) / "benchmarks/geneval/results.jsonl").open(
+        encoding="utf-8"
+    ) as file:
         return [json.loads(line) for line in file]
 
 

@@ -18,9 +18,7 @@ from imageevalkit.extras.adopt.sources import find_images
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item
 from tests.support.function_judge import items
-from tests.support.mirror import official_source, use_official_data
-
-_KIT = ("PenghaoYin/ImageEvalKit", "85b5e1511b867688fa37edee304ee0adc953e941")
+from tests.support.mirror import KIT, official_source, use_official_data
 
 
 def scored(benchmark: HPSv2, styles: dict[str, list[float]]) -> Scores:
@@ -51,7 +49,7 @@ def test_the_official_lines_print_our_file() -> None:
 
     import numpy as np
 
-    source = official_source(*_KIT, "benchmarks/HPSv2/hpsv2/evaluation.py")
+    source = official_source(*KIT, "benchmarks/HPSv2/hpsv2/evaluation.py")
     whole = source[source.index("def evaluate_benchmark(") : source.index("def evaluate_benchmark_all(")]
     body = whole[whole.index("    print('-----------benchmark score") :]
     draw = random.Random(7)

@@ -24,10 +24,9 @@ from imageevalkit.judges.api import read_reply
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item
 from tests.support.function_judge import evaluate, items, use_function_judge, write_images
-from tests.support.mirror import shared_mirror
+from tests.support.mirror import KIT, shared_mirror
 from tests.support.official_programs import ClientOfOpenAI, request_to, run_program
 
-_KIT = ("PenghaoYin/ImageEvalKit", "85b5e1511b867688fa37edee304ee0adc953e941")
 _FOLDER = "benchmarks/imgedit"
 GRADE_NAMES = ("Prompt Compliance", "Visual Naturalness", "Physical & Detail Integrity")
 PROMPT = "\n".join(["Grade it.", *(f"{name}: A number from 1 to 5." for name in GRADE_NAMES)])
@@ -80,7 +79,7 @@ def test_the_score_of_an_edit(reply: str, official: float | None, corrected: flo
 
 @pytest.mark.slow
 def test_grades_are_read_as_the_official_program_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs = run_program(*_KIT, f"{_FOLDER}/step3_get_avgscore.py", monkeypatch)["extract_scores_and_average"]
+    theirs = run_program(*KIT, f"{_FOLDER}/step3_get_avgscore.py", monkeypatch)["extract_scores_and_average"]
     draw, read = random.Random(2), 0
     pieces = [
         "A: ",
@@ -151,7 +150,7 @@ def test_types_are_rounded_and_so_is_their_mean() -> None:
 def test_a_reply_that_stops_the_official_program_leaves_no_official_score(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    theirs = run_program(*_KIT, f"{_FOLDER}/step3_get_avgscore.py", monkeypatch)["compute_averages"]
+    theirs = run_program(*KIT, f"{_FOLDER}/step3_get_avgscore.py", monkeypatch)["compute_averages"]
     for reply in ("", "no grade", "a: 5", "a: \u00b2", "a: 5\nb: 3\u00b2"):
         stops = False
         try:
@@ -259,7 +258,7 @@ def test_the_official_programs_ask_the_same_and_read_our_replies(
         for name in ("retry", "wait_exponential", "stop_after_attempt")
     }
     step2 = run_program(
-        *_KIT,
+        *KIT,
         f"{_FOLDER}/step2_basic_bench.py",
         monkeypatch,
         openai=client.module,
@@ -292,7 +291,7 @@ def test_the_official_programs_ask_the_same_and_read_our_replies(
     replies = json.loads((cell.official / "imgedit_bench.json").read_text())
     assert replies == json.loads(files["result_json"].read_text()) and len(replies) == 737
 
-    step3 = run_program(*_KIT, f"{_FOLDER}/step3_get_avgscore.py", monkeypatch)
+    step3 = run_program(*KIT, f"{_FOLDER}/step3_get_avgscore.py", monkeypatch)
     words = {
         "--input": cell.official / "imgedit_bench.json",
         "--meta_json": files["edit_json"],

@@ -29,10 +29,9 @@ NOISE = {"of": 9, "repeated": 9, "changed": 1, "interval": [0.1, 0.2], "standard
 SETTINGS = {"task": "t2i", "model_path": "org/model", "kwargs.steps": 4, "host": "api.example.com"}
 
 
-@pytest.fixture(autouse=True)
-def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("IMAGEEVALKIT_OUTPUT", str(tmp_path / "output"))
-    return tmp_path / "output"
+@pytest.fixture
+def output() -> Path:
+    return output_root()
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -219,17 +219,6 @@ def test_requests_per_minute_are_a_bound_for_every_minute() -> None:
     assert run.seconds == pytest.approx(300 * 0.5, rel=0.02), "and it is used"
 
 
-def test_two_models_share_what_is_in_flight() -> None:
-    limiter, server = Limiter(8), Server()
-
-    async def main() -> None:
-        asked = [retry(functools.partial(server.ask, n), RequestSettings(), limiter) for n in range(100)]
-        await asyncio.gather(*asked)
-
-    run_simulated(main())
-    assert server.peak == 8
-
-
 @pytest.mark.parametrize("fault", ["500", "unreachable"])
 @pytest.mark.parametrize("workers", [1, 4, 64])
 def test_ten_minutes_without_an_endpoint_cost_no_item(fault: str, workers: int) -> None:

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from imageevalkit import assets, registry
-from imageevalkit.assets import BenchmarkFiles, FileAsset, TableAsset
+from imageevalkit.assets import BenchmarkFiles, FileAsset
 from imageevalkit.extras.listing.listing import listing
 from imageevalkit.plan.benchmarks import BenchmarkChoice, choose_benchmark
 from imageevalkit.plan.config import Config
@@ -20,7 +20,6 @@ from imageevalkit.plan.models import model_tasks
 from imageevalkit.store.cell import REPO
 from tests.support.fake_vllm import install
 from tests.support.mirror import shared_mirror
-from tests.support.trig_data import write_rows
 
 
 @pytest.fixture(autouse=True)
@@ -169,10 +168,6 @@ def test_the_columns_of_a_table_stand_below_each_other() -> None:
         assert {(row[start - 2 : start], row[start] == " ") for row in models} == {("  ", False)}
 
 
-def test_nothing_is_called_ready() -> None:
-    assert "ready" not in listing(Config())
-
-
 def test_a_row_longer_than_the_terminal_has_two_lines() -> None:
     whole = listing(Config()).partition("\n\nyes:")[0]
     narrow = listing(Config(), 80).partition("\n\nyes:")[0]
@@ -208,15 +203,14 @@ def test_items_and_evaluators_are_those_of_the_configuration(
 
 
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
-    *((name, {}) for name in registry.benchmark_tasks()),
+    # of TRIG, whose data nobody keeps, test_trig.py knows it
+    *((name, {}) for name in registry.benchmark_tasks() if not name.startswith("trig-")),
     ("genai", {"prompts": 527}),
     ("oneig", {"images_per_prompt": 2}),
     ("oneig-zh", {"tasks": "diversity"}),
     ("tiff", {"split": "test"}),
     ("tiff", {"wording": "long"}),
     ("unigenbench", {"language": "zh"}),
-    ("trig-t2i", {"pairs": "IQ-R_TA-C,D-K_R-B", "per_pair": 300}),
-    ("trig-s2p", {"per_pair": {"IQ-R_TA-C": 1}}),
 ]
 
 
@@ -228,8 +222,6 @@ def test_what_a_class_says_of_its_items_is_true_of_its_data(
     if files:
         monkeypatch.setattr(assets, "BENCHMARKS", tmp_path)
     for asset in files:
-        if isinstance(asset, TableAsset):  # which nobody keeps
-            write_rows(assets.data_folder(name), name.removeprefix("trig-"))
         if isinstance(asset, FileAsset):
             target = assets.data_folder(name) / asset.path
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -44,7 +44,7 @@ def bounds(parts: Sequence[Part], top: float = 1.0) -> tuple[float, float]:
     return found
 
 
-def share_covered(draw: Draw, mean: float, prompts: int, runs: int = 3000) -> float:
+def share_covered(draw: Draw, mean: float, prompts: int, runs: int = 600) -> float:
     """Of so many runs of ``prompts`` scores, how many intervals hold the ``mean``."""
     rng = random.Random(prompts)
     found = (bounds([(draw(rng), 1.0) for _ in range(prompts)]) for _ in range(runs))

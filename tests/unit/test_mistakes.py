@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from imageevalkit.assets import BenchmarkFiles
 from imageevalkit.cli.command_line import parse
 from imageevalkit.common.errors import UserError
 from imageevalkit.plan.config import Config
@@ -18,7 +19,11 @@ NOISE = ["--model_names", "reference-noise", "--ds_names", "quicktext"]
 
 def mistake(*words: str) -> str:
     """The message about ``words``. Fails if planning them writes a file."""
-    config = Config(maps={"INFER_ENV_MAP": {"diffusers": "diffusers"}})
+    maps = {
+        "INFER_ENV_MAP": {"diffusers": "diffusers"},
+        "EVAL_ENV_MAP": {"transformers": "transformers"},
+    }
+    config = Config(maps=maps)
     with pytest.raises(UserError) as told:
         make_plan(resolve(parse(words), config), config)
     for name in ("IMAGEEVALKIT_OUTPUT", "IMAGEEVALKIT_LOG"):
@@ -50,6 +55,10 @@ def mistake(*words: str) -> str:
             [*NOISE[:3], "wise", "--relations", "wise=realism/2,consistancy/2"],
             "--relations: wise: there is no metric 'consistancy/2' of items (did you mean 'consistency'?)",
         ),
+        ([*NOISE, "--relations", "quicktxt=en,zh"], "did you mean 'quicktext'?"),
+        ([*NOISE, "--relations", "quicktext=en"], "names no two metrics of a benchmark"),
+        ([*NOISE, "--relations", "quicktext:en,zh"], "names no two metrics of a benchmark"),
+        ([*NOISE, "--relations_kwargs", "preset=papr"], "did you mean 'paper'?"),
         (["--model_names", "../escaped", "--ds_names", "quicktext", "--use_api", "true"], "cannot be a name"),
         (
             ["--model_names", "comparisons", "--ds_names", "quicktext", "--use_api", "true"],
@@ -70,3 +79,11 @@ def test_a_missing_environment_names_the_path_and_the_remedy(monkeypatch: pytest
     message = mistake(*words)
     assert "/opt/none/envs/diffusers/bin/python" in message
     assert "bash utils/make_env.sh --model diffusers" in message
+
+
+def test_a_missing_environment_of_a_judge_is_named_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BenchmarkFiles, "problems", lambda files, hashes=False: [])
+    monkeypatch.setenv("CONDA_BASE", "/opt/none")
+    message = mistake(*NOISE[:3], "geneval2")
+    assert "environment 'transformers' of geneval2's judge is missing" in message
+    assert "bash utils/make_env.sh --judge transformers" in message

@@ -15,13 +15,9 @@ from benchmarks.oneig import grids
 from benchmarks.oneig.grids import write_grids
 from imageevalkit.common.errors import CellFailure, ExitStatus, UserError
 from imageevalkit.common.grids import Grid, is_black
-from imageevalkit.extras.adopt import sources as adoption
 from imageevalkit.extras.adopt.__main__ import forecast_of
-from imageevalkit.extras.adopt.copies import adopt_cell
 from imageevalkit.jobs.estimates import Datasets
-from imageevalkit.jobs.progress import ProgressWriter
 from imageevalkit.store.cell import Cell
-from imageevalkit.store.items import items_of
 from imageevalkit.store.states import Survey
 from tests.support.generation import generate
 from tests.support.grid_images import CELL, PROMPTS, NoiseModel, TinyOneIG, noise, same
@@ -60,20 +56,6 @@ def test_files_hold_the_very_pixels_in_the_official_layout(tmp_path: Path, grid:
         assert whole.size == (12 * grid.cols, 8 * grid.rows)
         for n, cell in enumerate(grid.split(whole), 1):
             assert same(cell, opened(CELL.folder / f"images/{class_item}/{id}_{n}.png"))
-
-
-@pytest.mark.parametrize("grid", GRIDS, ids=str)
-def test_there_and_back(tmp_path: Path, grid: Grid) -> None:
-    make(model=NoiseModel(refused=[("anime 001", 44)]))
-    assert write(tmp_path, grid, name="other") == ExitStatus.INCOMPLETE
-    dataset, other = TinyOneIG(4, grid), Cell("other", "oneig")
-    items = items_of(dataset, other)
-    found = adoption.find_images(tmp_path, items, dataset.data, dataset.find_images)
-    adopt_cell(other, items, tmp_path, found, ProgressWriter())
-    for item, twin in zip(items, dataset.items(), strict=True):
-        assert item.path.exists() == twin.path.exists()
-        assert not item.path.exists() or same(opened(item.path), opened(twin.path))
-    assert sum(item.path.exists() for item in items) == 11
 
 
 def test_a_missing_image_is_black_and_stays_so_where_the_lossy_helper_loses_it(tmp_path: Path) -> None:

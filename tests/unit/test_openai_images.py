@@ -6,11 +6,9 @@ import asyncio
 import io
 import json
 import socket
-import time
 import traceback
 from datetime import datetime, timezone
 from email.utils import format_datetime
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -41,8 +39,6 @@ from imageevalkit.generate.model import (
 from imageevalkit.store.fingerprint import settings_of
 from tests.support.image_replies import CHATS, IMAGES, RESPONSES
 from tests.support.image_server import FAULTS, KEY, REFUSAL_WORDS, ImageServer, png_of
-
-REPO = Path(__file__).resolve().parents[2]
 
 
 def t2i(**kwargs: Any) -> OpenAIImagesT2I:
@@ -212,31 +208,6 @@ def test_a_slash_at_the_end_is_the_same_endpoint(server: ImageServer) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault",
-    [
-        "429",
-        "429_ms",
-        "429_bare",
-        "500",
-        "502_html",
-        "reset",
-        "cut_short",
-        "error200",
-        "empty200",
-        "garbage",
-        "truncated",
-        "not_base64",
-        "file_url",
-    ],
-)
-def test_transient_failure_is_retried(server: ImageServer, fault: str) -> None:
-    server.script("a cat", fault, fault, "ok")
-    made = t2i().generate("a cat")
-    assert made.image == png_of("a cat")
-    assert made.attempts == 3 == len(server.requests)
-
-
-@pytest.mark.parametrize(
     ("fault", "says"),
     [
         ("500", "HTTP 500: The server had an error"),
@@ -250,15 +221,21 @@ def test_transient_failure_is_retried(server: ImageServer, fault: str) -> None:
         ("file_url", "scheme 'file'"),
     ],
 )
-def test_lasting_transient_failure_fails_the_item(server: ImageServer, fault: str, says: str) -> None:
+def test_a_transient_failure_is_retried_and_fails_the_item_where_it_lasts(
+    server: ImageServer, fault: str, says: str
+) -> None:
+    server.script("a cat", fault, fault, "ok")
+    made = t2i().generate("a cat")
+    assert made.image == png_of("a cat")
+    assert made.attempts == 3 == len(server.requests)
     server.default = fault
-    error = failure_of(t2i())
+    error = failure_of(t2i(max_attempts=2), "a dog")
     assert type(error) is ItemFailed
     assert error.transient
     assert says in str(error)
-    assert "gave up after 3 attempts" in str(error)
+    assert "gave up after 2 attempts" in str(error)
     assert "\n" not in str(error)
-    assert error.attempts == 3 == len(server.requests)
+    assert error.attempts == 2 == len(server.requests) - 3
 
 
 def test_three_replies_without_an_image_stop_the_model_and_show_their_keys(server: ImageServer) -> None:
@@ -409,28 +386,16 @@ def test_endpoint_that_answered_before_is_only_down(monkeypatch: pytest.MonkeyPa
 
 def test_slow_reply_times_out_and_is_retried(server: ImageServer) -> None:
     server.script("a cat", "slow", "ok")
-    start = time.monotonic()
-    made = t2i(timeout=0.4).generate("a cat")
-    assert made.attempts > 1
-    assert time.monotonic() - start >= 0.4
+    assert t2i(timeout=0.4).generate("a cat").attempts > 1
     server.script("a dog", "slow")
     assert "no reply within 0.2 s" in str(failure_of(t2i(timeout=0.2, max_attempts=1), "a dog"))
 
 
-@pytest.mark.parametrize(("fault", "least"), [("429", 1.0), ("429_ms", 0.3)])
-def test_retry_after_is_honoured(server: ImageServer, fault: str, least: float) -> None:
-    server.retry_after = "1"
-    server.script("a cat", fault, "ok")
-    start = time.monotonic()
+def test_retry_after_is_honoured(server: ImageServer) -> None:
+    server.script("a cat", "429_ms", "ok")
     assert t2i().generate("a cat").attempts == 2
-    assert time.monotonic() - start >= least
-
-
-def test_retries_are_bounded_by_time(server: ImageServer) -> None:
-    server.default = "502_html"
-    error = failure_of(t2i(max_elapsed=0.5, max_attempts=100, backoff=0.5))
-    assert isinstance(error, ItemFailed)
-    assert error.transient
+    first, second = server.requests
+    assert second.time - first.time >= 0.3
 
 
 def test_rate_limits_do_not_count_as_attempts(server: ImageServer) -> None:
@@ -445,25 +410,6 @@ def test_lasting_rate_limit_is_bounded_by_time_and_not_hammered(server: ImageSer
     assert isinstance(error, OnHold), "neither the item nor the model is to blame"
     assert "the endpoint has limited the rate of every request" in str(error)
     assert 2 <= len(server.requests) < 10
-
-
-def test_a_lasting_outage_puts_the_run_on_hold(server: ImageServer) -> None:
-    async def all_of_them() -> list[object]:
-        model = t2i(max_outage=1.0, max_attempts=6, backoff=0.2)
-        await model.generate_async("first")
-        server.default = "502_html"
-        model.expect(
-            1
-        )  # without an item that has not failed yet, the items are to blame and not the endpoint
-        asked = [model.generate_async(f"cat {n}") for n in range(8)]
-        ended = await asyncio.gather(*asked, return_exceptions=True)
-        await model.aclose()
-        return list(ended)
-
-    ended = asyncio.run(all_of_them())
-    assert [type(error) for error in ended] == [OnHold] * 8
-    assert "has been down: HTTP 502" in str(ended[0])
-    assert len(server.requests) < 30
 
 
 @pytest.mark.parametrize(
@@ -731,14 +677,14 @@ def test_all_coroutines_are_in_flight_at_once(server: ImageServer) -> None:
 
 def test_under_mixed_faults_every_item_ends_truthfully(server: ImageServer) -> None:
     faults = ["429", "500", "reset", "garbage", "truncated", "cut_short"]
-    for n in range(140):
+    for n in range(60):
         server.script(f"item {n}", *faults[n % 20 : n % 20 + 1], "ok")
     server.script("item 5", "refuse")
     server.script("item 6", "reset")
 
     async def many() -> list[Generated | BaseException]:
         model = t2i()
-        tasks = (model.generate_async(f"item {n}") for n in range(140))
+        tasks = (model.generate_async(f"item {n}") for n in range(60))
         ended = await asyncio.gather(*tasks, return_exceptions=True)
         await model.aclose()
         return ended
@@ -772,15 +718,6 @@ def test_edit_uploads_are_png_with_name_and_mime_type(server: ImageServer) -> No
     ]
     assert sent[0].tobytes() == first.convert("RGB").tobytes()
     assert made.image == png_of("Put this  into that.")
-
-
-def test_single_edit_image_is_field_image_and_is_sent_again_on_retry(server: ImageServer) -> None:
-    server.script("Make it red", "reset", "429", "ok")
-    model = OpenAIImagesEdit("edit-1", backoff=0.02)
-    made = model.generate(["Make it red", Image.new("RGB", (8, 8))])
-    assert made.attempts == 3
-    assert [part.name for request in server.requests for part in request.files] == ["image"] * 3
-    assert len({request.item for request in server.requests}) == 1
 
 
 def test_edit_without_image_fails_without_a_request(server: ImageServer) -> None:

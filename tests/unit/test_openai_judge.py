@@ -261,12 +261,6 @@ def test_a_reply_without_probabilities_is_paid_for() -> None:
     assert (found.tokens, found.reported_cost) == ({"completion_tokens": 7}, 0.5)
 
 
-@pytest.mark.parametrize(("fault", "text"), [("parts", "Score: 1"), ("malformed", "I would rather not")])
-def test_any_words_are_a_reply(judge_server: JudgeServer, picture: Picture, fault: str, text: str) -> None:
-    judge_server.default = fault
-    assert str(reply_to(wise(picture)).text).startswith(text)
-
-
 @pytest.mark.parametrize("fault", ["empty", "blank"])
 def test_nothing_is_a_reply_where_the_judge_ended_it(
     judge_server: JudgeServer, picture: Picture, fault: str
@@ -304,14 +298,10 @@ def test_words_that_only_look_like_a_key_reach_the_parser(
         ("spent", "the reply is empty: all tokens allowed were spent on thinking", 1),
         ("unended", "the reply is empty (finish reason not told) (gave up after 2 attempts", 2),
         ("500", "HTTP 500: The server had an error (gave up after 3 attempts", 3),
-        ("503", "HTTP 503: Service Unavailable (gave up", 3),
-        ("502_html", "HTTP 502: an HTML page, '502 Bad Gateway'", 3),
         ("garbage", "the reply is not JSON", 3),
         ("list", "the reply is not a JSON object", 3),
         ("no_choices", "the reply (HTTP 200) holds no message", 3),
         ("error200", "the reply (HTTP 200) holds an error: upstream went away", 3),
-        ("cut_short", "RemoteProtocolError", 3),
-        ("reset", "ReadError", 3),
     ],
 )
 def test_a_question_that_fails_by_itself_has_an_error_and_costs_no_other(
@@ -326,45 +316,18 @@ def test_a_question_that_fails_by_itself_has_an_error_and_costs_no_other(
     assert "\n" not in by_item["1"].error
 
 
-@pytest.mark.parametrize(
-    "faults",
-    [("429", "429"), ("429_ms",), ("500", "reset"), ("500", "html"), ("garbage", "cut_short"), ("unended",)],
-)
-def test_a_failure_that_passes_costs_no_question(
-    judge_server: JudgeServer, picture: Picture, faults: tuple[str, ...]
-) -> None:
+def test_a_failure_that_passes_costs_no_question(judge_server: JudgeServer, picture: Picture) -> None:
+    faults = ("429", "500", "reset", "html", "garbage", "cut_short", "unended")
     judge_server.script("Score the image", *faults, "ok")
-    answer = ask_one(wise(picture))
+    answer = ask_one(wise(picture), max_attempts=8)
     assert (answer.text or "").startswith("Score: ")
-    assert answer.attempts == len(faults) + 1
-    assert len(judge_server.requests) == len(faults) + 1
-
-
-def test_a_web_site_in_place_of_an_endpoint_is_asked_once(
-    judge_server: JudgeServer, picture: Picture
-) -> None:
-    judge_server.default = "html"
-    with pytest.raises(
-        JudgeUnusable, match=r"HTML page, 'Sign in'; check BASE_URL \(it usually ends in /v1\)"
-    ):
-        ask([wise(picture), wise(picture, item="2")], workers=1)
-    assert len(judge_server.requests) == 1
-
-
-def test_a_reply_that_takes_too_long_is_asked_for_again(judge_server: JudgeServer, picture: Picture) -> None:
-    judge_server.script("Score the image", "slow", "ok")
-    answer = ask_one(wise(picture), timeout=0.3)
-    assert answer.attempts > 1
+    assert answer.attempts == len(judge_server.requests) == len(faults) + 1
 
 
 @pytest.mark.parametrize(
     ("fault", "problem"),
     [
         ("401", "the key is rejected: correct API_KEY"),
-        ("403", "Your organization must be verified"),
-        ("404", "check the model id and BASE_URL"),
-        ("400", "Invalid value: 'giant'"),
-        ("quota", "the account has no quota left"),
         ("could_not", "HTTP 400: Could not process image; check its kwargs"),
         ("redirect", "HTTP 307 redirect to 'http://127.0.0.1:"),
         ("max_tokens", "--judge_kwargs max_tokens_parameter=max_completion_tokens"),
@@ -448,14 +411,6 @@ def test_answers_before_the_end_are_given(judge_server: JudgeServer, picture: Pi
 def collect(asking: Iterator[Answer], into: list[Answer]) -> None:
     for answer in asking:
         into.append(answer)
-
-
-def test_an_endpoint_that_never_answers_is_unusable(
-    picture: Picture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("API_KEY", KEY)
-    with pytest.raises(JudgeUnusable, match=r"ConnectError.* check its address and the network"):
-        ask([wise(picture)], base_url="http://127.0.0.1:9/v1", max_attempts=2)
 
 
 def test_what_holds_requests_back_is_told(judge_server: JudgeServer, picture: Picture) -> None:
@@ -736,11 +691,11 @@ def test_a_server_of_this_run_may_load_longer_than_an_outage_may_last(
     died, back = threading.Event(), threading.Event()
 
     def choose(request: object, attempt: int) -> str:
-        if len(judge_server.requests) >= 100 and not died.is_set():
+        if len(judge_server.requests) >= 50 and not died.is_set():
             died.set()
             # the run sees the death later than those whose requests were under way
             threading.Timer(0.4, address.withdraw).start()
-            threading.Timer(6.0, restart).start()
+            threading.Timer(3.0, restart).start()
         return "reset" if died.is_set() and not back.is_set() else "ok"
 
     def restart() -> None:
@@ -749,10 +704,10 @@ def test_a_server_of_this_run_may_load_longer_than_an_outage_may_last(
 
     judge_server.choose = choose
     judge_server.latency = 0.02
-    choice = JudgeChoice("q", JudgeSetting("vllm", "Qwen/Q", {"backoff": 0.01, "max_outage": 4.0}))
-    asked = ApiJudge(choice, JudgeOptions(workers=64, address_file=str(tmp_path / "address")), {})
-    answers = list(asked.ask(many(picture, 400)))
-    assert len(answers) == 400 and all(answer.text is not None for answer in answers)
+    choice = JudgeChoice("q", JudgeSetting("vllm", "Qwen/Q", {"backoff": 0.01, "max_outage": 2.0}))
+    asked = ApiJudge(choice, JudgeOptions(workers=32, address_file=str(tmp_path / "address")), {})
+    answers = list(asked.ask(many(picture, 200)))
+    assert len(answers) == 200 and all(answer.text is not None for answer in answers)
 
 
 def test_a_server_of_this_run_that_is_given_up_is_not_waited_for_as_a_provider_is(
@@ -842,12 +797,6 @@ def test_answers_come_while_others_are_under_way(judge_server: JudgeServer, pict
     next(asking)
     assert len(judge_server.requests) < 20
     assert len(list(asking)) == 39
-
-
-def test_requests_per_minute_are_kept(judge_server: JudgeServer, picture: Picture) -> None:
-    started = time.monotonic()
-    assert len(ask(many(picture, 5), per_minute=300)) == 5
-    assert time.monotonic() - started > 4 * 0.2
 
 
 def test_images_are_read_when_their_turn_comes(

@@ -220,30 +220,3 @@ def test_the_example_of_a_score_is_the_name_that_the_code_gives(
     benchmark = registry.make_benchmark("wise", {}, "")
     [example] = re.findall(r"`(wise/overall@[^`]+)`", (REPO / name).read_text(encoding="utf-8"))
     assert example == f"wise/{benchmark.headline[0]}@{Answerers(benchmark).evaluator.id}"
-
-
-@pytest.mark.parametrize("benchmark", ["t2ireasonbench", "tiff", "unigenbench"])
-def test_the_official_programs_hold_the_pinned_texts(
-    benchmark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a user without a mirror's list gets: constants, f-strings, the values of dicts."""
-    [asset] = [one for one in registry.benchmark_files(benchmark).local if isinstance(one, PromptsAsset)]
-    monkeypatch.setattr(assets, "BENCHMARKS", tmp_path / "benchmarks")
-    for path in {key.partition("::")[0] for key in asset.texts}:
-        program = tmp_path / asset.source / path
-        program.parent.mkdir(parents=True, exist_ok=True)
-        program.write_text(official_source(asset.repo, asset.commit, path), encoding="utf-8")
-    files = BenchmarkFiles(benchmark, [asset])
-    with web_server(tmp_path) as url:
-        monkeypatch.setattr("imageevalkit.assets.data.GITHUB", url)
-        assert fetch(files, None) == []
-    assert files.problems() == [] and len(files.prompts()) == len(asset.texts)
-
-
-@pytest.mark.parametrize("benchmark", ["wise", "wise-rewrite", "wise-verified"])
-def test_benchmarks_of_the_tree_from_the_shared_mirror(
-    benchmark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prompts = fetch_from_the_shared_mirror(benchmark, tmp_path, monkeypatch).prompts()
-    assert len(prompts) == 2
-    assert any("{Prompt}" in text and "{Explanation}" in text for text in prompts.values())

@@ -17,6 +17,7 @@ from imageevalkit.common.images import CorruptImage, decode, facts, stored_as, t
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.states import survey_images
 from tests.support.generation import FakeDataset, items
+from tests.support.pngs import chunk, png
 from utils.check_empty_image import check_images
 
 MODES = ["RGB", "RGBA", "L", "LA", "P", "1", "I;16"]
@@ -136,17 +137,6 @@ def test_every_flipped_byte_is_judged_as_decoding_judges_it() -> None:
         # a broken end chunk is the sign of a file cut and padded
         assert n < end or not decodes(bytes(data)), n
         data[n] ^= 0x55
-
-
-def chunk(name: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-
-
-def png(rows: bytes, width: int = 4, height: int = 4, interlace: int = 0) -> bytes:
-    """An RGB PNG with right checksums around ``rows`` (filter byte and 3 × width bytes each)."""
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, interlace)
-    parts = [chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b"")]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
 @pytest.fixture(params=["isal", "zlib"])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -25,16 +23,12 @@ from custom_models.model_utils.reference import (
 )
 from imageevalkit.common.images import encode, is_flat
 from imageevalkit.generate.model import ItemFailed, ModelUnusable
+from tests.support.mirror import KIT, shared_mirror
 
 T2I: list[Any] = [ReferenceTypeset, ReferenceBlank, ReferenceNoise]
 EDIT: list[Any] = [ReferenceTypesetEdit, ReferenceBlankEdit, ReferenceNoiseEdit]
 PHOTO = Image.linear_gradient("L").resize((640, 480)).convert("RGBA")
 
-REPO = Path(__file__).resolve().parents[2]
-LONGTEXT = (
-    Path(os.environ.get("SHARED_MIRROR") or REPO.parent / "shared" / "mirror")
-    / "PenghaoYin/ImageEvalKit/85b5e1511b867688fa37edee304ee0adc953e941/benchmarks/LongText/benchmark_dir"
-)
 LANGUAGES = {"en": "text_prompts.jsonl", "zh": "text_prompts_zh.jsonl"}
 
 
@@ -147,9 +141,7 @@ def test_unreadable_font_is_one_line(tmp_path: Path) -> None:
 
 
 def longtext(language: str) -> list[dict[str, Any]]:
-    path = LONGTEXT / LANGUAGES[language]
-    if not path.exists():
-        pytest.skip(f"no LongText-Bench data at {path} (set SHARED_MIRROR)")
+    path = shared_mirror() / "/".join(KIT) / "benchmarks/LongText/benchmark_dir" / LANGUAGES[language]
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -185,13 +177,3 @@ def test_ocr_reads_longtext(language: str) -> None:
         read += (units("\n".join(text for _, text, _ in lines), language) & asked).total()
         total += asked.total()
     assert read / total > 0.95
-
-
-def test_typesetting_is_fast() -> None:
-    model = ReferenceTypeset()
-    prompt = 'a page with "' + "some words and 一些汉字 " * 20 + '"'
-    model.generate(prompt)
-    start = time.process_time()
-    for seed in range(5):
-        model.generate(prompt, seed)
-    assert (time.process_time() - start) / 5 < 0.06

@@ -38,10 +38,9 @@ THREE = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("IMAGEEVALKIT_OUTPUT", str(tmp_path / "output"))
-    return tmp_path / "output"
+@pytest.fixture
+def output() -> Path:
+    return output_root()
 
 
 def score(value: float, n: int = 3, half: float = 0.01) -> dict[str, Metric]:

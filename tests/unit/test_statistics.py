@@ -336,7 +336,7 @@ def test_an_interval_of_a_difference_holds_the_truth(kind: str, count: int, p: f
     """In 93-97 % of runs, where what differs is as much as four prompts of all or nothing. Where less is, most runs are
     alike: one interval holds the truth in all of them, another in hardly any (Brown, Cai and DasGupta 2001). There the
     bound is 93 % alone."""
-    runs = {10: 800, 24: 800, 200: 300, 1000: 150}[count]
+    runs = {10: 400, 24: 400, 200: 150, 1000: 80}[count]
     rng, held, differing = np.random.default_rng([count, round(100 * p), len(kind)]), 0, 0.0
     for _ in range(runs):
         if kind == "even grades":

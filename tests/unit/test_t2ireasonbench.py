@@ -20,11 +20,8 @@ from imageevalkit.judges.api import judge_picture, sent_picture
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item
 from tests.support.function_judge import evaluate, items, use_function_judge, write_images
-from tests.support.mirror import official_source, use_official_data
+from tests.support.mirror import KIT, official_source, use_official_data
 from tests.support.official_programs import run_program
-
-_KIT = ("PenghaoYin/ImageEvalKit", "85b5e1511b867688fa37edee304ee0adc953e941")
-
 
 BENCHMARKS = {rules: T2IReasonBench(T2IReasonBenchSettings(rules=rules)) for rules in get_args(Rules)}
 
@@ -75,7 +72,7 @@ def test_the_grades_in_a_reply(reply: str, entity: Any, textual: Any, corrected:
 @pytest.mark.slow
 @pytest.mark.parametrize("program", ["entity", "textual_image"])
 def test_replies_are_read_as_the_official_function_reads_them(program: str) -> None:
-    source = official_source(*_KIT, f"benchmarks/T2I-ReasonBench/evaluation/Qwen2.5-VL/eval_{program}.py")
+    source = official_source(*KIT, f"benchmarks/T2I-ReasonBench/evaluation/Qwen2.5-VL/eval_{program}.py")
     begin, end = source.index("def extract_json"), source.index("def ask_qw")
     space: dict[str, Any] = {"re": re, "json": json, "print": lambda *words: None}
     exec(compile(source[begin:end], "official", "exec"), space)
@@ -170,7 +167,7 @@ def test_the_official_program_asks_the_same_and_writes_the_same_table(
         "transformers": SimpleNamespace(**dict.fromkeys(names, loader)),
         "qwen_vl_utils": SimpleNamespace(process_vision_info=None),
     }
-    space = run_program(*_KIT, file, monkeypatch, **modules)
+    space = run_program(*KIT, file, monkeypatch, **modules)
 
     def ask_qw(messages: list[Any], processor: None, model: None) -> list[str]:
         theirs.append(messages)

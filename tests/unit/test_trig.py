@@ -46,9 +46,8 @@ NOTHING = {"The": 0.5, " good": 0.2, "GOOD": 0.1}
 
 @pytest.fixture(autouse=True)
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Data and results below ``tmp_path``."""
+    """Data below ``tmp_path``."""
     monkeypatch.setattr(assets, "BENCHMARKS", tmp_path / "benchmarks")
-    monkeypatch.setenv("IMAGEEVALKIT_OUTPUT", str(tmp_path / "output"))
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("HF_HUB_CACHE", raising=False)
 

@@ -30,10 +30,9 @@ from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item
 from imageevalkit.store.results import read_result
 from tests.support.function_judge import evaluate, items, use_function_judge, write_images
-from tests.support.mirror import official_source, use_official_data
+from tests.support.mirror import KIT, official_source, use_official_data
 from tests.support.official_programs import ClientOfOpenAI, request_to, run_program
 
-_KIT = ("PenghaoYin/ImageEvalKit", "85b5e1511b867688fa37edee304ee0adc953e941")
 _EVAL = "benchmarks/UniGenBench/eval"
 ROW_0 = ["Style", "World Knowledge", "Attribute - Quantity"]
 ROW_X = ["Attribute - Color", "Text Generation"]
@@ -145,7 +144,7 @@ def test_replies_are_read_as_the_official_programs_read_them(monkeypatch: pytest
         return said.pop()
 
     modules: dict[str, Any] = {"openai": ClientOfOpenAI(reply).module, "pandas": SimpleNamespace()}
-    judge = run_program(*_KIT, f"{_EVAL}/gemini_en_eval.py", monkeypatch, **modules)
+    judge = run_program(*KIT, f"{_EVAL}/gemini_en_eval.py", monkeypatch, **modules)
     judge["local_image_to_data_url"] = lambda path: ""
     rows, accepted = [], set[int]()
     for n, (text, count) in enumerate(replies):
@@ -158,7 +157,7 @@ def test_replies_are_read_as_the_official_programs_read_them(monkeypatch: pytest
             stored = json.dumps(found, ensure_ascii=False, indent=4)
         rows.append({"testpoint": str([f"{n} {k}" for k in range(count)]), "result_json": stored})
     table = SimpleNamespace(read_csv=lambda path: SimpleNamespace(iterrows=lambda: enumerate(rows)))
-    counts = run_program(*_KIT, f"{_EVAL}/calculate_score.py", monkeypatch, pandas=table)["small_class_stats"]
+    counts = run_program(*KIT, f"{_EVAL}/calculate_score.py", monkeypatch, pandas=table)["small_class_stats"]
 
     benchmark, read = UniGenBench(), 0
     for n, (text, count) in enumerate(replies):
@@ -239,7 +238,7 @@ def test_a_reply_without_content_is_asked_for_again(
 
     client = ClientOfOpenAI(lambda request: content if len(client.asked) == 1 else reply([1]))
     modules: dict[str, Any] = {"openai": client.module, "pandas": SimpleNamespace()}
-    program = run_program(*_KIT, f"{_EVAL}/gemini_en_eval.py", monkeypatch, **modules)
+    program = run_program(*KIT, f"{_EVAL}/gemini_en_eval.py", monkeypatch, **modules)
     program["local_image_to_data_url"] = lambda path: ""
     row = program["call_evaluation"]((0, "a cat", ROW_0[:1], ROW_0, "", "0_0.png", "", ""))
     assert (len(client.asked), row["result_json"]["score"]) == (2, [1])
@@ -258,7 +257,7 @@ def test_a_reply_that_stops_the_official_program_leaves_no_official_score() -> N
 
 def test_the_official_program_counts_our_file(tmp_path: Path) -> None:
     pd = pytest.importorskip("pandas")
-    source = official_source(*_KIT, "benchmarks/UniGenBench/eval/calculate_score.py")
+    source = official_source(*KIT, "benchmarks/UniGenBench/eval/calculate_score.py")
     benchmark = UniGenBench(UniGenBenchSettings(language="en"))
     made = scored(benchmark, IMAGES)
     file = tmp_path / "samples_en.csv"
@@ -297,7 +296,7 @@ def test_the_question_is_the_official_one(
 
     client = ClientOfOpenAI(refuse)
     modules: dict[str, Any] = {"openai": client.module, "pandas": SimpleNamespace()}
-    program = run_program(*_KIT, f"{_EVAL}/gemini_{language}_eval.py", monkeypatch, **modules)
+    program = run_program(*KIT, f"{_EVAL}/gemini_{language}_eval.py", monkeypatch, **modules)
     points = set()
     for item in made:
         points |= {*item.data["points"]}
@@ -328,10 +327,10 @@ def test_the_authors_own_judge_is_shown_a_jpeg_first(tmp_path: Path, monkeypatch
         "vllm_request": SimpleNamespace(evaluate_batch=evaluate_batch),
         "pandas": SimpleNamespace(),
     }
-    program = run_program(*_KIT, f"{_EVAL}/offline_model_en_eval.py", monkeypatch, **modules)
+    program = run_program(*KIT, f"{_EVAL}/offline_model_en_eval.py", monkeypatch, **modules)
     with pytest.raises(AskedAgain):
         program["call_evaluation"]((*judged_row("en", item), str(item.path), ""))
-    client = run_program(*_KIT, f"{_EVAL}/vllm_request.py", monkeypatch)["VLMessageClient"]("")
+    client = run_program(*KIT, f"{_EVAL}/vllm_request.py", monkeypatch)["VLMessageClient"]("")
     assert ours["messages"] == client.build_messages(told[0])
     assert ours.keys() == {"model", "messages", "max_tokens"} and ours["max_tokens"] == 4096
 
@@ -387,7 +386,7 @@ def test_the_official_program_writes_and_prints_the_same(
     ):
         csv.writer(part).writerows(itertools.islice(csv.reader(file), 4))
     client = ClientOfOpenAI(in_request)
-    program = run_program(*_KIT, f"{_EVAL}/gemini_en_eval.py", monkeypatch, openai=client.module)
+    program = run_program(*KIT, f"{_EVAL}/gemini_en_eval.py", monkeypatch, openai=client.module)
     printed: list[str] = []
     program["print"] = lambda *words: printed.append(" ".join(map(str, words)))
     program["Pool"] = lambda processes: SimpleNamespace(imap=map, close=list, join=list)

@@ -47,14 +47,14 @@ def simulated(
 
 def test_a_thousand_votes_recover_a_known_ranking_and_intervals_cover() -> None:
     rng, hits, widths = np.random.default_rng(7), 0, []
-    for _ in range(60):
+    for _ in range(20):
         [table] = rate(simulated(rng, 1000))
         assert [row.model for row in table.rows] == list(MODELS)
         assert np.mean([row.rating for row in table.rows]) == pytest.approx(MEAN)
         hits += sum(row.low <= RATINGS[row.model] <= row.high for row in table.rows)
         widths += [row.high - row.low for row in table.rows]
-    # 300 intervals of 95 %: 270 are 3 standard deviations below what is expected, of independent ones
-    assert 270 <= hits < 300
+    # 100 intervals of 95 %: 88 are 3 standard deviations below what is expected, of independent ones
+    assert 88 <= hits < 100
     assert np.mean(widths) < 80
 
 
@@ -74,7 +74,7 @@ def test_intervals_of_few_voters_who_differ_cover_too() -> None:
     truth = {row.model: row.rating for row in all_voters.rows}
     for voters in (5, 19):
         hits, wider = [], []
-        for _ in range(20):
+        for _ in range(8):
             votes = differing(rng, voters, 1000 // voters)
             [table], [alone] = rate(votes), rate([one._replace(voter="v") for one in votes])
             hits += [row.low <= truth[row.model] <= row.high for row in table.rows]
@@ -163,8 +163,8 @@ def test_ratings_and_intervals_are_those_of_statsmodels() -> None:
 
 
 @pytest.mark.parametrize("winners", [("left", "right", "left"), ("left", "left")])
-def test_a_thousand_chained_names_are_rated(winners: Sequence[str]) -> None:
-    names = [f"m{n:04}" for n in range(1000)]
+def test_hundreds_of_chained_names_are_rated(winners: Sequence[str]) -> None:
+    names = [f"m{n:04}" for n in range(300)]
     votes = [
         Vote("v", "text", f"{one}-{n}", one, other, winner)
         for one, other in pairwise(names)
@@ -174,7 +174,7 @@ def test_a_thousand_chained_names_are_rated(winners: Sequence[str]) -> None:
     if "right" in winners:  # two of three votes are 120 points
         assert [row.model for row in table.rows] == names
         steps = [one.rating - other.rating for one, other in pairwise(table.rows)]
-        assert steps == pytest.approx([ELO * np.log(2)] * 999, rel=1e-6)
+        assert steps == pytest.approx([ELO * np.log(2)] * 299, rel=1e-6)
     assert all(row.low < row.rating < row.high for row in table.rows)
 
 
