@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
-import signal
 import subprocess
-import time
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,17 +15,16 @@ from typing import Any
 import pytest
 
 from imageevalkit.judges.probes import PROBES
-from tests.support.checkout import environ, make_checkout, needs_driver_env, run_eval
+from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 from tests.support.image_server import Fault, Handler, Received
 from tests.support.judge_replies import completion, judged
 from tests.support.judge_server import JudgeServer
 from tests.support.mirror import shared_mirror
-from tests.support.waiting import LONGEST_WAIT
 
 pytestmark = needs_driver_env
 
 BENCHMARKS = ("wise", "geneval2")
-LIMIT, REPEATS = 240, 240
+LIMIT, REPEATS = 60, 60
 
 
 class Turning(JudgeServer):
@@ -113,6 +108,8 @@ def judged_runs(prepared: Path) -> Iterator[Judged]:
 
 def test_a_planted_drift_is_found_and_stands_beside_every_score(judged_runs: Judged) -> None:
     one = judged_runs
+    plan = one.run("--judge_repeats", str(REPEATS), "--dry_run")
+    assert plan.stdout.count(f"{REPEATS} asked again, and {len(PROBES)} probes") == len(BENCHMARKS)
     first = one.run("--judge_repeats", str(REPEATS))
     assert first.returncode == 0, first.stdout + first.stderr
     questions = sum(
@@ -125,79 +122,35 @@ def test_a_planted_drift_is_found_and_stands_beside_every_score(judged_runs: Jud
         assert (noise["repeated"], noise["changed"], noise["repeats"]) == (REPEATS, 0, None)
         assert set(noise["standard_errors"].values()) == {0.0}
 
-    unchanged = one.run("--judge_repeats", str(REPEATS))
-    assert unchanged.returncode == 0
-    assert "drifted" not in unchanged.stdout
-    assert one.asked() == len(BENCHMARKS) * (REPEATS + len(PROBES))
-
-    one.server.one_in = 50
+    one.server.one_in = 10
     ended = one.run("--judge_repeats", str(REPEATS))
     assert ended.returncode == 0, ended.stdout + ended.stderr
     page = (one.checkout / "output/report.html").read_text()
     for name in BENCHMARKS:
         drift = one.result(name)["noise"]["repeats"]
         assert drift["found"], (name, drift)
-        assert 0 < len(drift["changed"]) < REPEATS / 15
+        assert 0 < len(drift["changed"]) < REPEATS / 3
         told = f"the judge has drifted: {len(drift['changed'])} of {REPEATS} questions"
         assert told in ended.stdout
         assert told in page
-    asked = one.asked()
-    rescored = one.run("--rescore")
-    assert rescored.returncode == 0
-    assert "the judge has drifted" in rescored.stdout
-    assert asked and one.asked() == 0
-
-
-def test_kill_9_while_questions_are_asked_again_pays_for_none_twice(judged_runs: Judged) -> None:
-    one = judged_runs
-    one.run("--judge_repeats", "60", benchmarks=("wise",), limit=60)
-    for path in one.folder("wise").iterdir():
-        if (
-            path.is_file()
-            and path.suffix in (".json", ".jsonl")
-            and path.stem in ("judgements", "repeats", "result")
-        ):
-            path.unlink()
-    one.server.latency = 0.05
-    process = subprocess.Popen(
-        [
-            "bash",
-            str(one.checkout / "eval.sh"),
-            *one.words("--judge_repeats", "60", benchmarks=("wise",), limit=60),
-        ],
-        env=environ(one.checkout, API_KEY="sk-judge-4711-key"),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    deadline = time.monotonic() + LONGEST_WAIT
-    while len(one.repeats("wise")) < 15 and time.monotonic() < deadline:
-        time.sleep(0.02)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    before = -1
-    while before != len(one.server.requests):  # its guards end the rest
-        before = len(one.server.requests)
-        time.sleep(0.5)
-    kept = len(one.repeats("wise"))
-    assert 15 <= kept < 60
-    one.asked()
-    ended = one.run("--judge_repeats", "60", benchmarks=("wise",), limit=60)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert one.asked() == 60 - kept + len(PROBES), "the probes are asked once in each run"
-    assert set(Counter(record["request"] for record in one.repeats("wise")).values()) == {1}
-    assert one.result("wise")["noise"]["repeats"] is None, "it is still the run that gave the answers"
 
 
 def test_money_is_for_what_counts_in_all_cells_first(judged_runs: Judged) -> None:
     """Two cells, whose repeats and probes would take more than is left."""
     one = judged_runs
     price = "price={'text_input':1.0,'text_output':0.0}"
-    shutil.rmtree(one.checkout / "output", ignore_errors=True)
     plain = one.run(limit=12, kwargs=price)
     assert plain.returncode == 0, plain.stdout + plain.stderr
     paid = sum(one.result(name)["provenance"]["judge_usd"] for name in BENCHMARKS)
     counted = one.asked()
+
+    host = one.server.base_url.replace("127.0.0.1", "localhost")
+    words = one.words("--dry_run", benchmarks=("wise",), limit=12, kwargs=price)
+    elsewhere = [word.replace(one.server.base_url, host) for word in words]
+    planned = run_eval(one.checkout, *elsewhere, API_KEY="sk-judge-4711-key")
+    told = "12 answers reused from 127.0.0.1, and this run asks localhost: --judge_repeats 100 asks some of them again"
+    assert told in planned.stdout, planned.stdout + planned.stderr
+
     for name in BENCHMARKS:
         for path in one.folder(name).glob("*.json*"):
             if path.stem in ("judgements", "result", "scores"):
@@ -210,47 +163,7 @@ def test_money_is_for_what_counts_in_all_cells_first(judged_runs: Judged) -> Non
     assert counted < len(asked) < 2 * counted
     log = "".join(path.read_text() for path in (one.checkout / "log").glob("*/*_repeat_*.log"))
     assert "not all was asked again: --max_cost" in log
+    line = r"repeat:reference-typeset/\w+: \w+: .*judge noise: 0 of \d+ repeated answers changed, .* requests, \$"
+    assert re.search(line, ended.stdout), ended.stdout
     spent = sum(one.result(name)["provenance"]["judge_usd"] for name in BENCHMARKS)
     assert paid < spent <= 1.3 * paid
-
-
-def test_answers_of_another_host_are_reused_and_mentioned_and_repeats_are_told(judged_runs: Judged) -> None:
-    one = judged_runs
-    shutil.rmtree(one.checkout / "output", ignore_errors=True)
-    price = "price={'text_input':1.0,'text_output':0.0}"
-    first = one.run(benchmarks=("wise",), limit=12, kwargs=price)
-    assert first.returncode == 0 and "reused" not in first.stdout, first.stdout + first.stderr
-    assert one.asked() == 12
-    elsewhere = f"{price},base_url={one.server.base_url.replace('127.0.0.1', 'localhost')}"
-    told = "12 answers reused from 127.0.0.1, and this run asks localhost: --judge_repeats 100 asks some of them again"
-    words = [
-        word.replace(f"base_url={one.server.base_url},", "")
-        for word in one.words(limit=12, benchmarks=("wise",), kwargs=elsewhere)
-    ]
-    for more in ([], ["--dry_run"]):
-        again = run_eval(one.checkout, *words, *more, API_KEY="sk-judge-4711-key")
-        assert again.returncode == 0 and told in again.stdout, again.stdout + again.stderr
-    assert one.asked() == 0 and told in str(one.result("wise")["notes"])
-    repeated = one.run("--judge_repeats", "5", benchmarks=("wise",), limit=12, kwargs=price)
-    count = one.asked()
-    assert count >= 5 + 2 * len(PROBES)
-    line = re.search(
-        r"judge noise: 0 of 5 repeated answers changed, overall ± 0 \((\d+) requests, \$(\S+)\)",
-        repeated.stdout,
-    )
-    assert line and int(line[1]) == count and float(line[2]) > 0, repeated.stdout
-    shutil.rmtree(one.folder("wise"))
-    bounded = ["--judge_repeats", "5", "--max_cost", "5"]
-    apart = one.run(*bounded, benchmarks=("wise",), limit=12, kwargs=price)
-    assert re.search(
-        r"repeat:reference-typeset/wise: complete: .*judge noise: 0 of 5 repeated", apart.stdout
-    ), apart.stdout
-
-
-def test_the_plan_tells_what_is_asked_again(judged_runs: Judged) -> None:
-    told = judged_runs.run("--judge_repeats", "7", "--dry_run", "--overwrite")
-    assert told.returncode == 0, told.stderr
-    assert told.stdout.count("7 asked again, and 18 probes") == len(BENCHMARKS)
-    wrong = judged_runs.run("--judge_repeats", "some")
-    assert wrong.returncode == 2
-    assert "--judge_repeats: 'some' is no number of questions" in wrong.stderr
