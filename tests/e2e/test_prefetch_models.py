@@ -202,6 +202,19 @@ def test_two_caches_block_a_cell_that_reads_weights(monkeypatch: pytest.MonkeyPa
     assert missing_of_model("flux.1-dev", "t2i", False, {}) == "", "what is missing would be downloaded"
 
 
+def test_where_nothing_may_be_downloaded_missing_weights_block_a_cell(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    blocked = missing_of_model("flux.1-dev", "t2i", False, {})
+    assert "is not in the cache" in blocked
+    assert "Run: bash utils/prefetch.sh --model_names flux.1-dev (without internet" in blocked
+    other = missing_of_model("flux.1-dev", "t2i", False, {"model_path": "org/other"})
+    assert '--model_names flux.1-dev --custom_model_kwargses "model_path=org/other"' in other
+    assert missing_of_model("reference-noise", "t2i", False, {}) == ""
+
+
 def test_what_the_disk_refuses_stops_nothing_else(root: Path, hub: HubServer) -> None:
     file = {"url": f"{hub.url}/org/x/resolve/{COMMIT}/readme.md", "licence": "MIT"}
     blocked = {**file, "path": "eval_models/weights/blocked/a.md"}

@@ -55,6 +55,10 @@ def mistake(*words: str) -> str:
             ["--model_names", "comparisons", "--ds_names", "quicktext", "--use_api", "true"],
             "'comparisons' cannot be a name: output/comparisons is a report of the run",
         ),
+        (
+            [*NOISE[:3], "oneig", "--ds_kwargs", 'grid="2,2"', "--eval", "false"],
+            "the setting grid of oneig is about images made elsewhere (--images)",
+        ),
         ([], "no models given"),
         ([*NOISE, "--prompt_rewriter", "dtn"], "unknown prompt rewriter 'dtn' (did you mean 'dtm'?)"),
         (
