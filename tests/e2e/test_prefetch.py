@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shutil
 import stat
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -13,11 +12,9 @@ import pytest
 
 from imageevalkit.assets import BenchmarkFiles, github
 from imageevalkit.assets.data import fetch
-from imageevalkit.store.cell import REPO
 from tests.support import manifest
 from tests.support.hub_server import COMMIT, hub_server
-from tests.support.mirror import shared_mirror
-from tests.support.tree import copy_tree, lend_driver_environment, one_error, run
+from tests.support.tree import copy_tree, lend_driver_environment, run
 from tests.support.web import web_server
 
 
@@ -184,22 +181,3 @@ def test_hub_assets(root: Path, data: Path, tmp_path: Path) -> None:
     assert prefetch(root, "--check", HF_HOME=str(home)).returncode == 0
     (snapshot / "a.json").unlink()
     assert prefetch(root, "--check", HF_HOME=str(home)).returncode == 1
-
-
-def test_wrong_usage_is_one_line_and_status_2(root: Path, data: Path, tmp_path: Path) -> None:
-    assert "did you mean 'tiny'" in one_error(prefetch(root, "--ds_names", "tinny"), 2)
-    assert "--nope" in one_error(prefetch(root, "--nope"), 2)
-    assert "nowhere" in one_error(prefetch(root, "--mirror", tmp_path / "nowhere"), 2)
-    assert "--ds_names" in one_error(prefetch(root, "--ds_names"), 2)
-    assert not data.exists()
-
-
-def test_longtext_from_the_shared_mirror(root: Path) -> None:
-    target = root / "benchmarks" / "longtext"
-    target.mkdir()
-    for name in ("benchmark.py", "assets.txt"):
-        shutil.copy(REPO / "benchmarks/longtext" / name, target)
-    result = prefetch(root, "--mirror", shared_mirror(), "--ds_names", "longtext", "--eval", "false")
-    assert result.returncode == 0, result.stderr
-    for name in ("text_prompts.jsonl", "text_prompts_zh.jsonl"):
-        assert len((target / "data" / name).read_text().splitlines()) == 160
