@@ -21,8 +21,8 @@ TREE = "aaa6413d01d8b639c0b9db5ef1088373062a112f"
 @pytest.fixture(autouse=True)
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of all that is fetched: the tree's own may have anything."""
-    for module in ("assets.git", "assets.http", "plan.models"):
-        monkeypatch.setattr(f"imageevalkit.{module}.REPO", tmp_path)
+    for module in ("git", "http"):
+        monkeypatch.setattr(f"imageevalkit.assets.{module}.REPO", tmp_path)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_CACHE"):
         monkeypatch.delenv(name, raising=False)
@@ -174,6 +174,7 @@ def test_files_that_only_a_person_can_fetch_are_named_with_address_and_place(
         }
         for name in ("a.bin", "b.bin")
     ]
+    monkeypatch.setattr("imageevalkit.plan.models.REPO", root)
     register(monkeypatch, "mine", "subject", model_path=str(folder), assets=by_hand)
     result = prefetch_here("--model_names", "mine")
     assert result.status == 1 and "2 assets are missing or wrong" in result.error
