@@ -23,7 +23,7 @@ from imageevalkit.report.sharing import public
 from imageevalkit.store.cell import REPO, Cell, output_root
 from imageevalkit.store.results import Evaluator, Metric, as_object, read_result
 from tests.support.cells import PPOCR, QWEN, Made, write_cell, write_scored
-from tests.support.checkout import make_checkout, needs_driver_env, run_eval
+from tests.support.commands import eval_here
 from tests.support.mirror import official_folder
 from tests.support.site import Site
 
@@ -222,32 +222,26 @@ def test_what_cannot_be_published_is_one_line(folder: Path) -> None:
     assert (folder / "scores.jsonl").is_file()
 
 
-@needs_driver_env
-def test_eval_sh_publishes_sends_and_takes_votes_of_what_is_there(tmp_path: Path) -> None:
-    checkout = make_checkout(tmp_path / "checkout")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("IMAGEEVALKIT_OUTPUT", str(checkout / "output"))
-        write_scored(Cell("m", "text"), FEW)
+def test_the_command_publishes_and_takes_votes_of_what_is_there(folder: Path, tmp_path: Path) -> None:
+    write_scored(Cell("m", "text"), FEW)
     votes = tmp_path / "ann.json"
     record = {"benchmark": "text", "item": "p/00", "left": "m", "right": "n", "winner": "left"}
     votes.write_text(json.dumps({"format": "imageevalkit-votes/1", "voter": "ann", "votes": [record]}))
-    run = run_eval(checkout, "--publish", str(tmp_path / "public"), "--votes", str(votes))
-    assert (run.returncode, run.stderr) == (0, "")
-    assert "nothing was uploaded; to do so: hf upload" in run.stdout
-    assert (tmp_path / "public/README.md").is_file()
-    assert [one.read_text() for one in (checkout / "output/votes").iterdir()] == [votes.read_text()]
+    done = eval_here("--publish", folder, "--votes", votes)
+    assert (done.status, done.error) == (0, "")
+    assert "nothing was uploaded; to do so: hf upload" in done.said
+    assert (folder / "README.md").is_file()
+    assert [one.read_text() for one in (output_root() / "votes").iterdir()] == [votes.read_text()]
     votes.write_text("{")
     for words, says in (
         (["--votes", str(votes)], "ann.json is no JSON"),
         (["--quickstart", "--publish", str(tmp_path)], "holds other files: give a new folder"),
-        (["--quickstart", "--export", "wandb"], "--export wandb needs a package"),
         (["--export", "tensorbord"], "did you mean 'tensorboard'?"),
         (["--compare", "m", "n", "--publish", "x"], "--compare runs nothing: leave out --publish"),
     ):
-        run = run_eval(checkout, *words)
-        assert (run.returncode, run.stderr.count("\n")) == (2, 1), run.stderr
-        assert says in run.stderr
-    assert not (checkout / "output/reference-typeset").exists()
+        wrong = eval_here(*words)
+        assert wrong.status == 2 and says in wrong.error and "\n" not in wrong.error
+    assert not (output_root() / "reference-typeset").exists()
 
 
 @pytest.mark.parametrize(

@@ -154,6 +154,16 @@ def test_scoring_what_is_on_record_makes_no_image_and_takes_no_key(monkeypatch: 
     assert [job.stage for job in plan.jobs] == ["evaluate", "report"]
 
 
+def test_a_bound_on_money_needs_the_price_of_every_reply(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("API_KEY", "x")
+    wise = choose_benchmark(Config(), "wise", "openai:m-1", {})
+    run = Run(Options(max_cost=1.0), Config(), tmp_path, "now", 1, {}, {"wise": wise})
+    with pytest.raises(UserError, match="--max_cost needs the price of every reply"):
+        judge_needs(run, wise)
+
+
 def test_where_money_is_bounded_the_images_come_first(tmp_path: Path) -> None:
     def follows(max_cost: float | None) -> bool:
         return Run(Options(overlap=True, max_cost=max_cost), Config(), tmp_path, "now", 1, {}, {}).follows

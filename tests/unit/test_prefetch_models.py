@@ -10,8 +10,8 @@ import pytest
 from custom_models.load_model import MODEL_SETTINGS
 from imageevalkit.plan.models import missing_of_model
 from imageevalkit.plan.options import TABLE
+from tests.support.commands import prefetch_here
 from tests.support.hub_server import COMMIT
-from tests.support.prefetching import prefetch_here
 
 CODE = "print('hello')\n"
 # git's hash of a folder with CODE as run.py
