@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.checkout import environ, make_checkout, needs_driver_env, run_eval
+from tests.support.checkout import environ, make_checkout, needs_driver_env
 from tests.support.hub_server import COMMIT, hub_server
 from tests.support.tiny_checkpoints.stable_diffusion import save_stable_diffusion
 
@@ -136,13 +136,3 @@ def test_check_and_a_whole_run_ask_nobody(node: Path, tmp_path: Path) -> None:
     outcome = json.loads((node / "output/tiny-sd/quicktext/result.json").read_text())
     assert outcome["state"] == "complete" and outcome["coverage"]["judged"] == 2
     assert seen == set()
-
-
-def test_files_that_came_short_block_the_cell(node: Path, tmp_path: Path) -> None:
-    shutil.copytree(node.parent / "home", tmp_path / "home", symlinks=False)
-    folder = tmp_path / "home/hub/models--org--tiny/snapshots" / COMMIT
-    with (folder / "unet/diffusion_pytorch_model.safetensors").open("r+b") as file:
-        file.truncate(1000)
-    blocked = run_eval(node, *RUN, "--dry_run", HF_HOME=str(tmp_path / "home"), HF_HUB_OFFLINE="1")
-    assert blocked.returncode == 1
-    assert "unet/diffusion_pytorch_model.safetensors has 1000 bytes instead of" in blocked.stdout

@@ -477,7 +477,7 @@ def test_nothing_to_do_starts_no_process(notes: Path) -> None:
     generate(4, 2, notes=notes, seconds=0.05)
     assert len({line[0] for line in lines(notes)}) <= 2, "no more workers than items"
     before = notes.read_text()
-    outcome, _ = generate(4, 2, notes=notes)
+    outcome, _ = generate(4, 2, notes=notes, seconds=0.05)
     assert (outcome.state, notes.read_text()) == (COMPLETE, before)
 
 

@@ -58,6 +58,18 @@ def test_weights_of_the_tasks_of_the_benchmarks(monkeypatch: pytest.MonkeyPatch)
     assert "org/t2i is not" in configured and "org/edit" not in configured
 
 
+def test_files_are_those_of_the_tasks_that_a_model_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    register(monkeypatch, "mine")
+    for names, says in (("trig-p2p;quicktext", "mine: needs no files"), ("trig-p2p", "does t2i, not edit")):
+        assert says in missing("--model_names", "mine", "--ds_names", names)
+    monkeypatch.setitem(MODEL_SETTINGS, "stray", {"module": ".model_utils.x", "class": "X"})
+    stray = prefetch_here("--check", "--model_names", "stray")
+    assert (
+        stray.status == 2
+        and "MODEL_SETTINGS['stray'] in infer/custom_models/load_model.py is no task" in (stray.error)
+    )
+
+
 def test_every_option_of_a_run_is_taken(root: Path) -> None:
     words = [
         *(
