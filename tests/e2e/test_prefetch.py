@@ -66,7 +66,7 @@ def test_files_that_share_new_folders_are_fetched_side_by_side(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("imageevalkit.assets.BENCHMARKS", tmp_path / "benchmarks")
-    content = {f"{n // 4}/{n % 4}.txt": b"%d" % n for n in range(800)}
+    content = {f"{n // 4}/{n % 4}.txt": b"%d" % n for n in range(200)}
     mirror, pinned = tmp_path / "mirror", {}
     for path, written in content.items():
         (mirror / "owner/name" / manifest.COMMIT / path).parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ def test_files_that_share_new_folders_are_fetched_side_by_side(
         pinned[path] = (path, hashlib.sha256(written).hexdigest(), len(written))
     assets = github("owner/name", manifest.COMMIT, pinned, licence="MIT")
     assert fetch(BenchmarkFiles("many", assets), mirror) == []
-    assert len([*(tmp_path / "benchmarks/many/data").rglob("*.txt")]) == 800
+    assert len([*(tmp_path / "benchmarks/many/data").rglob("*.txt")]) == 200
 
 
 def test_missing_tampered_and_truncated_are_named_together_then_mended(
@@ -97,17 +97,6 @@ def test_missing_tampered_and_truncated_are_named_together_then_mended(
 
     assert prefetch(root, "--mirror", mirror).returncode == 0
     assert content(data) == manifest.FILES
-    assert prefetch(root, "--check").returncode == 0
-
-
-def test_benchmark_is_known_by_its_name_and_its_folder(root: Path) -> None:
-    manifest.write_benchmark(root / "benchmarks", "tiny_two")
-    everything = prefetch(root, "--check")
-    assert "tiny-two: prompts.jsonl is missing" in everything.stderr
-    for names in ("tiny-two", "tiny_two", "tiny-two;tiny_two"):
-        report = prefetch(root, "--check", "--ds_names", names)
-        assert report.returncode == 1
-        assert report.stderr.count("tiny-two: prompts.jsonl is missing") == 1, report.stderr
 
 
 def test_wrong_mirror_replaces_nothing(root: Path, data: Path, mirror: Path) -> None:

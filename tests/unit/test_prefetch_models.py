@@ -216,6 +216,13 @@ def test_names_and_configuration() -> None:
     assert "for 2 models" in prefetch_here("--model_names", "a;b", "--custom_model_kwargses", "x=1").error
 
 
+def test_benchmark_is_known_by_its_name_and_its_folder(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    monkeypatch.setattr("imageevalkit.assets.BENCHMARKS", root)
+    for names in ("wise-verified", "wise_verified", "wise-verified;wise_verified"):
+        told = missing("--eval", "false", "--ds_names", names)
+        assert told.count("wise-verified: cultural_common_sense_verified.json is missing") == 1, told
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
