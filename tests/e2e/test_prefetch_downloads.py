@@ -438,23 +438,6 @@ def test_a_mirror_and_a_clone_are_as_good(upstream: Path, root: Path, tmp_path: 
     assert (root / wanted.path / ".git").is_dir(), "a wrong one replaces nothing"
 
 
-def test_a_look_at_sizes_finds_what_a_folder_of_code_lacks(
-    upstream: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted = code_asset(upstream)
-    folder = root / wanted.path
-    folder.mkdir(parents=True)
-    assert "is not commit" in check_asset(wanted, hashes=False).problems[0], "an empty folder"
-    folder.rmdir()
-    publish(upstream, tmp_path / "web")
-    fetch_from(tmp_path / "web", wanted, monkeypatch)
-    assert check_asset(wanted, hashes=False).problems == []
-    (folder / "models" / "net.py").write_text("class Net: ..")
-    (folder / "run.sh").unlink()
-    (problem,) = check_asset(wanted, hashes=False).problems
-    assert "1 file is missing (run.sh)" in problem and "models/net.py has 13 bytes instead of 15" in problem
-
-
 @pytest.mark.parametrize("how", ["fetched", "clone", "copy"])
 def test_what_python_compiles_anew_is_no_change(
     upstream: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
@@ -638,19 +621,6 @@ def test_nothing_is_half_there_after_a_kill(
     assert (tmp_path / "late").exists(), "a git that goes on is waited for"
     assert is_fine(wanted)
     assert sorted(path.name for path in (root / wanted.path).parent.iterdir()) == ["net"]
-
-
-def test_code_that_a_disk_has_no_room_for_is_one_line(
-    upstream: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full_disk: None
-) -> None:
-    (upstream / "noise").write_bytes(os.urandom(300_000))
-    git(upstream, "add", "-A")
-    git(upstream, "commit", "-qm", "noise")
-    wanted = code_asset(upstream)
-    publish(upstream, tmp_path / "web")
-    with pytest.raises(CellFailure, match=r"^disk full: cannot write .* run the same command again$"):
-        fetch_from(tmp_path / "web", wanted, monkeypatch)
-    assert files(root) == set()
 
 
 def test_a_folder_of_an_older_prefetch_is_whole(upstream: Path, root: Path, tmp_path: Path) -> None:

@@ -32,10 +32,13 @@ def needs(tmp_path: Path, judge: str, **kwargs: Any) -> JudgeNeeds:
     )
 
 
-def test_the_settings_of_our_server_say_nothing_of_one_that_runs_already(tmp_path: Path) -> None:
+def test_the_settings_of_our_server_say_nothing_of_one_that_runs_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = {"revision": "abc", "serve_args": "--dtype half", "gpus": 0}
     ours = needs(tmp_path, "vllm:org/judge", **settings)
     assert ours.options.served == {"revision": "abc", "serve_args": "--dtype half"}
+    monkeypatch.setenv("CONDA_BASE", "")
     running = needs(tmp_path, "vllm:org/judge", base_url="http://gpu1:8000/v1", **settings)
     assert running.options.served == {} and running.server is None
 

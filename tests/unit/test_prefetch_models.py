@@ -72,51 +72,26 @@ def test_files_are_those_of_the_tasks_that_a_model_does(monkeypatch: pytest.Monk
 
 def test_every_option_of_a_run_is_taken(root: Path) -> None:
     words = [
-        *(
-            "--parallel",
-            "true",
-            "--limit",
-            "4",
-            "--replicas=2",
-            "--launcher",
-            "slurm",
-            "--num_workers",
-            "8",
-            "--requests_per_minute",
-            "9",
-        ),
-        *("--max_cost", "1", "--missing_items", "official", "--overwrite", "--retry_refused", "true"),
-        *(
-            "--batch",
-            "--retry_unparsed",
-            "--rescore",
-            "--judge_repeats",
-            "3",
+        *["--parallel", "true", "--limit", "4", "--replicas=2", "--launcher", "slurm", "--num_workers", "8"],
+        *["--requests_per_minute", "9", "--max_cost", "1", "--missing_items", "official", "--overwrite"],
+        *["--retry_refused", "true", "--batch", "--retry_unparsed", "--rescore", "--judge_repeats", "3"],
+        *[
             "--relations",
             "x=a,b",
             "--relations_kwargs",
             "preset=paper",
             "--gate=output",
             "--save_baseline=b.zip",
-            "--until=reference-noise vs reference-typeset",
-            "--watch=.",
-            "--report_mb=10",
-        ),
+        ],
+        *("--until=reference-noise vs reference-typeset", "--watch=.", "--report_mb=10"),
     ]
-    assert {w.partition("=")[0] for w in words if w.startswith("--")} | {
-        *(
-            "--model_names",
-            "--ds_names",
-            "--custom_model_kwargses",
-            "--use_api",
-            "--infer",
-            "--eval",
-            "--images",
-            "--prompt_rewriter",
-            "--rewriter_kwargs",
-        ),
-        *("--judges", "--judge_kwargs", "--ds_kwargs", "--help"),
-    } == {entry.name for entry in TABLE.values() if entry.prefetch in ("taken", "decisive")}
+    others = (
+        "--model_names --ds_names --custom_model_kwargses --use_api --infer --eval --images --prompt_rewriter "
+        "--rewriter_kwargs --judges --judge_kwargs --ds_kwargs --help"
+    )
+    assert {w.partition("=")[0] for w in words if w.startswith("--")} | {*others.split()} == {
+        entry.name for entry in TABLE.values() if entry.prefetch in ("taken", "decisive")
+    }
     result = prefetch_here("--check", *words, "--model-names", "reference-noise")
     assert result.status == 0, result.error
     assert "model reference-noise: needs no files" in result.said
