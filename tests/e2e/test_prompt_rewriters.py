@@ -145,7 +145,7 @@ def test_two_models_share_replies_and_what_could_not_be_rewritten_is_mended(
         assert server.requests == []
         server.fail("puzzle 1", "refuse")
         server.fail("puzzle 2", "garbage")
-        lossy = {"model": both, "kwargs": ",max_attempts=2"}
+        lossy: dict[str, Any] = {"model": both, "kwargs": ",max_attempts=2"}
         said = runs.run(status=3, **lossy)
         assert sorted(set(server.rewrites)) == [f"puzzle {n}" for n in range(6)]
         # both share the requests, and the run pays for them once

@@ -20,11 +20,11 @@ class Puzzles(Benchmark):
     name, version, judge, headline = "puzzles", "1", "openai:judge", ("yes",)
     prompts: ClassVar = {"seen": "Is it there: {prompt}?"}
 
-    def data(self, n: int) -> dict[str, Any]:
+    def about(self, n: int) -> dict[str, Any]:
         return {"explanation": f"because {n}", "pair": PAIRS[n]}
 
     def samples(self) -> Iterable[Sample]:
-        return [Sample(f"images/{n}.png", f"puzzle {n}", n, self.data(n)) for n in range(len(PAIRS))]
+        return [Sample(f"images/{n}.png", f"puzzle {n}", n, self.about(n)) for n in range(len(PAIRS))]
 
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
         return [ask("seen", image, self.prompts["seen"].format(prompt=item.texts[-1]))]
@@ -42,7 +42,7 @@ class PuzzleEdits(Puzzles):
     def samples(self) -> Iterable[Sample]:
         photo = Image.new("RGB", (32, 32), "red")
         texts = [[photo, f"edit {n}"] for n in range(2)]
-        return [Sample(f"images/{n}.png", input_list=t, data=self.data(n)) for n, t in enumerate(texts)]
+        return [Sample(f"images/{n}.png", input_list=t, data=self.about(n)) for n, t in enumerate(texts)]
 
 
 class PuzzleSubjects(PuzzleEdits):
@@ -50,4 +50,4 @@ class PuzzleSubjects(PuzzleEdits):
 
     def samples(self) -> Iterable[Sample]:
         photo = Image.new("RGB", (32, 32), "red")
-        return [Sample("images/0.png", input_list=["dog", photo, "a dog on the moon"], data=self.data(0))]
+        return [Sample("images/0.png", input_list=["dog", photo, "a dog on the moon"], data=self.about(0))]

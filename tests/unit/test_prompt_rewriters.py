@@ -308,7 +308,11 @@ def add_rewriter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[s
     folder.mkdir()
     monkeypatch.setattr(registry, "REWRITERS", folder)
     monkeypatch.setattr(custom_rewriters, "__path__", [str(folder)])
-    return lambda name, code: (folder / f"{name}.py").write_text(code) and None
+
+    def add(name: str, code: str) -> None:
+        (folder / f"{name}.py").write_text(code)
+
+    return add
 
 
 def test_a_third_rewriter_is_one_small_class(add_rewriter: Callable[[str, str], None]) -> None:
