@@ -59,6 +59,7 @@ def mistake(*words: str) -> str:
             [*NOISE[:3], "oneig", "--ds_kwargs", 'grid="2,2"', "--eval", "false"],
             "the setting grid of oneig is about images made elsewhere (--images)",
         ),
+        ([*NOISE, "--judge_repeats", "some"], "--judge_repeats: 'some' is no number of questions"),
         ([], "no models given"),
         ([*NOISE, "--prompt_rewriter", "dtn"], "unknown prompt rewriter 'dtn' (did you mean 'dtm'?)"),
         (
