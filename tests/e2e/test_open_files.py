@@ -63,6 +63,7 @@ def test_fewer_requests_are_in_flight_where_files_are_few(api: ApiRuns) -> None:
 
 @needs_driver_env
 def test_the_soft_limit_is_raised_where_the_hard_one_allows_it(api: ApiRuns) -> None:
+    api.server.together = 129
     ended = run(api, "ulimit -Sn 256", ["raised"])
     assert ended.returncode == 0, text_of(ended)
     assert len(api.server.requests) == ITEMS
