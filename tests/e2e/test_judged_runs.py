@@ -1,54 +1,86 @@
-"""WISE and GenEval 2 through eval.sh with a real judge server that misbehaves: nothing lost, nothing asked twice."""
+"""WISE and GenEval 2 through eval.sh with a real judge server: nothing lost or asked twice, noise and drift found."""
 
 from __future__ import annotations
 
+import csv
+import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from imageevalkit.extras.noise.probes import PROBES
 from tests.support.checkout import environ, make_checkout, needs_driver_env, run_eval
-from tests.support.image_server import HALF, STEERING, random_faults
+from tests.support.image_server import HALF, STEERING, Fault, Handler, Received, random_faults
+from tests.support.judge_replies import completion
+from tests.support.judge_replies import judged as reply_of
 from tests.support.judge_server import JudgeServer
 from tests.support.mirror import shared_mirror
-from tests.support.waiting import LONGEST_WAIT
+from tests.support.waiting import wait_for
 
 pytestmark = needs_driver_env
 
 BENCHMARKS = ("wise", "wise-verified", "wise-rewrite", "geneval2")
-LIMIT = 24
+NOISE = ("wise", "geneval2")
+LIMIT = REPEATS = 24
 JUDGES = "wise-verified=openai:qwen3.5-35b-a3b;geneval2=openai:qwen3-vl-8b"
+
+
+class Turning(JudgeServer):
+    """A judge that turns one answer in ``one_in``, always the same ones; 0: none."""
+
+    one_in = 0
+
+    @property
+    def faults(self) -> Mapping[str, Fault]:
+        return {**super().faults, "ok": self._answer}
+
+    def _answer(self, handler: Handler, request: Received) -> None:
+        key = hashlib.sha256(f"{request.prompt}{request.images}".encode()).digest()
+        reply = reply_of(request)
+        if self.one_in and int.from_bytes(key[:4], "big") % self.one_in == 0:
+            message, logprobs = reply["choices"][0]["message"], reply["choices"][0]["logprobs"]
+            if logprobs:
+                for entry in logprobs["content"][0]["top_logprobs"][:-1]:
+                    entry["token"] = f"not {entry['token']}"
+                    entry["bytes"] = list(entry["token"].encode())
+                logprobs["content"][0] |= logprobs["content"][0]["top_logprobs"][0]
+            else:
+                said = message["content"].translate(str.maketrans("12345", "54321"))
+                reply = completion(request, said.replace("3", "0"))
+        handler.send_json(200, reply)
 
 
 @dataclass
 class Judged:
-    """Runs in one checkout whose judge is ``server``; 24 items of each benchmark."""
+    """Runs in one checkout whose judge is ``server``."""
 
     checkout: Path
-    server: JudgeServer
+    server: Turning
     kwargs: str = "backoff=0.05,max_outage=2"
     environ: dict[str, str] = field(default_factory=lambda: {"API_KEY": "sk-judge-4711-key"})
 
-    def words(self, *more: str, benchmarks: tuple[str, ...] = BENCHMARKS) -> list[str]:
+    def words(self, *more: str, benchmarks: tuple[str, ...] = BENCHMARKS, limit: int = LIMIT) -> list[str]:
         base_url = f"base_url={self.server.base_url}"
         return [
             *["--model_names", "reference-typeset", "--ds_names", ";".join(benchmarks)],
             *["--custom_model_kwargses", "width=128,height=128", "--judges", JUDGES],
-            *["--judge_kwargs", f"{base_url},{self.kwargs}", "--num_workers", "8", "--limit", str(LIMIT)],
+            *["--judge_kwargs", f"{base_url},{self.kwargs}", "--num_workers", "8", "--limit", str(limit)],
             *more,
         ]
 
-    def run(self, *more: str, benchmarks: tuple[str, ...] = BENCHMARKS) -> subprocess.CompletedProcess[str]:
-        return run_eval(self.checkout, *self.words(*more, benchmarks=benchmarks), **self.environ)
+    def run(self, *more: str, **scope: Any) -> subprocess.CompletedProcess[str]:
+        return run_eval(self.checkout, *self.words(*more, **scope), **self.environ)
 
     def folder(self, benchmark: str) -> Path:
         return self.checkout / "output/reference-typeset" / benchmark
@@ -62,14 +94,21 @@ class Judged:
 
     def forget_judgements(self) -> None:
         for name in BENCHMARKS:
-            for path in ("judgements.jsonl", "result.json", "scores.jsonl"):
+            for path in ("judgements.jsonl", "repeats.jsonl", "result.json", "scores.jsonl"):
                 (self.folder(name) / path).unlink(missing_ok=True)
             shutil.rmtree(self.folder(name) / "evaluators", ignore_errors=True)
+        shutil.rmtree(self.checkout / "output/judges", ignore_errors=True)
         self.server.requests.clear()
 
     def judgements(self, benchmark: str) -> list[dict[str, Any]]:
         path = self.folder(benchmark) / "judgements.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def asked(self) -> int:
+        """How many requests came since this was last called."""
+        count = len(self.server.requests)
+        self.server.requests.clear()
+        return count
 
     def questions(self, benchmark: str) -> set[str]:
         """The request hashes of all questions that were ever answered."""
@@ -85,27 +124,14 @@ class Judged:
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkout with the benchmarks' data, and the images of the reference model made once."""
     checkout = make_checkout(tmp_path_factory.mktemp("judged") / "kit")
-    subprocess.run(
-        [
-            "bash",
-            "utils/prefetch.sh",
-            "--eval",
-            "false",
-            "--ds_names",
-            ";".join(BENCHMARKS),
-            "--mirror",
-            str(shared_mirror()),
-        ],
-        cwd=checkout,
-        check=True,
-        capture_output=True,
-    )
+    words = ["--eval", "false", "--ds_names", ";".join(BENCHMARKS), "--mirror", str(shared_mirror())]
+    subprocess.run(["bash", "utils/prefetch.sh", *words], cwd=checkout, check=True, capture_output=True)
     return checkout
 
 
 @pytest.fixture
 def judged(prepared: Path) -> Iterator[Judged]:
-    with JudgeServer() as server:
+    with Turning() as server:
         run = Judged(prepared, server)
         run.forget_judgements()
         yield run
@@ -114,7 +140,7 @@ def judged(prepared: Path) -> Iterator[Judged]:
 @pytest.fixture(scope="module")
 def undisturbed(prepared: Path) -> dict[str, Any]:
     """The metrics of a run without faults, by benchmark."""
-    with JudgeServer() as server:
+    with Turning() as server:
         run = Judged(prepared, server)
         run.forget_judgements()
         ended = run.run()
@@ -127,71 +153,30 @@ def undisturbed(prepared: Path) -> dict[str, Any]:
         return run.metrics()
 
 
-def test_three_editions_of_wise_and_geneval2_never_share_a_column(
-    judged: Judged, undisturbed: dict[str, Any]
+def test_malformed_replies_and_a_short_outage_change_no_score(
+    prepared: Path, undisturbed: dict[str, Any]
 ) -> None:
-    assert judged.run().returncode == 0
-    lines = (judged.checkout / "output/leaderboard.csv").read_text().splitlines()
-    header = lines[0].split(",")
-    headlines = [dict(zip(header, line.split(","), strict=False)) for line in lines[1:]]
-    names = {row["score_name"] for row in headlines if row["headline"] == "true"}
-    assert len(names) == len(BENCHMARKS), names
-    assert any(name.startswith("wise-verified/overall@qwen3.5-35b-a3b/openai/") for name in names)
-
-
-def test_outside_mass_is_told_where_only_the_top_tokens_are_seen(
-    judged: Judged, undisturbed: dict[str, Any]
-) -> None:
-    metrics = undisturbed["geneval2"]
-    assert 0 < metrics["outside_mass"]["value"] < metrics["outside_mass_max"]["value"] < 1
-    judged.run(benchmarks=("geneval2",))
-    [note] = judged.result("geneval2")["notes"]
-    assert f"a mean {metrics['outside_mass']['value']:.2%} of the probability" in note
-
-
-def test_ten_percent_of_malformed_replies_change_no_score(
-    judged: Judged, undisturbed: dict[str, Any]
-) -> None:
-    judged.server.choose = random_faults(
-        [(0.04, "malformed"), (0.02, "garbage"), (0.02, "html"), (0.02, "empty")], [], 7
-    )
-    ended = judged.run()
+    """Nor do the editions of WISE ever share a column."""
+    with Turning(die_after=100, down_for=1.5) as server:
+        judged = Judged(prepared, server, "backoff=0.2,max_outage=60")
+        judged.forget_judgements()
+        server.choose = random_faults(
+            [(0.04, "malformed"), (0.02, "garbage"), (0.02, "html"), (0.02, "empty")], [], 7
+        )
+        ended = judged.run()
     assert ended.returncode == 0, ended.stderr
     assert judged.metrics() == undisturbed
-    faults = Counter(request.fault for request in judged.server.requests)
+    faults = Counter(request.fault for request in server.requests)
     assert sum(faults.values()) - faults["ok"] > 0.05 * faults["ok"], faults
-
-
-def test_what_stays_empty_is_unparsed_and_withheld(judged: Judged) -> None:
-    judged.server.choose = random_faults([], [(0.2, "empty")], 3)
-    ended = judged.run(benchmarks=("wise",))
-    assert ended.returncode == 3
-    result = judged.result("wise")
-    assert judged.adds_up("wise")
-    unparsed = result["coverage"]["unparsed"]
-    assert unparsed > 0
-    assert result["headline"] == []
-    assert result["metrics"]["overall_official"]["value"] is None
-    tries = Counter(
-        record["request"] for record in judged.judgements("wise") if record["status"] == "unparsed"
-    )
-    assert set(tries.values()) == {3}
-    asked = len(judged.server.requests)
-    assert judged.run("--rescore", benchmarks=("wise",)).returncode == 3
-    assert judged.run(benchmarks=("wise",)).returncode == 3
-    assert len(judged.server.requests) == asked, "three tries are what the official evaluator makes"
-    judged.server.choose = random_faults([], [], 0)
-    assert judged.run("--retry_unparsed", benchmarks=("wise",)).returncode == 0
-    assert len(judged.server.requests) == asked + unparsed
-
-
-def test_a_short_outage_costs_nothing(judged: Judged, undisturbed: dict[str, Any]) -> None:
-    with JudgeServer(die_after=100, down_for=1.5) as server:
-        judged.server = server
-        judged.kwargs = "backoff=0.2,max_outage=60"
-        ended = judged.run(benchmarks=("geneval2",))
-    assert ended.returncode == 0, ended.stdout
-    assert judged.result("geneval2")["metrics"] == undisturbed["geneval2"]
+    assert faults["reset"]
+    metrics = undisturbed["geneval2"]
+    assert 0 < metrics["outside_mass"]["value"] < metrics["outside_mass_max"]["value"] < 1
+    [note] = judged.result("geneval2")["notes"]
+    assert f"a mean {metrics['outside_mass']['value']:.2%} of the probability" in note
+    rows = csv.DictReader((prepared / "output/leaderboard.csv").read_text().splitlines())
+    names = {row["score_name"] for row in rows if row["headline"] == "true"}
+    assert len(names) == len(BENCHMARKS), names
+    assert any(name.startswith("wise-verified/overall@qwen3.5-35b-a3b/openai/") for name in names)
 
 
 def test_kill_9_in_the_middle_loses_only_what_was_in_flight(
@@ -205,9 +190,7 @@ def test_kill_9_in_the_middle_loses_only_what_was_in_flight(
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    deadline = time.monotonic() + LONGEST_WAIT
-    while len(judged.judgements("geneval2")) < 50 and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_for(lambda: len(judged.judgements("geneval2")) >= 50)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     before = -1
@@ -226,45 +209,9 @@ def test_kill_9_in_the_middle_loses_only_what_was_in_flight(
     )
 
 
-@pytest.mark.parametrize(
-    ("fault", "says"),
-    [("401", "the key is rejected"), ("404", "check the model id"), ("quota", "no quota left")],
-)
-def test_a_judge_that_cannot_be_used_is_one_line_and_no_score(judged: Judged, fault: str, says: str) -> None:
-    judged.server.default = fault
-    ended = judged.run(benchmarks=("wise",))
-    assert ended.returncode == 1
-    assert says in ended.stdout
-    assert not (judged.folder("wise") / "result.json").exists(), "an error of the cell, not a score"
-    # the eight that were out, and what their slots started before the first reply was told
-    assert len(judged.server.requests) <= 16
-    told = [path for path in (judged.checkout / "log").rglob("*.log") if "sk-judge" in path.read_text()]
-    assert told == []
-
-
-def test_a_question_beyond_the_context_is_an_error_of_its_item(judged: Judged) -> None:
-    judged.server.choose = random_faults([], [(0.1, "too_long")], 5)
-    ended = judged.run(benchmarks=("wise",))
-    assert ended.returncode == 3
-    assert judged.result("wise")["coverage"]["judge_failed"] > 0
-    assert judged.adds_up("wise")
-
-
-def test_another_judge_has_a_column_of_its_own(judged: Judged) -> None:
-    assert judged.run(benchmarks=("wise",)).returncode == 0
-    first = judged.result("wise")["evaluator"]["id"]
-    assert judged.run("--judges", "wise=openai:gpt-5", benchmarks=("wise",)).returncode == 0
-    assert judged.result("wise")["evaluator"]["id"] != first
-    board = (judged.checkout / "output/leaderboard.md").read_text()
-    assert "@gpt-5/openai/" in board
-    assert f"@{first}" in board
-    asked = len(judged.server.requests)
-    assert judged.run(benchmarks=("wise",)).returncode == 0
-    assert len(judged.server.requests) == asked, "the first judge's replies are still there"
-
-
-def test_images_made_elsewhere_come_from_the_official_file(judged: Judged, tmp_path: Path) -> None:
-    judged.run(benchmarks=("geneval2",))
+def test_images_made_elsewhere_come_from_the_official_file(
+    judged: Judged, undisturbed: dict[str, Any], tmp_path: Path
+) -> None:
     theirs = tmp_path / "theirs"
     shutil.copytree(judged.folder("geneval2") / "images", theirs)
     lines = (judged.checkout / "benchmarks/geneval2/data/geneval2_data.jsonl").read_text().splitlines()
@@ -280,11 +227,8 @@ def test_images_made_elsewhere_come_from_the_official_file(judged: Judged, tmp_p
     del words[words.index("--custom_model_kwargses") : words.index("--custom_model_kwargses") + 2]
     ended = run_eval(judged.checkout, *words, **judged.environ)
     assert ended.returncode == 0, ended.stderr
-    ours, same = (
-        json.loads((judged.checkout / f"output/{model}/geneval2/result.json").read_text())["metrics"]
-        for model in ("reference-typeset", "theirs")
-    )
-    assert ours == same
+    result = json.loads((judged.checkout / "output/theirs/geneval2/result.json").read_text())
+    assert result["metrics"] == undisturbed["geneval2"]
 
 
 def test_half_an_emoji_and_escapes_in_replies_are_kept_and_never_paid_for_again(judged: Judged) -> None:
@@ -306,3 +250,61 @@ def test_half_an_emoji_and_escapes_in_replies_are_kept_and_never_paid_for_again(
     assert len(judged.server.requests) == asked
     report = (judged.checkout / "output/report.html").read_text()
     assert "Score: 1 a smile \\ud83d" in report
+
+
+def test_a_planted_drift_is_found_and_stands_beside_every_score(judged: Judged) -> None:
+    repeats = ("--judge_repeats", str(REPEATS))
+    plan = judged.run(*repeats, "--dry_run", benchmarks=NOISE)
+    assert plan.stdout.count(f"{REPEATS} asked again, and {len(PROBES)} probes") == len(NOISE)
+    first = judged.run(*repeats, benchmarks=NOISE)
+    assert first.returncode == 0, first.stdout + first.stderr
+    questions = sum(len(judged.judgements(name)) for name in NOISE)
+    # two judges, each with 18 probes that are asked twice when nothing is known of it
+    assert judged.asked() == questions + len(NOISE) * (REPEATS + 2 * len(PROBES))
+    for name in NOISE:
+        noise = judged.result(name)["noise"]
+        assert (noise["repeated"], noise["changed"], noise["repeats"]) == (REPEATS, 0, None)
+        assert set(noise["standard_errors"].values()) == {0.0}
+
+    judged.server.one_in = 4
+    ended = judged.run(*repeats, benchmarks=NOISE)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    page = (judged.checkout / "output/report.html").read_text()
+    for name in NOISE:
+        drift = judged.result(name)["noise"]["repeats"]
+        assert drift["found"], (name, drift)
+        assert 0 < len(drift["changed"]) < REPEATS / 2
+        told = f"the judge has drifted: {len(drift['changed'])} of {REPEATS} questions"
+        assert told in ended.stdout
+        assert told in page
+
+
+def test_money_is_for_what_counts_in_all_cells_first(judged: Judged) -> None:
+    """Two cells, whose repeats and probes would take more than is left."""
+    judged.kwargs += ",price={'text_input':1.0,'text_output':0.0}"
+    few: dict[str, Any] = {"limit": 12, "benchmarks": NOISE}
+    plain = judged.run(**few)
+    assert plain.returncode == 0, plain.stdout + plain.stderr
+    paid = sum(judged.result(name)["provenance"]["judge_usd"] for name in NOISE)
+    counted = judged.asked()
+
+    host = judged.server.base_url.replace("127.0.0.1", "localhost")
+    words = judged.words("--dry_run", benchmarks=("wise",), limit=12)
+    elsewhere = [word.replace(judged.server.base_url, host) for word in words]
+    planned = run_eval(judged.checkout, *elsewhere, **judged.environ)
+    told = "12 answers reused from 127.0.0.1, and this run asks localhost: --judge_repeats 100 asks some of them again"
+    assert told in planned.stdout, planned.stdout + planned.stderr
+
+    judged.forget_judgements()
+    bound = ["--max_cost", f"{1.3 * paid:.6f}", "--num_workers", "2"]
+    ended = judged.run("--judge_repeats", "240", *bound, **few)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert all(judged.result(name)["coverage"]["judged"] == 12 for name in NOISE)
+    asked = [request.prompt for request in judged.server.requests]
+    assert counted < len(asked) < 2 * counted
+    log = "".join(path.read_text() for path in (judged.checkout / "log").glob("*/*_repeat_*.log"))
+    assert "not all was asked again: --max_cost" in log
+    line = r"repeat:reference-typeset/wise: complete: .*judge noise: .* \(\d+ requests, \$"
+    assert re.search(line, ended.stdout), ended.stdout
+    spent = sum(judged.result(name)["provenance"]["judge_usd"] for name in NOISE)
+    assert paid < spent <= 1.3 * paid

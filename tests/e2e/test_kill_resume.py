@@ -1,4 +1,4 @@
-"""kill -9 of the generating process at a dozen random moments, then resume: nothing truncated, twice or missing."""
+"""kill -9 of the generating process at five random moments, then resume: nothing truncated, twice or missing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from PIL import Image
 from imageevalkit.jobs.plan import GenerateOrder, Job, Plan
 from tests.support.checkout import MANY, SLOW_NOISE, add_benchmark, add_model, environ, make_checkout
 
-KILLS = 12
+KILLS = 5
 SETTING = {"module": ".model_utils.slow_noise", "class": "SlowNoise", "model_path": ""}
 
 
@@ -40,7 +40,7 @@ def images(output: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in (output / "m/many").glob("*.png")}
 
 
-def test_a_dozen_kills(tmp_path: Path) -> None:
+def test_five_kills(tmp_path: Path) -> None:
     checkout = make_checkout(tmp_path / "checkout")
     add_model(checkout, "slow-noise", "SlowNoise", SLOW_NOISE)
     add_benchmark(checkout, "many", "Many", MANY)

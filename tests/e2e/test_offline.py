@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.checkout import environ, make_checkout, needs_driver_env, run_eval
+from tests.support.checkout import environ, make_checkout, needs_driver_env
 from tests.support.hub_server import COMMIT, hub_server
 from tests.support.tiny_checkpoints.stable_diffusion import save_stable_diffusion
 
@@ -77,17 +77,8 @@ def without_network(
     env = environ(node, SEEN=str(seen), HF_HOME=str(node.parent / "home"), HF_HUB_OFFLINE="1")
     words = ["bash", "-c", command]
     if shutil.which("strace"):
-        words = [
-            "strace",
-            "-f",
-            "-qq",
-            "--seccomp-bpf",
-            "-e",
-            "trace=connect,sendto",
-            "-o",
-            str(seen),
-            *words,
-        ]
+        traced = ["strace", "-f", "-qq", "--seccomp-bpf", "-e", "trace=connect,sendto", "-o", str(seen)]
+        words = [*traced, *words]
     else:
         (folder / "audit").mkdir()
         (folder / "audit" / "sitecustomize.py").write_text(AUDIT)
@@ -145,31 +136,3 @@ def test_check_and_a_whole_run_ask_nobody(node: Path, tmp_path: Path) -> None:
     outcome = json.loads((node / "output/tiny-sd/quicktext/result.json").read_text())
     assert outcome["state"] == "complete" and outcome["coverage"]["judged"] == 2
     assert seen == set()
-
-
-def plan(node: Path, home: Path, *more: str, offline: str = "1") -> subprocess.CompletedProcess[str]:
-    return run_eval(node, *RUN, "--dry_run", *more, HF_HOME=str(home), HF_HUB_OFFLINE=offline)
-
-
-def test_a_run_without_its_weights_is_told_before_it_starts(node: Path, tmp_path: Path) -> None:
-    blocked = plan(node, tmp_path)
-    assert blocked.returncode == 1
-    assert (
-        "blocked tiny-sd/quicktext: model tiny-sd: org/tiny at 0123456 is not in the cache" in blocked.stdout
-    )
-    assert "Run: bash utils/prefetch.sh --model_names tiny-sd (without internet" in blocked.stdout
-    other = plan(node, tmp_path, "--custom_model_kwargses", "model_path=org/other")
-    assert '--model_names tiny-sd --custom_model_kwargses "model_path=org/other"' in other.stdout
-    assert plan(node, tmp_path, offline="0").returncode == 0, "what is missing would be downloaded"
-    assert plan(node, tmp_path, "--model_names", "reference-noise").returncode == 0
-
-
-def test_files_that_came_short_block_the_cell(node: Path, tmp_path: Path) -> None:
-    shutil.copytree(node.parent / "home", tmp_path / "home", symlinks=False)
-    assert plan(node, tmp_path / "home").returncode == 0
-    folder = tmp_path / "home/hub/models--org--tiny/snapshots" / COMMIT
-    with (folder / "unet/diffusion_pytorch_model.safetensors").open("r+b") as file:
-        file.truncate(1000)
-    blocked = plan(node, tmp_path / "home")
-    assert blocked.returncode == 1
-    assert "unet/diffusion_pytorch_model.safetensors has 1000 bytes instead of" in blocked.stdout

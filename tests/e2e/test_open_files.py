@@ -16,7 +16,7 @@ from tests.support.checkout import MANY, REPO, add_benchmark, environ, make_chec
 from tests.support.image_server import KEY, ImageServer
 from tests.support.judge_server import JudgeServer
 
-ITEMS = 300
+ITEMS = 160
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +48,8 @@ def run(api: ApiRuns, limits: str, models: Sequence[str], *more: str) -> subproc
 
 
 @needs_driver_env
-@pytest.mark.parametrize("fault", ["ok", "url"])
-def test_fewer_requests_are_in_flight_where_files_are_few(api: ApiRuns, fault: str) -> None:
-    api.server.default = fault
-    model = f"few-{fault}"
+def test_fewer_requests_are_in_flight_where_files_are_few(api: ApiRuns) -> None:
+    api.server.default, model = "url", "few"
     ended = run(api, "ulimit -n 256", [model])
     assert ended.returncode == 0, text_of(ended)
     assert api.statuses(model, "many") == {"ok": ITEMS}
@@ -65,17 +63,17 @@ def test_fewer_requests_are_in_flight_where_files_are_few(api: ApiRuns, fault: s
 
 @needs_driver_env
 def test_the_soft_limit_is_raised_where_the_hard_one_allows_it(api: ApiRuns) -> None:
-    ended = run(api, "ulimit -Sn 256", ["raised-a", "raised-b"])
+    api.server.together = 129
+    ended = run(api, "ulimit -Sn 256", ["raised"])
     assert ended.returncode == 0, text_of(ended)
-    assert len(api.server.requests) == 2 * ITEMS
+    assert len(api.server.requests) == ITEMS
     assert "ulimit" not in text_of(ended)
     assert api.server.max_in_flight > 128
 
 
 @needs_driver_env
-@pytest.mark.parametrize("more", [(), ("--dry_run",)])
-def test_too_few_for_any_run_is_one_line_before_anything_is_paid(api: ApiRuns, more: tuple[str, ...]) -> None:
-    ended = run(api, "ulimit -n 32", ["none"], *more)
+def test_too_few_for_any_run_is_one_line_before_anything_is_paid(api: ApiRuns) -> None:
+    ended = run(api, "ulimit -n 32", ["none"])
     assert ended.returncode == 2
     assert ended.stdout == ""
     assert ended.stderr == (
@@ -114,7 +112,7 @@ import sys
 from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit import registry
 from imageevalkit.benchmark.question import Message, Question, Sampling
-asked = [Question("q", (Message("user", (f"Score {n}",)),), Sampling(9), item=str(n)) for n in range(300)]
+asked = [Question("q", (Message("user", (f"Score {n}",)),), Sampling(9), item=str(n)) for n in range(160)]
 answers = list(registry.judge("openai:m", {}, options=JudgeOptions({"base_url": sys.argv[1]}, workers=256)).ask(asked))
 print(sum(answer.text is not None for answer in answers), {answer.attempts for answer in answers})
 """
@@ -242,9 +240,8 @@ print(outcome.state, text.count('"ok"'), text.count('"refused"'), log.read_text(
 )
 
 
-@pytest.mark.parametrize("fault", ["ok", "url"])
-def test_a_request_waits_for_a_file_to_be_free(fault: str) -> None:
-    with ImageServer(fault) as server:
+def test_a_request_waits_for_a_file_to_be_free() -> None:
+    with ImageServer("url") as server:
         assert child(CONNECT, server.base_url) == "{1} {0}\n"
     assert set(Counter(request.item for request in server.requests).values()) == {1}
 

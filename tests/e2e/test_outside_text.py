@@ -12,7 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
+from custom_models.model_utils.openai_images import OpenAIImagesEdit
+from imageevalkit.common.errors import complain
 from imageevalkit.common.text import plain, printable, to_bytes
 from tests.support.api_runs import ApiRuns, prompts, text_of
 from tests.support.checkout import (
@@ -117,41 +120,30 @@ def test_half_an_emoji_in_a_prompt_or_in_the_words_of_a_local_model(tmp_path: Pa
     assert "bad a smile \\ud83d" in run.stdout
 
 
-@needs_driver_env
-def test_an_edit_sends_an_instruction_with_half_an_emoji(api: ApiRuns) -> None:
-    add_benchmark(api.checkout, "edits", "Edits", EDITS_OF_HALVES, task="edit")
-    run = api.run(benchmarks=["edits"], limit=1)
-    assert run.returncode == 0, text_of(run)
-    [request] = api.server.requests
+def test_an_edit_sends_an_instruction_with_half_an_emoji(server: ImageServer) -> None:
+    OpenAIImagesEdit("edit-1").generate([Image.new("RGB", (64, 48), (40, 90, 20)), f"make it {HALF}"])
+    [request] = server.requests
     assert request.fields["prompt"] == "make it a smile \\ud83d"
 
 
 @needs_driver_env
-@pytest.mark.parametrize("terminal", [True, False])
-def test_what_a_server_says_never_steers_the_terminal(api: ApiRuns, terminal: bool) -> None:
+def test_what_a_server_says_never_steers_the_terminal(api: ApiRuns) -> None:
     api.server.default = "steering_refuse"
     words = ["--model_names", "model-a", "--ds_names", "quicktext", "--use_api", "true", "--limit", "2"]
     command = ["bash", str(api.checkout / "eval.sh"), *words]
     given = environ(api.checkout, API_KEY=api.key, BASE_URL=api.server.base_url, TERM="xterm")
-    shown = in_terminal(command, given) if terminal else piped(command, given)
+    shown = in_terminal(command, given)
     assert b"rejected by the safety system" in shown
     for part in ("owned", "\x1b]", "\x1b[2J", "\x9b", "\u202e"):
         assert part.encode() not in shown
-    assert (b"\x1b[31m" in shown) == terminal, "our own colours stay"
+    assert b"\x1b[31m" in shown, "our own colours stay"
     assert api.of_prompt(0)["error"]["text"].endswith(STEERING), "what was said is on record as it was said"
 
 
-@needs_driver_env
-def test_names_typed_with_an_escape_are_shown_without_it(tmp_path: Path) -> None:
-    checkout = make_checkout(tmp_path / "checkout")
-    for words in (
-        ["--model_names", f"reference-typeset{STEERING}", "--ds_names", "quicktext"],
-        ["--model_names", "reference-typeset", "--ds_names", f"quicktext{STEERING}"],
-        [f"--model_names{STEERING}", "reference-typeset"],
-    ):
-        shown = piped(["bash", str(checkout / "eval.sh"), *words], environ(checkout))
-        assert shown.startswith(b"error: ") and b"Traceback" not in shown
-        assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(shown.decode())
+def test_names_typed_with_an_escape_are_shown_without_it(capsys: pytest.CaptureFixture[str]) -> None:
+    complain(f"unknown model 'reference-typeset{STEERING}'")
+    shown = capsys.readouterr().err
+    assert shown.startswith("error: unknown model") and not {"\x1b", "\x07", "\x9b", "\u202e"} & set(shown)
 
 
 def test_an_image_whose_name_is_no_utf8_is_told(tmp_path: Path) -> None:
@@ -162,19 +154,6 @@ def test_an_image_whose_name_is_no_utf8_is_told(tmp_path: Path) -> None:
         found = subprocess.run([*command], capture_output=True, env=environ(program.parents[1]), check=False)
         assert found.returncode == 1
         assert b"caf\\udce9" in found.stdout and b"\x1b" not in found.stdout and not found.stderr
-
-
-def piped(command: list[str], env: dict[str, str]) -> bytes:
-    """All that ``command`` prints into a pipe."""
-    run = subprocess.run(
-        command,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-    )
-    return run.stdout
 
 
 def in_terminal(command: list[str], env: dict[str, str]) -> bytes:
@@ -201,23 +180,6 @@ class Halves:
         self.data = [
             {"prompt": f"{word} a smile \\ud83d", "seed": 0, "image_save_path": f"<MODEL_NAME>/halves/{word}.png"}
             for word in ("fine", "bad")
-        ]
-"""
-
-EDITS_OF_HALVES = """
-from PIL import Image
-
-
-class Edits:
-    def __init__(self):
-        self.dataset_name = "edits"
-        self.dataset_task = "edit"
-        self.data = [
-            {
-                "input_list": [Image.new("RGB", (64, 48), (40, 90, 20)), "make it a smile \\ud83d"],
-                "seed": 0,
-                "image_save_path": "<MODEL_NAME>/edits/0.png",
-            }
         ]
 """
 

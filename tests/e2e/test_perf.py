@@ -1,19 +1,16 @@
-"""The bounds of perf/, the draws of its server, its tables, and that its programs measure the tree as it is."""
+"""The bounds and tables of perf/, and that its programs measure the tree as it is."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections import Counter
 
 import pytest
 
-from perf import latency_server as server
 from perf.harness import REPO, Row, Table, at_least, at_most
 from perf.latency_server import AnsweredRequest, job_lengths, makespan
 from tests.support.checkout import needs_driver_env
 
-DRAWN = 20_000
 _PROGRAMS = ("api_generation", "api_judging", "launcher", "matrix", "report", "adoption")
 
 
@@ -34,24 +31,6 @@ def test_makespan_gives_each_job_in_turn_to_the_first_free_worker(
     lengths: list[float], workers: int, seconds: float
 ) -> None:
     assert makespan(lengths, workers) == seconds
-
-
-def test_latencies_have_the_median_and_p99_and_repeat() -> None:
-    drawn = sorted(server.latency(1, f"item {n}", 1) for n in range(DRAWN))
-    assert drawn[DRAWN // 2] == pytest.approx(server.MEDIAN, rel=0.03)
-    assert drawn[DRAWN * 99 // 100] == pytest.approx(server.P99, rel=0.08)
-    assert server.latency(1, "item 0", 1) == server.latency(1, "item 0", 1)
-    others = [server.latency(2, "item 0", 1), server.latency(1, "item 0", 2), server.latency(1, "item 1", 1)]
-    assert server.latency(1, "item 0", 1) not in others
-
-
-def test_faults_have_their_shares_and_a_retry_may_fare_better() -> None:
-    counts = Counter(server.answer(1, f"item {n}", 1) for n in range(DRAWN))
-    assert counts.keys() == {server.OK, *server.FAULTS}
-    for fault, share in server.FAULTS.items():
-        assert counts[fault] / DRAWN == pytest.approx(share, rel=0.15)
-    failed = next(f"item {n}" for n in range(DRAWN) if server.answer(1, f"item {n}", 1) != server.OK)
-    assert server.OK in [server.answer(1, failed, attempt) for attempt in (2, 3, 4)]
 
 
 def test_job_length_is_all_requests_up_to_the_first_image() -> None:
@@ -75,23 +54,6 @@ def test_a_table_says_which_bars_are_kept(capsys: pytest.CaptureFixture[str]) ->
     assert lines["kept"] == ["1.10", "≤", "1.1", "ok", "3.00", "0.00"]
     assert lines["told"] == ["9.00", "0.00"]
     assert lines["slow"] == ["0.90", "≥", "0.95", "MISSED", "0.00"]
-
-
-@pytest.mark.parametrize(
-    ("others", "ratios", "shown"),
-    [
-        # a machine that is free is believed at once
-        (0.0, [2.0, 1.0], "2.00"),
-        (0.9, [2.0, 1.0], "1.00"),
-        (0.9, [4.0, 3.0, 2.0, 1.0], "4.00"),
-    ],
-)
-def test_what_a_busy_machine_may_have_slowed_is_measured_again(
-    others: float, ratios: list[float], shown: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    left = iter(ratios)
-    Table("rows", tries=3).measure(lambda: [Row("each", next(left), at_most(1.0), others=others)])
-    assert capsys.readouterr().out.splitlines()[-1].split()[1] == shown
 
 
 def test_rows_that_failed_are_no_kept_bar(capsys: pytest.CaptureFixture[str]) -> None:

@@ -235,29 +235,6 @@ def test_a_public_endpoint_reaches_public_places_only() -> None:
     assert scene["asked"] == [0, 0, 0]
 
 
-def scene_of_own_places() -> dict[str, str]:
-    """What endpoints at other places lead to."""
-    said = {}
-    with ImageServer("url") as here, Private("url") as private, Public() as public:
-        said["loopback to itself"] = made(here)
-        said["private to itself"] = made(private)
-        private.file_origin = public.origin
-        said["private to public"] = made(private)
-        private.file_origin = here.origin
-        said["private to loopback"] = made(private)
-        here.file_origin = f"http://{LINK_LOCAL}:1"
-        said["loopback to link-local"] = made(here)
-    return said
-
-
-@needs_network
-def test_an_endpoint_at_a_place_of_ours_reaches_its_own_kind() -> None:
-    said = alone(scene_of_own_places)
-    refused = {name: text for name, text in said.items() if text}
-    assert refused.keys() == {"private to loopback", "loopback to link-local"}
-    assert all("is not fetched" in text for text in refused.values())
-
-
 def scene_of_rebinding() -> dict[str, Any]:
     """A name that is public when it is looked at, and this machine when it is connected to."""
     real, looked_up = socket.getaddrinfo, 0

@@ -1,17 +1,13 @@
-"""What a power cut leaves, and whatever a disk loses of the records later: no image that was paid for is lost."""
+"""What a power cut leaves: no image that was paid for is lost."""
 
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from imageevalkit.common.images import sha256_file
-from tests.support.api_runs import ApiRuns, prompts, text_of
+from tests.support.api_runs import prompts
 from tests.support.checkout import environ, make_checkout, needs_driver_env, run_eval
 from tests.support.image_server import ImageServer
 
@@ -49,147 +45,6 @@ if LOG:
     os.fsync = recording_fsync
     sys.addaudithook(hook)
 """
-
-
-def without(*places: int) -> Callable[[bytes], bytes]:
-    def damage(data: bytes) -> bytes:
-        lines = data.splitlines(keepends=True)
-        gone = {place % len(lines) for place in places}
-        return b"".join(line for n, line in enumerate(lines) if n not in gone)
-
-    return damage
-
-
-def torn(place: int) -> Callable[[bytes], bytes]:
-    """The first half of a line, without its newline: the next one is glued to it."""
-
-    def damage(data: bytes) -> bytes:
-        lines = data.splitlines(keepends=True)
-        lines[place] = lines[place][: len(lines[place]) // 2]
-        return b"".join(lines)
-
-    return damage
-
-
-def zeros(place: int) -> Callable[[bytes], bytes]:
-    """A block that was allocated and never written."""
-
-    def damage(data: bytes) -> bytes:
-        at = place % len(data)
-        return data[:at] + bytes(900) + data[at + 900 :]
-
-    return damage
-
-
-DAMAGES: dict[str, Callable[[bytes], bytes]] = {
-    "first line": without(0),
-    "lines in the middle": without(2, 3, 4),
-    "last line": without(-1),
-    "first line torn": torn(0),
-    "middle torn": torn(3),
-    "zeros in the middle": zeros(1500),
-    "all lines": lambda data: b"",
-}
-MADE = 6
-REFUSED = 2
-
-
-@pytest.fixture(scope="module")
-def paid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiRuns]:
-    """A finished cell: some items made, some refused, one made after two failed attempts of another run."""
-    checkout = make_checkout(tmp_path_factory.mktemp("paid") / "checkout")
-    with ImageServer() as server:
-        api = ApiRuns(checkout, server)
-        for number in (1, 4):
-            server.script(prompts()[number], "refuse")
-        server.script(prompts()[2], "garbage", "ok")
-        assert api.run(kwargs="max_attempts=1", limit=MADE + REFUSED).returncode == 3
-        run = api.run(kwargs="max_attempts=1", limit=MADE + REFUSED)
-        assert run.returncode == 3, text_of(run)
-        assert api.statuses() == {"ok": MADE, "refused": REFUSED}
-        shutil.copytree(checkout / "output", checkout / "kept")
-        yield api
-
-
-@pytest.fixture
-def cell(paid: ApiRuns) -> Path:
-    """The folder of the cell, as it was left."""
-    shutil.rmtree(paid.checkout / "output")
-    shutil.copytree(paid.checkout / "kept", paid.checkout / "output")
-    paid.server.requests.clear()
-    return paid.checkout / "output/model-a/quicktext"
-
-
-def run_again(api: ApiRuns) -> None:
-    """The same command sends nothing and finds all there is."""
-    again = api.run("--overwrite", kwargs="max_attempts=1", limit=MADE + REFUSED)
-    assert not api.server.requests, text_of(again)
-    assert f"{MADE} of {MADE + REFUSED} images, {REFUSED} refused" in again.stdout
-    assert api.images_agree()
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_an_image_whose_record_is_lost_stays_and_is_not_asked_for_again(
-    paid: ApiRuns, cell: Path, damage: str
-) -> None:
-    generation = cell / "generation.jsonl"
-    before, images = paid.all_records(), {path: sha256_file(path) for path in cell.rglob("images/*/*.*")}
-    generation.write_bytes(DAMAGES[damage](generation.read_bytes()))
-    kept = whole_records(generation)
-    last = {record["item"]: record["status"] for record in kept}
-    run = paid.run(kwargs="max_attempts=1", limit=MADE + REFUSED)
-    # what has no image by the records that are left: refused items, and one that failed before it was made
-    lost = {r["item"]: r["path"] for r in before if r["status"] == "ok" and r["item"] not in last}
-    made = {r["prompt"] for r in before if r["item"] in lost or last.get(r["item"]) == "ok"}
-    assert not made & {request.prompt for request in paid.server.requests}, text_of(run)
-    assert ("no record says how the image was made" in run.stdout) == bool(lost)
-    assert all(sha256_file(cell / path) == images[cell / path] for path in lost.values())
-    assert whole_records(generation)[: len(kept)] == kept
-
-
-def is_json(line: bytes) -> bool:
-    try:
-        return isinstance(json.loads(line), dict)
-    except ValueError:
-        return False
-
-
-def whole_records(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_bytes().splitlines() if is_json(line)]
-
-
-def test_what_follows_a_torn_last_line_starts_on_a_line_of_its_own(paid: ApiRuns, cell: Path) -> None:
-    """The item of the torn line, whose image has not got its name, is made again, and only it."""
-    generation = cell / "generation.jsonl"
-    lines = generation.read_bytes().splitlines(keepends=True)
-    last = next(line for line in reversed(lines) if json.loads(line)["status"] == "ok")
-    image = cell / json.loads(last)["path"]
-    image.rename(image.with_name(f".{image.name}.part"))
-    others = [line for line in lines if line != last]
-    generation.write_bytes(b"".join([*others, last[: len(last) // 2]]))
-    run = paid.run(kwargs="max_attempts=1", limit=MADE + REFUSED)
-    assert [request.prompt for request in paid.server.requests] == [json.loads(last)["prompt"]], text_of(run)
-    written = generation.read_bytes().splitlines(keepends=True)
-    assert written[: len(others)] == others and len(written) == len(others) + 2
-    made = next(r for r in whole_records(generation)[len(others) :])
-    assert made["item"] == json.loads(last)["item"] and sha256_file(image) == made["image_sha256"]
-
-
-def test_lost_settings_make_no_image_stale_unless_others_are_asked_for(paid: ApiRuns, cell: Path) -> None:
-    for damaged in (b"", (cell / "fingerprints.jsonl").read_bytes()[:40]):
-        (cell / "fingerprints.jsonl").write_bytes(damaged)
-        run_again(paid)
-        changed = paid.run(kwargs="max_attempts=1,quality=high", limit=MADE + REFUSED)
-        assert f"model settings unknown: {MADE} images are stale" in changed.stdout
-    assert not paid.server.requests
-
-
-def test_the_hidden_copy_of_an_older_version_is_ignored(paid: ApiRuns, cell: Path) -> None:
-    before = paid.all_records()
-    (cell / ".generation.jsonl.copy").write_bytes(b"00000000 {}\n")
-    run_again(paid)
-    assert paid.all_records() == before
-    assert (cell / ".generation.jsonl.copy").read_bytes() == b"00000000 {}\n"
 
 
 def events_of(seen: Path) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ from imageevalkit.report.sharing import public
 from imageevalkit.store.cell import REPO, Cell, output_root
 from imageevalkit.store.results import Evaluator, Metric, as_object, read_result
 from tests.support.cells import PPOCR, QWEN, Made, write_cell, write_scored
-from tests.support.checkout import make_checkout, needs_driver_env, run_eval
+from tests.support.commands import eval_here
 from tests.support.mirror import official_folder
 from tests.support.site import Site
 
@@ -62,8 +62,10 @@ def logs(folder: Path) -> dict[str, dict[str, Any]]:
     return {one["evaluation_results"][0]["source_data"]["dataset_name"]: one for one in found}
 
 
-def test_results_with_scores_are_in_every_eval_ever_as_what_they_are(results: None, folder: Path) -> None:
-    publish(folder, lambda line: None)
+def test_what_is_published(results: None, folder: Path) -> None:
+    told: list[str] = []
+    publish(folder, told.append)
+    # results with scores are in Every Eval Ever as what they are
     found = logs(folder)
     assert sorted(found) == ["text", "unigenbench"]  # one withheld has no score to state
     whole, trial = (found[name]["evaluation_results"][0] for name in ("unigenbench", "text"))
@@ -83,6 +85,36 @@ def test_results_with_scores_are_in_every_eval_ever_as_what_they_are(results: No
     rows = [json.loads(line) for line in samples.read_text().splitlines()]
     assert {row["sample_id"]: row["evaluation"]["score"] for row in rows} == FEW
     assert rows[0]["input"]["raw"] == "a picture of p/00"
+
+    # only whole official measurements go to the page of a model
+    [path] = [one for one in (folder / "models").rglob("*") if one.is_file()]
+    assert path.relative_to(folder).as_posix() == "models/org/model/.eval_results/unigenbench.yaml"
+    [entry] = parse_eval_result_entries(safe_load(path.read_text()))
+    assert (entry.dataset_id, entry.task_id) == ("CodeGoat24/UniGenBench", "unigenbench")
+    assert entry.value == pytest.approx(0.475)
+    assert entry.date == "2026-11-01T10:00:00+00:00"
+    assert any(f"hf upload org/model {folder}/models/org/model . --create-pr" in line for line in told)
+
+    # the card and its tables can be loaded
+    card = DatasetCard.load(folder / "README.md")
+    assert [one["data_files"] for one in card.data.to_dict()["configs"]] == [
+        "leaderboard.csv",
+        "scores.jsonl",
+    ]
+    assert "| mine |" in card.text
+    assert "- withheld: incomplete: 1 refused: mine / signs" in card.text
+    assert "- only the first 20 items: mine / text" in card.text
+    board = pd.read_csv(folder / "leaderboard.csv")
+    assert (
+        board.set_index("benchmark").loc["signs", "value"]
+        != board.set_index("benchmark").loc["text", "value"]
+    )
+    scores = pd.read_json(folder / "scores.jsonl", lines=True)
+    assert scores[scores.benchmark == "text"].score.mean() == pytest.approx(0.475)
+    assert set(scores[scores.benchmark == "signs"].caveats) == {
+        "withheld: incomplete: 1 refused; only 2 of 3 items"
+    }
+    assert "/imagine a cat" in set(scores.prompt)
 
 
 def test_their_own_validator_takes_it(results: None, folder: Path, tmp_path: Path) -> None:
@@ -118,41 +150,6 @@ def test_their_own_validator_takes_it(results: None, folder: Path, tmp_path: Pat
     assert status == 1, said
 
 
-def test_only_whole_official_measurements_go_to_the_page_of_a_model(results: None, folder: Path) -> None:
-    told: list[str] = []
-    publish(folder, told.append)
-    [path] = [one for one in (folder / "models").rglob("*") if one.is_file()]
-    assert path.relative_to(folder).as_posix() == "models/org/model/.eval_results/unigenbench.yaml"
-    [entry] = parse_eval_result_entries(safe_load(path.read_text()))
-    assert (entry.dataset_id, entry.task_id) == ("CodeGoat24/UniGenBench", "unigenbench")
-    assert entry.value == pytest.approx(0.475)
-    assert entry.date == "2026-11-01T10:00:00+00:00"
-    assert any(f"hf upload org/model {folder}/models/org/model . --create-pr" in line for line in told)
-
-
-def test_the_card_and_its_tables_can_be_loaded(results: None, folder: Path) -> None:
-    publish(folder, lambda line: None)
-    card = DatasetCard.load(folder / "README.md")
-    assert [one["data_files"] for one in card.data.to_dict()["configs"]] == [
-        "leaderboard.csv",
-        "scores.jsonl",
-    ]
-    assert "| mine |" in card.text
-    assert "- withheld: incomplete: 1 refused: mine / signs" in card.text
-    assert "- only the first 20 items: mine / text" in card.text
-    board = pd.read_csv(folder / "leaderboard.csv")
-    assert (
-        board.set_index("benchmark").loc["signs", "value"]
-        != board.set_index("benchmark").loc["text", "value"]
-    )
-    scores = pd.read_json(folder / "scores.jsonl", lines=True)
-    assert scores[scores.benchmark == "text"].score.mean() == pytest.approx(0.475)
-    assert set(scores[scores.benchmark == "signs"].caveats) == {
-        "withheld: incomplete: 1 refused; only 2 of 3 items"
-    }
-    assert "/imagine a cat" in set(scores.prompt)
-
-
 def test_nothing_published_tells_of_secrets_or_of_this_machine(
     results: None, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +183,8 @@ def test_nothing_published_tells_of_secrets_or_of_this_machine(
 def test_published_again_it_is_the_same_and_keeps_nothing_old(results: None, folder: Path) -> None:
     publish(folder, lambda line: None)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert not (output_root() / "report").exists() and not (output_root() / "report.html").exists()
+    assert not list(folder.glob(".*"))
     old = folder / "every_eval_ever/data/imageevalkit-gone/x/y.json"
     old.parent.mkdir(parents=True)
     old.write_text("{}")
@@ -222,32 +221,26 @@ def test_what_cannot_be_published_is_one_line(folder: Path) -> None:
     assert (folder / "scores.jsonl").is_file()
 
 
-@needs_driver_env
-def test_eval_sh_publishes_sends_and_takes_votes_of_what_is_there(tmp_path: Path) -> None:
-    checkout = make_checkout(tmp_path / "checkout")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("IMAGEEVALKIT_OUTPUT", str(checkout / "output"))
-        write_scored(Cell("m", "text"), FEW)
+def test_the_command_publishes_and_takes_votes_of_what_is_there(folder: Path, tmp_path: Path) -> None:
+    write_scored(Cell("m", "text"), FEW)
     votes = tmp_path / "ann.json"
     record = {"benchmark": "text", "item": "p/00", "left": "m", "right": "n", "winner": "left"}
     votes.write_text(json.dumps({"format": "imageevalkit-votes/1", "voter": "ann", "votes": [record]}))
-    run = run_eval(checkout, "--publish", str(tmp_path / "public"), "--votes", str(votes))
-    assert (run.returncode, run.stderr) == (0, "")
-    assert "nothing was uploaded; to do so: hf upload" in run.stdout
-    assert (tmp_path / "public/README.md").is_file()
-    assert [one.read_text() for one in (checkout / "output/votes").iterdir()] == [votes.read_text()]
+    done = eval_here("--publish", folder, "--votes", votes)
+    assert (done.status, done.error) == (0, "")
+    assert "nothing was uploaded; to do so: hf upload" in done.said
+    assert (folder / "README.md").is_file()
+    assert [one.read_text() for one in (output_root() / "votes").iterdir()] == [votes.read_text()]
     votes.write_text("{")
     for words, says in (
         (["--votes", str(votes)], "ann.json is no JSON"),
         (["--quickstart", "--publish", str(tmp_path)], "holds other files: give a new folder"),
-        (["--quickstart", "--export", "wandb"], "--export wandb needs a package"),
         (["--export", "tensorbord"], "did you mean 'tensorboard'?"),
         (["--compare", "m", "n", "--publish", "x"], "--compare runs nothing: leave out --publish"),
     ):
-        run = run_eval(checkout, *words)
-        assert (run.returncode, run.stderr.count("\n")) == (2, 1), run.stderr
-        assert says in run.stderr
-    assert not (checkout / "output/reference-typeset").exists()
+        wrong = eval_here(*words)
+        assert wrong.status == 2 and says in wrong.error and "\n" not in wrong.error
+    assert not (output_root() / "reference-typeset").exists()
 
 
 @pytest.mark.parametrize(
@@ -293,14 +286,6 @@ def test_a_result_of_a_run_that_stopped_early_and_a_drift_are_named(folder: Path
     assert one["evaluation_name"] == "imageevalkit.text.accuracy.asked-20"
     assert log["evaluation_id"].endswith("/asked-20")
     assert "the judge has drifted since May" in one["score_details"]["details"]["caveats"]
-
-
-def test_publishing_leaves_the_output_folder_as_it_is(results: None, folder: Path) -> None:
-    publish(folder, lambda line: None)
-    assert not (output_root() / "report").exists()
-    assert not (output_root() / "report.html").exists()
-    assert (folder / "report/index.html").is_file()
-    assert not list(folder.glob(".*"))
 
 
 def test_a_picture_that_was_cut_short_is_copied_again(folder: Path) -> None:

@@ -26,7 +26,6 @@ from imageevalkit.common.images import CorruptImage, decode, facts, opened
 from imageevalkit.common.redaction import beginning, one_line
 from imageevalkit.generate.model import GenerationError, ItemFailed
 from imageevalkit.judges.choice import JudgeOptions
-from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 from tests.support.image_server import FAULTS, KEY, Fault, Handler, ImageServer, Received, base64_of, png_of
 from tests.support.judge_server import JUDGE_FAULTS, JudgeServer
 
@@ -332,20 +331,6 @@ def test_a_judge_is_not_sent_what_is_not_decoded(judge: JudgeBounds, tmp_path: P
         picture = Picture(path, "ab" * 32, encoding=encoding)
         assert f"cannot be sent: {TOO_LARGE}" in answer("Score", picture).error
     assert not judge.requests
-
-
-@needs_driver_env
-def test_of_a_folder_of_images_one_that_is_too_large_is_corrupt(tmp_path: Path) -> None:
-    kit = make_checkout(tmp_path / "kit")
-    words = ["--ds_names", "quicktext", "--limit", "2", "--model_names"]
-    assert run_eval(kit, *words, "reference-noise", "--eval", "false").returncode == 0
-    folder = kit / "output/reference-noise/quicktext/images"
-    sorted(folder.rglob("*.jpg"))[0].write_bytes(head_of_png(13_300, 13_300))
-    ended = run_eval(kit, *words, "mine", "--images", str(folder))
-    assert ended.returncode == 3, ended.stdout + ended.stderr
-    result = json.loads((kit / "output/mine/quicktext/result.json").read_text())
-    assert result["coverage"]["corrupt"] == 1
-    assert any(TOO_LARGE in note for note in result["notes"])
 
 
 def test_images_at_the_bound_are_decoded(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from imageevalkit.store.cell import Cell, output_root
 from imageevalkit.store.results import Metric
 from tests.support.cells import Made, write_cell
 from tests.support.checkout import environ, make_checkout, needs_driver_env, run_eval
+from tests.support.commands import eval_here
 from tests.support.site import Site, reported
 
 REPORT = Path(__file__).parents[2] / "imageevalkit/report"
@@ -396,27 +397,20 @@ def test_a_report_too_large_for_one_file_says_where_it_is() -> None:
     assert 'href="report/index.html"' in page and "a cat" not in page
 
 
-@needs_driver_env
-def test_eval_sh_writes_the_report_of_result_files_alone(tmp_path: Path) -> None:
-    checkout = make_checkout(tmp_path / "checkout")
-    here = checkout / "output"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("IMAGEEVALKIT_OUTPUT", str(here))
-        write_cell("a", "text", TWO, HALF)
-    run = run_eval(checkout, "--report", "--report_mb", "0.001")
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert f"report: {here}/report/index.html" in run.stdout
-    assert "0.001 MB" in (here / "report.html").read_text()
-    shutil.copytree(here, tmp_path / "older")
-    two = run_eval(checkout, "--report", str(here), str(tmp_path / "older"))
-    assert two.returncode == 0, two.stdout + two.stderr
-    [page] = here.glob("comparisons/*/report/index.html")
+def test_the_command_writes_the_report_of_result_files_alone(output: Path, tmp_path: Path) -> None:
+    write_cell("a", "text", TWO, HALF)
+    one = eval_here("--report", "--report_mb", "0.001")
+    assert one.status == 0 and f"report: {output}/report/index.html" in one.said, one
+    assert "0.001 MB" in (output / "report.html").read_text()
+    shutil.copytree(output, tmp_path / "older")
+    two = eval_here("--report", output, tmp_path / "older")
+    assert two.status == 0, two
+    [page] = output.glob("comparisons/*/report/index.html")
     assert [one["href"] for one in Site(page).index["comparisons"]] == ["../comparison.html"]
     for words, says in (
         (["--report", "nowhere"], "--report takes folders of results"),
         (["--report", "--ds_names", "text"], "--report runs nothing: leave out --ds_names"),
         (["--report_mb", "much"], "--report_mb is 'much': use a number above 0"),
     ):
-        wrong = run_eval(checkout, *words)
-        assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
-        assert says in wrong.stderr
+        wrong = eval_here(*words)
+        assert wrong.status == 2 and says in wrong.error and "\n" not in wrong.error

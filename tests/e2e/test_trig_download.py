@@ -10,16 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from imageevalkit.assets import TableAsset
 from imageevalkit.store.cell import REPO
 from tests.support import trig_data
 from tests.support.hub_server import COMMIT as HUB_COMMIT
 from tests.support.hub_server import hub_server
-from tests.unit.test_trig import record_of
 
 DOWNLOAD = """
 import sys
-import threading
-import time
 from pathlib import Path
 from imageevalkit.assets import TableAsset
 from imageevalkit.assets.data import fetch_table
@@ -43,5 +41,5 @@ def test_the_dataset_is_downloaded_from_the_hub(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert len(hub.downloads()) == 2, "of its split alone"
     assert len((tmp_path / "data/rows.jsonl").read_text().splitlines()) == 45
-    record = json.loads(record_of(tmp_path / "data/rows.jsonl").read_text())
+    record = json.loads(TableAsset("rows.jsonl", "org/trig", (), "MIT").record(tmp_path / "data").read_text())
     assert record["commit"] == HUB_COMMIT and f"org/trig at {HUB_COMMIT[:7]}" in done.stdout

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from imageevalkit.common.errors import UserError
-from imageevalkit.extras.watch.watch import watch
-from imageevalkit.plan.config import Config
-from imageevalkit.plan.options import Options
 from tests.support.checkout import add_model, environ, make_checkout, needs_driver_env
 from tests.support.checkpoints import TRAINED, begin_checkpoint, end_checkpoint
 from tests.support.fake_vllm import install, starts
@@ -112,7 +106,7 @@ def test_checkpoints_are_evaluated_as_they_become_whole_by_one_server(tree: Tree
     assert len(starts(starts_file)) == 1, "the judge is loaded once"
     assert not marked(tree.marker)
     assert sorted(path.name for path in watching.output.glob("run@*")) == ["run@1000", "run@500"]
-    steps = (watching.output / "leaderboard.md").read_text().partition("## By training step")[2]
+    steps = (watching.output / "leaderboard.md").read_text().partition("## Over the steps")[2]
     assert steps.index("| 500") < steps.index("| 1000")
 
     # another start goes on: what is done is not done again
@@ -171,30 +165,3 @@ def test_a_judge_in_the_evaluation_itself_is_loaded_once(tree: Tree, tmp_path: P
     assert logs.count("judge: loading") == 1
     assert logs.count("=== complete") == 2
     assert not marked(tree.marker)
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({"launcher": "slurm"}, "--launcher: --watch runs jobs on this machine"),
-        ({"models": {"run": {}, "other": {}}}, "--watch watches the checkpoints of one model"),
-        ({"models": {"run@5": {}}}, "without a step"),
-        ({"infer": False}, "--watch makes images"),
-        ({"use_api": True}, "is for weights on this machine"),
-        (
-            {"extra": {"compare": {"gate": Path("baseline")}}},
-            "--gate: --watch has no end at which to do this",
-        ),
-        (
-            {"extra": {"export": {"export": ("wandb", "")}}},
-            "--export: --watch has no end at which to do this",
-        ),
-        ({"extra": {"watch": {"watch": Path("/nowhere/at/all")}}}, "there is no /nowhere/at"),
-        ({"benchmarks": ["quicktxt"]}, "did you mean 'quicktext'"),
-    ],
-)
-def test_what_does_not_go_with_it_is_told_at_once(given: dict[str, Any], told: str, tmp_path: Path) -> None:
-    usual = {"models": {"reference-noise": {}}, "benchmarks": ["quicktext"]}
-    extra = {"watch": {"watch": tmp_path / "runs"}, **given.get("extra", {})}
-    with pytest.raises(UserError, match=re.escape(told)):
-        watch(Options(**{**usual, **given, "extra": extra}), Config())

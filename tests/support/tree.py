@@ -15,7 +15,7 @@ from imageevalkit.store.cell import REPO
 def copy_tree(target: Path) -> Path:
     """Copy what the helpers run below ``target``; return the copy's root. It has no benchmarks."""
     root = target / "kit"
-    unwanted = shutil.ignore_patterns("checkpoints", "code", "weights")
+    unwanted = shutil.ignore_patterns("checkpoints", "code", "weights", "node_modules")
     for folder in ("imageevalkit", "utils", "requirements", "infer", "eval_models"):
         shutil.copytree(REPO / folder, root / folder, ignore=unwanted)
     for file in ("eval.sh", "config.sh"):

@@ -32,10 +32,13 @@ def needs(tmp_path: Path, judge: str, **kwargs: Any) -> JudgeNeeds:
     )
 
 
-def test_the_settings_of_our_server_say_nothing_of_one_that_runs_already(tmp_path: Path) -> None:
+def test_the_settings_of_our_server_say_nothing_of_one_that_runs_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = {"revision": "abc", "serve_args": "--dtype half", "gpus": 0}
     ours = needs(tmp_path, "vllm:org/judge", **settings)
     assert ours.options.served == {"revision": "abc", "serve_args": "--dtype half"}
+    monkeypatch.setenv("CONDA_BASE", "")
     running = needs(tmp_path, "vllm:org/judge", base_url="http://gpu1:8000/v1", **settings)
     assert running.options.served == {} and running.server is None
 
@@ -60,9 +63,41 @@ def test_a_wrong_setting_of_a_judge_is_told_before_anything_starts(tmp_path: Pat
         (f"transformers:{tmp_path}", {"revision": "main"}, "revision is for hub repositories"),
         ("vllm:org/judge", {"max_model_len": 0}, "max_model_len must be a positive whole number"),
         ("vllm:org/judge", {"start_timeout": "soon"}, "start_timeout must be a number, not 'soon'"),
+        (
+            "vllm:org/judge",
+            {"serve_args": "--port 8000"},
+            "serve_args: --port: the run sets it: leave it out",
+        ),
     ):
         with pytest.raises(UserError, match=words):
             needs(tmp_path, judge, **settings)
+
+
+def test_a_judge_without_vllm_or_its_weights_is_told_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for conda, words in (
+        ("/opt/none", "no /opt/none/envs/vllm/bin/vllm; build it with 'bash utils/make_env.sh --judge vllm'"),
+        ("", "CONDA_BASE is empty"),
+    ):
+        monkeypatch.setenv("CONDA_BASE", conda)
+        with pytest.raises(UserError, match=words):
+            needs(tmp_path, "vllm:org/judge")
+    monkeypatch.setenv("CONDA_BASE", str(tmp_path))
+    gone = choose_benchmark(Config(), "wise", "vllm:/no/such/judge", {})
+    assert "there is no /no/such/judge" in gone.missing_weights("wise=vllm:/no/such/judge")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    given = {"--model_names": "reference-noise", "--ds_names": "quicktext"}
+    given |= {"--judges": "quicktext=vllm:org/judge"}
+    monkeypatch.setattr(assets.BenchmarkFiles, "problems", lambda self: [])  # prefetch has run
+    for kwargs, words in (
+        ("gpus=2", r"wants 2 GPU\(s\), but this machine shows 0"),
+        ("base_url=http://me:hunter22@gpu1/v1", "a URL with a user name or password"),
+        ("base_url=gpu1:8000", "base_url must hold a URL like http://host:8000/v1"),
+    ):
+        with pytest.raises(UserError, match=words) as told:
+            make_plan(resolve({**given, "--judge_kwargs": kwargs}, Config()), Config())
+        assert "hunter22" not in str(told.value)
 
 
 def test_a_judge_without_its_key_is_told_before_anything_starts(
@@ -120,6 +155,16 @@ def test_scoring_what_is_on_record_makes_no_image_and_takes_no_key(monkeypatch: 
         make_plan(resolve(words, Config()), Config())
     plan = make_plan(resolve({**words, "--rescore": "true"}, Config()), Config())
     assert [job.stage for job in plan.jobs] == ["evaluate", "report"]
+
+
+def test_a_bound_on_money_needs_the_price_of_every_reply(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("API_KEY", "x")
+    wise = choose_benchmark(Config(), "wise", "openai:m-1", {})
+    run = Run(Options(max_cost=1.0), Config(), tmp_path, "now", 1, {}, {"wise": wise})
+    with pytest.raises(UserError, match="--max_cost needs the price of every reply"):
+        judge_needs(run, wise)
 
 
 def test_where_money_is_bounded_the_images_come_first(tmp_path: Path) -> None:

@@ -64,7 +64,43 @@ def mistake(*words: str) -> str:
             ["--model_names", "comparisons", "--ds_names", "quicktext", "--use_api", "true"],
             "'comparisons' cannot be a name: output/comparisons is for other files of the runs",
         ),
+        (
+            [*NOISE[:3], "oneig", "--ds_kwargs", 'grid="2,2"', "--eval", "false"],
+            "the setting grid of oneig is about images made elsewhere (--images)",
+        ),
+        ([*NOISE, "--judge_repeats", "some"], "--judge_repeats: 'some' is no number of questions"),
         ([], "no models given"),
+        ([*NOISE, "--prompt_rewriter", "dtn"], "unknown prompt rewriter 'dtn' (did you mean 'dtm'?)"),
+        (
+            [*NOISE, "--prompt_rewriter", "wise", "--rewriter_kwargs", "modl=x"],
+            "there is no setting 'modl'",
+        ),
+        ([*NOISE, "--rewriter_kwargs", "model=x"], "--rewriter_kwargs is given, but no --prompt_rewriter"),
+        (
+            [*NOISE, "--prompt_rewriter", "wise", "--images", "/tmp"],
+            "--images makes no images: leave out --prompt_rewriter",
+        ),
+        (
+            ["--model_names", "reference-noise+wise-1a2b3c4d", *NOISE[2:]],
+            "--model_names reference-noise --prompt_rewriter wise",
+        ),
+        (
+            [
+                "--model_names",
+                "reference-noise+wise-1a2b3c4d",
+                *NOISE[2:],
+                *["--infer", "false", "--prompt_rewriter", "wise"],
+            ],
+            "has its rewriter in its name, and this run has one, too",
+        ),
+        (
+            [*NOISE, "--prompt_rewriter", "wise", "--rewriter_kwargs", "instruction=/nowhere/at/all"],
+            "instruction=/nowhere/at/all cannot be read",
+        ),
+        (
+            [*NOISE, "--prompt_rewriter", "wise", "--rewriter_kwargs", "api_key_env=REWRITER_API_KEY"],
+            "prompt rewriter 'wise' is reached through an API: REWRITER_API_KEY is not set",
+        ),
     ],
 )
 def test_mistakes_are_one_line_before_anything_starts(words: list[str], says: str) -> None:

@@ -423,6 +423,27 @@ def test_settings_that_say_nothing_are_one_line(given: Mapping[str, Any], line: 
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("place", "line"),
+    [
+        ("/nowhere/csd.pth", "the weights 'csd' are not at /nowhere/csd.pth"),
+        (
+            "~nosuchuser/csd.pth",
+            "the weights 'csd' cannot be looked for at ~nosuchuser/csd.pth: RuntimeError",
+        ),
+        (f"/{'x' * 300}", "the weights 'csd' cannot be looked for at /xxx"),
+    ],
+)
+def test_weights_that_are_not_there_are_told(place: str, line: str) -> None:
+    told = registry.measurer_missing("csd+se", {"weights": {"csd": place}})
+    assert any(line in one and "\n" not in one for one in told), told
+
+
+def test_a_folder_of_dreamsim_that_is_not_whole_is_told(tmp_path: Path) -> None:
+    [told] = registry.measurer_missing("dreamsim", {"weights": {"dreamsim": str(tmp_path)}})
+    assert f"DreamSim's folder {tmp_path} lacks dino_vitb16_pretrain.pth, " in told
+
+
 def test_without_the_package_that_compares_texts_no_reading_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     check_package.cache_clear()

@@ -55,7 +55,7 @@ def verdict(
 
     The tested mean is Σ share · mean of a group. By default all items are in group 0, which gives the plain
     mean. The sizes of groups are estimated from the items before. So the bounds are exact for the plain mean;
-    with groups they depend on that estimate (measured by ``tests/test_until.py``).
+    with groups they depend on that estimate (measured by ``tests/unit/test_until.py``).
 
     ``differences`` are first - second on a scale of 1; NaN (a model has no score) counts as the worst case
     for either verdict. ``groups`` has the number of each item's group. ``tests`` verdicts share α = 0.05.

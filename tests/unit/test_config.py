@@ -1,0 +1,34 @@
+"""The user's configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from imageevalkit.plan import config
+
+
+@pytest.mark.parametrize(
+    ("mode", "text", "told"),
+    [
+        (0o644, "API_KEY=sk-something\n", True),
+        (0o640, "export OTHER_API_KEY='sk-something'\n", True),
+        (0o604, "NUM_WORKERS=2; HF_TOKEN=hf_something\n", True),
+        (0o644, "# \udce4\nAPI_KEY=sk-something\n", True),
+        (0o600, "API_KEY=sk-something\n", False),
+        (0o644, "API_KEY=EMPTY\nNUM_WORKERS=2\nBASE_URL=http://gpu1:8000/v1\n", False),
+        (0o644, 'API_KEY=$(printf %s sk-else)\nOTHER_API_KEY="${A_KEY_OF_MINE}"\n', False),
+        (0o644, "# API_KEY=sk-something\n", False),
+        (0o644, "JUDGE_KWARGS_MAP=(['qwen3-vl-8b']='api_key_env=JUDGE_API_KEY')\n", False),
+    ],
+)
+def test_a_key_that_others_may_read_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: int, text: str, told: bool
+) -> None:
+    local = tmp_path / "config.local.sh"
+    local.write_bytes(text.encode(errors="surrogateescape"))
+    local.chmod(mode)
+    config._tell_of_readable_secret(local)
+    note = f"note: {local} holds a key, and other users may read it: chmod 600 {local}\n"
+    assert capsys.readouterr().err == (note if told else "")
