@@ -14,6 +14,7 @@ from imageevalkit.plan.options import resolve
 from imageevalkit.plan.planner import make_plan
 
 NOISE = ["--model_names", "reference-noise", "--ds_names", "quicktext"]
+GENEVAL = ["--ds_names", "geneval", "--ds_kwargs"]
 
 
 def mistake(*words: str) -> str:
@@ -55,6 +56,11 @@ def mistake(*words: str) -> str:
             ["--model_names", "comparisons", "--ds_names", "quicktext", "--use_api", "true"],
             "'comparisons' cannot be a name: output/comparisons is a report of the run",
         ),
+        (
+            ["--model_names", "reference-noise;reference-blank", *GENEVAL, f"detections={__file__}"],
+            "--ds_kwargs: the setting detections of geneval is a path of one model's, but this run has several: "
+            "write <MODEL_NAME> where it has their names",
+        ),
         ([], "no models given"),
     ],
 )
@@ -70,3 +76,12 @@ def test_a_missing_environment_names_the_path_and_the_remedy(monkeypatch: pytest
     message = mistake(*words)
     assert "/opt/none/envs/diffusers/bin/python" in message
     assert "bash utils/make_env.sh --model diffusers" in message
+
+
+def test_a_model_path_that_does_not_exist_blocks_its_cells(tmp_path: Path) -> None:
+    gone = str(tmp_path / "none")
+    for path in (gone, str(tmp_path), "s3://bucket/none", "owner/none"):
+        words = [*NOISE, "--custom_model_kwargses", f"model_path={path}"]
+        blocked = make_plan(resolve(parse(words), Config()), Config()).blocked
+        says = f"model reference-noise: model_path: there is no {gone}"
+        assert [says in reason for reason in blocked.values()] == [True] * (path == gone)
