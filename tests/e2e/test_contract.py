@@ -552,18 +552,9 @@ def test_the_report_writes_what_a_benchmark_says_of_models_that_were_measured_al
     code.write_text(code.read_text().replace("/ len(of)", "/ 0"))
     assert "benchmark spread: compare() fails: ZeroDivisionError" in report(checkout)
     code.write_text(f"from __future__ import annotations\n{_SPREAD}")
-    report(checkout)
     shutil.rmtree(Cell("b", "spread").folder)
     report(checkout)
     assert list((output_root() / "comparisons/spread").iterdir()) == [], "of two models one is left"
-
-    assert evaluate(Spread(), "b")[0].state == COMPLETE
-    report(checkout)
-    assert len(list((output_root() / "comparisons/spread").iterdir())) == 1
-    for model in "ab":
-        shutil.rmtree(Cell(model, "spread").folder)
-    report(checkout)
-    assert list((output_root() / "comparisons/spread").iterdir()) == [], "of two models none is left"
 
 
 def load(folder: Path, code: str, monkeypatch: pytest.MonkeyPatch) -> Benchmark:
@@ -621,31 +612,23 @@ def test_a_yes_or_no_benchmark_on_prompts_of_its_own_is_a_dozen_lines(
     assert asked in {request.prompt for request in judge.requests}
 
 
-@pytest.mark.parametrize(
-    ("reply", "value"),
-    [
-        ("**YES**", 1),
-        (" no.", 0),
-        ('{"": true}', 1),
-        ("1. False", 0),
-        ("是", 1),
-        ("不是。", 0),
-        ("Yesterday", None),
-        ("", None),
-        ("The answer is yes.", None),
-        ("12", None),
-    ],
-)
+def read(benchmark: Benchmark, reply: str) -> Any:
+    """What the benchmark reads in a reply, or why it reads nothing."""
+    question = ask("question", "Is it?")
+    try:
+        return benchmark.parse(question, Answer(question, reply))
+    except Unparsed as error:
+        return str(error)
+
+
 def test_the_first_word_of_a_reply_says_yes_or_no_or_it_is_unparsed(
-    reply: str, value: int | None, judge: ReplyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prompts_in(tmp_path, 2)
-    judge.reply = lambda request: reply if "w1" in request.prompt else "yes"
-    _, result, scores = evaluate(load(tmp_path, _YES_NO, monkeypatch))
-    assert scores[1]["values"] == ({} if value is None else {"accuracy": value})
-    if value is None:
-        assert (scores[1]["status"], result.coverage.unparsed) == ("unparsed", 1)
-        assert scores[1]["reason"] == f"neither yes nor no in '{reply}'"
+    benchmark = load(tmp_path, _YES_NO, monkeypatch)
+    for value, replies in ((1, ("**YES**", '{"": true}', "是")), (0, (" no.", "1. False", "不是。"))):
+        assert [read(benchmark, reply) for reply in replies] == [value] * 3
+    for reply in ("Yesterday", "", "The answer is yes.", "12"):
+        assert read(benchmark, reply) == f"neither yes nor no in '{reply}'"
 
 
 _GRADES = """
@@ -674,27 +657,23 @@ def test_grades_in_a_reply_are_means_with_the_scale_that_they_have(
     assert values["Detail/language/zh"] == (3.0, 5)
 
 
-@pytest.mark.parametrize(
-    ("reply", "says"),
-    [
+def test_a_reply_without_each_grade_on_the_scale_is_unparsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    benchmark = load(tmp_path, _GRADES, monkeypatch)
+    for reply in (
+        '{"Beauty": 4, "Detail": 2.5}',
+        "**Beauty:** 3 of 5. On reflection **Beauty:** 4\nDetail：2.5",
+    ):
+        assert read(benchmark, reply) == {"Beauty": 4.0, "Detail": 2.5}
+    for reply, says in (
         ("Beauty: 4", "no Detail in 'Beauty: 4'"),
         ("Beauty: 4, Detail: high", "no Detail in 'Beauty: 4, Detail: high'"),
         ("Beauty: 4, Detail: 6", "Detail 6 is not on the scale of 1 to 5"),
         ("Beauty: -2, Detail: 3", "Beauty -2 is not on the scale of 1 to 5"),
         ("Beautyful 4, Details 3", "no Beauty in 'Beautyful 4, Details 3'"),
-        ("", "no Beauty in ''"),
-        ('{"Beauty": 4, "Detail": 2.5}', ""),
-        ("**Beauty:** 3 of 5. On reflection **Beauty:** 4\nDetail：2.5", ""),
-    ],
-)
-def test_a_reply_without_each_grade_on_the_scale_is_unparsed(
-    reply: str, says: str, judge: ReplyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prompts_in(tmp_path, 2)
-    judge.reply = lambda request: reply if "prompt 1" in request.prompt else "Beauty: 5, Detail: 5"
-    scores = evaluate(load(tmp_path, _GRADES, monkeypatch))[2]
-    assert scores[-1]["reason"] == says
-    assert scores[-1]["values"] == ({} if says else {"Beauty": 4.0, "Detail": 2.5, "overall": 3.25})
+    ):
+        assert read(benchmark, reply) == says
 
 
 def test_a_prompt_that_lacks_what_it_is_grouped_by_is_named_before_anything_is_asked(
@@ -710,22 +689,22 @@ def test_a_prompt_that_lacks_what_it_is_grouped_by_is_named_before_anything_is_a
     assert judge.requests == []
 
 
-@pytest.mark.parametrize(
-    ("question", "says"),
-    [
-        ("Is there {what}?", r"prompts\.json, entry 0 \(counted from 0\) lacks what; in question, a brace"),
-        ('Answer {"yes": 1}', r'prompts\.json, entry 0 \(counted from 0\) lacks "yes"; in question, a brace'),
-        ("Is there {prompt?", r"question: expected '}' before end of string; a brace"),
-    ],
-)
 def test_a_question_that_no_prompt_fills_is_named_when_the_prompts_are_read(
-    question: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prompts_in(tmp_path, 2)
-    benchmark = load(tmp_path, _YES_NO, monkeypatch)
-    monkeypatch.setattr(type(benchmark), "question", question)
-    with pytest.raises(CellFailure, match=rf"^benchmark spelling: {says}"):
-        list(benchmark.samples())
+    benchmark, entry = (
+        load(tmp_path, _YES_NO, monkeypatch),
+        r"prompts\.json, entry 0 \(counted from 0\) lacks",
+    )
+    for question, says in (
+        ("Is there {what}?", rf"{entry} what; in question, a brace"),
+        ('Answer {"yes": 1}', rf'{entry} "yes"; in question, a brace'),
+        ("Is there {prompt?", r"question: expected '}' before end of string; a brace"),
+    ):
+        monkeypatch.setattr(type(benchmark), "question", question)
+        with pytest.raises(CellFailure, match=rf"^benchmark spelling: {says}"):
+            list(benchmark.samples())
 
 
 @pytest.mark.parametrize("task", ["t2i", "edit"])
@@ -758,23 +737,18 @@ def test_columns_and_grades_of_any_name_mean_what_they_say(
     assert (metrics["overall"].value, metrics["Beauty"].value) == (5, 1)
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (None, r"prompts\.json cannot be read \(No such file or directory\); put it there$"),
-        ('[{"prompt": a}]', r"prompts\.json is not what it should be \(Expecting value: .*\); mend it$"),
-        (
-            '{"a": 1}',
-            r"prompts\.json holds \{'a': 1\}, and must be a list of objects with \"prompt\", \"language\", \"words\"$",
-        ),
-        ("[]", r"prompts\.json holds \[\], and must be a list of objects"),
-        ('["a dog"]', r"prompts\.json holds \['a dog'\], and must be a list of objects"),
-    ],
-)
 def test_a_file_of_prompts_that_is_none_is_named_with_what_it_must_be(
-    text: str | None, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if text is not None:
-        (tmp_path / "prompts.json").write_text(text)
-    with pytest.raises(CellFailure, match=r"^benchmark spelling: \S*" + says):
-        evaluate(load(tmp_path, _YES_NO, monkeypatch))
+    benchmark, a_list = load(tmp_path, _YES_NO, monkeypatch), r"and must be a list of objects"
+    for text, says in (
+        (None, r"cannot be read \(No such file or directory\); put it there$"),
+        ('[{"prompt": a}]', r"is not what it should be \(Expecting value: .*\); mend it$"),
+        ('{"a": 1}', rf"holds \{{'a': 1\}}, {a_list} with \"prompt\", \"language\", \"words\"$"),
+        ("[]", rf"holds \[\], {a_list}"),
+        ('["a dog"]', rf"holds \['a dog'\], {a_list}"),
+    ):
+        if text is not None:
+            (tmp_path / "prompts.json").write_text(text)
+        with pytest.raises(CellFailure, match=rf"^benchmark spelling: \S*prompts\.json {says}"):
+            list(benchmark.samples())

@@ -80,8 +80,43 @@ def test_a_missing_environment_names_the_path_and_the_remedy(monkeypatch: pytest
 
 def test_a_model_path_that_does_not_exist_blocks_its_cells(tmp_path: Path) -> None:
     gone = str(tmp_path / "none")
-    for path in (gone, str(tmp_path), "s3://bucket/none", "owner/none"):
+    for path in (gone, "s3://bucket/none", "owner/none"):
         words = [*NOISE, "--custom_model_kwargses", f"model_path={path}"]
         blocked = make_plan(resolve(parse(words), Config()), Config()).blocked
         says = f"model reference-noise: model_path: there is no {gone}"
         assert [says in reason for reason in blocked.values()] == [True] * (path == gone)
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "says"),
+    [
+        ([], {"SSL_CERT_FILE": "/nowhere/ca.pem"}, "SSL_CERT_FILE: /nowhere/ca.pem does not exist"),
+        ([], {"API_KEY": ""}, "API_KEY is not set: set it in config.local.sh"),
+        ([], {"API_KEY": "", "OPENAI_API_KEY": "sk-other-0815-key"}, "API_KEY is not set: OPENAI_API_KEY is"),
+        (
+            ["--max_cost", "1"],
+            {},
+            "--max_cost needs the price of an image, and that of 'model-a' is not known",
+        ),
+        (
+            ["--max_cost", "1", "--custom_model_kwargses", 'price={"image_output":40}'],
+            {},
+            "--max_cost needs the price of an image, and that of 'model-a' is not known",
+        ),
+        (
+            [
+                *("--batch", "--custom_model_kwargses"),
+                "azure_endpoint=https://name.openai.azure.com,api_version=2025-04-01-preview",
+            ],
+            {},
+            "leave out --batch",
+        ),
+    ],
+)
+def test_a_model_behind_an_api_that_cannot_be_asked_or_bounded_is_told(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], env: dict[str, str], says: str
+) -> None:
+    for name, value in ({"API_KEY": "sk-first-4711-key", "BASE_URL": "http://127.0.0.1:9/v1"} | env).items():
+        monkeypatch.setenv(name, value)
+    told = mistake("--model_names", "model-a", "--ds_names", "quicktext", "--use_api", "true", *words)
+    assert says in told and "sk-" not in told
