@@ -19,15 +19,7 @@ import pytest
 from PIL import Image
 
 from imageevalkit.benchmark.answerer import Answerer
-from imageevalkit.benchmark.contract import (
-    JUDGE,
-    Answers,
-    Benchmark,
-    Measurer,
-    Sample,
-    Scores,
-    Unparsed,
-)
+from imageevalkit.benchmark.contract import JUDGE, Answers, Benchmark, Measurer, Sample, Scores, Unparsed
 from imageevalkit.benchmark.question import QWEN_VL_UTILS, Answer, Picture, Question, ask, measure
 from imageevalkit.common.errors import CellFailure, UserError
 from imageevalkit.evaluate.scoring import evaluate_cell
@@ -42,7 +34,7 @@ from imageevalkit.jobs.plan import (
     job_words,
 )
 from imageevalkit.jobs.progress import ProgressWriter
-from imageevalkit.metrics import grouped, mean, mean_by, points
+from imageevalkit.metrics import grouped, mean
 from imageevalkit.registry import BenchmarkDataset
 from imageevalkit.store.cell import Cell, output_root
 from imageevalkit.store.items import Item, items_of
@@ -51,8 +43,6 @@ from tests.support.checkout import environ, make_checkout
 from tests.support.generation import picture
 from tests.support.image_server import KEY
 from tests.support.judge_server import ReplyServer
-
-_ASK = EvaluateOrder()
 
 
 @pytest.fixture
@@ -65,9 +55,7 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Iterator[ReplyServer]:
         yield server
 
 
-def evaluate(
-    benchmark: Benchmark, model: str = "m", options: EvaluateOrder = _ASK
-) -> tuple[Outcome, Result, list[dict[str, Any]]]:
+def evaluate(benchmark: Benchmark, model: str = "m") -> tuple[Outcome, Result, list[dict[str, Any]]]:
     """Images of ``model`` for the benchmark, unless there are some, and what they are worth."""
     cell = Cell(model, benchmark.name)
     items = items_of(BenchmarkDataset(benchmark), cell)
@@ -75,7 +63,7 @@ def evaluate(
         item.path.parent.mkdir(parents=True, exist_ok=True)
         if not item.path.exists():
             picture(f"{model}{item.id}{item.prompt}", item.seed).save(item.path)
-    outcome = evaluate_cell(cell, benchmark, items, ProgressWriter(), options)
+    outcome = evaluate_cell(cell, benchmark, items, ProgressWriter(), EvaluateOrder())
     scores = [json.loads(line) for line in cell.scores.read_text().splitlines()]
     return outcome, read_result(cell.result), scores
 
@@ -103,28 +91,6 @@ class Described(Benchmark):
 
     def metrics(self, scores: Scores) -> Mapping[str, Metric]:
         return {"grade": mean(scores, "grade", top=2)}
-
-
-def test_a_later_question_quotes_an_earlier_reply_and_a_resumed_run_asks_nothing_twice(
-    judge: ReplyServer,
-) -> None:
-    judge.reply = lambda request: "2" if "Grade" in request.prompt else f"a view ({request.prompt[-9:]})"
-    judge.choose = lambda request, attempt: "401" if "Grade" in request.prompt else "ok"
-    with pytest.raises(CellFailure, match=r"0 of 3 judged; the next run goes on"):
-        evaluate(Described())
-    assert sum("Describe" in request.prompt for request in judge.requests) == 3
-    judge.requests.clear()
-    judge.choose = lambda request, attempt: "ok"
-    outcome, result, scores = evaluate(Described())
-    assert outcome.state == COMPLETE
-    assert sorted(request.prompt for request in judge.requests) == [
-        f"An image of prompt {n} shows: a view (prompt {n}.) Grade it, 0-2." for n in range(3)
-    ]
-    assert result.metrics["grade"] == Metric(2.0, 3, scale=2)
-    assert scores[0]["detail"] == {"seen": "a view (prompt 0.)"}
-    judge.requests.clear()
-    assert evaluate(Described())[0].state == COMPLETE
-    assert judge.requests == []
 
 
 class Reworded(Described):
@@ -171,21 +137,6 @@ def test_the_words_of_a_question_change_with_the_attempt_and_not_with_a_restart(
     assert len(cell.judgements.read_text().splitlines()) == 9
 
 
-def test_what_no_attempt_answers_is_unparsed_and_asked_in_new_words_if_the_user_wishes(
-    judge: ReplyServer,
-) -> None:
-    judge.reply = lambda request: "1" if request.prompt.startswith("prompt 0") else "hm"
-    outcome, result, _ = evaluate(Reworded())
-    assert (outcome.state, result.coverage.unparsed, len(judge.requests)) == (INCOMPLETE, 2, 7)
-    evaluate(Reworded())
-    assert len(judge.requests) == 7
-    evaluate(Reworded(), options=EvaluateOrder(retry_unparsed=True))
-    asked = [request.prompt for request in judge.requests]
-    assert len(asked) == 7 + 2 * 3
-    evaluate(Reworded())
-    assert len(judge.requests) == len(asked)
-
-
 class Twice(Reworded):
     """Asks the same words under two names, and reads the reply in two ways."""
 
@@ -208,48 +159,6 @@ def test_questions_in_the_same_words_are_asked_once_and_each_is_read_by_itself(j
         _, _, scores = evaluate(Twice())
         assert [score["values"] for score in scores] == [{"grade": 0.0, "count": 7, "parity": 1}] * 3
     assert len(judge.requests) == 3
-
-
-class Points(Benchmark):
-    """As DPG-Bench: yes or no to each of an item's questions, which have categories of their own."""
-
-    name, version, judge, headline = "points", "1", "openai:judge-1", ("dpg",)
-
-    def samples(self) -> Iterable[Sample]:
-        asked = [("entity", "Is there a dog?"), ("colour", "Is it red?"), ("entity", "Is there a cat?")]
-        return [Sample(f"images/{n}.png", f"prompt {n}", n, {"asked": asked[n:]}) for n in range(3)]
-
-    def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
-        return [ask(f"q/{n}", image, f"{text} {item.id}") for n, (_, text) in enumerate(item.data["asked"])]
-
-    def parse(self, question: Question, answer: Answer) -> int:
-        return int(answer.text == "Yes")
-
-    def score(self, item: Item, answers: Answers) -> Score:
-        parts = [
-            Score({"yes": answers[f"q/{n}"].value}, {"category": category})
-            for n, (category, _) in enumerate(item.data["asked"])
-        ]
-        return Score({"dpg": sum(part.values["yes"] for part in parts) / len(parts)}, points=parts)
-
-    def metrics(self, scores: Scores) -> Mapping[str, Metric]:
-        by_category = mean_by(points(scores), "yes", "category", prefix="category/", interval=False)
-        return {"dpg": mean(scores, "dpg", interval=False), **by_category}
-
-
-def test_test_points_have_scores_and_groups_of_their_own(judge: ReplyServer) -> None:
-    judge.reply = lambda request: "Yes" if "dog" in request.prompt or "red" in request.prompt else "No"
-    outcome, result, scores = evaluate(Points())
-    assert outcome.state == COMPLETE
-    assert result.metrics == {
-        "dpg": Metric((2 / 3 + 1 / 2 + 0) / 3, 3),
-        "category/entity": Metric(1 / 4, 3),
-        "category/colour": Metric(1.0, 2),
-    }
-    assert scores[1]["points"] == [
-        {"values": {"yes": 1}, "keys": {"category": "colour"}},
-        {"values": {"yes": 0}, "keys": {"category": "entity"}},
-    ]
 
 
 class Gauge(Answerer):
