@@ -234,18 +234,6 @@ def test_a_line_that_failed_goes_again_and_a_refusal_does_not(runs: ApiRuns, ser
     assert not (runs.checkout / "output/model-a/quicktext/batches").exists(), "nothing is left to look for"
 
 
-def test_the_rest_of_a_cancelled_batch_waits_for_the_next_command(
-    runs: ApiRuns, server: ImageBatches
-) -> None:
-    server.ends, server.done = ["cancelled", "completed"], 2
-    run = runs.run("--batch", limit=5)
-    assert run.returncode == 3, text_of(run)
-    assert "batch_1 was cancelled at the provider" in message(run, "cancelled")
-    assert runs.statuses() == {"ok": 2}
-    assert runs.run("--batch", limit=5).returncode == 0
-    assert [len(server.lines_of(batch)) for batch in server.batches.values()] == [5, 3]
-
-
 def test_max_cost_holds_the_price_of_a_whole_batch(runs: ApiRuns, server: ImageBatches) -> None:
     run = runs.run("--batch", "--max_cost", "0.07", kwargs="price=0.04", limit=6)
     assert run.returncode == 3, text_of(run)

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -307,20 +306,6 @@ def test_a_script_of_the_user_s_own_is_run_once(checkout: Path) -> None:
     assert run.stdout.count("no judge answers") >= 2
     for name in ("ends", "dies"):
         assert (checkout / f"{name}.txt").read_text() == "ran\n", "it may take hours, and judge money"
-
-
-@needs_driver_env
-def test_diffusers_models_in_their_own_environment(checkout: Path, tmp_path: Path) -> None:
-    pytest.importorskip("diffusers", reason="diffusers is not installed here")
-    from tests.support.tiny_checkpoints.stable_diffusion import save_stable_diffusion
-
-    save_stable_diffusion(tmp_path / "t2i")
-    (checkout / "config.local.sh").write_text(f"INFER_ENV_MAP['diffusers']='{sys.prefix}'\n")
-    base = ["--model_names", "diffusers", "--eval", "false", "--limit", "2", "--ds_names", "quicktext"]
-    kwargs = f"model_path={tmp_path / 't2i'},dtype=float32,device=cpu,num_inference_steps=2"
-    run = run_eval(checkout, *base, "--custom_model_kwargses", kwargs)
-    assert run.returncode == 0, outcome_lines(run)
-    assert len(list((checkout / "output/diffusers/quicktext/images").rglob("*.jpg"))) == 2
 
 
 # ---- runs that are cut short, and runs beside each other -----------------------------------------------------
