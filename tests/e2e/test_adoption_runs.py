@@ -9,38 +9,17 @@ from pathlib import Path
 from PIL import Image
 
 from tests.support.checkout import find_no_text, make_checkout, needs_driver_env, run_eval
-from tests.support.pngs import png
 
-
-def test_a_plan_asks_about_the_images_that_are_in_the_folder(tmp_path: Path) -> None:
-    checkout, theirs = find_no_text(make_checkout(tmp_path / "kit")), tmp_path / "theirs/en"
-    theirs.mkdir(parents=True)
-    for n in range(3):
-        Image.new("RGB", (64, 64), (n, n, n)).save(theirs / f"{n:02d}.png")
-    words = ("--images", str(theirs.parent), "--model_names", "a", "--ds_names", "quicktext")
-
-    def planned() -> str:
-        return run_eval(checkout, *words, "--dry_run").stdout
-
-    assert "a/quicktext: 3 of 3 questions to ask of ppocr-v4" in planned()
-    assert run_eval(checkout, *words).returncode == 3
-    assert "a/quicktext: 0 of 3 questions to ask of ppocr-v4" in planned()
-    Image.new("RGB", (64, 64), "red").save(theirs / "00.png")
-    (theirs / "02.png").unlink()
-    assert "a/quicktext: 1 of 2 questions to ask of ppocr-v4" in planned()
-    (theirs / "01.png").write_bytes(b"no image")
-    assert "a/quicktext: 1 of 1 questions to ask of ppocr-v4" in planned()
-    assert run_eval(checkout, *words, "--overwrite").returncode == 3
-    assert "a/quicktext: 0 of 1 questions to ask of ppocr-v4" in planned()
+pytestmark = needs_driver_env
 
 
 def test_through_eval_sh_from_another_folder(tmp_path: Path) -> None:
     checkout = find_no_text(make_checkout(tmp_path / "kit"))
     theirs = tmp_path / "theirs"
-    for language in ("en", "zh"):
+    for blue, language in enumerate(("en", "zh")):
         (theirs / language).mkdir(parents=True)
-        for n in range(24):
-            Image.new("RGB", (64, 64), "white").save(theirs / language / f"{n:02d}.png")
+        for n in range(2):
+            Image.new("RGB", (64, 64), (n, n, blue)).save(theirs / f"{language}/{n:02d}.png")
     words = ("--ds_names", "quicktext", "--limit", "4")
     whose = run_eval(checkout, "--images", str(theirs), "--model_names", "a;b", *words)
     assert whose.returncode == 1
@@ -50,29 +29,32 @@ def test_through_eval_sh_from_another_folder(tmp_path: Path) -> None:
     absent = run_eval(checkout, "--images", str(tmp_path / "no"), "--model_names", "a", *words)
     assert absent.returncode == 2
     assert f"--images: there is no {tmp_path / 'no'}" in absent.stderr
-    planned = run_eval(checkout, "--images", str(theirs), "--model_names", "a", *words, "--dry_run")
-    assert f"a/quicktext: 4 of 4 images are in {theirs}" in planned.stdout
-    assert not (checkout / "output").exists()
-    empty = run_eval(checkout, "--images", str(tmp_path), "--model_names", "a", *words, "--dry_run")
-    assert empty.returncode == 1
-    assert "no image of quicktext is in" in empty.stdout
-    run = run_eval(checkout, "--images", str(theirs), "--model_names", "a", *words)
-    assert run.returncode == 0, run.stderr
-    result = json.loads((checkout / "output/a/quicktext/result.json").read_text())
-    assert result["coverage"]["judged"] == 4
     for model in ("b", "org/c"):
         shutil.copytree(theirs, tmp_path / "several" / model)
     both = run_eval(checkout, "--images", str(tmp_path / "several"), "--model_names", "b;org/c", *words)
     assert both.returncode == 0, both.stderr
     records = (checkout / "output/org/c/quicktext/generation.jsonl").read_text().splitlines()
-    assert {json.loads(line)["source"] for line in records} <= {
+    assert {json.loads(line)["source"] for line in records} == {
         str(path) for path in (tmp_path / "several/org/c").rglob("*.png")
     }
+
+    def planned() -> str:
+        return run_eval(checkout, "--images", str(theirs), "--model_names", "a", *words, "--dry_run").stdout
+
+    before = planned()
+    assert f"a/quicktext: 4 of 4 images are in {theirs}" in before
+    assert "a/quicktext: 4 of 4 questions to ask of ppocr-v4" in before
+    assert not (checkout / "output/a").exists()
+    run = run_eval(checkout, "--images", str(theirs), "--model_names", "a", *words)
+    assert run.returncode == 0, run.stderr
+    result = json.loads((checkout / "output/a/quicktext/result.json").read_text())
+    assert result["coverage"]["judged"] == 4
     assert "4 images were made elsewhere: nothing says how" in result["notes"]
     assert result["provenance"]["model_settings"] == [{"images": "made elsewhere", "source": str(theirs)}]
+    Image.new("RGB", (64, 64), "red").save(theirs / "en/00.png")
+    assert "a/quicktext: 1 of 4 questions to ask of ppocr-v4" in planned(), "an image is another one now"
 
 
-@needs_driver_env
 def test_one_benchmark_may_have_its_folder_too_and_what_is_no_image_costs_only_itself(tmp_path: Path) -> None:
     checkout, theirs = find_no_text(make_checkout(tmp_path / "kit")), tmp_path / "theirs"
     for n, name in enumerate(["en/00", "zh/00", "en/01", "zh/01"]):
@@ -80,12 +62,8 @@ def test_one_benchmark_may_have_its_folder_too_and_what_is_no_image_costs_only_i
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (64, 64), (n, n, n)).save(path)
     bad = theirs / "quicktext/en/01.png"
-    bad.write_bytes(png(bytes(4 * 25), 8, 8))
+    bad.write_bytes(bad.read_bytes()[:-20])
     words = ("--images", str(theirs), "--model_names", "a", "--ds_names", "quicktext", "--limit", "4")
-    assert (
-        f"a/quicktext: 4 of 4 images are in {theirs}/quicktext"
-        in run_eval(checkout, *words, "--dry_run").stdout
-    )
     run = run_eval(checkout, *words)
     assert run.returncode == 3, run.stdout + run.stderr
     [log] = (checkout / "log/a").glob("quicktext_adopt_*.log")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,14 +16,20 @@ from pathlib import Path
 import pytest
 
 from tests.support.api_runs import REPEATS, ApiRuns, message, prompts, text_of
-from tests.support.checkout import MANY, add_benchmark, add_model, make_checkout, needs_driver_env
+from tests.support.checkout import (
+    MANY,
+    REPO,
+    add_benchmark,
+    add_model,
+    find_no_text,
+    make_checkout,
+    needs_driver_env,
+)
 from tests.support.image_server import REFUSAL_WORDS, ImageServer, Received, random_faults
 
 pytestmark = needs_driver_env
 
 OTHER_KEY = "sk-other-0815-key"
-QUICK = "max_attempts=2,backoff=0.01"
-ASKED_ONCE = {"too_long", "refuse_200"}
 
 
 @pytest.fixture
@@ -59,14 +66,6 @@ def test_all_cells_of_a_run_share_one_limiter_in_one_process(api: ApiRuns) -> No
     assert processes[0] == processes[1]
     assert len(processes[0]) == 1
     assert [job["attempts"] for job in api.generate_jobs()] == [1]
-
-
-def test_requests_per_minute_space_the_starts(api: ApiRuns) -> None:
-    run = api.run("--requests_per_minute", "600", limit=12, workers=8)
-    assert run.returncode == 0, text_of(run)
-    times = [request.time for request in api.server.requests]
-    # 1.1 s by the client's clock (test_limiter.py), but what arrives is late, the first one most
-    assert times[-1] - times[0] >= 0.7
 
 
 SYNC_CLIENT = '''
@@ -108,7 +107,7 @@ def test_a_class_with_a_plain_generate_runs_in_threads_with_an_instance_each(api
     assert len({instance for instance, _, _ in calls}) == 4, "one thread only uses each instance"
 
 
-# A class that needs a package that the driver does not have
+# Classes that need a package that the driver does not have
 
 ELSEWHERE = "import pytest\n" + SYNC_CLIENT
 ASYNC_ELSEWHERE = (
@@ -138,48 +137,42 @@ class DyingClient(SyncClient):
 )
 
 
-def run_elsewhere(api: ApiRuns, class_name: str, code: str, *more: str) -> subprocess.CompletedProcess[str]:
-    """A run of a model behind the API in the environment of the tests, beside one of ours."""
-    add_model(api.checkout, "elsewhere", class_name, code, api=True)
-    (api.checkout / "config.local.sh").write_text(f"INFER_ENV_MAP['elsewhere']='{sys.prefix}'\n")
-    kwargs = f'log="{api.checkout / "calls"}";'
-    return api.run(*more, models=["elsewhere", "model-a"], kwargs=kwargs, limit=16, workers=4)
-
-
-@pytest.mark.parametrize(
-    ("class_name", "code", "instances"), [("SyncClient", ELSEWHERE, 4), ("AsyncClient", ASYNC_ELSEWHERE, 1)]
-)
-def test_an_api_model_with_an_environment_of_its_own_runs_in_one_worker(
-    api: ApiRuns, class_name: str, code: str, instances: int
-) -> None:
-    api.server.together = 4
+def test_api_models_with_an_environment_of_their_own_run_in_a_worker_each(api: ApiRuns) -> None:
+    """One of them dies once, which fails no model."""
+    codes = {"Sync": ELSEWHERE, "Async": ASYNC_ELSEWHERE, "Dying": DYING_ELSEWHERE}
+    names = [name.lower() for name in codes]
+    for name, code in codes.items():
+        add_model(api.checkout, name.lower(), f"{name}Client", code, api=True)
+    lines = [f"INFER_ENV_MAP['{name}']='{sys.prefix}'\n" for name in names]
+    (api.checkout / "config.local.sh").write_text("".join(lines))
     parents: set[int] = set()
 
     def look(request: Received, attempt: int) -> str:
         parents.update(api.generate_processes())
         return "ok"
 
-    api.server.choose = look
-    run = run_elsewhere(api, class_name, code)
+    api.server.choose, api.server.latency = look, 0.05
+    logs = [f'log="{api.checkout / name}"' for name in names]
+    run = api.run(models=[*names, "model-a"], kwargs=";".join([*logs, ""]), limit=16, workers=4)
     assert run.returncode == 0, text_of(run)
-    assert api.statuses("elsewhere") == api.statuses() == {"ok": 16}
-    calls = [line.split() for line in (api.checkout / "calls").read_text().splitlines()]
-    assert len(calls) == 16
-    (worker,) = {int(pid) for _, _, pid in calls}
-    assert parents and worker not in parents, "its class is not loaded in the driver's environment"
-    assert len({instance for instance, _, _ in calls}) == instances
-    assert len({thread for _, thread, _ in calls}) == 4, "as many calls at once as --num_workers"
-
-
-def test_a_worker_of_an_api_model_that_dies_fails_no_model(api: ApiRuns) -> None:
-    run = run_elsewhere(api, "DyingClient", DYING_ELSEWHERE)
-    assert run.returncode == 0, text_of(run)
-    assert api.statuses("elsewhere") == api.statuses() == {"ok": 16}
     assert {job["attempts"] for job in api.generate_jobs()} == {1}
+    assert api.server.max_in_flight <= 4, "as many calls at once as --num_workers"
+    for name in (*names, "model-a"):
+        assert api.statuses(name) == {"ok": 16}
+    for name in ("sync", "async"):
+        calls = [line.split() for line in (api.checkout / name).read_text().splitlines()]
+        assert len(calls) == 16
+        (worker,) = {int(pid) for _, _, pid in calls}
+        assert parents and worker not in parents, "its class is not loaded in the driver's environment"
+        threads = {thread for _, thread, _ in calls}
+        assert len(threads) > 1
+        instances = {instance for instance, _, _ in calls}
+        assert len(instances) == (1 if name == "async" else len(threads))
 
 
 def test_an_api_model_that_tells_no_cost_cannot_be_bounded(api: ApiRuns) -> None:
-    run = run_elsewhere(api, "SyncClient", ELSEWHERE, "--max_cost", "5")
+    add_model(api.checkout, "elsewhere", "SyncClient", ELSEWHERE, api=True)
+    run = api.run("--max_cost", "5", models=["elsewhere"], kwargs=f'log="{api.checkout / "calls"}"')
     assert run.returncode != 0
     assert "--max_cost" in text_of(run)
     assert api.statuses("elsewhere") == {}
@@ -188,31 +181,36 @@ def test_an_api_model_that_tells_no_cost_cannot_be_bounded(api: ApiRuns) -> None
 # Two gateways
 
 
-@pytest.mark.parametrize("where", ["config.local.sh", "environment"])
-def test_two_gateways_in_one_run_see_only_their_own_key(api: ApiRuns, where: str) -> None:
-    in_file = OTHER_KEY if where == "config.local.sh" else "sk-outdated-9999-key"
-    (api.checkout / "config.local.sh").write_text(f'OTHER_API_KEY="{in_file}"\nAPI_KEY="{in_file}"\n')
-    env = {"OTHER_API_KEY": OTHER_KEY} if where == "environment" else {}
-    commands: list[bytes] = []
+def test_two_gateways_in_one_run_see_only_their_own_key_and_nobody_else_does(api: ApiRuns) -> None:
+    """A key of the environment comes before that of the file; ps, logs and results show none."""
+    token = "hf_never-to-be-seen-4711"
+    (api.checkout / "config.local.sh").write_text(
+        f'OTHER_API_KEY="{OTHER_KEY}"\nAPI_KEY="sk-outdated-9999-key"\nHF_TOKEN="{token}"\n'
+    )
+    find_no_text(api.checkout)
+    commands: set[bytes] = set()
+
+    def look(request: Received, attempt: int) -> str:
+        shown = subprocess.run(["ps", "-ewwo", "args"], capture_output=True, check=True).stdout
+        commands.update(shown.splitlines())
+        return "ok"
+
     with ImageServer() as other:
-
-        def look(request: Received, attempt: int) -> str:
-            if len(other.requests) == 1:
-                commands.extend(word for _, words in api.commands() for word in words)
-            return "ok"
-
-        other.choose = look
+        api.server.choose = other.choose = look
         kwargs = f";base_url={other.base_url},api_key_env=OTHER_API_KEY"
-        run = api.run(models=["model-a", "model-b"], kwargs=kwargs, env=env)
+        run = api.run("--eval", "true", models=["model-a", "model-b"], kwargs=kwargs)
         keys = [{r.headers["authorization"] for r in server.requests} for server in (api.server, other)]
         assert (len(api.server.requests), len(other.requests)) == (6, 6)
     assert run.returncode == 0, text_of(run)
     assert keys == [{f"Bearer {api.key}"}, {f"Bearer {OTHER_KEY}"}]
-    assert b"infer/generate.py" in commands
-    for secret in (api.key, OTHER_KEY):
-        assert not [word for word in commands if secret.encode() in word]
+    assert any(b"infer/generate.py" in line for line in commands), "ps saw the generate job"
+    for secret in (api.key, OTHER_KEY, "sk-outdated-9999-key", token):
+        assert not [line for line in commands if secret.encode() in line]
         assert secret not in text_of(run)
         assert not api.files_with(secret)
+    command = ["git", "check-ignore", "config.local.sh", "output", "log"]
+    ignored = subprocess.run(command, cwd=REPO, check=False)
+    assert ignored.returncode == 0, "git ignores where secrets and results are"
 
 
 # Money
@@ -236,19 +234,14 @@ def test_max_cost_stops_before_it_is_exceeded_and_goes_on_with_more(api: ApiRuns
 
 def test_max_cost_bounds_all_models_of_a_run_together(api: ApiRuns) -> None:
     api.server.latency = 0.05
-    run = api.run("--max_cost", "0.05", models=["model-a", "model-b"], kwargs="price=0.01;price=0.02")
-    spent = sum(r["price"] for model in ("model-a", "model-b") for r in api.all_records(model))
+    models = ["model-a", "model-b", "model-c"]
+    run = api.run("--max_cost", "0.05", models=models, kwargs="price=0.01;price=0.02;price=0.06")
+    spent = sum(record["price"] for model in models for record in api.all_records(model))
     assert 0.03 < spent <= 0.05 + 1e-9
     sent = Counter(request.fields["model"] for request in api.server.requests)
     assert sent["model-a"] * 0.01 + sent["model-b"] * 0.02 == pytest.approx(spent)
     assert "--max_cost 0.05 is used up" in run.stdout
-
-
-def test_a_cell_that_got_no_money_is_incomplete_not_failed(api: ApiRuns) -> None:
-    api.server.latency = 0.05
-    run = api.run("--max_cost", "0.03", models=["model-a", "model-b"], kwargs="price=0.01;price=0.01")
-    assert len(api.server.requests) == 3
-    assert run.returncode == 3, text_of(run)
+    assert (run.returncode, sent["model-c"]) == (3, 0), "what got no money is incomplete, and has not failed"
 
 
 def kill_once(api: ApiRuns, after: int) -> None:
@@ -283,25 +276,17 @@ def test_attempts_are_told_of_an_item_that_the_budget_stopped(api: ApiRuns) -> N
     assert sum(record["attempts"] for record in records) == 3
 
 
-@pytest.mark.parametrize("kwargs", ["", 'price={"image_output":40}'])
-def test_max_cost_without_a_price_is_one_line_before_anything_starts(api: ApiRuns, kwargs: str) -> None:
-    run = api.run("--max_cost", "1", kwargs=kwargs)
-    assert run.returncode == 2
-    assert run.stdout == ""
-    assert len(run.stderr.splitlines()) == 1
-    assert "--max_cost needs the price of an image, and that of 'model-a' is not known" in run.stderr
-    assert not api.server.requests
-    assert not (api.checkout / "log/runs").exists()
-    assert not (api.checkout / "output/model-a").exists()
-
-
-def test_a_price_per_million_tokens_is_applied_to_the_usage_of_replies(api: ApiRuns) -> None:
-    run = api.run(kwargs='price={"text_input":5,"image_output":40}', limit=4)
+def test_a_price_per_million_tokens_is_applied_and_requests_per_minute_space_the_starts(api: ApiRuns) -> None:
+    kwargs = 'price={"text_input":5,"image_output":40}'
+    run = api.run("--requests_per_minute", "600", kwargs=kwargs, limit=12, workers=8)
     assert run.returncode == 0, text_of(run)
     each = (12 * 5 + 272 * 40) / 1e6
-    assert [record["price"] for record in api.records().values()] == pytest.approx([each] * 4)
+    assert [record["price"] for record in api.records().values()] == pytest.approx([each] * 12)
     assert {record["tokens"]["output_tokens"] for record in api.records().values()} == {272}
-    assert message(run, "4 of 4 images").endswith("$0.044")
+    assert message(run, "12 of 12 images").endswith("$0.13")
+    times = [request.time for request in api.server.requests]
+    # 1.1 s by the client's clock (test_limiter.py), but what arrives is late, the first one most
+    assert times[-1] - times[0] >= 0.7
 
 
 def test_requests_that_may_have_been_billed_are_counted(api: ApiRuns) -> None:
@@ -320,75 +305,58 @@ def test_requests_that_may_have_been_billed_are_counted(api: ApiRuns) -> None:
 # Failures
 
 
-def test_refusals_are_kept_with_their_words_until_they_are_asked_for_again(api: ApiRuns) -> None:
+def test_every_fault_ends_ok_refused_or_failed_and_resume_asks_only_for_failed(api: ApiRuns) -> None:
     (api.checkout / "config.local.sh").write_text("GENERATE_BLANK_IMAGE_ON_ERROR=true\n")
-    refused = prompts()[1], prompts()[3]
-    for prompt in refused:
-        api.server.script(prompt, "refuse")
-    first = api.run()
-    assert first.returncode == 3, text_of(first)
-    assert api.statuses() == {"ok": 4, "refused": 2}
-    for number in (1, 3):
-        record = api.of_prompt(number)
-        assert record["error"] == {"class": "Refused", "text": REFUSAL_WORDS}
-        assert (record["attempts"], record["placeholder"]) == (1, False)
-    assert api.images_agree(), "a refusal leaves no blank image"
+    find_no_text(api.checkout)
+    faults = {
+        0: ("429", "429", "ok"),
+        1: ("500", "ok"),
+        2: ("reset", "ok"),
+        3: ("refuse",),
+        4: ("garbage", "ok"),
+        5: ("truncated", "ok"),
+        6: ("html", "ok"),
+        7: ("error200", "ok"),
+        8: ("garbage",),
+        9: ("url",),
+    }
+    for number, script in faults.items():
+        api.server.script(prompts()[number], *script)
 
-    again = api.run()
-    assert again.returncode == 3, text_of(again)
-    assert "2 refused" in message(again, "--retry_refused")
-    assert len(api.server.requests) == 6, "nothing is sent"
+    def run(*more: str) -> subprocess.CompletedProcess[str]:
+        kwargs = "size=256x256,quality=low,backoff=0.05"
+        ended = api.run(*more, kwargs=kwargs, limit=20, workers=8)
+        assert ended.returncode == (0 if "--retry_refused" in more else 3), text_of(ended)
+        return ended
 
-    for prompt in refused:
-        api.server.script(prompt, "ok")
-    retried = api.run("--retry_refused")
-    assert retried.returncode == 0, text_of(retried)
-    assert sorted(request.prompt for request in api.server.requests[6:]) == sorted(refused)
-    assert api.statuses() == {"ok": 6}
+    run("--eval", "true")
+    assert api.statuses() == {"ok": 18, "refused": 1, "failed": 1}
+    refused = api.of_prompt(3)
+    assert refused["error"] == {"class": "Refused", "text": REFUSAL_WORDS}
+    assert (refused["attempts"], refused["placeholder"]) == (1, False)
+    assert "does not decode" in api.of_prompt(8)["error"]["text"]
+    assert not any(one["seed_honoured"] for one in api.records().values() if one["status"] == "ok")
+    result = json.loads((api.checkout / "output/model-a/quicktext/result.json").read_text())
+    counts = [result["coverage"][name] for name in ("generated", "refused", "blank")]
+    assert (counts, result["headline"]) == ([18, 1, 1], []), "a refusal leaves no blank image"
+
+    # a bad request about one item, asked alone: the images that are there prove that the model works
+    api.server.script(prompts()[8], "400")
+    run()
+    assert api.statuses() == {"ok": 18, "refused": 1, "failed": 1}
+    asked_before = len(api.server.requests)
+    api.server.script(prompts()[8], "ok")
+    assert "1 refused" in message(run(), "--retry_refused")
+    assert len(api.server.requests) == asked_before + 1
+    api.server.script(prompts()[3], "ok")
+    run("--retry_refused")
+    assert len(api.server.requests) == asked_before + 2
+    assert api.statuses() == {"ok": 20}
     assert api.images_agree()
 
 
-ITEM_FAULTS = {
-    "garbage": ("ItemFailed", "the image (680 bytes) does not decode"),
-    "truncated": ("ItemFailed", "Truncated File Read"),
-    "html": ("ItemFailed", "an HTML page, 'Sign in'"),
-    "error200": ("ItemFailed", "upstream went away"),
-    "too_long": ("ItemFailed", "string too long"),
-    "refuse_200": ("Refused", "I cannot create that image"),
-}
-
-
-def test_items_that_fail_are_recorded_as_what_they_are(api: ApiRuns) -> None:
-    for number, fault in enumerate(ITEM_FAULTS, 6):
-        api.server.script(prompts()[number], fault)
-    run = api.run(kwargs=QUICK, limit=12)
-    assert run.returncode == 3, text_of(run)
-    for number, (fault, (error, words)) in enumerate(ITEM_FAULTS.items(), 6):
-        record = api.of_prompt(number)
-        assert record["error"]["class"] == error
-        assert words in record["error"]["text"]
-        # more than its two attempts where the others' faults look like an outage
-        assert record["attempts"] == api.answers(fault).total() and (record["attempts"] == 1) == (
-            fault in ASKED_ONCE
-        )
-    assert api.statuses() == {"ok": 6, "failed": 5, "refused": 1}
-    assert api.images_agree()
-
-
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [
-        ("401", "HTTP 401: Incorrect API key provided"),
-        ("404", "HTTP 404: The model does not exist"),
-        ("quota", "the account has no quota left"),
-        ("redirect", "HTTP 307 redirect to"),
-        ("html", "is an HTML page, 'Sign in'; check BASE_URL (it usually ends in /v1)"),
-    ],
-)
-def test_what_no_item_can_succeed_with_stops_the_cell_with_one_line(
-    api: ApiRuns, fault: str, words: str
-) -> None:
-    api.server.default = fault
+def test_what_no_item_can_succeed_with_stops_the_cell_with_one_line(api: ApiRuns) -> None:
+    api.server.default = "redirect"
     api.server.latency = 0.1
     with ImageServer() as elsewhere:
         api.server.redirect_to = elsewhere.base_url
@@ -397,27 +365,8 @@ def test_what_no_item_can_succeed_with_stops_the_cell_with_one_line(
         assert not elsewhere.file_requests, "no request follows, so no key does"
     assert run.returncode == 1, text_of(run)
     assert len(api.server.requests) <= 4, "those that were in flight, once each"
-    assert words in message(run, "model 'model-a'")
+    assert "HTTP 307 redirect to" in message(run, "model 'model-a'")
     assert "Traceback" not in text_of(run)
-    assert api.key not in text_of(run)
-    assert not api.files_with(api.key)
-
-
-@pytest.mark.parametrize(
-    ("env", "says"),
-    [
-        ({"SSL_CERT_FILE": "/nowhere/ca.pem"}, "SSL_CERT_FILE: /nowhere/ca.pem does not exist"),
-        ({"API_KEY": "", "OPENAI_API_KEY": "sk-other-0815-key"}, "API_KEY is not set: OPENAI_API_KEY is"),
-    ],
-)
-def test_an_environment_without_a_way_to_the_endpoint_is_one_line_before_anything_starts(
-    api: ApiRuns, env: dict[str, str], says: str
-) -> None:
-    run = api.run(models=["model-a", "model-b"], env=env)
-    assert run.returncode == 2
-    assert len(run.stderr.splitlines()) == 1 and says in run.stderr
-    assert "sk-other" not in text_of(run)
-    assert not api.server.requests
 
 
 def test_replies_without_an_image_stop_the_run_and_are_paid_for(api: ApiRuns) -> None:
@@ -439,8 +388,7 @@ def test_replies_without_an_image_stop_the_run_and_are_paid_for(api: ApiRuns) ->
 # Outages and crashes
 
 
-@pytest.mark.parametrize("how", ["503", "closed port"])
-def test_an_outage_in_the_middle_is_sat_out(api: ApiRuns, how: str) -> None:
+def test_an_outage_in_the_middle_is_sat_out(api: ApiRuns) -> None:
     seconds = 3.4  # the third question, after 3.5 to 7 s, finds the endpoint back
     down_until = 0.0
 
@@ -448,11 +396,8 @@ def test_an_outage_in_the_middle_is_sat_out(api: ApiRuns, how: str) -> None:
         nonlocal down_until
         if not down_until and len(api.server.requests) >= 10:
             down_until = time.monotonic() + seconds
-            if how == "closed port":
-                threading.Thread(target=api.server.close_port, args=(seconds,)).start()
-        if time.monotonic() < down_until:
-            return "503" if how == "503" else "reset"
-        return "ok"
+            threading.Thread(target=api.server.close_port, args=(seconds,)).start()
+        return "reset" if time.monotonic() < down_until else "ok"
 
     api.server.choose = choose
     api.server.latency = 0.05
@@ -490,7 +435,7 @@ def test_kill_9_among_faults_loses_nothing(api: ApiRuns) -> None:
     killed: list[int] = []
 
     def choose(request: Received, attempt: int) -> str:
-        if len(api.server.requests) >= 30 * (len(killed) + 1) and len(killed) < kills:
+        if len(api.server.requests) >= 15 * (len(killed) + 1) and len(killed) < kills:
             (victim,) = api.generate_processes()
             os.kill(victim, signal.SIGKILL)
             killed.append(victim)
@@ -498,29 +443,25 @@ def test_kill_9_among_faults_loses_nothing(api: ApiRuns) -> None:
 
     api.server.choose = choose
     api.server.latency = 0.02
-    run = api.run(kwargs="backoff=0.05", benchmarks=["many"], limit=120)
+    run = api.run(kwargs="backoff=0.05", benchmarks=["many"], limit=60)
     assert len(set(killed)) == kills
     assert run.returncode == 1, text_of(run)
-    run = api.run(kwargs="backoff=0.05", benchmarks=["many"], limit=120)
+    run = api.run(kwargs="backoff=0.05", benchmarks=["many"], limit=60)
     assert run.returncode == 0, text_of(run)
-    assert api.statuses(benchmark="many") == {"ok": 120}
+    assert api.statuses(benchmark="many") == {"ok": 60}
     assert api.images_agree(benchmark="many")
-    assert {request.fault for request in api.server.requests} == {"ok", "429", "500", "reset"}
     made = Counter(record["item"] for record in api.all_records(benchmark="many") if record["status"] == "ok")
     assert set(made.values()) == {1}, "an item that is recorded is never made again"
     # asked twice: only what was in flight, or answered and not yet on the disk, when the process was killed
-    assert api.answers().total() - 120 <= kills * 2 * 4
+    assert api.answers().total() - 60 <= kills * 2 * 4
 
 
 # Seeds
 
 
-@pytest.mark.parametrize("send", [True, False])
-def test_repetitions_stay_distinguishable_and_seeds_are_told_as_they_were_sent(
-    api: ApiRuns, send: bool
-) -> None:
+def test_repetitions_stay_distinguishable_and_seeds_are_told_as_they_were_sent(api: ApiRuns) -> None:
     add_benchmark(api.checkout, "repeats", "Repeats", REPEATS)
-    run = api.run(kwargs="send_seed=true" * send, benchmarks=["repeats"], limit=12)
+    run = api.run(kwargs="send_seed=true", benchmarks=["repeats"], limit=12)
     assert run.returncode == 0, text_of(run)
     records = api.records(benchmark="repeats").values()
     assert len(records) == 12
@@ -528,8 +469,8 @@ def test_repetitions_stay_distinguishable_and_seeds_are_told_as_they_were_sent(
     assert {(record["prompt"], record["seed"]) for record in records} == {
         (f"prompt {number}", 42 + seed) for number in range(3) for seed in (1, 2, 3, 4)
     }
-    assert {record["seed_honoured"] for record in records} == {send}
+    assert {record["seed_honoured"] for record in records} == {True}
     requests = api.server.requests
     assert len({request.headers["x-client-request-id"] for request in requests}) == len(requests) == 12
     sent = Counter(request.fields.get("seed") for request in requests)
-    assert sent == ({43: 3, 44: 3, 45: 3, 46: 3} if send else {None: 12})
+    assert sent == {43: 3, 44: 3, 45: 3, 46: 3}

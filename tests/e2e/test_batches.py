@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from imageevalkit.api.feed import Feed
-from imageevalkit.benchmark.question import JudgeOnHold, Message, Question, Sampling
+from imageevalkit.benchmark.question import JudgeOnHold, JudgeUnusable, Message, Question, Sampling
+from imageevalkit.common.errors import CellFailure
+from imageevalkit.extras.batch.batches import Batches
 from imageevalkit.judges.choice import JudgeChoice, JudgeOptions, JudgeSetting
 from imageevalkit.judges.client import ApiJudge
 from tests.support.api_runs import REPEATS, ApiRuns, message, prompts, text_of
@@ -49,20 +51,23 @@ def runs(tree: Path, server: ImageBatches) -> Iterator[ApiRuns]:
     subprocess.run(["rm", "-rf", str(tree / "output"), str(tree / "log")], check=True)
 
 
-def start(runs: ApiRuns, *more: str, limit: int = 6) -> subprocess.Popen[bytes]:
+def start(runs: ApiRuns, limit: int = 6) -> subprocess.Popen[str]:
+    """``eval.sh`` in a group of processes of its own."""
     words = ["--model_names", "model-a", "--ds_names", "quicktext", "--use_api", "true", "--eval", "false"]
-    words += ["--limit", str(limit), "--custom_model_kwargses", "price=0.04", "--batch", *more]
+    words += ["--limit", str(limit), "--custom_model_kwargses", "price=0.04", "--batch"]
     env = environ(runs.checkout, API_KEY=runs.key, BASE_URL=runs.server.base_url)
     return subprocess.Popen(
         ["bash", str(runs.checkout / "eval.sh"), *words],
         env=env,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
     )
 
 
-def kill(runs: ApiRuns, started: subprocess.Popen[bytes]) -> None:
+def kill(runs: ApiRuns, started: subprocess.Popen[str]) -> None:
     """``kill -9`` of the run with all its processes."""
     while left := [pid for pid, _ in runs.commands()]:
         for pid in left:
@@ -72,7 +77,7 @@ def kill(runs: ApiRuns, started: subprocess.Popen[bytes]) -> None:
                 continue
         started.poll()
         time.sleep(0.05)
-    started.wait()
+    started.communicate()
 
 
 def paid(server: ImageBatches | JudgeBatches) -> int:
@@ -112,51 +117,46 @@ def test_images_come_as_one_batch_at_half_the_price(runs: ApiRuns, server: Image
     assert not (runs.checkout / "output/model-a/quicktext/batches").exists()
 
 
-def test_each_repetition_of_a_prompt_has_an_image_of_its_own(runs: ApiRuns, server: ImageBatches) -> None:
-    run = runs.run("--batch", benchmarks=["repeats"], limit=12)
+def test_each_repetition_of_a_prompt_has_an_image_of_its_own_and_pictures_to_edit_go_in_the_line(
+    runs: ApiRuns, server: ImageBatches
+) -> None:
+    run = runs.run("--batch", benchmarks=["repeats", "edits"], limit=12)
     assert run.returncode == 0, text_of(run)
     assert runs.statuses(benchmark="repeats") == {"ok": 12}
-    (batch,) = server.batches.values()
-    assert len({line["custom_id"] for line in server.lines_of(batch)}) == 12
+    lines = {batch["endpoint"]: server.lines_of(batch) for batch in server.batches.values()}
+    assert len(server.batches) == 2
+    assert len({line["custom_id"] for line in lines["/v1/images/generations"]}) == 12
+    pictures = {line["body"]["images"][0]["image_url"] for line in lines["/v1/images/edits"]}
+    assert len(pictures) == 3
+    assert all(picture.startswith("data:image/png;base64,") for picture in pictures)
 
 
-def test_pictures_to_edit_go_in_the_line(runs: ApiRuns, server: ImageBatches) -> None:
-    runs.run("--batch", benchmarks=["edits"], limit=3)
-    (batch,) = server.batches.values()
-    assert batch["endpoint"] == "/v1/images/edits"
-    lines = server.lines_of(batch)
-    assert len({line["body"]["images"][0]["image_url"] for line in lines}) == 3
-    assert all(line["body"]["images"][0]["image_url"].startswith("data:image/png;base64,") for line in lines)
-
-
-@pytest.mark.parametrize("moment", ["upload", "create", "polling", "collecting"])
+@pytest.mark.parametrize("moment", ["create", "collecting"])
 def test_who_is_killed_finds_the_batch_again(runs: ApiRuns, server: ImageBatches, moment: str) -> None:
+    """While it waits for the reply to a new batch, or reads the results; then with or without --batch."""
     reached, go_on = threading.Event(), threading.Event()
 
     def stop() -> None:
         reached.set()
         go_on.wait()
 
-    if moment == "upload":
-        server.uploaded = stop
-    elif moment == "create":
+    if moment == "create":
         server.created, server.hidden = stop, 1
-    elif moment == "collecting":
-        server.downloading = stop
     else:
-        server.open.clear()
+        server.downloading = stop
     started = start(runs)
-    wait_for(lambda: server.polled > 1 if moment == "polling" else reached.is_set())
+    wait_for(reached.is_set)
     kill(runs, started)
-    server.uploaded = server.created = server.downloading = lambda: None
+    server.created = server.downloading = lambda: None
     go_on.set()
-    server.open.set()
-    run = runs.run(*["--batch"] * (moment != "polling"), kwargs="price=0.04", limit=6)  # with or without
+    more = 0 if moment == "create" else 2  # what is in no batch is asked by itself
+    run = runs.run(*["--batch"] * (not more), kwargs="price=0.04", limit=6 + more)
     assert run.returncode == 0, text_of(run)
-    assert runs.statuses() == {"ok": 6}
+    assert runs.statuses() == {"ok": 6 + more}
     assert len(server.batches) == 1
-    assert paid(server) == 6
-    assert {record["price"] for record in runs.records().values()} == {0.02}
+    assert paid(server) == 6 + more
+    prices = sorted(record["price"] for record in runs.records().values())
+    assert prices == [0.02] * 6 + [0.04] * more
 
 
 def test_a_batch_is_found_with_its_key_in_another_variable_only(runs: ApiRuns, server: ImageBatches) -> None:
@@ -194,53 +194,33 @@ def test_an_image_without_a_result_line_is_counted_and_bought_again_only_by_hand
     [state] = states_of(runs)
     assert f"it is not sent again: delete {shown(state)} to buy its requests again" in message(run, "$0.08")
     server.dropped = 0
-    for words in (["--batch"], []):
-        run = runs.run(*words, kwargs="price=0.04", limit=4)
-        assert run.returncode == 3, text_of(run)
+    assert runs.run(kwargs="price=0.04", limit=4).returncode == 3
     assert paid(server) == 4
-    assert [record["price"] for record in runs.all_records() if record["status"] == "failed"] == [
-        0.02,
-        None,
-        None,
-    ]
+    assert [record["price"] for record in runs.all_records() if record["status"] == "failed"] == [0.02, None]
     state.unlink()
     assert runs.run("--batch", kwargs="price=0.04", limit=4).returncode == 0
     assert [len(server.lines_of(batch)) for batch in server.batches.values()] == [4, 1]
 
 
-@pytest.mark.parametrize("damage", ["state", "journal"])
-def test_what_cannot_be_read_is_not_bought_again(runs: ApiRuns, server: ImageBatches, damage: str) -> None:
-    folder = runs.checkout / "output/model-a/quicktext"
-    if damage == "state":
-        file, words = folder / "batches/1f.json", "restore it, or delete it to buy them again"
-        text = '{"id": "1f", "state": "crea'
-    else:  # of an older version
-        file, words = (
-            folder / "batches.jsonl",
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("b/1f.json", '{"id": "1f", "state": "crea', "restore it, or delete it to buy them again"),
+        # of an older version
+        (
+            "b.jsonl",
+            '\n{"set": "1f", "state": "prepared", "time": 1.5, "lines": ["a"]}\n',
             "collect them with it, or delete this file to buy the rest again",
-        )
-        text = '\n{"set": "1f", "state": "prepared", "time": 1.5, "lines": ["a"]}\n'
-    file.parent.mkdir(parents=True)
-    file.write_text(text)
-    run = runs.run("--batch", limit=3)
-    assert run.returncode == 1
-    assert words in message(run, shown(file))
-    assert not server.files
-    file.unlink()
-    assert runs.run("--batch", limit=3).returncode == 0
-
-
-def test_what_is_in_no_batch_is_asked_by_itself(runs: ApiRuns, server: ImageBatches) -> None:
-    server.open.clear()
-    started = start(runs, limit=3)
-    wait_for(lambda: server.polled)
-    kill(runs, started)
-    server.open.set()
-    run = runs.run(kwargs="price=0.04", limit=5)
-    assert run.returncode == 0, text_of(run)
-    prices = sorted(record["price"] for record in runs.records().values())
-    assert prices == [0.02] * 3 + [0.04] * 2
-    assert len(server.batches) == 1
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_not_bought_again(tmp_path: Path, name: str, text: str, says: str) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / name).write_text(text)
+    with pytest.raises(CellFailure, match=rf"{name}.*{says}"):
+        Batches(tmp_path / "b", "m/x", submits=True)
+    (tmp_path / name).unlink()
+    assert Batches.opened(tmp_path / "b", "m/x", sends=True)
 
 
 def test_a_line_that_failed_goes_again_and_a_refusal_does_not(runs: ApiRuns, server: ImageBatches) -> None:
@@ -252,59 +232,6 @@ def test_a_line_that_failed_goes_again_and_a_refusal_does_not(runs: ApiRuns, ser
     assert [len(server.lines_of(batch)) for batch in server.batches.values()] == [4, 1]
     assert runs.of_prompt(0)["attempts"] == 2
     assert not (runs.checkout / "output/model-a/quicktext/batches").exists(), "nothing is left to look for"
-
-
-def test_the_rest_of_an_expired_batch_goes_again(runs: ApiRuns, server: ImageBatches) -> None:
-    server.ends, server.done = ["expired", "completed"], 2
-    run = runs.run("--batch", limit=5)
-    assert run.returncode == 0, text_of(run)
-    assert [len(server.lines_of(batch)) for batch in server.batches.values()] == [5, 3]
-    assert paid(server) == 5
-
-
-def test_the_rest_of_a_cancelled_batch_waits_for_the_next_command(
-    runs: ApiRuns, server: ImageBatches
-) -> None:
-    server.ends, server.done = ["cancelled", "completed"], 2
-    run = runs.run("--batch", limit=5)
-    assert run.returncode == 3, text_of(run)
-    assert "batch_1 was cancelled at the provider" in message(run, "cancelled")
-    assert runs.statuses() == {"ok": 2}
-    assert runs.run("--batch", limit=5).returncode == 0
-    assert [len(server.lines_of(batch)) for batch in server.batches.values()] == [5, 3]
-
-
-def test_a_batch_that_is_not_accepted_is_told(runs: ApiRuns, server: ImageBatches) -> None:
-    server.ends = ["failed"]
-    run = runs.run("--batch", limit=3)
-    assert run.returncode == 1
-    assert "batch_1 was not accepted: model_not_supported" in message(run, "accepted")
-    assert len(server.batches) == 1
-
-
-def test_a_batch_that_must_wait_for_others_is_on_hold(runs: ApiRuns, server: ImageBatches) -> None:
-    server.ends, server.error = ["failed", "completed"], "token_limit_exceeded"
-    run = runs.run("--batch", limit=3)
-    assert run.returncode == 3
-    assert "batch_1 has to wait for others: token_limit_exceeded" in message(run, "the same command")
-    assert runs.run("--batch", limit=3).returncode == 0
-
-
-@pytest.mark.parametrize("how", ["missing", "page", "nameless"])
-def test_who_has_no_batch_api_is_told_so(runs: ApiRuns, server: ImageBatches, how: str) -> None:
-    setattr(server, how, True)
-    run = runs.run("--batch", limit=3)
-    assert run.returncode == 1
-    told = message(run, "leave out --batch")
-    assert "has no Batch API" in told and "check the model id" not in told
-    assert runs.run(limit=3).returncode == 0
-
-
-def test_azure_is_refused_before_anything_starts(runs: ApiRuns) -> None:
-    azure = "azure_endpoint=https://name.openai.azure.com,api_version=2025-04-01-preview"
-    run = runs.run("--batch", kwargs=azure)
-    assert run.returncode == 2
-    assert "leave out --batch" in text_of(run)
 
 
 def test_max_cost_holds_the_price_of_a_whole_batch(runs: ApiRuns, server: ImageBatches) -> None:
@@ -379,15 +306,7 @@ def judged_for_half(tree: Path) -> int:
     return len(records)
 
 
-def test_a_judge_is_asked_in_a_batch_for_each_round(tree: Path, judge: JudgeBatches) -> None:
-    run = run_eval(tree, *asking(judge, "--batch"), API_KEY="sk-judge-4711-key")
-    assert run.returncode == 0, text_of(run)
-    assert judged_for_half(tree) == 6
-    assert [len(judge.lines_of(batch)) for batch in judge.batches.values()] == [3, 3]
-    assert {batch["metadata"]["cell"] for batch in judge.batches.values()} == {"reference-typeset/rounds"}
-
-
-def test_a_sample_is_asked_again_in_a_batch_of_its_own_and_probes_at_once(
+def test_a_judge_is_asked_in_a_batch_for_each_round_a_sample_again_in_one_of_its_own_and_probes_at_once(
     tree: Path, judge: JudgeBatches
 ) -> None:
     words = asking(judge, "--batch", "--judge_repeats", "2")
@@ -395,36 +314,13 @@ def test_a_sample_is_asked_again_in_a_batch_of_its_own_and_probes_at_once(
     assert run.returncode == 0, text_of(run)
     assert judged_for_half(tree) == 6
     assert [len(judge.lines_of(batch)) for batch in judge.batches.values()] == [3, 3, 2]
-    assert (
-        json.loads((tree / "output/reference-typeset/rounds/result.json").read_text())["noise"]["repeated"]
-        == 2
-    )
+    assert {batch["metadata"]["cell"] for batch in judge.batches.values()} == {"reference-typeset/rounds"}
+    result = json.loads((tree / "output/reference-typeset/rounds/result.json").read_text())
+    assert result["noise"]["repeated"] == 2
     assert run_eval(tree, *words, API_KEY="sk-judge-4711-key").returncode == 0
     assert [len(judge.lines_of(batch)) for batch in judge.batches.values()] == [3, 3, 2, 2]
     [probes] = (tree / "output/judges").glob("*/*/probes.jsonl")
     assert len(probes.read_text().splitlines()) == 3 * 18
-
-
-def test_a_judge_without_a_batch_api_is_told_what_helps(tree: Path, judge: JudgeBatches) -> None:
-    judge.missing = True
-    run = run_eval(tree, *asking(judge, "--batch"), API_KEY="sk-judge-4711-key")
-    assert run.returncode == 1
-    told = "has no Batch API for this model: leave out --batch (0 of 3 judged; the next run goes on)"
-    assert told in run.stdout, text_of(run)
-
-
-def test_the_answers_of_a_killed_run_are_collected(tree: Path, judge: JudgeBatches) -> None:
-    judge.open.clear()
-    env = environ(tree, API_KEY="sk-judge-4711-key")
-    command = ["bash", str(tree / "eval.sh"), *asking(judge, "--batch")]
-    started = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    wait_for(lambda: judge.polled > 1)
-    kill(ApiRuns(tree, judge), started)
-    judge.open.set()
-    run = run_eval(tree, *asking(judge, "--batch"), API_KEY="sk-judge-4711-key")
-    assert run.returncode == 0, text_of(run)
-    assert judged_for_half(tree) == 6
-    assert [len(judge.lines_of(batch)) for batch in judge.batches.values()] == [3, 3]
 
 
 def question(words: str) -> Question:
@@ -457,11 +353,8 @@ QUESTIONS = [question(words) for words in ("first", "second", "third", "fourth")
     [
         {"id_last": True},
         {"counts": False, "late": 2},
-        {"late": 2},
         {"cut": 1},
-        {"cut": 1, "counts": False},
         {"gone": 1},
-        {"broken": True},
         {"broken": True, "hidden": 2},
     ],
     ids=str,
@@ -478,11 +371,10 @@ def test_what_a_provider_does_not_show_at_first_is_waited_for(
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("counts", [True, False])
 def test_a_question_without_a_result_line_is_paid_for_once(
-    judge: JudgeBatches, batched: Batched, folder: Path, counts: bool
+    judge: JudgeBatches, batched: Batched, folder: Path
 ) -> None:
-    judge.dropped, judge.counts = 1, counts
+    judge.dropped, judge.counts = 1, False
     price = {"text_input": 1000, "text_output": 1000}
     [lost] = [answer for answer in batched(max_outage=2, price=price).ask(QUESTIONS) if answer.error]
     assert "batch_1 (completed) has no result for it, but may have billed it" in lost.error
@@ -500,7 +392,7 @@ def test_a_question_without_a_result_line_is_paid_for_once(
 
 @pytest.mark.parametrize(
     "fault",
-    [{"broken": True, "hidden": 99}, {"gone": 99}, {"cut": 99}, {"counts": False, "late": 99}],
+    [{"broken": True, "hidden": 99}, {"gone": 99}, {"counts": False, "late": 99}],
     ids=str,
 )
 def test_what_a_provider_never_shows_is_looked_for_by_the_next_run(
@@ -560,19 +452,6 @@ def test_the_state_file_is_written_before_and_after_each_step(
     )
 
 
-def test_an_answer_that_nobody_has_put_on_record_is_fetched_again(
-    judge: JudgeBatches, batched: Batched
-) -> None:
-    questions = [question(words) for words in ("first", "second", "third")]
-    answers = batched().ask(questions)
-    next(answers)
-    answers.close()  # as whoever dies before it is on record
-    again = list(batched().ask(questions))
-    assert {answer.question.name: answer.text for answer in again} == {q.name: "1" for q in questions}
-    assert {answer.batch for answer in again} == {"batch_1"}
-    assert paid(judge) == 3
-
-
 def test_an_answer_on_record_is_not_given_for_the_next_try(judge: JudgeBatches, batched: Batched) -> None:
     assert [answer.batch for answer in batched().ask([question("first")])] == ["batch_1"]
     assert [answer.batch for answer in batched().ask([question("first")])] == ["batch_2"]
@@ -594,11 +473,40 @@ def test_who_asks_when_the_batch_has_been_collected_is_told_too(
     assert len(judge.batches) == 1
 
 
-def test_a_judge_whose_batch_was_cancelled_is_on_hold(judge: JudgeBatches, batched: Batched) -> None:
-    judge.ends = ["cancelled", "completed"]
-    with pytest.raises(JudgeOnHold, match="batch_1 was cancelled at the provider"):
-        list(batched().ask([question("first")]))
-    assert [answer.batch for answer in batched().ask([question("first")])] == ["batch_2"]
+@pytest.mark.parametrize(
+    ("end", "says"),
+    [
+        ("cancelled", "batch_1 was cancelled at the provider"),
+        ("failed", "batch_1 has to wait for others: token_limit_exceeded.*the same command"),
+    ],
+)
+def test_a_batch_that_did_not_run_is_on_hold(
+    judge: JudgeBatches, batched: Batched, end: str, says: str
+) -> None:
+    judge.ends, judge.error = [end, "completed"], "token_limit_exceeded"
+    with pytest.raises(JudgeOnHold, match=says):
+        list(batched().ask(QUESTIONS))
+    assert {answer.batch for answer in batched().ask(QUESTIONS)} == {"batch_2"}
+
+
+def test_the_rest_of_an_expired_batch_goes_again(judge: JudgeBatches, batched: Batched) -> None:
+    judge.ends, judge.done = ["expired", "completed"], 2
+    assert [answer.text for answer in batched().ask(QUESTIONS)] == ["1"] * 4
+    assert [len(judge.lines_of(batch)) for batch in judge.batches.values()] == [4, 2]
+    assert paid(judge) == 4
+
+
+@pytest.mark.parametrize("how", ["missing", "page", "nameless", "not accepted"])
+def test_who_takes_no_batch_is_told_so(judge: JudgeBatches, batched: Batched, how: str) -> None:
+    if how == "not accepted":
+        judge.ends, says = ["failed"], "batch_1 was not accepted: model_not_supported"
+    else:
+        setattr(judge, how, True)
+        says = "has no Batch API for this model: leave out --batch"
+    with pytest.raises(JudgeUnusable, match=says) as told:
+        list(batched().ask(QUESTIONS))
+    assert "check the model id" not in str(told.value)
+    assert paid(judge) == 0
 
 
 def test_an_empty_reply_is_paid_for_once(
@@ -612,16 +520,7 @@ def test_an_empty_reply_is_paid_for_once(
 
 def test_ctrl_c_says_what_goes_on(runs: ApiRuns, server: ImageBatches) -> None:
     server.open.clear()
-    words = ["--model_names", "model-a", "--ds_names", "quicktext", "--use_api", "true", "--eval", "false"]
-    started = subprocess.Popen(
-        ["bash", str(runs.checkout / "eval.sh"), *words, "--limit", "3", "--batch"],
-        env=environ(runs.checkout, API_KEY=runs.key, BASE_URL=server.base_url),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    started = start(runs, limit=3)
     wait_for(lambda: server.polled > 1)
     os.killpg(started.pid, signal.SIGINT)
     told, _ = started.communicate(timeout=LONGEST_WAIT)
@@ -631,10 +530,3 @@ def test_ctrl_c_says_what_goes_on(runs: ApiRuns, server: ImageBatches) -> None:
     server.open.set()
     assert runs.run(limit=3).returncode == 0
     assert len(server.batches) == 1
-
-
-def test_the_plan_tells_half_the_price(runs: ApiRuns, server: ImageBatches) -> None:
-    run = runs.run("--batch", "--dry_run", kwargs="price=0.04", limit=5)
-    assert run.returncode == 0, text_of(run)
-    assert "0.10 in batches, at half of the price given" in text_of(run)
-    assert not server.files

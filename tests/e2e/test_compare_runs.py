@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from imageevalkit.store.cell import Cell
-from tests.support.cells import HUNDRED, changed, write_scored
+from tests.support.cells import write_scored
 from tests.support.checkout import make_checkout, needs_driver_env, run_eval
+
+OLD = {f"p/{n:04}": float(n % 2) for n in range(100)}
 
 
 @needs_driver_env
@@ -16,8 +18,8 @@ def test_eval_sh_compares_runs_nothing_and_says_what_is_wrong(tmp_path: Path) ->
     checkout = make_checkout(tmp_path / "checkout")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("IMAGEEVALKIT_OUTPUT", str(checkout / "output"))
-        write_scored(Cell("old", "quicktext"), HUNDRED)
-        write_scored(Cell("new", "quicktext"), changed(HUNDRED, up=12))
+        write_scored(Cell("old", "quicktext"), OLD)
+        write_scored(Cell("new", "quicktext"), OLD | {f"p/{n:04}": 1.0 for n in range(0, 24, 2)})
     run = run_eval(checkout, "--compare", "old", "new")
     assert run.returncode == 0, run.stderr
     assert "quicktext/accuracy  0.5000  0.6200  +0.1200" in run.stdout
@@ -26,8 +28,6 @@ def test_eval_sh_compares_runs_nothing_and_says_what_is_wrong(tmp_path: Path) ->
     assert names == ["comparison.csv", "comparison.html", "items.csv"]
     assert not (checkout / "log").exists()
     for words, says in (
-        (["--compare", "old"], "--compare: expected 2 arguments"),
-        (["--compare", "old", "old"], "--compare names 'old' twice"),
         (["--compare", "odl", "new"], "did you mean 'old'?"),
         (
             ["--compare", "old", "new", "--model_names", "x"],
@@ -37,6 +37,3 @@ def test_eval_sh_compares_runs_nothing_and_says_what_is_wrong(tmp_path: Path) ->
         run = run_eval(checkout, *words)
         assert (run.returncode, run.stderr.count("\n")) == (2, 1), run.stderr
         assert says in run.stderr
-    # the report of all results goes on beside it
-    run = run_eval(checkout, "--compare", "new", "old")
-    assert run.returncode == 0

@@ -19,15 +19,7 @@ import pytest
 from PIL import Image
 
 from imageevalkit.benchmark.answerer import Answerer
-from imageevalkit.benchmark.contract import (
-    JUDGE,
-    Answers,
-    Benchmark,
-    Measurer,
-    Sample,
-    Scores,
-    Unparsed,
-)
+from imageevalkit.benchmark.contract import JUDGE, Answers, Benchmark, Measurer, Sample, Scores, Unparsed
 from imageevalkit.benchmark.question import QWEN_VL_UTILS, Answer, Picture, Question, ask, measure
 from imageevalkit.common.errors import CellFailure, UserError
 from imageevalkit.evaluate.scoring import evaluate_cell
@@ -42,7 +34,7 @@ from imageevalkit.jobs.plan import (
     job_words,
 )
 from imageevalkit.jobs.progress import ProgressWriter
-from imageevalkit.metrics import grouped, mean, mean_by, points
+from imageevalkit.metrics import grouped, mean
 from imageevalkit.registry import BenchmarkDataset
 from imageevalkit.store.cell import Cell, output_root
 from imageevalkit.store.items import Item, items_of
@@ -51,8 +43,6 @@ from tests.support.checkout import environ, make_checkout
 from tests.support.generation import picture
 from tests.support.image_server import KEY
 from tests.support.judge_server import ReplyServer
-
-_ASK = EvaluateOrder()
 
 
 @pytest.fixture
@@ -65,9 +55,7 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Iterator[ReplyServer]:
         yield server
 
 
-def evaluate(
-    benchmark: Benchmark, model: str = "m", options: EvaluateOrder = _ASK
-) -> tuple[Outcome, Result, list[dict[str, Any]]]:
+def evaluate(benchmark: Benchmark, model: str = "m") -> tuple[Outcome, Result, list[dict[str, Any]]]:
     """Images of ``model`` for the benchmark, unless there are some, and what they are worth."""
     cell = Cell(model, benchmark.name)
     items = items_of(BenchmarkDataset(benchmark), cell)
@@ -75,7 +63,7 @@ def evaluate(
         item.path.parent.mkdir(parents=True, exist_ok=True)
         if not item.path.exists():
             picture(f"{model}{item.id}{item.prompt}", item.seed).save(item.path)
-    outcome = evaluate_cell(cell, benchmark, items, ProgressWriter(), options)
+    outcome = evaluate_cell(cell, benchmark, items, ProgressWriter(), EvaluateOrder())
     scores = [json.loads(line) for line in cell.scores.read_text().splitlines()]
     return outcome, read_result(cell.result), scores
 
@@ -103,28 +91,6 @@ class Described(Benchmark):
 
     def metrics(self, scores: Scores) -> Mapping[str, Metric]:
         return {"grade": mean(scores, "grade", top=2)}
-
-
-def test_a_later_question_quotes_an_earlier_reply_and_a_resumed_run_asks_nothing_twice(
-    judge: ReplyServer,
-) -> None:
-    judge.reply = lambda request: "2" if "Grade" in request.prompt else f"a view ({request.prompt[-9:]})"
-    judge.choose = lambda request, attempt: "401" if "Grade" in request.prompt else "ok"
-    with pytest.raises(CellFailure, match=r"0 of 3 judged; the next run goes on"):
-        evaluate(Described())
-    assert sum("Describe" in request.prompt for request in judge.requests) == 3
-    judge.requests.clear()
-    judge.choose = lambda request, attempt: "ok"
-    outcome, result, scores = evaluate(Described())
-    assert outcome.state == COMPLETE
-    assert sorted(request.prompt for request in judge.requests) == [
-        f"An image of prompt {n} shows: a view (prompt {n}.) Grade it, 0-2." for n in range(3)
-    ]
-    assert result.metrics["grade"] == Metric(2.0, 3, scale=2)
-    assert scores[0]["detail"] == {"seen": "a view (prompt 0.)"}
-    judge.requests.clear()
-    assert evaluate(Described())[0].state == COMPLETE
-    assert judge.requests == []
 
 
 class Reworded(Described):
@@ -171,21 +137,6 @@ def test_the_words_of_a_question_change_with_the_attempt_and_not_with_a_restart(
     assert len(cell.judgements.read_text().splitlines()) == 9
 
 
-def test_what_no_attempt_answers_is_unparsed_and_asked_in_new_words_if_the_user_wishes(
-    judge: ReplyServer,
-) -> None:
-    judge.reply = lambda request: "1" if request.prompt.startswith("prompt 0") else "hm"
-    outcome, result, _ = evaluate(Reworded())
-    assert (outcome.state, result.coverage.unparsed, len(judge.requests)) == (INCOMPLETE, 2, 7)
-    evaluate(Reworded())
-    assert len(judge.requests) == 7
-    evaluate(Reworded(), options=EvaluateOrder(retry_unparsed=True))
-    asked = [request.prompt for request in judge.requests]
-    assert len(asked) == 7 + 2 * 3
-    evaluate(Reworded())
-    assert len(judge.requests) == len(asked)
-
-
 class Twice(Reworded):
     """Asks the same words under two names, and reads the reply in two ways."""
 
@@ -208,48 +159,6 @@ def test_questions_in_the_same_words_are_asked_once_and_each_is_read_by_itself(j
         _, _, scores = evaluate(Twice())
         assert [score["values"] for score in scores] == [{"grade": 0.0, "count": 7, "parity": 1}] * 3
     assert len(judge.requests) == 3
-
-
-class Points(Benchmark):
-    """As DPG-Bench: yes or no to each of an item's questions, which have categories of their own."""
-
-    name, version, judge, headline = "points", "1", "openai:judge-1", ("dpg",)
-
-    def samples(self) -> Iterable[Sample]:
-        asked = [("entity", "Is there a dog?"), ("colour", "Is it red?"), ("entity", "Is there a cat?")]
-        return [Sample(f"images/{n}.png", f"prompt {n}", n, {"asked": asked[n:]}) for n in range(3)]
-
-    def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
-        return [ask(f"q/{n}", image, f"{text} {item.id}") for n, (_, text) in enumerate(item.data["asked"])]
-
-    def parse(self, question: Question, answer: Answer) -> int:
-        return int(answer.text == "Yes")
-
-    def score(self, item: Item, answers: Answers) -> Score:
-        parts = [
-            Score({"yes": answers[f"q/{n}"].value}, {"category": category})
-            for n, (category, _) in enumerate(item.data["asked"])
-        ]
-        return Score({"dpg": sum(part.values["yes"] for part in parts) / len(parts)}, points=parts)
-
-    def metrics(self, scores: Scores) -> Mapping[str, Metric]:
-        by_category = mean_by(points(scores), "yes", "category", prefix="category/", interval=False)
-        return {"dpg": mean(scores, "dpg", interval=False), **by_category}
-
-
-def test_test_points_have_scores_and_groups_of_their_own(judge: ReplyServer) -> None:
-    judge.reply = lambda request: "Yes" if "dog" in request.prompt or "red" in request.prompt else "No"
-    outcome, result, scores = evaluate(Points())
-    assert outcome.state == COMPLETE
-    assert result.metrics == {
-        "dpg": Metric((2 / 3 + 1 / 2 + 0) / 3, 3),
-        "category/entity": Metric(1 / 4, 3),
-        "category/colour": Metric(1.0, 2),
-    }
-    assert scores[1]["points"] == [
-        {"values": {"yes": 1}, "keys": {"category": "colour"}},
-        {"values": {"yes": 0}, "keys": {"category": "entity"}},
-    ]
 
 
 class Gauge(Answerer):
@@ -552,18 +461,9 @@ def test_the_report_writes_what_a_benchmark_says_of_models_that_were_measured_al
     code.write_text(code.read_text().replace("/ len(of)", "/ 0"))
     assert "benchmark spread: compare() fails: ZeroDivisionError" in report(checkout)
     code.write_text(f"from __future__ import annotations\n{_SPREAD}")
-    report(checkout)
     shutil.rmtree(Cell("b", "spread").folder)
     report(checkout)
     assert list((output_root() / "comparisons/spread").iterdir()) == [], "of two models one is left"
-
-    assert evaluate(Spread(), "b")[0].state == COMPLETE
-    report(checkout)
-    assert len(list((output_root() / "comparisons/spread").iterdir())) == 1
-    for model in "ab":
-        shutil.rmtree(Cell(model, "spread").folder)
-    report(checkout)
-    assert list((output_root() / "comparisons/spread").iterdir()) == [], "of two models none is left"
 
 
 def load(folder: Path, code: str, monkeypatch: pytest.MonkeyPatch) -> Benchmark:
@@ -621,31 +521,23 @@ def test_a_yes_or_no_benchmark_on_prompts_of_its_own_is_a_dozen_lines(
     assert asked in {request.prompt for request in judge.requests}
 
 
-@pytest.mark.parametrize(
-    ("reply", "value"),
-    [
-        ("**YES**", 1),
-        (" no.", 0),
-        ('{"": true}', 1),
-        ("1. False", 0),
-        ("是", 1),
-        ("不是。", 0),
-        ("Yesterday", None),
-        ("", None),
-        ("The answer is yes.", None),
-        ("12", None),
-    ],
-)
+def read(benchmark: Benchmark, reply: str) -> Any:
+    """What the benchmark reads in a reply, or why it reads nothing."""
+    question = ask("question", "Is it?")
+    try:
+        return benchmark.parse(question, Answer(question, reply))
+    except Unparsed as error:
+        return str(error)
+
+
 def test_the_first_word_of_a_reply_says_yes_or_no_or_it_is_unparsed(
-    reply: str, value: int | None, judge: ReplyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prompts_in(tmp_path, 2)
-    judge.reply = lambda request: reply if "w1" in request.prompt else "yes"
-    _, result, scores = evaluate(load(tmp_path, _YES_NO, monkeypatch))
-    assert scores[1]["values"] == ({} if value is None else {"accuracy": value})
-    if value is None:
-        assert (scores[1]["status"], result.coverage.unparsed) == ("unparsed", 1)
-        assert scores[1]["reason"] == f"neither yes nor no in '{reply}'"
+    benchmark = load(tmp_path, _YES_NO, monkeypatch)
+    for value, replies in ((1, ("**YES**", '{"": true}', "是")), (0, (" no.", "1. False", "不是。"))):
+        assert [read(benchmark, reply) for reply in replies] == [value] * 3
+    for reply in ("Yesterday", "", "The answer is yes.", "12"):
+        assert read(benchmark, reply) == f"neither yes nor no in '{reply}'"
 
 
 _GRADES = """
@@ -674,27 +566,23 @@ def test_grades_in_a_reply_are_means_with_the_scale_that_they_have(
     assert values["Detail/language/zh"] == (3.0, 5)
 
 
-@pytest.mark.parametrize(
-    ("reply", "says"),
-    [
+def test_a_reply_without_each_grade_on_the_scale_is_unparsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    benchmark = load(tmp_path, _GRADES, monkeypatch)
+    for reply in (
+        '{"Beauty": 4, "Detail": 2.5}',
+        "**Beauty:** 3 of 5. On reflection **Beauty:** 4\nDetail：2.5",
+    ):
+        assert read(benchmark, reply) == {"Beauty": 4.0, "Detail": 2.5}
+    for reply, says in (
         ("Beauty: 4", "no Detail in 'Beauty: 4'"),
         ("Beauty: 4, Detail: high", "no Detail in 'Beauty: 4, Detail: high'"),
         ("Beauty: 4, Detail: 6", "Detail 6 is not on the scale of 1 to 5"),
         ("Beauty: -2, Detail: 3", "Beauty -2 is not on the scale of 1 to 5"),
         ("Beautyful 4, Details 3", "no Beauty in 'Beautyful 4, Details 3'"),
-        ("", "no Beauty in ''"),
-        ('{"Beauty": 4, "Detail": 2.5}', ""),
-        ("**Beauty:** 3 of 5. On reflection **Beauty:** 4\nDetail：2.5", ""),
-    ],
-)
-def test_a_reply_without_each_grade_on_the_scale_is_unparsed(
-    reply: str, says: str, judge: ReplyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prompts_in(tmp_path, 2)
-    judge.reply = lambda request: reply if "prompt 1" in request.prompt else "Beauty: 5, Detail: 5"
-    scores = evaluate(load(tmp_path, _GRADES, monkeypatch))[2]
-    assert scores[-1]["reason"] == says
-    assert scores[-1]["values"] == ({} if says else {"Beauty": 4.0, "Detail": 2.5, "overall": 3.25})
+    ):
+        assert read(benchmark, reply) == says
 
 
 def test_a_prompt_that_lacks_what_it_is_grouped_by_is_named_before_anything_is_asked(
@@ -710,22 +598,22 @@ def test_a_prompt_that_lacks_what_it_is_grouped_by_is_named_before_anything_is_a
     assert judge.requests == []
 
 
-@pytest.mark.parametrize(
-    ("question", "says"),
-    [
-        ("Is there {what}?", r"prompts\.json, entry 0 \(counted from 0\) lacks what; in question, a brace"),
-        ('Answer {"yes": 1}', r'prompts\.json, entry 0 \(counted from 0\) lacks "yes"; in question, a brace'),
-        ("Is there {prompt?", r"question: expected '}' before end of string; a brace"),
-    ],
-)
 def test_a_question_that_no_prompt_fills_is_named_when_the_prompts_are_read(
-    question: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prompts_in(tmp_path, 2)
-    benchmark = load(tmp_path, _YES_NO, monkeypatch)
-    monkeypatch.setattr(type(benchmark), "question", question)
-    with pytest.raises(CellFailure, match=rf"^benchmark spelling: {says}"):
-        list(benchmark.samples())
+    benchmark, entry = (
+        load(tmp_path, _YES_NO, monkeypatch),
+        r"prompts\.json, entry 0 \(counted from 0\) lacks",
+    )
+    for question, says in (
+        ("Is there {what}?", rf"{entry} what; in question, a brace"),
+        ('Answer {"yes": 1}', rf'{entry} "yes"; in question, a brace'),
+        ("Is there {prompt?", r"question: expected '}' before end of string; a brace"),
+    ):
+        monkeypatch.setattr(type(benchmark), "question", question)
+        with pytest.raises(CellFailure, match=rf"^benchmark spelling: {says}"):
+            list(benchmark.samples())
 
 
 @pytest.mark.parametrize("task", ["t2i", "edit"])
@@ -758,23 +646,18 @@ def test_columns_and_grades_of_any_name_mean_what_they_say(
     assert (metrics["overall"].value, metrics["Beauty"].value) == (5, 1)
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (None, r"prompts\.json cannot be read \(No such file or directory\); put it there$"),
-        ('[{"prompt": a}]', r"prompts\.json is not what it should be \(Expecting value: .*\); mend it$"),
-        (
-            '{"a": 1}',
-            r"prompts\.json holds \{'a': 1\}, and must be a list of objects with \"prompt\", \"language\", \"words\"$",
-        ),
-        ("[]", r"prompts\.json holds \[\], and must be a list of objects"),
-        ('["a dog"]', r"prompts\.json holds \['a dog'\], and must be a list of objects"),
-    ],
-)
 def test_a_file_of_prompts_that_is_none_is_named_with_what_it_must_be(
-    text: str | None, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if text is not None:
-        (tmp_path / "prompts.json").write_text(text)
-    with pytest.raises(CellFailure, match=r"^benchmark spelling: \S*" + says):
-        evaluate(load(tmp_path, _YES_NO, monkeypatch))
+    benchmark, a_list = load(tmp_path, _YES_NO, monkeypatch), r"and must be a list of objects"
+    for text, says in (
+        (None, r"cannot be read \(No such file or directory\); put it there$"),
+        ('[{"prompt": a}]', r"is not what it should be \(Expecting value: .*\); mend it$"),
+        ('{"a": 1}', rf"holds \{{'a': 1\}}, {a_list} with \"prompt\", \"language\", \"words\"$"),
+        ("[]", rf"holds \[\], {a_list}"),
+        ('["a dog"]', rf"holds \['a dog'\], {a_list}"),
+    ):
+        if text is not None:
+            (tmp_path / "prompts.json").write_text(text)
+        with pytest.raises(CellFailure, match=rf"^benchmark spelling: \S*prompts\.json {says}"):
+            list(benchmark.samples())

@@ -61,16 +61,7 @@ def second_line(path: Path, text: str | bytes) -> None:
     ("text", "says"),
     [
         ('{"item": "images/p/0001"}', "'status' is missing"),
-        ('{"status": "ok"}', "'item' is missing"),
-        ('{"item": ["images/p/0001"], "status": "ok"}', """'item' is ["images/p/0001"]"""),
-        ('{"item": "images/p/0001", "status": {"ok": 1}}', """'status' is {"ok": 1}"""),
-        ('{"item": "images/p/0001", "status": "okay"}', """'status' is "okay\""""),
-        ('{"item": "images/p/0001", "status": "failed", "error": "no"}', """'error' is "no\""""),
         ('{"item": "images/p/0001", "status": "ok", "price": NaN}', "'price' is NaN"),
-        ('{"item": "images/p/0001", "status": "ok", "price": 1' + "0" * 400 + "}", "'price' is 1000"),
-        ('{"item": "images/p/0001", "status": "ok", "time": 7}', "'time' is 7"),
-        ('{"item": "images/p/0001", "status": "ok", "size": "big"}', """'size' is "big\""""),
-        ('{"item": "images/p/0001", "status": "ok", "seed": "s"}', """'seed' is "s\""""),
         ('{"item": "images/p/0001", "seed": ' + "7" * 5000 + "}", "digits"),
         (b'{"item": "caf\xe9", "status": "ok"}', "utf-8"),
         ('{"item": "images/p/0001", "sta', "Unterminated string"),
@@ -78,7 +69,7 @@ def second_line(path: Path, text: str | bytes) -> None:
         (DEEP, "it is nested too deep"),
         ('{"item": "images/p/0001", "status": "ok", "extra": ' + "[" * 500 + "]" * 500 + "}", "nested too deep"),
     ],
-    ids=range(17),
+    ids=range(8),
 )  # fmt: skip
 def test_a_line_that_is_no_record_is_named_and_is_as_if_it_was_not_there(
     cell: Cell, text: str | bytes, says: str, capsys: pytest.CaptureFixture[str]
@@ -93,24 +84,23 @@ def test_a_line_that_is_no_record_is_named_and_is_as_if_it_was_not_there(
     assert "preview" in item and item["values"], "the score and the image of the item are shown all the same"
 
 
-@pytest.mark.parametrize("name", ["generation.jsonl", "scores.jsonl", "result.json"])
-@pytest.mark.parametrize(
-    ("put", "says"),
-    [
-        (lambda path: path.mkdir(), "Is a directory"),
-        (lambda path: path.symlink_to(path.name), "Too many levels of symbolic links"),
-        (lambda path: path.symlink_to("nowhere"), "No such file or directory"),
-    ],
-    ids=["folder", "loop", "dangling"],
-)
-def test_a_file_that_cannot_be_read_is_named(
-    cell: Cell, name: str, put: Callable[[Path], None], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = cell.folder / name
-    path.unlink()
-    put(path)
-    lines = [line for line in report(capsys) if str(path) in line]
-    assert len(lines) == 1 and says in lines[0]
+def test_a_file_that_cannot_be_read_is_named(cell: Cell, capsys: pytest.CaptureFixture[str]) -> None:
+    puts: dict[str, Callable[[Path], None]] = {
+        "Is a directory": lambda path: path.mkdir(),
+        "Too many levels of symbolic links": lambda path: path.symlink_to(path.name),
+        "No such file or directory": lambda path: path.symlink_to("nowhere"),
+    }
+    names = ("generation.jsonl", "scores.jsonl", "result.json")
+    for turn in range(3):
+        for name, (says, put) in zip(names, [*puts.items()][turn:] + [*puts.items()][:turn], strict=True):
+            path = cell.folder / name
+            data = path.read_bytes()
+            path.unlink()
+            put(path)
+            lines = [line for line in report(capsys) if str(path) in line]
+            assert len(lines) == 1 and says in lines[0]
+            path.rmdir() if path.is_dir() else path.unlink()
+            path.write_bytes(data)
 
 
 @pytest.mark.parametrize(
@@ -118,10 +108,7 @@ def test_a_file_that_cannot_be_read_is_named(
     [
         ("schema", "imageevalkit.result/2", "schema is"),
         ("metrics", {"accuracy": {"value": 10**400, "n": 3}}, "'metrics.accuracy.value'"),
-        ("evaluator", {"id": "x", "official": True, "details": [1]}, "'evaluator.details'"),
         ("provenance", json.loads("[" * 200 + "]" * 200), "nested too deep"),
-        ("headline", [["accuracy"]], "headline"),
-        ("coverage", {"expected": {}}, "coverage"),
     ],
 )
 def test_a_result_of_another_shape_is_named(
@@ -155,12 +142,11 @@ def test_folders_that_cannot_be_looked_into_are_named(capsys: pytest.CaptureFixt
     assert not [line for line in lines if "a file" in line]
 
 
-@pytest.mark.parametrize("locale", ["C.UTF-8", "C", "POSIX"])
-def test_a_cell_whose_name_is_no_utf8_stops_no_report(cell: Cell, locale: str) -> None:
+def test_a_cell_whose_name_is_no_utf8_stops_no_report(cell: Cell) -> None:
     cell.folder.parent.rename(output_root() / NO_UTF8)
     run = subprocess.run(
         [sys.executable, "-m", "imageevalkit.report"],
-        env=environ(REPO, IMAGEEVALKIT_OUTPUT=str(output_root()), LC_ALL=locale),
+        env=environ(REPO, IMAGEEVALKIT_OUTPUT=str(output_root()), LC_ALL="POSIX"),
         capture_output=True,
         check=False,
     )
@@ -171,9 +157,7 @@ def test_a_cell_whose_name_is_no_utf8_stops_no_report(cell: Cell, locale: str) -
     assert "| good |" in (output_root() / "leaderboard.md").read_text()
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", DEEP, '{"state": ["ok"], "message": ""}', '{"state": "complete"}']
-)
+@pytest.mark.parametrize("text", ["", DEEP, '{"state": "complete"}'])
 def test_an_outcome_that_cannot_be_read_is_no_score_of_this_run(
     tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -191,7 +175,7 @@ def test_no_damage_at_all_hides_the_good_cell(cell: Cell, capsys: pytest.Capture
     files = {path: path.read_bytes() for path in (cell.generation, cell.scores, cell.result)}
     # a fixed seed: a failure can be repeated
     draw = random.Random(17)
-    for _ in range(150):
+    for _ in range(40):
         for path, data in files.items():
             path.write_bytes(_damaged(data, draw))
         report(capsys)

@@ -89,53 +89,21 @@ def states(listed: str) -> dict[str, str]:
     return found
 
 
-def test_every_entry_is_checked_before_an_image_is_made(checkout: Path) -> None:
-    for name, (fault, _) in FAULTS.items():
+def test_what_cannot_be_used_is_told_in_the_list_the_plan_and_the_run_and_costs_its_own_cells_alone(
+    checkout: Path,
+) -> None:
+    def add(name: str, fault: str = "") -> None:
         add_benchmark(checkout, name, "Broken", BROKEN.format(name=name, fault=fault))
-    add_benchmark(checkout, "fine", "Broken", BROKEN.format(name="fine", fault=""))
-    listed = run_eval(checkout, "--list")
-    assert listed.returncode == 0 and "Traceback" not in listed.stderr, listed.stderr
-    assert re.search(r"\n  fine +t2i +5 +yes +- +- +- +eval/fine\.sh\n", listed.stdout), listed.stdout
-    words = ["--model_names", "slow-noise;reference-noise", "--ds_names", ";".join([*FAULTS, "fine"])]
-    words += ["--limit", "2", "--eval", "false"]  # the faults are in entries beyond
-    dry, run = run_eval(checkout, *words, "--dry_run"), run_eval(checkout, *words)
-    assert dry.returncode == run.returncode == 1, run.stdout + run.stderr
-    for name, (_, says) in FAULTS.items():
-        assert states(listed.stdout)[name].startswith(f"benchmark {name}")
-        assert says in states(listed.stdout)[name]
-        assert run.stdout.count(says) == dry.stdout.count(says) == 2, "each model's cell has its line"
-        assert not list((checkout / "output").glob(f"*/{name}/*.*g"))
-    assert len(list((checkout / "output").glob("*/fine/*.png"))) == 4
 
-
-def test_edits_are_listed_too(checkout: Path) -> None:
-    add_benchmark(checkout, "edits", "Edits", EDITS, task="edit")
-    add_benchmark(
-        checkout, "mute", "Edits", EDITS.replace("edits", "mute").replace('f"make it', '0, f"make it'), "edit"
-    )
-    listed = states(run_eval(checkout, "--list").stdout)
-    assert listed["edits"] == ""
-    assert (
-        listed["mute"]
-        == "benchmark mute, entry 0 (data[0]): input_list[1] is 0, and must be a text or a PIL image"
-    )
-
-
-def test_the_plan_of_many_models_checks_a_dataset_once(checkout: Path) -> None:
+    for name, (fault, _) in FAULTS.items():
+        add(name, fault)
+    for name in ("fine", "lost", "moved", "mute"):
+        add(name)
     add_benchmark(checkout, "counted", "Counted", COUNTED)
-    names = "slow-noise;reference-noise;reference-blank"
-    words = ["--model_names", names, "--ds_names", "counted", "--eval", "false"]
-    assert run_eval(checkout, *words).returncode == 0
-    (checkout / "looks").unlink()
-    dry = run_eval(checkout, *words, "--dry_run")
-    assert dry.stdout.count("0 images to make, 1 to reuse") == 3, dry.stdout + dry.stderr
-    assert (checkout / "looks").read_text() == "look\n"
-
-
-def test_what_is_not_there_is_not_ready_and_blocks_its_cells(checkout: Path) -> None:
-    add_benchmark(checkout, "lost", "Broken", BROKEN.format(name="lost", fault=""))
-    add_benchmark(checkout, "moved", "Broken", BROKEN.format(name="moved", fault=""))
-    add_benchmark(checkout, "mute", "Broken", BROKEN.format(name="mute", fault=""))
+    add_benchmark(checkout, "edits", "Edits", EDITS, task="edit")
+    half = EDITS.replace("edits", "half").replace('f"make it', '0, f"make it')
+    add_benchmark(checkout, "half", "Edits", half, task="edit")
+    # classes and files that are not there
     folder = checkout / "infer/custom_datasets/dataset_cls/t2i"
     (folder / "lost.py").write_text("class Borken:\n    pass\n")
     (folder / "moved.py").rename(folder / "moved2.py")
@@ -143,8 +111,18 @@ def test_what_is_not_there_is_not_ready_and_blocks_its_cells(checkout: Path) -> 
     add_model(checkout, "gone", "SlowNoise", SLOW_NOISE)
     add_model(checkout, "other", "SlowNoise", SLOW_NOISE.replace("class SlowNoise", "class SlowNoises"))
     (checkout / "infer/custom_models/model_utils/gone.py").unlink()
-    listed = states(run_eval(checkout, "--list").stdout)
-    expected = {
+    # lines of the registry: a plain tuple, and wrong ones
+    registry = checkout / "infer/custom_datasets/load_dataset.py"
+    lines = {
+        "dicts": {"task": "t2i", "module": ".dataset_cls.t2i.fine", "class": "Broken"},
+        "tasks": ("txt2img", ".dataset_cls.t2i.fine", "Broken"),
+        "pairs": ("t2i", ".dataset_cls.t2i.fine"),
+    }
+    added = "".join(f"DATASET_SETTINGS[{name!r}] = {line!r}\n" for name, line in lines.items())
+    plain = registry.read_text().replace("['fine'] = DatasetSetting(", "['fine'] = (")
+    registry.write_text(f"{plain}\n{added}")
+
+    absent = {
         "lost": "benchmark 'lost': DATASET_SETTINGS['lost']: infer/custom_datasets/dataset_cls/t2i/lost.py has "
         "no class 'Broken' (did you mean 'Borken'?)",
         "moved": "benchmark 'moved': DATASET_SETTINGS['moved']: there is no file "
@@ -154,65 +132,50 @@ def test_what_is_not_there_is_not_ready_and_blocks_its_cells(checkout: Path) -> 
         "for its module '.model_utils.gone'",
         "other": "model 'other': MODEL_SETTINGS['t2i']['other']: infer/custom_models/model_utils/other.py has no class "
         "'SlowNoise' (did you mean 'SlowNoises'?)",
+        "mute": "benchmark mute has no evaluation script: eval/mute.sh is missing",
     }
-    assert {name: listed[name] for name in expected} == expected
-    assert listed["slow-noise"] == listed["quicktext"] == ""
-    assert listed["mute"] == "benchmark mute has no evaluation script: eval/mute.sh is missing"
-    words = [
-        "--model_names",
-        "slow-noise;gone;other",
-        "--ds_names",
-        "quicktext;lost;moved;mute",
-        "--limit",
-        "1",
-    ]
-    dry = run_eval(checkout, *words, "--dry_run")
-    assert dry.returncode == 1, dry.stderr
-    for name, reason in {**expected, "mute": listed["mute"]}.items():
-        is_model = name in ("gone", "other")
-        cells = [f"{name}/quicktext"] if is_model else [f"{model}/{name}" for model in words[1].split(";")]
-        assert f"blocked {', '.join(cells)}: {reason}\n" in dry.stdout
-    run = run_eval(checkout, *words, "--eval", "false")
-    assert run.returncode == 1
-    told = json.loads(next(checkout.glob("log/runs/*/summary.json")).read_text())["cells"]
-    assert {cell["cell"] for cell in told if cell["state"] == "complete"} == {
-        "slow-noise/quicktext",
-        "slow-noise/mute",
-    }
-
-
-def test_a_line_of_the_registry_may_be_a_plain_tuple_and_a_wrong_one_blocks_its_cells_alone(
-    checkout: Path,
-) -> None:
-    add_benchmark(checkout, "plain", "Broken", BROKEN.format(name="plain", fault=""))
-    registry = checkout / "infer/custom_datasets/load_dataset.py"
-    lines = {
-        "dicts": {"task": "t2i", "module": ".dataset_cls.t2i.plain", "class": "Broken"},
-        "tasks": ("txt2img", ".dataset_cls.t2i.plain", "Broken"),
-        "pairs": ("t2i", ".dataset_cls.t2i.plain"),
-    }
-    added = "".join(f"DATASET_SETTINGS[{name!r}] = {line!r}\n" for name, line in lines.items())
-    plain = registry.read_text().replace("['plain'] = DatasetSetting(", "['plain'] = (")
-    registry.write_text(f"{plain}\n{added}")
     like = ', and must be like ("t2i", ".dataset_cls.t2i.mybench", "MyBench")'
     where = "in infer/custom_datasets/load_dataset.py"
-    expected = {
+    wrong = {
         "dicts": f"DATASET_SETTINGS['dicts'] {where} is {lines['dicts']!r}{like}",
         "tasks": f"DATASET_SETTINGS['tasks'] {where}: its task is 'txt2img': use t2i, edit, subject",
         "pairs": f"DATASET_SETTINGS['pairs'] {where} is {lines['pairs']!r}{like}",
     }
     listed = run_eval(checkout, "--list")
-    assert listed.returncode == 0, listed.stderr
-    assert all(f"\n  {line}\n" in f"{listed.stdout}\n" for line in expected.values())
-    names = ";".join(["plain", *lines])
-    run = run_eval(checkout, "--model_names", "slow-noise", "--ds_names", names, "--eval", "false")
-    assert run.returncode == 1 and "Traceback" not in run.stdout + run.stderr
-    told = json.loads(next(checkout.glob("log/runs/*/summary.json")).read_text())["cells"]
-    assert {cell["cell"]: cell["message"] for cell in told if cell["state"] == "blocked"} == {
-        f"slow-noise/{name}": line for name, line in expected.items()
+    assert listed.returncode == 0 and "Traceback" not in listed.stderr, listed.stderr
+    assert re.search(r"\n  fine +t2i +5 +yes +- +- +- +eval/fine\.sh\n", listed.stdout), listed.stdout
+    told = states(listed.stdout)
+    assert {name: told[name] for name in absent} == absent
+    assert told["slow-noise"] == told["quicktext"] == told["edits"] == ""
+    says = "benchmark half, entry 0 (data[0]): input_list[1] is 0, and must be a text or a PIL image"
+    assert told["half"] == says
+    for name, (_, says) in FAULTS.items():
+        assert told[name].startswith(f"benchmark {name}") and says in told[name]
+    assert all(f"\n  {line}\n" in f"{listed.stdout}\n" for line in wrong.values())
+
+    names = [*FAULTS, "fine", "counted", "lost", "moved", "mute", *wrong]
+    words = ["--model_names", "slow-noise;reference-noise;gone;other", "--ds_names", ";".join(names)]
+    words += ["--limit", "2"]  # the faults are in entries beyond
+    (checkout / "looks").unlink(missing_ok=True)
+    run = run_eval(checkout, *words, "--eval", "false")
+    (checkout / "looks").unlink()
+    dry = run_eval(checkout, *words, "--dry_run")
+    assert dry.returncode == run.returncode == 1, run.stdout + run.stderr
+    assert "Traceback" not in run.stdout + run.stderr
+    for name, (_, says) in FAULTS.items():
+        assert run.stdout.count(says) == dry.stdout.count(says) == 2, "each model's cell has its line"
+        assert not list((checkout / "output").glob(f"*/{name}/*.*g"))
+    for name, says in {**absent, **wrong}.items():
+        [line] = [line for line in dry.stdout.splitlines() if line.startswith("blocked ") and says in line]
+        assert f"{name}/quicktext" in line or f"{name}/" in line or f"slow-noise/{name}" in line
+    assert dry.stdout.count("0 images to make, 1 to reuse") == 2, dry.stdout + dry.stderr
+    assert (checkout / "looks").read_text() == "look\n", "a dataset is checked once for all models"
+    cells = json.loads(next(checkout.glob("log/runs/*/summary.json")).read_text())["cells"]
+    assert {cell["cell"] for cell in cells if cell["state"] == "complete"} == {
+        f"{model}/{name}"
+        for model in ("slow-noise", "reference-noise")
+        for name in ("fine", "counted", "mute")
     }
-    assert {cell["cell"] for cell in told if cell["state"] == "complete"} == {"slow-noise/plain"}
-    assert "nothing in" not in run.stdout, "the table has told why"
 
 
 def test_a_registry_without_its_lines_is_one_line(checkout: Path) -> None:
@@ -220,12 +183,6 @@ def test_a_registry_without_its_lines_is_one_line(checkout: Path) -> None:
     listed = run_eval(checkout, "--list")
     says = "DATASET_SETTINGS of infer/custom_datasets/load_dataset.py is None, and must be a dict"
     assert (listed.returncode, listed.stderr.count("\n")) == (2, 1) and says in listed.stderr
-
-
-def test_one_cell_is_no_cells(checkout: Path) -> None:
-    words = ["--model_names", "slow-noise", "--ds_names", "quicktext", "--limit", "1", "--eval", "false"]
-    assert run_eval(checkout, *words, "--dry_run").stdout.startswith("plan: 1 cell, 2 jobs, ")
-    assert "\n1 cell, 2 jobs; run folder " in "\n" + run_eval(checkout, *words).stdout
 
 
 def test_a_registry_with_branches_in_place_of_lines_works(checkout: Path) -> None:

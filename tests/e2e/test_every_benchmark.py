@@ -1,6 +1,6 @@
-"""Every benchmark through eval.sh on its real data, of which DPG-Bench lacks questions and TRIG all: undisturbed,
-twice, killed in the middle, left alone by its judge, and told nonsense. Judges are real servers; networks have random
-weights.
+"""Every benchmark through eval.sh on its real data, of which DPG-Bench lacks questions and TRIG all, twice; then one of
+each shape killed in the middle, left alone by its judge, and told nonsense. Judges are real servers; networks have
+random weights.
 """
 
 from __future__ import annotations
@@ -49,9 +49,6 @@ ALL = sorted(registry.benchmark_tasks())
 NETWORKS = ("geneval", "hpsv2")
 # GenAI-Bench and DPG-Bench in place of a network
 ASKED = [name for name in ALL if name not in (*NETWORKS, "quicktext")]
-# each of their questions has an answer in whatever is said: what was read, or no yes
-ANY_WORDS = ("longtext", "oneig", "oneig-zh")
-PROBABILITIES = ("geneval2", "genai", *(f"trig-{task}" for task in TASKS))
 # what a benchmark needs beside the tests
 needs_open_clip = pytest.mark.skipif(
     not (PACKAGES / "open_clip").is_dir(),
@@ -60,14 +57,11 @@ needs_open_clip = pytest.mark.skipif(
 of_all = pytest.mark.parametrize(
     "benchmark", [pytest.param(name, marks=needs_open_clip if name in NETWORKS else ()) for name in ALL]
 )
-# what is disturbed of several benchmarks that share their code: one of them
-DISTURBED = [
-    name for name in ALL if name not in ("hpsv2", "oneig-zh", "trig-p2p", "trig-s2p", "wise-rewrite")
-]
-DISTURBED_ASKED = [name for name in DISTURBED if name in ASKED]
-of_disturbed = pytest.mark.parametrize(
-    "benchmark", [pytest.param(name, marks=needs_open_clip if name in NETWORKS else ()) for name in DISTURBED]
-)
+# one of each shape: a text reader, any words, probabilities, a question after an answer, grades
+DISTURBED_ASKED = ["longtext", "genai", "t2ireasonbench", "wise"]
+DISTURBED = ["quicktext", *DISTURBED_ASKED]
+ANY_WORDS, PROBABILITIES = "longtext", "genai"
+of_disturbed = pytest.mark.parametrize("benchmark", DISTURBED)
 of_asked = pytest.mark.parametrize("benchmark", DISTURBED_ASKED)
 
 # metrics that are no sums of means over items, and why
@@ -296,20 +290,6 @@ def undisturbed(kit: Kit) -> Run:
     return kit.run("undisturbed", kit.names)
 
 
-@of_all
-def test_its_headline_is_there(undisturbed: Run, benchmark: str) -> None:
-    seen = undisturbed[benchmark]
-    assert seen.state == "complete", seen.message
-    coverage = seen.result["coverage"]
-    assert coverage["judged"] == coverage["generated"] == coverage["expected"] == LIMIT
-    values = [seen.result["metrics"][name]["value"] for name in seen.result["headline"]]
-    # of so few images none is about some of UniGenBench's dimensions
-    assert values and (None not in values or benchmark == "unigenbench")
-    judged = [one for one in seen.records if one["evaluator"].startswith("judge-")]
-    assert seen.replies == Counter(ok=len(judged))
-    assert bool(judged) == (benchmark in ASKED)
-
-
 def value_of(parts: Sequence[ItemPart], shares: Mapping[str, float] | None) -> float | None:
     """Returns Σ share · (Σ total / Σ weight) over groups, or None if a group has no weight."""
     sums: dict[str | None, list[tuple[float, float]]] = {group: [] for group in shares or [None]}
@@ -325,18 +305,27 @@ def value_of(parts: Sequence[ItemPart], shares: Mapping[str, float] | None) -> f
 
 
 @of_all
-def test_what_items_give_makes_each_metric(kit: Kit, undisturbed: Run, benchmark: str) -> None:
-    result = read_result(kit.cell("undisturbed", benchmark) / "result.json")
-    found = with_parts(result, undisturbed[benchmark].scores, {}).metrics
+def test_its_headline_is_there_and_what_items_give_makes_each_metric(
+    kit: Kit, undisturbed: Run, benchmark: str
+) -> None:
+    seen, cell = undisturbed[benchmark], kit.cell("undisturbed", benchmark)
+    assert seen.state == "complete", seen.message
+    coverage = seen.result["coverage"]
+    assert coverage["judged"] == coverage["generated"] == coverage["expected"] == LIMIT
+    values = [seen.result["metrics"][name]["value"] for name in seen.result["headline"]]
+    # of so few images none is about some of UniGenBench's dimensions
+    assert values and (None not in values or benchmark == "unigenbench")
+    judged = [one for one in seen.records if one["evaluator"].startswith("judge-")]
+    assert seen.replies == Counter(ok=len(judged))
+    assert bool(judged) == (benchmark in ASKED)
+    assert check_files(cell) >= {"scores.jsonl", "result.json", "judgements.jsonl"}
+
+    result = read_result(cell / "result.json")
+    found = with_parts(result, seen.scores, {}).metrics
     known = {name: metric for name, metric in found.items() if metric.value is not None}
     silent = {name for name, metric in known.items() if not metric.parts}
     assert silent == {
         name for name in known if any(fnmatch(name, one) for one in NO_MEANS.get(benchmark, ()))
-    }
-    assert check_files(kit.cell("undisturbed", benchmark)) >= {
-        "scores.jsonl",
-        "result.json",
-        "judgements.jsonl",
     }
     tolerance = ROUNDED.get(benchmark, 0.0)
     for name, metric in known.items():
@@ -345,35 +334,22 @@ def test_what_items_give_makes_each_metric(kit: Kit, undisturbed: Run, benchmark
             assert value == pytest.approx(metric.value, rel=0, abs=1e-9 * metric.scale + tolerance), name
             assert len({part.item for part in metric.parts}) == metric.n
 
-
-@of_all
-def test_its_class_names_the_values_of_its_items(kit: Kit, undisturbed: Run, benchmark: str) -> None:
-    cls = registry.benchmark_class(benchmark)
-    assert cls
-    named = registry.make_benchmark(benchmark, {}, "").item_values
-    assert {name for one in undisturbed[benchmark].scores for name in one["values"]} <= {*named}
-
-
-@of_all
-def test_its_class_says_whether_a_part_of_its_items_can_tell_two_models_apart(
-    kit: Kit, undisturbed: Run, benchmark: str
-) -> None:
-    """--until says before the first image what it would else find after a round."""
-    result = read_result(kit.cell("undisturbed", benchmark) / "result.json")
-    found = with_parts(result, undisturbed[benchmark].scores, {}).metrics
-    items = {one["item"] for one in undisturbed[benchmark].scores}
+    made = registry.make_benchmark(benchmark, {}, "")
+    assert {name for one in seen.scores for name in one["values"]} <= {*made.item_values}
+    # --until says before the first image what it would else find after a round
+    items = {one["item"] for one in seen.scores}
     can_tell = all(
         [part.item for part in found[name].parts if part.weight == 1]
         == [*dict.fromkeys(part.item for part in found[name].parts)]
         and {part.item for part in found[name].parts} == items
         for name in result.headline
     )
-    assert can_tell == (not registry.make_benchmark(benchmark, {}, "").needs_all_items)
+    assert can_tell == (not made.needs_all_items)
 
 
 @pytest.fixture(scope="module")
 def second(kit: Kit, undisturbed: Run) -> Run:
-    return kit.run("undisturbed", kit.names)
+    return kit.run("undisturbed", kit.names, "--infer", "false")
 
 
 @of_all
@@ -390,54 +366,22 @@ def test_a_second_run_asks_nothing(undisturbed: Run, second: Run, benchmark: str
 
 
 @pytest.fixture(scope="module")
-def thinking(kit: Kit, undisturbed: Run) -> Run:
-    """A run of the same images whose judges think before they answer."""
-    kept = shutil.ignore_patterns("judgements*", ".judgements*", "result*", "scores*", "official")
-    for name in DISTURBED_ASKED:
-        shutil.copytree(kit.cell("undisturbed", name), kit.cell("thinking", name), ignore=kept)
-        measured = [one for one in undisturbed[name].records if "judge-" not in one["evaluator"]]
-        record = kit.cell("thinking", name) / "judgements.jsonl"
-        record.write_text("".join(f"{json.dumps(one)}\n" for one in measured))
-    return kit.run(
-        "thinking", DISTURBED_ASKED, "--infer", "false", judge=lambda name: JudgeServer(default="thinks")
-    )
-
-
-@of_asked
-def test_thoughts_are_no_answer(undisturbed: Run, thinking: Run, benchmark: str) -> None:
-    seen = thinking[benchmark]
-    if benchmark in PROBABILITIES:
-        assert (seen.state, seen.result) == ("failed", {})
-        assert "reasoning parser" in seen.message
-        return
-    assert seen.state == "complete", seen.message
-    assert seen.result["metrics"] == undisturbed[benchmark].result["metrics"]
-
-
-@pytest.fixture(scope="module")
 def cut_off(kit: Kit, undisturbed: Run) -> Run:
     """A run of the same images whose evaluations are killed, and go on; then the judges die."""
-    names = [name for name in kit.names if name in DISTURBED]
     kept = shutil.ignore_patterns("judgements*", ".judgements*", "result*", "scores*", "official")
-    for name in names:
+    for name in DISTURBED:
         shutil.copytree(kit.cell("undisturbed", name), kit.cell("disturbed", name), ignore=kept)
-        # what networks measure beside a judge takes longer than all else
-        measured = [
-            one for one in undisturbed[name].records if name in ASKED and "judge-" not in one["evaluator"]
-        ]
-        record = kit.cell("disturbed", name) / "judgements.jsonl"
-        record.write_text("".join(f"{json.dumps(one)}\n" for one in measured))
         kit.to_kill(name).touch()
 
     def dying(name: str) -> JudgeServer:
         """Every second one goes away, the others answer nothing but errors, when about half of 12 is answered."""
         last = SOME + WORKERS + LIMIT // 3
-        server = JudgeServer(die_after=last if ASKED.index(name) % 2 else 0, down_for=3600.0)
+        server = JudgeServer(die_after=last if DISTURBED.index(name) % 2 else 0, down_for=3600.0)
         server.hold = lambda request: request.number > SOME and kit.to_kill(name).exists()
         server.choose = lambda request, attempt: "ok" if server.received < last else "500"
         return server
 
-    return kit.run("disturbed", names, "--infer", "false", judge=dying)
+    return kit.run("disturbed", DISTURBED, "--infer", "false", judge=dying)
 
 
 @of_disturbed
@@ -489,13 +433,13 @@ def test_malformed_replies_are_no_scores(cut_off: Run, malformed: Run, benchmark
     assert seen.replies["malformed"] >= 0.05 * seen.replies.total() > 0
     new = seen.records[len(cut_off[benchmark].records) :]
     assert sum(one["attempts"] for one in new) == seen.replies.total()
-    if benchmark in ANY_WORDS:
+    if benchmark == ANY_WORDS:
         assert (seen.state, coverage["judged"]) == ("complete", LIMIT)
         return
     assert seen.state == "incomplete"
     tries = Counter((one["item"], one["question"]) for one in new)
     lost = tries.keys() - answered(new)
-    of_network = benchmark in PROBABILITIES
+    of_network = benchmark == PROBABILITIES
     assert {tries[question] for question in lost} == {
         1 if of_network else registry.make_benchmark(benchmark, {}, "").tries
     }
@@ -532,8 +476,6 @@ def test_what_was_disturbed_ends_as_what_was_not(
     scores, expected = ({one["item"]: one["values"] for one in each.scores} for each in (ours, theirs))
     assert scores.keys() == expected.keys()
     nonsense = {one["item"] for one in ours.records if one["raw"] == MALFORMED and one["status"] == "ok"}
-    assert bool(nonsense) == (benchmark in ANY_WORDS)
-    # what a network says depends a little on the other images of its batch
-    if benchmark not in NETWORKS:
-        assert [item for item in scores if item not in nonsense and scores[item] != expected[item]] == []
-        assert nonsense or ours.result["metrics"] == theirs.result["metrics"]
+    assert bool(nonsense) == (benchmark == ANY_WORDS)
+    assert [item for item in scores if item not in nonsense and scores[item] != expected[item]] == []
+    assert nonsense or ours.result["metrics"] == theirs.result["metrics"]

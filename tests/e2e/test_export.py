@@ -15,7 +15,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from tests.support.checkout import REPO, make_checkout, needs_driver_env, run_eval
+from tests.support.checkout import REPO, find_no_text, make_checkout, needs_driver_env, run_eval
 from tests.support.fake_kubernetes import fake_kubernetes
 
 pytestmark = needs_driver_env
@@ -37,7 +37,7 @@ def run_script(job: dict[str, Any]) -> int:
 
 
 def test_scripts_in_the_order_of_their_levels_leave_what_a_run_leaves(tmp_path: Path) -> None:
-    checkout = make_checkout(tmp_path / "kit")
+    checkout = find_no_text(make_checkout(tmp_path / "kit"))
     jobs = exported(checkout)
     assert [(job["name"], job["level"]) for job in jobs] == [
         ("generate:reference-typeset", 1),
@@ -64,8 +64,13 @@ def test_scripts_in_the_order_of_their_levels_leave_what_a_run_leaves(tmp_path: 
     ]
 
 
-def test_a_job_after_one_that_failed_is_not_run(tmp_path: Path) -> None:
-    jobs = exported(make_checkout(tmp_path / "kit"))
+def test_a_job_after_one_that_failed_is_not_run_and_models_ask_for_gpus_that_are_not_here(
+    tmp_path: Path,
+) -> None:
+    checkout = make_checkout(tmp_path / "kit")
+    (checkout / "config.local.sh").write_text("declare -gA INFER_GPU_MAP=(['reference-noise']=2)\n")
+    jobs = exported(checkout)
+    assert {job["name"]: job["gpus"] for job in jobs}["generate:reference-noise"] == 2
     evaluation = next(job for job in jobs if job["name"].startswith("evaluate:"))
     assert run_script(evaluation) == 1
     [report] = (Path(evaluation["script"]).parents[1] / "slurm").glob("evaluate_*.json")
@@ -131,17 +136,15 @@ def test_a_level_of_the_guide_begins_when_the_level_before_has_ended(tmp_path: P
 
 def test_no_key_is_in_a_script(tmp_path: Path) -> None:
     checkout = make_checkout(tmp_path / "kit")
-    words = (
-        "--model_names",
-        "some-model",
-        "--ds_names",
-        "quicktext",
-        "--use_api",
-        "true",
+    words = ("--model_names", "some-model", "--ds_names", "quicktext", "--use_api", "true")
+    done = run_eval(
+        checkout,
+        *words,
         "--launcher",
         "export",
+        API_KEY="sk-of-a-test-1234567890",
+        BASE_URL="http://127.0.0.1:9/v1",
     )
-    done = run_eval(checkout, *words, API_KEY="sk-of-a-test-1234567890", BASE_URL="http://127.0.0.1:9/v1")
     assert done.returncode == 0, done.stdout + done.stderr
     [file] = (checkout / "log" / "runs").glob("*/export/jobs.json")
     generate = json.loads(file.read_text())[0]
@@ -151,9 +154,3 @@ def test_no_key_is_in_a_script(tmp_path: Path) -> None:
         "# needs API_KEY in its environment" in script and "export BASE_URL=http://127.0.0.1:9/v1" in script
     )
     assert not [p for p in file.parents[1].rglob("*") if p.is_file() and b"sk-of-a-test" in p.read_bytes()]
-
-
-def test_models_ask_for_gpus_that_are_not_here(tmp_path: Path) -> None:
-    checkout = make_checkout(tmp_path / "kit")
-    (checkout / "config.local.sh").write_text("declare -gA INFER_GPU_MAP=(['reference-noise']=2)\n")
-    assert {job["name"]: job["gpus"] for job in exported(checkout)}["generate:reference-noise"] == 2

@@ -44,14 +44,14 @@ def checkout(tmp_path: Path) -> Path:
     return folder
 
 
-def set_script(checkout: Path, *lines: str) -> None:
-    (checkout / "eval/few.sh").write_text("\n".join([*lines, ""]))
+def set_script(checkout: Path, *lines: str, benchmark: str = "few") -> None:
+    (checkout / f"eval/{benchmark}.sh").write_text("\n".join([*lines, ""]))
 
 
 def leaves(metrics: object) -> str:
     """Returns the line of a script that leaves ``metrics`` where the guide says; a text is left as it is."""
     text = metrics if isinstance(metrics, str) else json.dumps(metrics)
-    return f"echo '{text}' > \"output/$1/few/metrics.json\""
+    return f"echo '{text}' > \"output/$1/$(basename $0 .sh)/metrics.json\""
 
 
 def result_of(checkout: Path) -> dict[str, Any]:
@@ -64,14 +64,19 @@ def board_of(checkout: Path) -> list[dict[str, str]]:
 
 
 @needs_driver_env
-def test_metrics_of_a_script_have_a_result_a_column_and_a_page(checkout: Path) -> None:
+def test_metrics_of_a_script_have_a_result_a_column_and_a_page_and_a_lack_of_them_its_reason(
+    checkout: Path,
+) -> None:
     set_script(
         checkout,
         "trap '' TERM; kill 0",  # it ends what it started, and nobody else
         leaves({"accuracy": 0.75, "parts": {"value": 62.5, "n": 40, "interval": [60, 65.5]}, "empty": None}),
     )
-    run = run_eval(checkout, *RUN)
-    assert run.returncode == 0, run.stdout + run.stderr
+    for name, line in (("mute", "echo 0.75"), ("ends", "echo no GPU; exit 7"), ("torn", leaves("{"))):
+        add_benchmark(checkout, name, "Few", FEW.replace('"few"', f'"{name}"').replace("/few/", f"/{name}/"))
+        set_script(checkout, line, benchmark=name)
+    run = run_eval(checkout, "--model_names", "slow-noise", "--ds_names", "few;mute;ends;torn")
+    assert run.returncode == 1, run.stdout + run.stderr
     assert "accuracy 0.7500; 4 of 4 judged" in run.stdout
     result = result_of(checkout)
     assert result["state"] == "complete"
@@ -89,105 +94,76 @@ def test_metrics_of_a_script_have_a_result_a_column_and_a_page(checkout: Path) -
     assert rows["accuracy"]["score_name"] == f"few/accuracy@{evaluator}"
     assert (rows["accuracy"]["value"], rows["accuracy"]["headline"]) == ("0.75", "true")
     assert (rows["parts"]["ci_low"], rows["parts"]["n"]) == ("60", "40")
-    assert f"few/accuracy@{evaluator}" in (checkout / "output/leaderboard.md").read_text()
+    board = (checkout / "output/leaderboard.md").read_text()
+    assert f"few/accuracy@{evaluator}" in board
     page = (checkout / "output/report.html").read_text()
     assert f'"label":"few@{evaluator}' in page
     assert "prompt 3" in page
-
-
-@needs_driver_env
-def test_a_script_without_metrics_is_told_how_to_give_a_score(checkout: Path) -> None:
-    set_script(checkout, "echo accuracy 0.75")
-    run = run_eval(checkout, *RUN)
-    assert run.returncode == 0, run.stdout + run.stderr
-    remedy = f"no score: let eval/few.sh leave metrics.json in {CELL}/ whenever it runs (docs/how-to/own-benchmark.md)"
+    # those without a score
+    cell = CELL.replace("few", "mute")
+    remedy = f"no score: let eval/mute.sh leave metrics.json in {cell}/ whenever it runs (docs/how-to/own-benchmark.md)"
     assert f"the script ended with status 0; {remedy}" in run.stdout
-    assert "no score: let eval/few.sh leave metrics.json" in (checkout / "output/leaderboard.md").read_text()
-    assert not (checkout / CELL / "result.json").exists()
-
-
-@needs_driver_env
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("echo no GPU; exit 7", "left no outcome, exit status 7: no GPU"),
-        (leaves("{"), "metrics.json is no JSON"),
-    ],
-)
-def test_a_report_says_why_a_script_has_no_score(checkout: Path, line: str, says: str) -> None:
-    set_script(checkout, line)
-    run = run_eval(checkout, *RUN)
-    assert run.returncode == 1, run.stdout + run.stderr
-    assert says in run.stdout.split("slow-noise/few: failed in this run: ")[-1]
-    for report in (
-        run.stdout,
-        *((checkout / "output" / name).read_text() for name in ("report.html", "leaderboard.md")),
+    assert not (checkout / cell / "result.json").exists()
+    for said in (run.stdout, board):
+        assert said.count("no score: let eval/mute.sh leave metrics.json") and "let eval/ends.sh" not in said
+    for name, says in (
+        ("ends", "left no outcome, exit status 7: no GPU"),
+        ("torn", "metrics.json is no JSON"),
     ):
-        assert "no score: let" not in report
-        assert "failed in this run" in report
+        assert says in run.stdout.split(f"slow-noise/{name}: failed in this run: ")[-1]
+    assert board.count("failed in this run") == 2
 
-
-@needs_driver_env
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("{", "metrics.json is no JSON"),
-        ('{"fine": 0.5, "accuracy": NaN}', "metrics.json: metric 'accuracy': 'value' is NaN"),
-    ],
-)
-def test_malformed_metrics_fail_the_cell_in_one_line_and_lose_nothing(
-    checkout: Path, text: str, says: str
-) -> None:
-    set_script(checkout, leaves({"accuracy": 0.5}))
-    assert run_eval(checkout, *RUN).returncode == 0
-    before = result_of(checkout)
-    set_script(checkout, leaves(text))
+    # malformed metrics fail the cell in one line, and lose nothing
+    set_script(checkout, leaves('{"fine": 0.5, "accuracy": NaN}'))
     run = run_eval(checkout, *RUN)
     assert run.returncode == 1, run.stdout + run.stderr
-    assert says in run.stdout
+    assert "metrics.json: metric 'accuracy': 'value' is NaN" in run.stdout
     assert "Traceback" not in run.stdout + run.stderr
-    assert (checkout / CELL / "metrics.json").read_text() == f"{text}\n"
-    assert result_of(checkout) == before
+    assert (checkout / CELL / "metrics.json").read_text() == '{"fine": 0.5, "accuracy": NaN}\n'
+    assert result_of(checkout) == result
 
 
 @needs_driver_env
-def test_a_score_is_never_one_of_other_images(checkout: Path) -> None:
+def test_a_score_is_never_one_of_other_images_of_another_script_or_of_other_data(checkout: Path) -> None:
     set_script(checkout, "[ -e ran ] && exit 0", "touch ran", leaves({"accuracy": 0.5}))
     assert run_eval(checkout, *RUN).returncode == 0
     again = run_eval(checkout, *RUN, "--infer", "false")
     assert again.returncode == 0
     assert "the result of an earlier run stands" in again.stdout
     assert [row["value"] for row in board_of(checkout)] == ["0.5"]
-    other = run_eval(checkout, *RUN, "--custom_model_kwargses", "side=64", "--overwrite")
-    assert other.returncode == 0, other.stdout + other.stderr
-    assert [row for row in board_of(checkout) if row["value"]] == []
-    assert json.loads((checkout / CELL / "metrics.json").read_text()) == {"accuracy": 0.5}
 
-
-@needs_driver_env
-def test_two_versions_of_a_script_or_of_its_data_share_no_column(checkout: Path) -> None:
-    set_script(checkout, leaves({"accuracy": 0.5}))
-    assert run_eval(checkout, *RUN).returncode == 0
     own = checkout / CELL / "official/table.txt"
     own.parent.mkdir()
     own.write_text("of the script")
-    set_script(checkout, "# another version", leaves({"accuracy": 0.25}))
+    set_script(
+        checkout, "# another version", "[ -e again ] && exit 0", "touch again", leaves({"accuracy": 0.25})
+    )
     assert run_eval(checkout, *RUN, "--infer", "false").returncode == 0
     rows = board_of(checkout)
     assert sorted(row["value"] for row in rows) == ["0.25", "0.5"]
     assert len({row["evaluator"] for row in rows}) == 2
     assert own.read_text() == "of the script"
 
+    other = run_eval(checkout, *RUN, "--custom_model_kwargses", "side=64", "--overwrite")
+    assert other.returncode == 0, other.stdout + other.stderr
+    assert [row for row in board_of(checkout) if row["value"]] == []
+    assert json.loads((checkout / CELL / "metrics.json").read_text()) == {"accuracy": 0.25}
+
     registered = checkout / "infer/custom_datasets/dataset_cls/t2i/few.py"
     registered.write_text(FEW.replace("prompt {i}", "another prompt {i}"))
+    set_script(checkout, leaves({"accuracy": 0.5}))
     assert run_eval(checkout, *RUN, "--overwrite").returncode == 0
     assert result_of(checkout)["benchmark_version"] not in {row["benchmark_version"] for row in rows}
 
 
 @needs_driver_env
-def test_a_headline_over_a_part_of_the_images_is_withheld(checkout: Path) -> None:
+def test_a_result_counts_the_images_that_the_script_finds(checkout: Path) -> None:
     set_script(checkout, leaves({"accuracy": 0.5}))
-    assert run_eval(checkout, *RUN, "--eval", "false").returncode == 0
+    for limit, counts in (("2", (2, 2)), ("1", (2, 2)), ("", (None, 4))):
+        run = run_eval(checkout, *RUN, *(["--limit", limit] if limit else []))
+        assert run.returncode == 0, run.stdout + run.stderr
+        result = result_of(checkout)
+        assert (result["limit"], result["coverage"]["judged"]) == counts, f"--limit {limit}"
     image = checkout / CELL / "images/2.png"
     image.write_bytes(image.read_bytes()[:-20])
     run = run_eval(checkout, *RUN, "--infer", "false")
@@ -195,30 +171,11 @@ def test_a_headline_over_a_part_of_the_images_is_withheld(checkout: Path) -> Non
     result = result_of(checkout)
     assert (result["coverage"]["corrupt"], result["coverage"]["judged"]) == (1, 3)
     assert (result["headline"], result["withheld"]) == ([], "incomplete: 1 corrupt")
-    official = run_eval(checkout, *RUN, "--infer", "false", "--missing_items", "official")
-    assert official.returncode == 3
-    assert result_of(checkout)["headline"] == ["accuracy"]
     for path in (checkout / CELL / "images").iterdir():
         path.unlink()
     none = run_eval(checkout, *RUN, "--infer", "false")
     assert none.returncode == 1
     assert f"no image is behind {CELL}/metrics.json: 4 corrupt of 4 items" in none.stdout
-
-
-@needs_driver_env
-def test_a_limit_counts_all_images_that_the_script_finds(checkout: Path) -> None:
-    set_script(checkout, leaves({"accuracy": 0.5}))
-    for limit, counts in (("2", (2, 2)), ("3", (3, 3)), ("1", (3, 3)), ("", (None, 4)), ("2", (None, 4))):
-        run = run_eval(checkout, *RUN, *(["--limit", limit] if limit else []))
-        assert run.returncode == 0, run.stdout + run.stderr
-        result = result_of(checkout)
-        assert (result["limit"], result["coverage"]["judged"]) == counts, f"--limit {limit}"
-
-
-@needs_driver_env
-def test_items_that_cannot_be_counted_are_no_coverage(checkout: Path) -> None:
-    set_script(checkout, leaves({"accuracy": 0.5}))
-    assert run_eval(checkout, *RUN, "--eval", "false").returncode == 0
     registered = checkout / "infer/custom_datasets/dataset_cls/t2i/few.py"
     registered.write_text(f"import no_such_package\n{FEW}")
     run = run_eval(checkout, *RUN, "--infer", "false")

@@ -7,7 +7,6 @@ import math
 import os
 import re
 import subprocess
-import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,14 @@ import numpy as np
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from imageevalkit.cli.command_line import parse
 from imageevalkit.common.errors import ExitStatus, UserError, worst
 from imageevalkit.extras.compare.gate import Asked, Gate, check, falls, fell
+from imageevalkit.extras.compare.hook import GateHook
 from imageevalkit.extras.compare.junit import Case, junit_xml
+from imageevalkit.plan.config import Config
+from imageevalkit.plan.options import resolve
+from imageevalkit.plan.planner import make_plan
 from imageevalkit.report.comparison import Measured
 from imageevalkit.report.reading import read_all
 from imageevalkit.store.cell import Cell, log_root, output_root
@@ -54,9 +58,9 @@ def rerun(rng: np.random.Generator, before: np.ndarray, share: float) -> np.ndar
 # ---- how often it is right
 
 
-def test_of_1000_reruns_without_change_at_most_5_percent_raise_an_alarm_anywhere() -> None:
+def test_of_200_reruns_without_change_at_most_5_percent_raise_an_alarm_anywhere() -> None:
     rng, alarms = np.random.default_rng(7), 0
-    for _ in range(1000):
+    for _ in range(200):
         asked = []
         for chance in (0.5, 0.9):  # right or wrong, two models
             first = (rng.random(80) < chance).astype(float)
@@ -66,7 +70,7 @@ def test_of_1000_reruns_without_change_at_most_5_percent_raise_an_alarm_anywhere
             first, second = (np.clip(able + rng.normal(0, 0.1, 40), 0, 1) for _ in range(2))
             asked.append(Asked(measured(first), measured(second)))
         alarms += any(map(fell, falls(asked)))
-    assert 5 < alarms <= 50, f"{alarms} of 1,000"
+    assert 0 < alarms <= 10, f"{alarms} of 200"
 
 
 @pytest.mark.parametrize("chance", [0.5, 0.7, 0.9])
@@ -80,11 +84,11 @@ def test_a_drop_of_2_percent_on_1000_items_is_caught_in_80_percent(chance: float
         return first, rerun(rng, first, 0.03)
 
     others = [Asked(*map(measured, again())) for _ in range(2)]
-    for _ in range(100):
+    for _ in range(30):
         first, second = again()
         second[rng.choice(np.flatnonzero(second == 1), 20, replace=False)] = 0.0
         caught += fell(falls([Asked(measured(first), measured(second)), *others])[0])
-    assert caught >= 80, f"{caught} of 100"
+    assert caught >= 24, f"{caught} of 30"
 
 
 def test_a_drop_of_a_mean_of_grades_is_caught_too() -> None:
@@ -243,13 +247,13 @@ def test_noise_costs_no_power_that_the_items_have_paid_for() -> None:
     for drop in (0.05, 0.0):
         for noise in (None, math.sqrt(0.1 * 0.25 / 1000)):
             fallen = 0
-            for _ in range(60):
+            for _ in range(30):
                 first = (rng.random(1000) < 0.5).astype(float)
                 second = rerun(rng, first, 0.2)
                 second[rng.choice(np.flatnonzero(second == 1), round(1000 * drop), replace=False)] = 0.0
                 one, other = (measured(each)._replace(noise=noise) for each in (first, second))
                 fallen += fell(falls([Asked(one, other)])[0])
-            found.append(fallen / 60)
+            found.append(fallen / 30)
     assert min(found[:2]) >= 0.8 and max(found[2:]) <= 0.15, found
 
 
@@ -299,7 +303,6 @@ def test_a_saved_file_is_as_good_as_its_folder_and_the_same_each_time(tmp_path: 
     files = [tmp_path / "a.zip", tmp_path / "b.zip"]
     for file in files:
         assert Gate.of(None, file).close() == ExitStatus.COMPLETE
-        time.sleep(0.01)
     assert files[0].read_bytes() == files[1].read_bytes()
     assert files[0].stat().st_size < 6000
     whole, saved = read_all(output_root(), print)[1], read_all(files[0], print)[1]
@@ -433,13 +436,14 @@ def test_the_example_of_the_guide_works_and_a_planted_drop_stops_it(tmp_path: Pa
 
 
 @needs_driver_env
-def test_eval_sh_gates_what_is_there_and_refuses_before_a_run_starts(tmp_path: Path) -> None:
+def test_eval_sh_gates_what_is_there_and_a_run_that_failed_stays_failed(tmp_path: Path) -> None:
     checkout = make_checkout(tmp_path / "checkout")
     here = tmp_path / "here"
     here.mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("IMAGEEVALKIT_OUTPUT", str(checkout / "output"))
-        write_scored(Cell("m", "text"), HUNDRED)
+        for cell in (Cell("m", "text"), Cell("failing", "quicktext")):
+            write_scored(cell, HUNDRED)
         assert run_eval(checkout, "--save_baseline", str(here / "b.zip")).returncode == 0
         write_scored(Cell("m", "text"), dict.fromkeys(HUNDRED, 0.0))
     run = subprocess.run(
@@ -452,33 +456,28 @@ def test_eval_sh_gates_what_is_there_and_refuses_before_a_run_starts(tmp_path: P
         stdin=subprocess.DEVNULL,
     )
     assert (run.returncode, run.stderr) == (4, "")
-    assert "gate: 1 of 1 line failed" in run.stdout
+    assert "gate: 1 of 2 lines failed" in run.stdout
     assert (checkout / "log/gate.xml").is_file()
-    # a run that failed stays failed, and what stands of before is not its score
+    # what stands of before is not the score of a run that failed
     add_model(checkout, "failing", "Failing", FAILING, model_kwargs={"at": "load"})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("IMAGEEVALKIT_OUTPUT", str(checkout / "output"))
-        write_scored(Cell("failing", "quicktext"), HUNDRED)
-    assert run_eval(checkout, "--save_baseline", str(here / "c.zip")).returncode == 0
-    run = run_eval(
-        checkout, "--model_names", "failing", "--ds_names", "quicktext", "--gate", str(here / "c.zip")
-    )
+    words = ("--model_names", "failing", "--ds_names", "quicktext", "--gate", str(here / "b.zip"))
+    refused = run_eval(checkout, *words, "--launcher", "export")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused.stderr
+    assert "--launcher export runs nothing" in refused.stderr
+    run = run_eval(checkout, *words)
     assert run.returncode == 1, run.stdout + run.stderr
     assert re.search(r"^lacking +failing/quicktext .*failed in this run", run.stdout, re.MULTILINE), (
         run.stdout
     )
+
+
+def test_a_gate_that_could_not_look_is_refused_before_a_run_starts(tmp_path: Path) -> None:
+    write_scored(Cell("m", "text"), HUNDRED)
+    Gate.of(None, saved := tmp_path / "b.zip").close()
     for words, says in (
-        (["--gate", "none.zip"], "none.zip is not there"),
-        (["--quickstart", "--gate", str(here / "b.zip")], "b.zip has no cell of this run; it has m/text"),
-        (
-            ["--quickstart", "--gate", str(here / "b.zip"), "--launcher", "export"],
-            "--launcher export runs nothing",
-        ),
-        (
-            ["--quickstart", "--gate", str(here / "b.zip"), "--detach"],
-            "--detach ends before the gate has looked",
-        ),
+        ([], "b.zip has no cell of this run; it has m/text"),
+        (["--detach"], "--detach ends before the gate has looked"),
     ):
-        run = run_eval(checkout, *words)
-        assert (run.returncode, run.stderr.count("\n")) == (2, 1), run.stderr
-        assert says in run.stderr
+        options = resolve(parse(["--quickstart", "--gate", str(saved), *words]), Config())
+        with pytest.raises(UserError, match=says):
+            GateHook(options).prepare(make_plan(options, Config()))

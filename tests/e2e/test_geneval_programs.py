@@ -15,16 +15,16 @@ from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores
 from imageevalkit.store.cell import REPO
 from imageevalkit.store.items import Item
 from tests.support.function_judge import items
-from tests.support.mirror import KIT, official_source, shared_mirror, use_official_data
+from tests.support.mirror import official_source, shared_mirror, use_official_data
+
+_RECORDS = "PenghaoYin/ImageEvalKit/85b5e1511b867688fa37edee304ee0adc953e941/benchmarks/geneval/results.jsonl"
 
 
 def test_published_records_give_the_published_summary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_official_data("geneval", tmp_path, monkeypatch)
-    benchmark = GenEval(
-        GenEvalSettings(detections=str(shared_mirror() / "/".join(KIT) / "benchmarks/geneval/results.jsonl"))
-    )
+    benchmark = GenEval(GenEvalSettings(detections=str(shared_mirror() / _RECORDS)))
     made = items(benchmark)
     metrics = benchmark.metrics(Scores([_scored(benchmark, item) for item in made]))
     assert len(made) == 2212
@@ -57,7 +57,7 @@ def test_our_file_is_the_official_one_and_the_official_summary_of_it_our_metrics
 ) -> None:
     pytest.importorskip("pandas")
     use_official_data("geneval", tmp_path, monkeypatch)
-    published = shared_mirror() / "/".join(KIT) / "benchmarks/geneval/results.jsonl"
+    published = shared_mirror() / _RECORDS
     benchmark = GenEval(GenEvalSettings(detections=str(published)))
     scored = [_scored(benchmark, item) for item in items(benchmark)]
     ours = benchmark.official_files(Scores(scored))["results.jsonl"]

@@ -269,9 +269,3 @@ def test_who_is_told_to_share_reserves_nothing_and_tests_nothing(make_pool: Make
     other.give_back(theirs)
     assert take(other), "and who does not share is not kept out by it"
     assert memory_reads(tmp_path, "GPU-0") == 0
-
-
-def test_an_unusable_lease_folder_is_one_clear_line(make_pool: MakePool, tmp_path: Path) -> None:
-    (tmp_path / "leases").write_text("in the way")
-    with pytest.raises(UserError, match=r"cannot use .*leases.* to reserve GPUs"):
-        take(make_pool(WHOLE[:1]))

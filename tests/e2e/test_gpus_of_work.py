@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,20 +17,11 @@ from imageevalkit.generate.cell_run import GenerateOptions
 from imageevalkit.generate.estimate import calls_of
 from imageevalkit.generate.model import Refused
 from imageevalkit.jobs.estimates import Datasets
-from imageevalkit.jobs.plan import GenerateOrder, Job, Plan, cell_of, read_outcome
+from imageevalkit.jobs.plan import GenerateOrder, Job, Plan, cell_of
 from imageevalkit.plan import planner as gpus_of_work
 from imageevalkit.plan.planner import with_gpus_of_work
 from imageevalkit.store.cell import Cell
-from tests.support.checkout import (
-    MANY,
-    SLOW_NOISE,
-    add_benchmark,
-    add_model,
-    environ,
-    make_checkout,
-    needs_driver_env,
-    run_eval,
-)
+from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 from tests.support.fake_gpus import install_fake_gpus, set_memory
 from tests.support.generation import SETTING, FakeDataset, FakeModel, generate
 
@@ -156,41 +145,21 @@ def test_a_job_that_cannot_be_counted_stays_as_it_is(monkeypatch: pytest.MonkeyP
     assert with_gpus_of_work(Plan("folder", False, jobs)).jobs == jobs
 
 
-def test_an_image_damaged_later_is_not_made_on_the_cpu(tmp_path: Path) -> None:
-    """The plan was made when nothing was left to make."""
-    checkout = make_checkout(tmp_path / "checkout")
-    add_model(checkout, "slow-noise", "SlowNoise", SLOW_NOISE)
-    add_benchmark(checkout, "many", "Many", MANY)
-    setting = {
-        "module": ".model_utils.slow_noise",
-        "class": "SlowNoise",
-        "model_path": "",
-        "model_kwargs": {},
-    }
-    given = replace(order(), settings={"m": {"t2i": setting}}, limit=2)
-    job = Job("generate:m", "generate", [], ["m/many"], [str(tmp_path / "log")], order=given)
-    plan = Plan(str(tmp_path / "run"), False, [job]).save()
-    command = [sys.executable, "infer/generate.py", "--plan", str(plan), "--job", "generate:m"]
-    environment = environ(checkout, IMAGEEVALKIT_OUTPUT=str(tmp_path / "output"), CUDA_VISIBLE_DEVICES="")
-    assert subprocess.run(command, cwd=checkout, env=environment, check=False).returncode == 1
-    outcome = read_outcome(tmp_path / "run", Cell("m", "many"), "generate")
-    assert outcome and outcome.state == "failed" and "no GPU to make them again" in outcome.message
-    assert not list((tmp_path / "output").rglob("*.png"))
-
-
 @needs_driver_env
 def test_a_finished_run_waits_for_no_gpu(tmp_path: Path) -> None:
-    """Again with all GPUs in use: it ends. One image damaged: a job without a GPU sees it, the next one takes a GPU."""
+    """The plan shows replicas, the run the GPUs that it took. Again with all GPUs in use: it ends. One image damaged: a
+    job without a GPU sees it, the next one takes a GPU.
+    """
     checkout = make_checkout(tmp_path / "checkout")
     (checkout / "config.local.sh").write_text("INFER_GPU_MAP['reference-noise']=1\n")
     uuids = [f"GPU-{tmp_path.name}-{n}" for n in range(2)]
     machine = install_fake_gpus(tmp_path / "gpus", uuids)
     words = ["--model_names", "reference-noise", "--ds_names", "quicktext", "--limit", "2", "--eval", "false"]
+    dry = run_eval(checkout, *words, "--dry_run", FAKE_NVML=machine)
+    assert ", up to 2 replicas × 1 GPU, " in dry.stdout
     first = run_eval(checkout, *words, FAKE_NVML=machine)
     assert "generate:reference-noise on GPUs 0, 1, log " in first.stderr, first.stdout + first.stderr
     set_memory(tmp_path / "gpus", dict.fromkeys(uuids, 70))
-    dry = run_eval(checkout, *words, "--dry_run", FAKE_NVML=machine)
-    assert ", 0 GPUs, " in dry.stdout
     again = run_eval(checkout, *words, FAKE_NVML=machine)
     assert (again.returncode, "waiting" in again.stderr) == (0, False), again.stdout + again.stderr
     set_memory(tmp_path / "gpus", dict.fromkeys(uuids, 0))

@@ -14,9 +14,9 @@ import pytest
 
 from tests.support.api_runs import ApiRuns, message, prompts, text_of
 from tests.support.checkout import (
-    SLOW_NOISE,
     add_benchmark,
     add_model,
+    environ,
     find_no_text,
     make_checkout,
     needs_driver_env,
@@ -141,21 +141,22 @@ def test_a_single_item_on_which_a_local_class_exits_fails_alone(api: ApiRuns) ->
     )
 
 
-@pytest.mark.parametrize(
-    "how", ["os._exit(0)", "os._exit(2)", "os._exit(3)", "os.kill(os.getpid(), signal.SIGSEGV)"]
-)
-def test_a_class_that_ends_its_process_fails_alone(api: ApiRuns, how: str) -> None:
-    hostile(api.checkout, "at-once", {"at_load": f"print('my last words', flush=True); {how}"})
-    hostile(api.checkout, "later", {"at_generate": how})
-    run = api.run(models=["model-a", "at-once", "later", "model-b"], limit=4)
+def test_a_class_that_ends_the_common_process_fails_alone(api: ApiRuns) -> None:
+    # 2 and 3 are what a run that was not begun or is incomplete ends with
+    ends = {"os._exit(0)": "exit status 0", "os._exit(3)": "exit status 3", "os._exit(2)": "exit status 2"}
+    ends["os.kill(os.getpid(), signal.SIGSEGV)"] = "SIGSEGV"
+    models = {f"ends-{n}": ended for n, ended in enumerate(ends.values())}
+    for n, (name, how) in enumerate(zip(models, ends, strict=True)):
+        does = {"at_load": f"print('my last words', flush=True); {how}"} if n % 2 else {"at_generate": how}
+        hostile(api.checkout, name, does)
+    run = api.run(models=["model-a", *models, "model-b"], limit=4)
     assert run.returncode == 1, text_of(run)
     for name in ("model-a", "model-b"):
         assert api.statuses(name) == {"ok": 4}
         assert told(run, f"{name}/quicktext").startswith("4 of 4 images"), text_of(run)
-    ended = "SIGSEGV" if "SIGSEGV" in how else f"exit status {how[-2]}"
-    for name in ("at-once", "later"):
+    for name, ended in models.items():
         assert ended in told(run, f"{name}/quicktext")
-    log = next((api.checkout / "log/at-once").glob("quicktext_generate_*"))
+    log = next((api.checkout / "log/ends-1").glob("quicktext_generate_*"))
     assert "my last words" in log.read_text()
 
 
@@ -173,102 +174,68 @@ class Exits:
 
 
 def test_a_dataset_that_exits_fails_its_cells_alone(api: ApiRuns) -> None:
+    """That of images made by a model, and that of images made elsewhere."""
     add_benchmark(api.checkout, "exits", "Exits", EXITS)
-    add_model(api.checkout, "slow-noise", "SlowNoise", SLOW_NOISE)
-    dry = api.run("--dry_run", models=["model-a", "model-b"], benchmarks=["exits", "quicktext"], limit=3)
-    assert dry.returncode == 1
-    assert "model-b/exits: unknown: CodeExit: its code called exit('no data today')" in dry.stdout
-    assert "model-b/quicktext: 3 images to make" in dry.stdout
-    for words in (("--use_api", "true"), ("--use_api", "false")):
-        models = ["model-a", "model-b"] if words[1] == "true" else ["slow-noise"]
-        run = api.run(*words, models=models, benchmarks=["exits", "quicktext"], limit=3)
-        assert run.returncode == 1, text_of(run)
-        for name in models:
-            assert "CodeExit: its code called exit('no data today')" in told(run, f"{name}/exits")
-            assert told(run, f"{name}/quicktext").startswith("3 of 3 images")
+    both = ["exits", "quicktext"]
+    run = api.run(models=["model-a"], benchmarks=both, limit=3)
+    assert run.returncode == 1, text_of(run)
+    assert "CodeExit: its code called exit('no data today')" in told(run, "model-a/exits")
+    assert told(run, "model-a/quicktext").startswith("3 of 3 images")
     taken = api.checkout / "taken"
-    for benchmark in ("exits", "quicktext"):
+    for benchmark in both:
         shutil.copytree(api.checkout / "output/model-a/quicktext/images", taken / benchmark)
-    run = api.run(
-        "--images",
-        str(taken),
-        "--use_api",
-        "false",
-        models=["mine"],
-        benchmarks=["exits", "quicktext"],
-        limit=3,
-    )
+    run = api.run("--images", str(taken), "--use_api", "false", models=["mine"], benchmarks=both, limit=3)
     assert run.returncode == 1, text_of(run)
     assert "CodeExit: its code called exit('no data today')" in told(run, "mine/exits")
     assert told(run, "mine/quicktext").startswith("3 images of")
 
 
-RULES_EXIT = "\n\ndef _exit(*given):\n    raise SystemExit(0)\n\n\nQuickText.{method} = _exit\n"
+RULES = """
+from imageevalkit.benchmark.shapes import YesNo
+
+
+class Rules(YesNo):
+    name, version, judge, question = "at-{method}", "1", "openai:m", "Is it {{prompt}}?"
+
+    def {method}(self, *given):
+        raise SystemExit(0)
+"""
 
 
 def test_rules_that_exit_are_a_failure_and_no_success(api: ApiRuns) -> None:
-    with (api.checkout / "benchmarks/quicktext/benchmark.py").open("a") as file:
-        file.write(RULES_EXIT.format(method="questions"))
-    run = api.run("--eval", "true", limit=2)
+    """Before anything is made they block their cells."""
+    for method in ("questions", "check", "samples"):
+        folder = api.checkout / f"benchmarks/at_{method}"
+        folder.mkdir()
+        (folder / "benchmark.py").write_text(RULES.format(method=method))
+        (folder / "prompts.json").write_text(json.dumps([{"prompt": "a cat"}]))
+    run = api.run("--eval", "true", benchmarks=["at-questions", "at-check", "at-samples"])
     assert run.returncode == 1, text_of(run)
-    assert "questions() of item images/en/00 fails: CodeExit: its code called exit(0)" in message(
-        run, "exit(0)"
-    )
+    ended = "CodeExit: its code called exit(0)"
+    assert f"questions() of item images/00000_0 fails: {ended}" in message(run, "questions()")
+    for method in ("check", "samples"):
+        assert f"benchmark at-{method}: {method}() fails: {ended}" in text_of(run)
+    assert len(api.server.requests) == 1, "one image, of the first"
 
 
-@pytest.mark.parametrize(
-    ("code", "problem"),
-    [
-        ("import sys\nsys.exit(0)\n", "benchmarks/quicktext/benchmark.py cannot be imported"),
-        (RULES_EXIT.format(method="check"), "benchmark quicktext: check() fails"),
-        (RULES_EXIT.format(method="samples"), "benchmark quicktext: samples() fails"),
-    ],
-)
-def test_rules_that_exit_before_anything_is_made_block_their_cells(
-    api: ApiRuns, code: str, problem: str
-) -> None:
-    with (api.checkout / "benchmarks/quicktext/benchmark.py").open("a") as file:
-        file.write(f"\n\n{code}")
-    run = api.run("--eval", "true", limit=2)
-    assert run.returncode == 1, text_of(run)
-    assert f"{problem}: CodeExit: its code called exit(0)" in text_of(run)
-    assert not api.server.requests
-
-
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_to_a_generating_process_is_no_failure_of_an_item(
-    api: ApiRuns, number: signal.Signals, status: int
-) -> None:
+def test_a_signal_to_a_generating_process_is_no_failure_of_an_item(api: ApiRuns) -> None:
     def choose(request: Received, attempt: int) -> str:
         if len(api.server.requests) == 5:
-            os.kill(api.generate_processes()[0], number)
+            os.kill(api.generate_processes()[0], signal.SIGTERM)
         return "ok"
 
     api.server.choose, api.server.latency = choose, 0.1
     plan = planned(api)
-    command = [
-        str(api.checkout / ".venv/bin/python"),
-        "infer/generate.py",
-        "--plan",
-        str(plan),
-        "--job",
-        "generate:model-a",
-    ]
+    python = str(api.checkout / ".venv/bin/python")
     ended = subprocess.run(
-        command,
+        [python, "infer/generate.py", "--plan", str(plan), "--job", "generate:model-a"],
         cwd=api.checkout,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(api.checkout),
-            "BASE_URL": api.server.base_url,
-            "API_KEY": "EMPTY",
-        }
-        | {"IMAGEEVALKIT_OUTPUT": str(api.checkout / "output")},
+        env=environ(api.checkout, BASE_URL=api.server.base_url, API_KEY="EMPTY"),
         capture_output=True,
         text=True,
         check=False,
     )
-    assert ended.returncode == status, ended.stderr
+    assert ended.returncode == 143, ended.stderr
     assert "Traceback" not in ended.stderr
     lost = [record for record in api.records().values() if record["status"] != "ok"]
     assert all(record["maybe_billed"] for record in lost), "only a request that was under way is on record"

@@ -231,7 +231,7 @@ def test_records_without_inputs_count_as_before() -> None:
     assert inputs_of(site, "images/1") == []
 
 
-@pytest.mark.parametrize("path", ["../../secret.webp", "/etc/passwd", "a\0b", f"{FOLDER}/{'x' * 300}", ""])
+@pytest.mark.parametrize("path", ["../../secret.webp", "/etc/passwd", "a\0b"])
 def test_a_path_out_of_the_cell_is_not_followed(path: str, tmp_path: Path) -> None:
     generate(Turner(), Edits([paint("red"), "a"]))
     one = (last_records(CELL)["images/0"].inputs or [])[0]

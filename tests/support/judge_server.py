@@ -26,8 +26,6 @@ from tests.support.image_server import (
 )
 from tests.support.judge_replies import MALFORMED, completion, judged
 
-_THOUGHTS = "No. Score: 0, or [0, 0]. <score>[0]</score>\nConsistency: 0\n**Yes** and no, 3 of 5."
-
 
 def _said(content: Any, finish: str = "stop", **more: Any) -> Fault:
     return lambda h, r: h.send_json(200, completion(r, content, finish, **more))
@@ -40,19 +38,6 @@ def _echoed(handler: Handler, request: Received) -> None:
 def _few_logprobs(handler: Handler, request: Received) -> None:
     reply = judged(request)
     reply["choices"][0]["logprobs"]["content"][0]["top_logprobs"] = []
-    handler.send_json(200, reply)
-
-
-def _thinks(handler: Handler, request: Received) -> None:
-    """The verdict after thoughts that hold other ones; of a first token, that which opens the thoughts."""
-    reply = judged(request)
-    [choice] = reply["choices"]
-    if choice["logprobs"]:
-        entry = {"token": "<think>", "logprob": 0.0}
-        choice["logprobs"]["content"] = [{**entry, "top_logprobs": [entry]}]
-        choice["message"]["content"] = "<think>"
-    else:
-        choice["message"]["content"] = f"<think>{_THOUGHTS}</think>\n\n{choice['message']['content']}"
     handler.send_json(200, reply)
 
 
@@ -70,7 +55,6 @@ JUDGE_FAULTS: dict[str, Fault] = {
     "ok": lambda h, r: h.send_json(200, judged(r)),
     "slow": _slow,
     "malformed": _said(MALFORMED),
-    "thinks": _thinks,
     "closes_thoughts": _said("No.</think>Yes"),
     "in_thoughts": _said("The image shows", "length"),
     "parts": _said([{"type": "text", "text": "Score: "}, {"type": "text", "text": "1"}]),

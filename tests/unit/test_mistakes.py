@@ -15,6 +15,7 @@ from imageevalkit.plan.options import resolve
 from imageevalkit.plan.planner import make_plan
 
 NOISE = ["--model_names", "reference-noise", "--ds_names", "quicktext"]
+GENEVAL = ["--ds_names", "geneval", "--ds_kwargs"]
 
 
 def mistake(*words: str) -> str:
@@ -69,6 +70,11 @@ def mistake(*words: str) -> str:
             "the setting grid of oneig is about images made elsewhere (--images)",
         ),
         ([*NOISE, "--judge_repeats", "some"], "--judge_repeats: 'some' is no number of questions"),
+        (
+            ["--model_names", "reference-noise;reference-blank", *GENEVAL, f"detections={__file__}"],
+            "--ds_kwargs: the setting detections of geneval is a path of one model's, but this run has several: "
+            "write <MODEL_NAME> where it has their names",
+        ),
         ([], "no models given"),
         ([*NOISE, "--prompt_rewriter", "dtn"], "unknown prompt rewriter 'dtn' (did you mean 'dtm'?)"),
         (
@@ -123,3 +129,47 @@ def test_a_missing_environment_of_a_judge_is_named_too(monkeypatch: pytest.Monke
     message = mistake(*NOISE[:3], "geneval2")
     assert "environment 'transformers' of geneval2's judge is missing" in message
     assert "bash utils/make_env.sh --judge transformers" in message
+
+
+def test_a_model_path_that_does_not_exist_blocks_its_cells(tmp_path: Path) -> None:
+    gone = str(tmp_path / "none")
+    for path in (gone, "s3://bucket/none", "owner/none"):
+        words = [*NOISE, "--custom_model_kwargses", f"model_path={path}"]
+        blocked = make_plan(resolve(parse(words), Config()), Config()).blocked
+        says = f"model reference-noise: model_path: there is no {gone}"
+        assert [says in reason for reason in blocked.values()] == [True] * (path == gone)
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "says"),
+    [
+        ([], {"SSL_CERT_FILE": "/nowhere/ca.pem"}, "SSL_CERT_FILE: /nowhere/ca.pem does not exist"),
+        ([], {"API_KEY": ""}, "API_KEY is not set: set it in config.local.sh"),
+        ([], {"API_KEY": "", "OPENAI_API_KEY": "sk-other-0815-key"}, "API_KEY is not set: OPENAI_API_KEY is"),
+        (
+            ["--max_cost", "1"],
+            {},
+            "--max_cost needs the price of an image, and that of 'model-a' is not known",
+        ),
+        (
+            ["--max_cost", "1", "--custom_model_kwargses", 'price={"image_output":40}'],
+            {},
+            "--max_cost needs the price of an image, and that of 'model-a' is not known",
+        ),
+        (
+            [
+                *("--batch", "--custom_model_kwargses"),
+                "azure_endpoint=https://name.openai.azure.com,api_version=2025-04-01-preview",
+            ],
+            {},
+            "leave out --batch",
+        ),
+    ],
+)
+def test_a_model_behind_an_api_that_cannot_be_asked_or_bounded_is_told(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], env: dict[str, str], says: str
+) -> None:
+    for name, value in ({"API_KEY": "sk-first-4711-key", "BASE_URL": "http://127.0.0.1:9/v1"} | env).items():
+        monkeypatch.setenv(name, value)
+    told = mistake("--model_names", "model-a", "--ds_names", "quicktext", "--use_api", "true", *words)
+    assert says in told and "sk-" not in told
