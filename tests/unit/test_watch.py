@@ -21,7 +21,6 @@ from imageevalkit.plan.options import Options
         ({"models": {"run": {}, "other": {}}}, "--watch watches the checkpoints of one model"),
         ({"models": {"run@5": {}}}, "without a step"),
         ({"infer": False}, "--watch makes images"),
-        ({"dry_run": True}, "--watch starts with what is there"),
         ({"use_api": True}, "is for weights on this machine"),
         (
             {"extra": {"compare": {"gate": Path("baseline")}}},
