@@ -106,7 +106,7 @@ def test_checkpoints_are_evaluated_as_they_become_whole_by_one_server(tree: Tree
     assert len(starts(starts_file)) == 1, "the judge is loaded once"
     assert not marked(tree.marker)
     assert sorted(path.name for path in watching.output.glob("run@*")) == ["run@1000", "run@500"]
-    steps = (watching.output / "leaderboard.md").read_text().partition("## Over the steps")[2]
+    steps = (watching.output / "leaderboard.md").read_text().partition("## By training step")[2]
     assert steps.index("| 500") < steps.index("| 1000")
 
     # another start goes on: what is done is not done again
