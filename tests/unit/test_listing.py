@@ -15,7 +15,7 @@ from imageevalkit import assets, registry
 from imageevalkit.assets import BenchmarkFiles, FileAsset, TableAsset
 from imageevalkit.extras.listing.listing import listing
 from imageevalkit.plan.benchmarks import BenchmarkChoice, choose_benchmark
-from imageevalkit.plan.config import Config
+from imageevalkit.plan.config import Config, parse_kwargs
 from imageevalkit.plan.models import model_tasks
 from imageevalkit.store.cell import REPO
 from tests.support.fake_vllm import install
@@ -252,6 +252,26 @@ def test_the_page_of_models_has_the_tasks_of_models_behind_an_api(document: str)
     }
     assert "gpt-image-2" in table
     assert table == {name: model_tasks()[name] for name in table}
+
+
+@pytest.mark.parametrize("end", [".md", ".zh.md"])
+def test_the_pages_of_models_have_the_settings_of_the_code(end: str) -> None:
+    texts = [
+        (REPO / f"docs/models/{page}{end}").read_text(encoding="utf-8") for page in ("diffusers", "authors")
+    ]
+    row = r"^\| `([^`]+)` \| (t2i|edit|subject) \| [^|]+ \| `([^`]+)` \|$"
+    rows = {(task, name): parse_kwargs(text) for name, task, text in re.findall(row, "\n".join(texts), re.M)}
+    entries = {
+        (task, name): entry["model_kwargs"]
+        for task, models in registry.models().MODEL_SETTINGS.items()
+        for name, entry in models.items()
+        if not entry.get("api") and entry.get("model_kwargs")
+    }
+    assert rows.keys() == entries.keys()
+    for key, kwargs in entries.items():
+        # not on the pages: other weights, their places and commits
+        absent = re.compile(r".*(revision|_path)|ip_adapter|image_encoder|bert")
+        assert rows[key] == {name: kwargs[name] for name in kwargs if not absent.fullmatch(name)}, key
 
 
 @pytest.mark.parametrize(
