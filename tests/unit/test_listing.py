@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -272,6 +273,19 @@ def test_the_pages_of_models_have_the_settings_of_the_code(end: str) -> None:
         # not on the pages: other weights, their places and commits
         absent = re.compile(r".*(revision|_path)|ip_adapter|image_encoder|bert")
         assert rows[key] == {name: kwargs[name] for name in kwargs if not absent.fullmatch(name)}, key
+
+
+@pytest.mark.parametrize("end", [".md", ".zh.md"])
+def test_the_page_of_api_models_has_the_list_prices(end: str) -> None:
+    text = (REPO / f"docs/models/api{end}").read_text(encoding="utf-8")
+    prices = json.loads((REPO / "infer/custom_models/prices.json").read_text(encoding="utf-8"))["models"]
+    rows = re.findall(r"^\| `([^`]+)` \| ([\d.]+(?: \| [\d.]+){4}) \| ([\d-]+) \|$", text, re.MULTILINE)
+    assert len(rows) == 4
+    for name, numbers, date in rows:
+        tokens, image = prices[name]["per_million_tokens"], prices[name]["image_estimate"]
+        kinds = ("text_input", "image_input", "text_output", "image_output")
+        expected = [*(tokens[kind] for kind in kinds), image["default"] if isinstance(image, dict) else image]
+        assert ([*map(float, numbers.split(" | "))], date) == (expected, prices[name]["date"])
 
 
 @pytest.mark.parametrize(
