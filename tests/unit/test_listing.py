@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from imageevalkit import assets, registry
 from imageevalkit.assets import BenchmarkFiles, FileAsset
 from imageevalkit.extras.listing.listing import listing
 from imageevalkit.plan.benchmarks import BenchmarkChoice, choose_benchmark
-from imageevalkit.plan.config import Config
+from imageevalkit.plan.config import Config, parse_kwargs
 from imageevalkit.plan.models import model_tasks
 from imageevalkit.store.cell import REPO
 from tests.support.fake_vllm import install
@@ -244,6 +245,39 @@ def test_the_page_of_models_has_the_tasks_of_models_behind_an_api(document: str)
     }
     assert "gpt-image-2" in table
     assert table == {name: model_tasks()[name] for name in table}
+
+
+@pytest.mark.parametrize("end", [".md", ".zh.md"])
+def test_the_pages_of_models_have_the_settings_of_the_code(end: str) -> None:
+    texts = [
+        (REPO / f"docs/models/{page}{end}").read_text(encoding="utf-8") for page in ("diffusers", "authors")
+    ]
+    row = r"^\| `([^`]+)` \| (t2i|edit|subject) \| [^|]+ \| `([^`]+)` \|$"
+    rows = {(task, name): parse_kwargs(text) for name, task, text in re.findall(row, "\n".join(texts), re.M)}
+    entries = {
+        (task, name): entry["model_kwargs"]
+        for task, models in registry.models().MODEL_SETTINGS.items()
+        for name, entry in models.items()
+        if not entry.get("api") and entry.get("model_kwargs")
+    }
+    assert rows.keys() == entries.keys()
+    for key, kwargs in entries.items():
+        # not on the pages: other weights, their places and commits
+        absent = re.compile(r".*(revision|_path)|ip_adapter|image_encoder|bert")
+        assert rows[key] == {name: kwargs[name] for name in kwargs if not absent.fullmatch(name)}, key
+
+
+@pytest.mark.parametrize("end", [".md", ".zh.md"])
+def test_the_page_of_api_models_has_the_list_prices(end: str) -> None:
+    text = (REPO / f"docs/models/api{end}").read_text(encoding="utf-8")
+    prices = json.loads((REPO / "infer/custom_models/prices.json").read_text(encoding="utf-8"))["models"]
+    rows = re.findall(r"^\| `([^`]+)` \| ([\d.]+(?: \| [\d.]+){4}) \| ([\d-]+) \|$", text, re.MULTILINE)
+    assert len(rows) == 4
+    for name, numbers, date in rows:
+        tokens, image = prices[name]["per_million_tokens"], prices[name]["image_estimate"]
+        kinds = ("text_input", "image_input", "text_output", "image_output")
+        expected = [*(tokens[kind] for kind in kinds), image["default"] if isinstance(image, dict) else image]
+        assert ([*map(float, numbers.split(" | "))], date) == (expected, prices[name]["date"])
 
 
 @pytest.mark.parametrize(
