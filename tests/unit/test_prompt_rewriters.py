@@ -17,10 +17,9 @@ from imageevalkit import registry
 from imageevalkit.assets import PromptsAsset
 from imageevalkit.assets.data import pinned_texts
 from imageevalkit.common.errors import CellFailure, UserError
-from imageevalkit.extras.rewrite.rewriting import RewriteRun, make_rewriter
+from imageevalkit.extras.rewrite.rewriting import Reply, RewriteRun, make_rewriter
 from imageevalkit.jobs.plan import COMPLETE, FAILED, INCOMPLETE, Outcome, RewriteOrder
 from imageevalkit.jobs.progress import ProgressWriter
-from imageevalkit.judges.rewriter import NotRewritten
 from imageevalkit.store.cell import REPO, Cell
 from imageevalkit.store.items import Item
 from tests.support.mirror import official_source
@@ -164,8 +163,7 @@ def test_another_model_or_instruction_has_a_name_of_its_own(tmp_path: Path) -> N
     ],
 )
 def test_no_refusal_or_thought_is_a_prompt(reply: str) -> None:
-    with pytest.raises(NotRewritten):
-        dtm.Dtm().prompt_in(reply)
+    assert Reply(reply, "ok").why_not(dtm.Dtm())
 
 
 @pytest.mark.parametrize(
@@ -184,6 +182,7 @@ def test_no_refusal_or_thought_is_a_prompt(reply: str) -> None:
 )
 def test_a_prompt_that_begins_like_a_refusal_is_one(reply: str, prompt: str) -> None:
     assert dtm.Dtm().prompt_in(reply) == (prompt or reply)
+    assert not Reply(reply, "ok").why_not(dtm.Dtm())
 
 
 def test_dtm_takes_the_map_of_a_trial_for_trials_only(
@@ -334,7 +333,7 @@ def test_a_name_that_folders_cannot_tell_is_refused(
 
 
 def test_the_rewriter_of_the_guide_rewrites_what_is_long(add_rewriter: Callable[[str, str], None]) -> None:
-    guide = (REPO / "README.md").read_text(encoding="utf-8")
+    guide = (REPO / "docs/how-to/rewrite-prompts.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
     [code] = [block for block in blocks if "class MyShorter" in block]
     add_rewriter("my_shorter", code)
