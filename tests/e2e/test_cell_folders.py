@@ -83,8 +83,8 @@ def test_so_are_those_of_an_earlier_run_and_other_slashes_are_not() -> None:
     ("name", "says"),
     [
         ("m" * 201, "has more than 200 bytes"),
-        ("report.html", "output/report.html is a report of the run"),
-        ("rewrites", "output/rewrites holds rewritten prompts"),
+        ("report.html", "output/report.html is for other files of the runs"),
+        ("rewrites", "output/rewrites is for other files of the runs"),
     ],
 )
 def test_a_name_that_no_folder_can_have_is_refused(name: str, says: str) -> None:

@@ -180,7 +180,7 @@ def test_a_result_counts_the_images_that_the_script_finds(checkout: Path) -> Non
     registered.write_text(f"import no_such_package\n{FEW}")
     run = run_eval(checkout, *RUN, "--infer", "false")
     assert run.returncode == 1
-    assert "No module named 'no_such_package'); install there what it needs" in run.stdout
+    assert "No module named 'no_such_package'); install its packages there" in run.stdout
     assert "Traceback" not in run.stdout + run.stderr
 
 

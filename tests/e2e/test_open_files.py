@@ -86,7 +86,7 @@ def test_too_few_for_any_run_is_one_line_before_anything_is_paid(api: ApiRuns) -
 @needs_driver_env
 def test_every_cell_holds_two_locks_and_a_log(api: ApiRuns) -> None:
     models = [f"model-{n}" for n in range(80)]
-    ended = run(api, "ulimit -n 150", models, "--dry_run")
+    ended = run(api, "ulimit -n 150", models)
     assert ended.returncode == 2
     assert "this shell allows 150 open files (ulimit -n) and the run needs at least 304" in ended.stderr
 
