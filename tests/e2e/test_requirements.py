@@ -147,7 +147,7 @@ def model_modules(environment: str) -> list[str]:
 
 
 # what only the driver's report runs
-OF_THE_REPORT = ("imageevalkit.stats",)
+OF_THE_REPORT = ("imageevalkit.report.comparison", "imageevalkit.report.ranks", "imageevalkit.stats")
 
 
 def evaluation(benchmarks: list[str], evaluators: tuple[str, ...]) -> list[str]:
