@@ -206,10 +206,10 @@ def _entry(raw: Any, folder: PurePosixPath, task: str) -> Item:
         format_of(path)
     except ValueError as error:
         raise ValueError(f"{_PATH} {error}") from None
-    path = Path(*names[depth:])
+    place = "/".join(names[depth:])
     return Item(
-        path=path,
-        id=str(path).removesuffix(path.suffix),
+        path=Path(place),
+        id=place.removesuffix(path.suffix),
         seed=number,
         prompt=prompt,
         input_list=parts,
