@@ -38,8 +38,8 @@ class Perf(Benchmark):
 
     def samples(self) -> Sequence[Sample]:
         content = json.loads(Path(__file__).with_name("items.json").read_text(encoding="utf-8"))
-        about = {"rules": content["rules"]}
-        return [Sample(item["file"], item["prompt"], data=about) for item in content["items"]]
+        items = content.pop("items")
+        return [Sample(one["file"], one["prompt"], data=content) for one in items]
 
     def questions(self, item: Item, image: Picture, answers: Answers) -> Sequence[Question]:
         return [measure("any", image, item.id)]

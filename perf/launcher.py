@@ -103,7 +103,6 @@ class Nothing:
             own = {"item": name, "path": f"{name}.png", "prompt": prompt, "prompt_sha256": hashed}
             lines.append(json.dumps({**record, **own}, ensure_ascii=False, separators=(",", ":")) + "\n")
         (self._result / "generation.jsonl").write_text("".join(lines), encoding="utf-8")
-        # It holds the records of one item.
 
 
 def main(table: Table, folder: Path, is_small: bool) -> None:

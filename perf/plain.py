@@ -63,6 +63,5 @@ def judge(items: Items, rules: str, out: Path, workers: int) -> None:
 
 if __name__ == "__main__":
     way, file, folder, number = sys.argv[1:]
-    {"images": images, "judge": judge}[way](
-        **json.loads(Path(file).read_bytes()), out=Path(folder), workers=int(number)
-    )
+    work = json.loads(Path(file).read_bytes())
+    {"images": images, "judge": judge}[way](**work, out=Path(folder), workers=int(number))
