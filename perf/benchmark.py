@@ -6,7 +6,6 @@ A measured tree has this file as ``benchmarks/perf/benchmark.py``. The evaluator
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,9 +20,7 @@ from imageevalkit.store.results import Evaluator, Metric, Score
 class Nobody(Answerer):
     """Answers without a look at the image."""
 
-    @functools.cached_property
-    def evaluator(self) -> Evaluator:
-        return Evaluator("nobody", official=False)
+    evaluator = Evaluator("nobody", official=False)
 
     def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
         return (Answer(question, "1") for question in questions)
