@@ -42,7 +42,7 @@ _DRAWN = 0.75
 
 
 class Report(NamedTuple):
-    """What a folder holds, by path relative to it; ``corrupt`` and ``unreadable`` give the reason too."""
+    """The images of a folder, by path relative to it; ``corrupt`` and ``unreadable`` give the reason too."""
 
     total: int
     blank: list[str]

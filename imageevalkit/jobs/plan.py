@@ -37,7 +37,7 @@ ModelSettings = dict[str, dict[str, Any]]
 
 
 class Order:
-    """What a job does with its cells. The field ``kind`` of a class names it in the plan."""
+    """The work of a job on its cells. The field ``kind`` of a class names it in the plan."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a run shows: a live block on a terminal or plain lines while it runs, its summary and a table at its end."""
+"""Displays a run: a live block on a terminal or plain lines while it runs, its summary and a table at its end."""
 
 from __future__ import annotations
 

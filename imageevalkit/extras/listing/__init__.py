@@ -1,4 +1,4 @@
-"""What there is and what is missing (``--list``)."""
+"""Lists models, benchmarks and judges, and what each still needs (``--list``)."""
 
 CONNECTS = {
     "options": "options:OPTIONS",
