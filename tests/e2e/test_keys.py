@@ -179,7 +179,16 @@ def test_where_nothing_may_be_fetched_no_model_has_the_hub_s_token(run: Run) -> 
 
 
 def test_models_behind_an_api_have_the_keys_of_their_endpoints(run: Run) -> None:
-    words = ["--model_names", "ours;theirs", "--ds_names", "quicktext", "--use_api", "true", "--eval", "false"]
+    words = [
+        "--model_names",
+        "ours;theirs",
+        "--ds_names",
+        "quicktext",
+        "--use_api",
+        "true",
+        "--eval",
+        "false",
+    ]
     done = run(*words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert run.keys("infer/generate.py", "generate:ours") == {"API_KEY"}

@@ -97,7 +97,7 @@ const WORDS = {
   metrics: ["Metrics", "指标"],
   score: ["Score", "得分"],
   scale: ["Scale", "量程"],
-  headline: ["Headline", "主指标"],
+  headline: ["Headline", "主分数"],
   side_by_side: ["Models shown", "显示的模型"],
   chart: ["Charts", "图表"],
   bars: ["bars", "柱状图"],
