@@ -45,7 +45,12 @@ class SharedFile:
         self._inherits = inherits
         self.me = 0
         with self.opened():
-            self.me = next(filter(self._take, range(1, _MOST_PROCESSES + 1)))
+            self.me = next(filter(self._take, range(1, _MOST_PROCESSES + 1)), 0)
+        if not self.me:
+            self.close()
+            raise UserError(
+                f"{path}: {_MOST_PROCESSES} processes of the run send requests already: start fewer at once"
+            )
 
     def _take(self, byte: int, wait: bool = False) -> bool:
         return take_byte(self._fd, self._path, byte, wait)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Rules = Literal["official", "corrected"]
 """The scoring rules: "official" copies the official evaluator with its quirks; "corrected" fixes the quirks
-that the README of the benchmark names."""
+that ``docs/benchmarks/`` names."""
 
 
 @dataclass(frozen=True)

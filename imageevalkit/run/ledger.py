@@ -45,7 +45,7 @@ from imageevalkit.run.display import (
     View,
     WaitingJob,
 )
-from imageevalkit.run.runner import describe_exit, last_line, log_of
+from imageevalkit.run.runner import describe_exit, last_line, log_of, shorten
 from imageevalkit.store.cell import log_root
 
 # From best to worst: a cell has the state of its worst stage. SKIPPED is better than FAILED, so that the
@@ -198,7 +198,7 @@ class Ledger:
         log = log_of(job)
         # if several models share a process, nobody knows which of them its last line is about
         shared = len({cell_of(cell).model for cell in job.cells}) > 1
-        said = "" if status is None or shared else last_line(log)
+        said = "" if status is None or shared else shorten(last_line(log))
         told = (problem or how) + (f": {said}" if said else "")
         lacks_outcomes = bool(self._plan.lacking(job))
         why = f": {logs.full_words(log_root())}" if lacks_outcomes and logs.is_full(self._folder) else ""

@@ -200,9 +200,9 @@ def tail_of(log: Path, most: int = _TAIL_BYTES, since: int = 0) -> list[str]:
 
 
 def last_line(log: str) -> str:
-    """Returns the last line that a job wrote into ``log``, shortened; empty if there is none."""
+    """Returns the last line that a job wrote into ``log``; empty if there is none."""
     lines = [line for line in tail_of(REPO / log) if line and not line.startswith(LOG_HEADER)]
-    return shorten(lines[-1]) if lines else ""
+    return lines[-1] if lines else ""
 
 
 def shorten(text: str) -> str:

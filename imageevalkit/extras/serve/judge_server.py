@@ -135,7 +135,7 @@ class JudgeServer:
         elif now - self._started > self._order.start_timeout:
             self.stop()
             what = f"was not ready after {self._order.start_timeout:g} s (start_timeout)"
-            self._give_up(what, last_line(str(self._log)))
+            self._give_up(what, shorten(last_line(str(self._log))))
 
     def _ended(self, how: str) -> None:
         said = self._said()
@@ -172,7 +172,7 @@ class JudgeServer:
         lines = [match[0] for match in found if match]
         # processes that only pass on the error of another one mention its "root cause", and end last
         causes = [line for line in lines if "root cause" not in line]
-        return shorten(causes[-1]) if causes else last_line(str(self._log))
+        return shorten(causes[-1] if causes else last_line(str(self._log)))
 
 
 def _free_port() -> int:
@@ -259,7 +259,7 @@ class _SharedEvaluation:
             if not run.is_worth_retry(status):
                 break
         for key in self._plan.lacking(part):
-            said = last_line(log := log_of(part, key))
+            said = shorten(last_line(log := log_of(part, key)))
             problem = f"left no outcome, {how}" + (f": {said}" if said else "")
             logs.append(REPO / log, f"=== {FAILED}: {problem}")
             write_outcome(self._folder, cell_of(key), part.step, Outcome(FAILED, problem))

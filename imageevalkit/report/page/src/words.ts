@@ -34,6 +34,7 @@ const WORDS = {
     "{models} 个模型 · {benchmarks} 个基准 · {results} 个结果",
   ],
   values: ["Values", "数值"],
+  details: ["Details", "详情"],
   heat_map: ["Heat map", "热力图"],
   ranking: ["Ranking", "排名"],
   sample_images: ["Images", "图像"],

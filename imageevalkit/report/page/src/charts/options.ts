@@ -342,6 +342,12 @@ export function curves(runs: Run[], y: string, style: Style): EChartsOption {
   };
 }
 
+/** From 0 to the top of the scale, or further where a value or interval is beyond. */
+function range(rows: { figure: Figure }[], top: number): { min: number; max: number } {
+  const all = rows.flatMap(({ figure: { value, low, high } }) => [value, low, high].filter((one) => one !== null));
+  return { min: Math.min(0, ...all), max: Math.max(top, ...all) };
+}
+
 /**
  * Figures with their intervals, in the order of `rows`; names are on the upright axis. With the `top` of a scale each figure is a
  * bar from 0, with 0 a point.
@@ -364,7 +370,7 @@ export function intervals(
         return row ? lines(row.name, [[x, said(row.figure)]]) : "";
       },
     },
-    xAxis: valueAxis(style, x, { nameGap: 30, ...(top ? { min: 0, max: top } : { scale: true }) }),
+    xAxis: valueAxis(style, x, { nameGap: 30, ...(top ? range(rows, top) : { scale: true }) }),
     yAxis: {
       type: "category",
       data: rows.map((row) => row.name),

@@ -58,7 +58,7 @@ function Leaderboard({ rows, columns, index }: { rows: Row[]; columns: Column[];
   const percent = (value: number) => (100 * value).toFixed(1);
   const mean: Head<Row> = {
     key: "mean",
-    head: <b title={`${index.mean.of.join(", ")}\n${leftOut(index)}`}>{meanOf(index)}</b>,
+    head: <b>{meanOf(index)}</b>,
     value: (row) => row.overall,
     cell: (row) => (row.overall === null ? <span class="none">–</span> : <b>{percent(row.overall)}</b>),
     style: (row) => (isHeat ? heat(row.overall) : undefined),
@@ -103,13 +103,17 @@ function Leaderboard({ rows, columns, index }: { rows: Row[]; columns: Column[];
         class={isHeat ? "heat" : "board"}
       />
       <ul class="legend">
-        <li title={leftOut(index)}>
-          {index.mean.of.length ? t("order_mean", { mean: meanOf(index) }) : t("order_first")}
-        </li>
-        <li title={t("group_tip")}>{t("group_note")}</li>
+        <li>{index.mean.of.length ? t("order_mean", { mean: meanOf(index) }) : t("order_first")}</li>
+        <li>{t("group_note")}</li>
         <li>{isHeat ? t("heat_note") : t("interval_note")}</li>
         {hasDrift && <li>{t("drift_note")}</li>}
       </ul>
+      <details class="note">
+        <summary>{t("details")}</summary>
+        {index.mean.of.length > 0 && <p>{`${meanOf(index)}: ${index.mean.of.join(", ")}.`}</p>}
+        {leftOut(index) && <p>{leftOut(index)}</p>}
+        <p>{t("group_tip")}</p>
+      </details>
     </>
   );
 }
