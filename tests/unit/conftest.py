@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-# git shows authors' files and the version of the tree, uname the name of the processor; each takes milliseconds
-_ALLOWED = {"git", "uname"}
+# git shows authors' files and the version of the tree, uname the name of the processor, fc-list the fonts where
+# matplotlib is used for the first time; each takes milliseconds
+_ALLOWED = {"git", "uname", "fc-list"}
 _HEAVY = ("torch", "selenium")
 
 
