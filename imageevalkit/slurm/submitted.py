@@ -172,7 +172,7 @@ def _jobs_there(plan: Plan, slurm: Slurm, owed: Sequence[str]) -> dict[str, Foun
             jobs.setdefault(own[key].name, FoundJob(number, Path(folder), other, queued.comment))
         elif shared := sorted(cells & {*other.owed}):
             raise UserError(
-                f"{shared[0]} is being worked on by Slurm job {number} ({other.name}), which was told otherwise "
+                f"{shared[0]} is being worked on by Slurm job {number} ({other.name}), which has other settings "
                 f"than this run: wait for it, or end it (scancel {number})"
             )
     for job in plan.jobs:

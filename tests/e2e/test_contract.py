@@ -522,7 +522,7 @@ def test_a_yes_or_no_benchmark_on_prompts_of_its_own_is_a_dozen_lines(
 
 
 def read(benchmark: Benchmark, reply: str) -> Any:
-    """What the benchmark reads in a reply, or why it reads nothing."""
+    """Returns the value that the benchmark reads in a reply, or the reason why it reads none."""
     question = ask("question", "Is it?")
     try:
         return benchmark.parse(question, Answer(question, reply))

@@ -90,7 +90,7 @@ def test_mig_devices_of_an_old_driver(machine: Path) -> None:
     ],
 )
 def test_a_device_that_is_not_there_is_one_clear_line(machine: Path, allowed: str, says: str) -> None:
-    """If a GPU is divided anew, its MIG devices get new names. With an old name, a model would run on the CPU."""
+    """If a GPU is divided again, its MIG devices get new names. With an old name, a model would run on the CPU."""
     install_fake_gpus(machine, DIVIDED)
     with pytest.raises(UserError) as caught:
         shown(allowed)

@@ -174,7 +174,7 @@ class Exits:
 
 
 def test_a_dataset_that_exits_fails_its_cells_alone(api: ApiRuns) -> None:
-    """That of images made by a model, and that of images made elsewhere."""
+    """The dataset exits in a generate job and in a job that copies images made elsewhere."""
     add_benchmark(api.checkout, "exits", "Exits", EXITS)
     both = ["exits", "quicktext"]
     run = api.run(models=["model-a"], benchmarks=both, limit=3)

@@ -105,7 +105,7 @@ class Judged:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def asked(self) -> int:
-        """How many requests came since this was last called."""
+        """Returns the number of requests since the last call."""
         count = len(self.server.requests)
         self.server.requests.clear()
         return count

@@ -161,7 +161,7 @@ def test_a_local_model_has_the_key_that_it_names_and_the_hub_s_where_it_may_fetc
     # a script of the user's own has the user's environment
     seen = [names for who, names in map(json.loads, run.file.read_text().splitlines()) if who == ["script"]]
     assert len(seen) == 4 and {*map(frozenset, map(str.split, seen))} == {frozenset(SECRETS)}
-    # that others may read the user's file is told once, by the launcher
+    # the launcher alone prints the note on a readable file, once
     assert said.count(NOTE) == 1
     assert not [log for log in (run.checkout / "log").rglob("*.log") if NOTE in log.read_text()]
 

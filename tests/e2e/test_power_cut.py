@@ -1,4 +1,4 @@
-"""What a power cut leaves: no image that was paid for is lost."""
+"""After a power cut, no image that was paid for is lost."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Runs:
         return [*words, *more]
 
     def run(self, *more: str, status: int = 0, **how: str) -> str:
-        """What a run says; fails if it ends with another status."""
+        """Returns the output of a run. Fails if the run ends with another status."""
         ended = run_eval(self.checkout, *self.words(*more, **how), **self.folders, **KEYS)
         said = ended.stdout + ended.stderr
         assert ended.returncode == status, said

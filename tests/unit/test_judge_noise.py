@@ -113,7 +113,7 @@ class Judged:
         )
 
     def asked(self) -> int:
-        """How many requests came since this was last called."""
+        """Returns the number of requests since the last call."""
         count = len(self.server.requests)
         self.server.requests.clear()
         return count
