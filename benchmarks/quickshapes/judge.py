@@ -7,49 +7,39 @@ shape whose template covers an object best is its shape.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
 from scipy import ndimage
 
 from benchmarks.quickshapes import scenes
+from benchmarks.quickshapes.prompts import COLOURS, SHAPES, Found
 
 _SIDE = 96
 # A pixel is part of an object if its colour is this far from the background's, as the largest channel difference.
 _CONTRAST = 40
 # The smallest object, and the smallest speck that counts as an object of unknown shape, in pixels.
 _SPECK = 12
-# An object has a colour if this share of its inner pixels is nearest to that colour.
-_PURE = 0.75
+# An object has a colour if this share of its pixels belongs to it, and if its strongest pixels hold that much paint.
+_PURE, _FULL = 0.7, 0.7
 # An object has a shape if its mask and the shape's template overlap this well (intersection over union).
 _ALIKE = 0.75
 _GRID = 40
-
-
-class Found(NamedTuple):
-    """An object in an image. ``shape`` and ``colour`` are "unknown" if no known one fits; the centre is in
-    shares of the image's sides."""
-
-    shape: str
-    colour: str
-    x: float
-    y: float
-    fit: float
 
 
 def objects_in(image: Image.Image) -> list[Found]:
     """Returns the objects of an image, from left to right."""
     small = image.convert("RGB").resize((_SIDE, _SIDE), Image.Resampling.BOX)
     pixels = np.asarray(small, np.float32)
-    border = np.concatenate([pixels[:2].reshape(-1, 3), pixels[-2:].reshape(-1, 3), pixels[:, :2].reshape(-1, 3)])
+    border = np.concatenate(
+        [pixels[:2].reshape(-1, 3), pixels[-2:].reshape(-1, 3), pixels[:, :2].reshape(-1, 3)]
+    )
     background = np.median(border, axis=0)
     # the median of 3 × 3 pixels removes noise, and keeps edges
     smooth = np.stack([ndimage.median_filter(pixels[..., c], 3, mode="nearest") for c in range(3)], -1)
     mask = np.abs(smooth - background).max(-1) > _CONTRAST
-    labels, count = ndimage.label(mask)
+    labels, _ = ndimage.label(mask)
     found = []
     for number, (rows, columns) in enumerate(ndimage.find_objects(labels), 1):
         if (labels[rows, columns] == number).sum() < _SPECK:
@@ -58,7 +48,7 @@ def objects_in(image: Image.Image) -> list[Found]:
         top, left = max(rows.start - 1, 0), max(columns.start - 1, 0)
         where = slice(top, rows.stop + 1), slice(left, columns.stop + 1)
         own = labels[where] == number
-        colour, paint = _colour_of(smooth[where], own, background)
+        colour, paint = _colour_of(smooth[where][own], background)
         near = ndimage.binary_dilation(own) & ((labels[where] == 0) | own)
         share = (pixels[where] - background) @ (paint - background) / np.square(paint - background).sum()
         cover = np.clip(share, 0, 1) * near
@@ -68,18 +58,21 @@ def objects_in(image: Image.Image) -> list[Found]:
     return sorted(found, key=lambda one: one.x)
 
 
-def _colour_of(pixels: np.ndarray, own: np.ndarray, background: np.ndarray) -> tuple[str, np.ndarray]:
-    """Returns the colour of an object, and its paint as RGB.
+def _colour_of(pixels: np.ndarray, background: np.ndarray) -> tuple[str, np.ndarray]:
+    """Returns the colour of an object with these pixels, and its paint as RGB.
 
-    Only the half of the pixels with the most contrast counts: the outermost are mixed with the background.
+    A pixel of an outline is a mixture of paint and background, so a pixel belongs to the colour to whose mixtures it is
+    nearest.
     """
-    contrast = np.linalg.norm(pixels[own] - background, axis=-1)
-    inner = pixels[own][contrast >= np.median(contrast)]
-    palette = np.array([*scenes.COLOURS.values(), *scenes.BACKGROUNDS], np.float32)
-    nearest = np.linalg.norm(inner[:, None] - palette, axis=-1).argmin(1)
+    contrast = np.linalg.norm(pixels - background, axis=-1)
+    clear = pixels[contrast >= np.percentile(contrast, 90) / 2] - background
+    paints = np.array([*scenes.PAINTS.values()], np.float32) - background
+    share = np.clip(clear @ paints.T / np.square(paints).sum(1), 0, 1)
+    nearest = np.linalg.norm(clear[:, None] - share[..., None] * paints, axis=-1).argmin(1)
     best = int(np.bincount(nearest).argmax())
-    is_pure = best < len(scenes.COLOURS) and (nearest == best).mean() >= _PURE
-    return [*scenes.COLOURS][best] if is_pure else "unknown", np.median(inner, axis=0)
+    is_pure = (nearest == best).mean() >= _PURE and np.percentile(share[:, best], 90) >= _FULL
+    strong = clear[share[:, best] >= np.median(share[:, best])]
+    return COLOURS[best] if is_pure else "unknown", np.median(strong, axis=0) + background
 
 
 def _normal(cover: np.ndarray) -> np.ndarray:
@@ -103,12 +96,12 @@ def _templates() -> tuple[list[str], np.ndarray]:
     # degrees after which a shape looks the same
     period = {"circle": 1, "ring": 1, "square": 90, "triangle": 120, "star": 72, "heart": 360}
     names, masks = [], []
-    for shape in scenes.SHAPES:
+    for shape in SHAPES:
         for turn in range(0, period[shape], 8):
             thing = scenes.Thing(shape, "red", scenes.SIZE / 2, scenes.SIZE / 2, 30.0, turn)
             drawn = np.asarray(scenes.draw_things([thing], (255, 255, 255)))
             names.append(shape)
-            masks.append(_normal((255 - drawn[..., 1].astype(np.float32)) / (255 - scenes.COLOURS["red"][1])))
+            masks.append(_normal((255 - drawn[..., 1].astype(np.float32)) / (255 - scenes.PAINTS["red"][1])))
     return names, np.stack(masks).reshape(len(names), -1)
 
 
@@ -119,33 +112,3 @@ def _shape_of(cover: np.ndarray) -> tuple[str, float]:
     overlap = (templates & own).sum(1) / (templates | own).sum(1)
     best = int(overlap.argmax())
     return (names[best] if overlap[best] >= _ALIKE else "unknown"), float(overlap[best])
-
-
-def is_right(request: scenes.Request, found: Sequence[Found]) -> bool:
-    """Whether an image with these objects is all that the request asks for, and nothing more."""
-    return not problem_of(request, found)
-
-
-def problem_of(request: scenes.Request, found: Sequence[Found]) -> str:
-    """Returns what is wrong with an image with these objects, empty if nothing is."""
-    wanted = [one for one in request.things for _ in range(one.count)]
-    if len(found) != len(wanted):
-        return f"{len(found)} objects, not {len(wanted)}"
-    orders = [found, found[::-1]] if len(found) == 2 else [found]
-    matching = [order for order in orders if all(map(_fits, wanted, order))]
-    if not matching:
-        return "objects are " + ", ".join(f"{one.colour} {one.shape}" for one in found)
-    if request.relation and not any(_lies(request.relation, *order) for order in matching):
-        return f"the first object is not {request.relation} the second"
-    return ""
-
-
-def _fits(wanted: scenes.Wanted, found: Found) -> bool:
-    return wanted.shape == found.shape and wanted.colour in ("", found.colour)
-
-
-def _lies(relation: str, first: Found, second: Found) -> bool:
-    """Whether ``first`` lies so, seen from ``second``: the direction is the larger one of the two distances."""
-    dx, dy = first.x - second.x, first.y - second.y
-    along, across = (dx, dy) if relation in ("left of", "right of") else (dy, dx)
-    return (along < 0) == (relation in ("left of", "above")) and abs(along) > abs(across)

@@ -1,25 +1,23 @@
-"""Draws scenes of shapes and words, and describes them in words: training data and references of quickshapes.
-
-A :class:`Request` says what a prompt asks for. :func:`prompt_of` puts it into words, :func:`draw` draws an
-image that fulfils it and leaves everything else to chance.
-"""
+"""Draws scenes: images that fulfil a request of quickshapes. Training data, and references for tests of the judge."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from random import Random
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from benchmarks.quickshapes.prompts import COLOURS, Request
+
 SIZE = 96
 """Width and height of a scene in pixels."""
 
-COLOURS = {
+PAINTS = {
     "red": (218, 30, 40),
     "orange": (250, 140, 20),
     "yellow": (252, 212, 40),
@@ -29,16 +27,16 @@ COLOURS = {
     "pink": (250, 130, 185),
     "brown": (136, 82, 44),
 }
-BACKGROUNDS = ((255, 255, 255), (247, 242, 230), (228, 230, 235), (215, 232, 245), (222, 240, 224), (30, 33, 46))
-SHAPES = ("circle", "square", "triangle", "star", "heart", "ring")
-RELATIONS = ("left of", "right of", "above", "below")
-NUMBERS = {2: "two", 3: "three", 4: "four"}
-CATEGORIES = ("one object", "two objects", "counting", "colours", "position", "words")
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+BACKGROUNDS = (
+    (255, 255, 255),
+    (247, 242, 230),
+    (228, 230, 235),
+    (215, 232, 245),
+    (222, 240, 224),
+    (30, 33, 46),
+)
 
-Category = Literal["one object", "two objects", "counting", "colours", "position", "words"]
 Colour = tuple[int, int, int]
-
 # The finest detail is drawn this many times larger, then averaged.
 _FINER = 4
 # The largest rotation in degrees. A heart that stands on its side would be another shape.
@@ -46,41 +44,6 @@ _TURN = {"circle": 0.0, "ring": 0.0, "square": 12.0, "triangle": 12.0, "star": 1
 # Free pixels between two objects, and between an object and the edge.
 _GAP, _MARGIN = 6.0, 4.0
 _HEIGHTS = {2: (26, 36), 3: (24, 30), 4: (20, 23)}
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """``count`` objects of a shape; ``colour`` is empty if any colour will do."""
-
-    shape: str
-    colour: str = ""
-    count: int = 1
-
-
-@dataclass(frozen=True)
-class Request:
-    """The content of a prompt.
-
-    ``relation`` is where the first object lies, seen from the second. ``word`` replaces the objects; its
-    colour is ``colour``.
-    """
-
-    category: Category
-    things: tuple[Wanted, ...] = ()
-    relation: str = ""
-    word: str = ""
-    colour: str = ""
-
-    def key(self) -> tuple[Any, ...]:
-        """Returns the meaning of the request: two requests with the same key ask for the same image.
-
-        "a red star left of a blue ring" and "a blue ring right of a red star" have the same key.
-        """
-        things, relation = self.things, self.relation
-        if relation in ("right of", "below"):
-            things, relation = things[::-1], {"right of": "left of", "below": "above"}[relation]
-        parts = [(one.shape, one.colour, one.count) for one in things]
-        return (tuple(parts if relation else sorted(parts)), relation, self.word, self.colour)
 
 
 @dataclass(frozen=True)
@@ -95,62 +58,6 @@ class Thing:
     turn: float = 0.0
 
 
-def request_of(record: Mapping[str, Any]) -> Request:
-    """Returns the request that a line of ``prompts.jsonl`` holds."""
-    things = tuple(Wanted(**thing) for thing in record.get("things", ()))
-    texts = {name: record.get(name, "") for name in ("relation", "word", "colour")}
-    return Request(record["category"], things, **texts)
-
-
-def random_request(random: Random, category: Category) -> Request:
-    """Returns a random request of a category."""
-
-    def wanted(colour: bool, count: int = 1) -> Wanted:
-        return Wanted(random.choice(SHAPES), random.choice([*COLOURS]) if colour else "", count)
-
-    if category == "words":
-        word = "".join(random.choices(LETTERS, k=random.choice((2, 3, 3, 4))))
-        return Request(category, word=word, colour=random.choice([*COLOURS]))
-    if category == "one object":
-        return Request(category, (wanted(True),))
-    if category == "counting":
-        return Request(category, (wanted(random.random() < 0.7, random.choice([*NUMBERS])),))
-    relation = random.choice(RELATIONS) if category == "position" else ""
-    coloured = [True, random.random() < 0.5] if category == "two objects" else [True, True]
-    random.shuffle(coloured)
-    first = wanted(coloured[0])
-    second = wanted(coloured[1])
-    # two objects of one shape differ by their colours, else the prompt would ask for a count
-    while first.shape == second.shape and (category == "two objects" or first.colour == second.colour):
-        second = wanted(coloured[1])
-    return Request(category, (first, second), relation)
-
-
-def prompt_of(request: Request, random: Random | None = None) -> str:
-    """Returns the request in words: the benchmark's phrase, or with ``random`` one of several."""
-    if request.word:
-        phrases = ["the word {w} in {c}", "the {c} word {w}", "{c} letters {w}", "{w} in {c} letters"]
-        return (random.choice(phrases) if random else phrases[0]).format(w=request.word, c=request.colour)
-    names = [_name(one, random) for one in request.things]
-    if request.relation:
-        relation = request.relation
-        longer = {"left of": "to the left of", "right of": "to the right of"}
-        if random and random.random() < 0.3:
-            relation = longer.get(relation, relation)
-        return f"{names[0]} {relation} {names[1]}"
-    return (random.choice((" and ", " and ", " with ")) if random else " and ").join(names)
-
-
-def _name(wanted: Wanted, random: Random | None) -> str:
-    adjective = f"{wanted.colour} " if wanted.colour else ""
-    if wanted.count > 1:
-        return f"{NUMBERS[wanted.count]} {adjective}{wanted.shape}s"
-    article = "one" if random and random.random() < 0.2 else "a"
-    if article == "a" and (adjective or wanted.shape)[0] in "aeiou":
-        article = "an"
-    return f"{article} {adjective}{wanted.shape}"
-
-
 def arranged(request: Request, random: Random) -> list[Thing]:
     """Returns objects that fulfil the request, at random places where none touches another."""
     kinds = [one for one in request.things for _ in range(one.count)]
@@ -159,7 +66,7 @@ def arranged(request: Request, random: Random) -> list[Thing]:
         # the objects of a count are alike
         common = random.uniform(low, high) if request.category == "counting" else 0.0
         things: list[Thing] = []
-        colours = {one: one.colour or random.choice([*COLOURS]) for one in request.things}
+        colours = {one: one.colour or random.choice(COLOURS) for one in request.things}
         for kind in kinds:
             radius = common or random.uniform(low, high)
             turn = random.uniform(-_TURN[kind.shape], _TURN[kind.shape])
@@ -183,7 +90,7 @@ def _clear(relation: str, first: Thing, second: Thing) -> bool:
 def draw(request: Request, random: Random) -> Image.Image:
     """Returns an image that fulfils the request."""
     if request.word:
-        return _draw_word(request.word, COLOURS[request.colour], random.choice(BACKGROUNDS), random)
+        return _draw_word(request.word, PAINTS[request.colour], random.choice(BACKGROUNDS), random)
     return draw_things(arranged(request, random), random.choice(BACKGROUNDS))
 
 
@@ -192,7 +99,7 @@ def draw_things(things: Sequence[Thing], background: Colour) -> Image.Image:
     image = Image.new("RGB", (SIZE * _FINER, SIZE * _FINER), background)
     pen = ImageDraw.Draw(image)
     for thing in things:
-        colour = COLOURS[thing.colour]
+        colour = PAINTS[thing.colour]
         if thing.shape in ("circle", "ring"):
             box = [_FINER * (c + s * 0.92 * thing.radius) for s in (-1, 1) for c in (thing.x, thing.y)]
             if thing.shape == "circle":
@@ -233,7 +140,9 @@ def _draw_word(word: str, colour: Colour, background: Colour, random: Random) ->
             break
         height *= 0.95
     free_x, free_y = SIZE * _FINER - (right - left), SIZE * _FINER - (bottom - top)
-    x, y = (free / 2 + random.uniform(-0.25, 0.25) * (free - 2 * _MARGIN * _FINER) for free in (free_x, free_y))
+    x, y = (
+        free / 2 + random.uniform(-0.25, 0.25) * (free - 2 * _MARGIN * _FINER) for free in (free_x, free_y)
+    )
     pen.text((x - left, y - top), word, fill=colour, font=font, stroke_width=stroke)
     return image.resize((SIZE, SIZE), Image.Resampling.BOX)
 

@@ -31,8 +31,8 @@ from diffusers.models.unets.unet_2d_blocks import AutoencoderTinyBlock
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 from transformers import CLIPTextConfig, CLIPTextModel, PreTrainedTokenizerFast
 
-from benchmarks.quickshapes import scenes
-from benchmarks.quickshapes.judge import is_right, objects_in
+from benchmarks.quickshapes import prompts, scenes
+from benchmarks.quickshapes.judge import objects_in
 
 HERE = Path(__file__).resolve().parent
 PROMPTS = HERE.parents[1] / "benchmarks" / "quickshapes" / "prompts.jsonl"
@@ -41,7 +41,9 @@ _LOG_STEPS, _SAVE_SECONDS, _SCORE_SECONDS = 50, 300, 1200
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path, help="where checkpoints, latents and the log go")
     parser.add_argument("--configuration", type=Path, default=HERE / "shapes_tiny.json")
     parser.add_argument("--processes", type=int, default=2, help="processes of one thread each (default: 2)")
@@ -102,7 +104,9 @@ class Pace:
 
 def generator_of(*numbers: int) -> torch.Generator:
     """Returns a generator that depends on the numbers only, so that a continued training draws the same."""
-    return torch.Generator().manual_seed(int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1))
+    return torch.Generator().manual_seed(
+        int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
+    )
 
 
 def average_gradients(parameters: Sequence[torch.nn.Parameter]) -> None:
@@ -122,16 +126,16 @@ def mine(batch: torch.Tensor) -> torch.Tensor:
     return batch[dist.get_rank() :: dist.get_world_size()]
 
 
-def requests(seed: str, count: int, mixture: Mapping[str, float]) -> Iterator[tuple[scenes.Request, Random]]:
+def requests(seed: str, count: int, mixture: Mapping[str, float]) -> Iterator[tuple[prompts.Request, Random]]:
     """Yields random requests, none of which the benchmark makes."""
     lines = PROMPTS.read_text(encoding="utf-8").splitlines()
-    held_out = {scenes.request_of(json.loads(line)).key() for line in lines}
+    held_out = {prompts.request_of(json.loads(line)).key() for line in lines}
     random = Random(seed)
     for _ in range(count):
         (category,) = random.choices([*mixture], [*mixture.values()])
-        request = scenes.random_request(random, category)
+        request = prompts.random_request(random, category)
         while request.key() in held_out:
-            request = scenes.random_request(random, category)
+            request = prompts.random_request(random, category)
         yield request, random
 
 
@@ -246,10 +250,10 @@ def _save(parts: Mapping[str, Any], file: Path) -> None:
 
 def new_tokenizer() -> PreTrainedTokenizerFast:
     """Returns a tokenizer of whole words; a word in capitals becomes its letters."""
-    words = ["a", "an", "one", *scenes.NUMBERS.values(), *scenes.COLOURS, *scenes.SHAPES]
-    words += [f"{shape}s" for shape in scenes.SHAPES] + ["and", "with", "to", "the", "word", "letters", "in"]
-    words += sorted({word for relation in scenes.RELATIONS for word in relation.split()})
-    vocabulary = {word: n for n, word in enumerate([*_SPECIAL, *scenes.LETTERS, *words])}
+    words = ["a", "an", "one", *prompts.NUMBERS.values(), *prompts.COLOURS, *prompts.SHAPES]
+    words += [f"{shape}s" for shape in prompts.SHAPES] + ["and", "with", "to", "the", "word", "letters", "in"]
+    words += sorted({word for relation in prompts.RELATIONS for word in relation.split()})
+    vocabulary = {word: n for n, word in enumerate([*_SPECIAL, *prompts.LETTERS, *words])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, "<unknown>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("[a-z]+|[A-Z]"), "removed", invert=True)
     ends = [(name, vocabulary[name]) for name in ("<start>", "<end>")]
@@ -280,7 +284,9 @@ class Training:
         self._unet.set_attn_processor(AttnProcessor())
         self._parameters = [*self._unet.parameters(), *self._text_encoder.parameters()]
         self._average = [p.detach().clone() for p in self._parameters]
-        self._optimizer = torch.optim.AdamW(self._parameters, betas=(0.9, 0.99), weight_decay=0.01, fused=True)
+        self._optimizer = torch.optim.AdamW(
+            self._parameters, betas=(0.9, 0.99), weight_decay=0.01, fused=True
+        )
         self._step = 0
         self._chunks: list[tuple[np.ndarray, np.ndarray]] = []
         state = folder / "state.pt"
@@ -304,7 +310,9 @@ class Training:
                 loss = torch.tensor(sum(losses) / len(losses))
                 dist.all_reduce(loss)
                 loss /= dist.get_world_size()
-                self._log(stage="diffusion", step=self._step, loss=loss.item(), **pace(self._step, steps, batch))
+                self._log(
+                    stage="diffusion", step=self._step, loss=loss.item(), **pace(self._step, steps, batch)
+                )
                 losses = []
             if dist.get_rank() > 0:
                 continue
@@ -367,25 +375,25 @@ class Training:
         if dist.get_rank() == 0 and not files[1].is_file():
             folder.mkdir(exist_ok=True)
             count, mixture = self._configuration["chunk"], self._configuration["mixture"]
-            drawn, prompts = list[torch.Tensor](), list[str]()
+            drawn, texts = list[torch.Tensor](), list[str]()
             batch = list[np.ndarray]()
             for request, random in requests(f"{self._seed} {number}", count, mixture):
-                prompts.append(scenes.prompt_of(request, random))
+                texts.append(prompts.prompt_of(request, random))
                 batch.append(np.asarray(scenes.draw(request, random)))
-                if len(batch) == 64 or len(prompts) == count:
+                if len(batch) == 64 or len(texts) == count:
                     pixels = torch.from_numpy(np.stack(batch)).permute(0, 3, 1, 2).float() / 127.5 - 1
                     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
                         drawn.append(self._vae.encoder(pixels).float() * self._vae.config.scaling_factor)
                     batch = []
             np.save(files[0], torch.cat(drawn).half().numpy())
-            np.save(files[1], self._tokens(prompts).numpy())
+            np.save(files[1], self._tokens(texts).numpy())
         dist.barrier()
         latents, tokens = (np.load(file, mmap_mode="r") for file in files)
         return latents, tokens
 
-    def _tokens(self, prompts: Sequence[str]) -> torch.Tensor:
+    def _tokens(self, texts: Sequence[str]) -> torch.Tensor:
         padding = {"padding": "max_length", "truncation": True, "max_length": self._length}
-        return self._tokenizer([*prompts], return_tensors="pt", **padding).input_ids
+        return self._tokenizer([*texts], return_tensors="pt", **padding).input_ids
 
     def _save_state(self) -> None:
         parts = {
@@ -423,14 +431,16 @@ class Training:
             for at in range(0, len(records), 32):
                 some = records[at : at + 32]
                 generators = [torch.Generator().manual_seed(42 + at + n) for n in range(len(some))]
-                prompts = [record["prompt"] for record in some]
-                images += pipeline(prompts, generator=generators, **self._configuration["sampling"]).images
+                texts = [record["prompt"] for record in some]
+                images += pipeline(texts, generator=generators, **self._configuration["sampling"]).images
         sheet = scenes.Image.new("RGB", (12 * scenes.SIZE, 8 * scenes.SIZE))
         for n, (record, image) in enumerate(zip(records, images, strict=True)):
             sheet.paste(image, (n % 12 * scenes.SIZE, n // 12 * scenes.SIZE))
-            request = scenes.request_of(record)
+            request = prompts.request_of(record)
             if not request.word:
-                found.setdefault(request.category, []).append(is_right(request, objects_in(image)))
+                found.setdefault(request.category, []).append(
+                    not prompts.problem_of(request, objects_in(image))
+                )
         sheet.save(self._folder / f"samples-{self._step:06d}.png")
         scores = {name: sum(right) / len(right) for name, right in found.items()}
         return {"mean": sum(scores.values()) / len(scores), **scores, "seconds": time.time() - began}
