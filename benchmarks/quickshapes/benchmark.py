@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TypedDict
 
 from benchmarks.quickshapes.prompts import CATEGORIES, Found, problem_of, request_of
-from imageevalkit.assets.weights import first_line, package_versions
+from imageevalkit.assets.weights import WeightsUser, first_line, package_versions
 from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.benchmark.contract import Answers, Benchmark, Measurer, Sample, Scores, measurement
 from imageevalkit.benchmark.question import Answer, Picture, Question, measure
@@ -24,7 +24,9 @@ from imageevalkit.store.items import Item
 from imageevalkit.store.jsonl import Number, Reader
 from imageevalkit.store.results import Evaluator, Metric, Score
 
-_REMEDY = "in the benchmark's environment run: pip install -r requirements/benchmark/t2i/longtext.txt"
+_PROGRAM = WeightsUser(
+    "benchmark quickshapes", "in its environment run: pip install -r requirements/benchmark/t2i/longtext.txt"
+)
 
 
 class _Measured(TypedDict):
@@ -87,7 +89,7 @@ class Objects(Answerer):
     @cached_property
     def evaluator(self) -> Evaluator:
         # a changed program is another evaluator, so it needs a new number
-        versions = package_versions(_REMEDY, ("numpy", "scipy", "pillow"))
+        versions = package_versions(_PROGRAM, ("numpy", "scipy", "pillow"))
         return Evaluator("shapes-1", official=True, details={"packages": versions})
 
     def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
