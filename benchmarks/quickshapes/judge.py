@@ -21,10 +21,11 @@ _SIDE = 96
 _CONTRAST = 40
 # The smallest object, and the smallest speck that counts as an object of unknown shape, in pixels.
 _SPECK = 12
-# An object has a colour if this share of its pixels belongs to it, and if its strongest pixels hold that much paint.
-_PURE, _FULL = 0.7, 0.7
+# An object has a colour if this share of its pixels is so near to mixtures of it and the background (Euclidean distance
+# in RGB), and if its strongest pixels are at most this share away from the full paint.
+_PURE, _NEAR, _FULL = 0.75, 40, 0.5
 # An object has a shape if its mask and the shape's template overlap this well (intersection over union).
-_ALIKE = 0.75
+_ALIKE = 0.7
 _GRID = 40
 
 
@@ -61,18 +62,20 @@ def objects_in(image: Image.Image) -> list[Found]:
 def _colour_of(pixels: np.ndarray, background: np.ndarray) -> tuple[str, np.ndarray]:
     """Returns the colour of an object with these pixels, and its paint as RGB.
 
-    A pixel of an outline is a mixture of paint and background, so a pixel belongs to the colour to whose mixtures it is
-    nearest.
+    A pixel of an outline is a mixture of paint and background, so the mixtures of a colour lie on a line. If the pixels
+    lie on the lines of two colours (brown on black lies on orange's), the strongest pixels decide.
     """
     contrast = np.linalg.norm(pixels - background, axis=-1)
-    clear = pixels[contrast >= np.percentile(contrast, 90) / 2] - background
+    is_clear = contrast >= np.percentile(contrast, 90) / 2
+    clear = pixels[is_clear] - background
     paints = np.array([*scenes.PAINTS.values()], np.float32) - background
-    share = np.clip(clear @ paints.T / np.square(paints).sum(1), 0, 1)
-    nearest = np.linalg.norm(clear[:, None] - share[..., None] * paints, axis=-1).argmin(1)
-    best = int(np.bincount(nearest).argmax())
-    is_pure = (nearest == best).mean() >= _PURE and np.percentile(share[:, best], 90) >= _FULL
-    strong = clear[share[:, best] >= np.median(share[:, best])]
-    return COLOURS[best] if is_pure else "unknown", np.median(strong, axis=0) + background
+    share = clear @ paints.T / np.square(paints).sum(1)
+    distance = np.linalg.norm(clear[:, None] - np.clip(share, 0, 1)[..., None] * paints, axis=-1)
+    unlike = np.abs(np.percentile(share, 90, axis=0) - 1)
+    unlike[(distance < _NEAR).mean(0) < _PURE] = np.inf
+    best = int(unlike.argmin())
+    strong = clear[contrast[is_clear] >= np.median(contrast)]
+    return COLOURS[best] if unlike[best] < _FULL else "unknown", np.median(strong, axis=0) + background
 
 
 def _normal(cover: np.ndarray) -> np.ndarray:

@@ -121,7 +121,8 @@ def _outline(shape: str) -> np.ndarray:
         t = np.linspace(0, 2 * math.pi, 80, endpoint=False)
         x = 16 * np.sin(t) ** 3
         y = -(13 * np.cos(t) - 5 * np.cos(2 * t) - 2 * np.cos(3 * t) - np.cos(4 * t))
-        return np.stack([x, y - 2.5], 1) / 16.5
+        # the centre of mass lies in the middle
+        return np.stack([x, y + 0.8], 1) / 18
     corners = {"square": 4, "triangle": 3, "star": 10}[shape]
     radii = [1.0, 0.45] * 5 if shape == "star" else [1.0] * corners
     start = -math.pi / 4 if shape == "square" else -math.pi / 2
