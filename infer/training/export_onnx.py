@@ -1,4 +1,4 @@
-"""Writes the ONNX graphs of shapes-tiny without weights: ``python infer/training/export_onnx.py PIPELINE FOLDER``.
+"""Writes the ONNX graphs of shapes-tiny without weights: ``python -m infer.training.export_onnx PIPELINE FOLDER``.
 
 The graphs get their weights when they are loaded, from the pipeline's own safetensors
 (``custom_models/model_utils/shapes_tiny.py``): all checkpoints share them, and diffusers and ONNX use the same weights.
@@ -48,7 +48,9 @@ class _Decoder(torch.nn.Module):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("pipeline", help="a folder of shapes-tiny that diffusers loads")
     parser.add_argument("folder", type=Path, help="where the three graphs go")
     given = parser.parse_args()

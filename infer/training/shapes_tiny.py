@@ -1,4 +1,4 @@
-"""Trains shapes-tiny: ``python infer/training/shapes_tiny.py FOLDER``. Run it again to continue after an interruption.
+"""Trains shapes-tiny: ``python -m infer.training.shapes_tiny FOLDER``. Run it again to continue after an interruption.
 
 It trains an autoencoder on scenes that it draws, then a text encoder and a UNet on the scenes' latents, by flow
 matching. All classes are those of diffusers and transformers, so each folder ``FOLDER/step-N`` is a pipeline that
@@ -33,6 +33,7 @@ from transformers import CLIPTextConfig, CLIPTextModel, PreTrainedTokenizerFast
 
 from benchmarks.quickshapes import prompts, scenes
 from benchmarks.quickshapes.judge import objects_in
+from imageevalkit.common.errors import say
 
 HERE = Path(__file__).resolve().parent
 PROMPTS = HERE.parents[1] / "benchmarks" / "quickshapes" / "prompts.jsonl"
@@ -72,7 +73,7 @@ def _process(rank: int, processes: int, meeting: str, folder: Path, configuratio
 
 
 class Log:
-    """Prints records and appends them to a file."""
+    """Says records and appends them to a file."""
 
     def __init__(self, file: Path, silent: bool) -> None:
         self._file, self._silent, self._began = file, silent, time.time()
@@ -82,7 +83,7 @@ class Log:
             return
         record["time"] = time.strftime("%Y-%m-%d %H:%M:%S")
         line = json.dumps({name: round(v, 5) if isinstance(v, float) else v for name, v in record.items()})
-        print(line, flush=True)
+        say(line)
         with self._file.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 

@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,12 @@ class ShapesTiny(ImageModel):
     seed_honoured = True
 
     def __init__(
-        self, model_path: str, *, num_inference_steps: int = 12, guidance_scale: float = 4.0, batch_size: int = 8
+        self,
+        model_path: str,
+        *,
+        num_inference_steps: int = 12,
+        guidance_scale: float = 4.0,
+        batch_size: int = 8,
     ) -> None:
         folder = Path(model_path)
         self.model_name, self.batch_size = folder.name, batch_size
@@ -70,7 +76,7 @@ class ShapesTiny(ImageModel):
         # as DPMSolverMultistepScheduler with use_flow_sigmas
         sigmas = [*(1 - np.linspace(1, 1e-3, self._steps + 1))[:0:-1].tolist(), 0.0]
         before, h_before = latents, 1.0
-        for n, (sigma, after) in enumerate(zip(sigmas[:-1], sigmas[1:], strict=True)):
+        for n, (sigma, after) in enumerate(pairwise(sigmas)):
             time = np.full(2 * len(prompts), int(sigma * 1000), np.float32)
             both = self._run("unet", latents=np.concatenate([latents] * 2), time=time, context=context)
             plain, prompted = np.split(both, 2)
@@ -102,6 +108,8 @@ def _session(part: str, weights: Path) -> Any:
     """Returns the graph of a part with the weights of a safetensors file."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    # threads that wait actively would take the cores from the other model of a run
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     values = {f"{part}.{name}": value for name, value in tensors(weights).items()}
     # generation needs no encoder of images, so the graph has none
     values = {name: value for name, value in values.items() if not name.startswith("vae.encoder.")}
