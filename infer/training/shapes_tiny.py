@@ -92,11 +92,11 @@ class Pace:
     """Images per second and the time left, since the last question."""
 
     def __init__(self, step: int) -> None:
-        self._step, self._time = step, time.time()
+        self.step, self._time = step, time.time()
 
     def __call__(self, step: int, steps: int, batch: int) -> dict[str, Any]:
-        seconds, done = time.time() - self._time, step - self._step
-        self._step, self._time = step, time.time()
+        seconds, done = time.time() - self._time, step - self.step
+        self.step, self._time = step, time.time()
         return {
             "images/s": round(done * batch / seconds, 1),
             "hours left": round((steps - step) * seconds / done / 3600, 2),
@@ -283,19 +283,17 @@ class Training:
         )
         # in bfloat16 this is several times faster than the default, the fused attention of torch
         self._unet.set_attn_processor(AttnProcessor())
-        self._parameters = [*self._unet.parameters(), *self._text_encoder.parameters()]
-        self._average = [p.detach().clone() for p in self._parameters]
-        self._optimizer = torch.optim.AdamW(
-            self._parameters, betas=(0.9, 0.99), weight_decay=0.01, fused=True
-        )
-        self._step = 0
+        self.parameters = [*self._unet.parameters(), *self._text_encoder.parameters()]
+        self._average = [p.detach().clone() for p in self.parameters]
+        self._optimizer = torch.optim.AdamW(self.parameters, betas=(0.9, 0.99), weight_decay=0.01, fused=True)
+        self.step = 0
         self._chunks: list[tuple[np.ndarray, np.ndarray]] = []
         state = folder / "state.pt"
         if state.is_file():
             saved = torch.load(state)
-            self._step = saved["step"]
+            self.step = saved["step"]
             self._optimizer.load_state_dict(saved["optimizer"])
-            for kept, values in ((self._parameters, "parameters"), (self._average, "average")):
+            for kept, values in ((self.parameters, "parameters"), (self._average, "average")):
                 for parameter, value in zip(kept, saved[values], strict=True):
                     parameter.data.copy_(value)
 
@@ -303,33 +301,34 @@ class Training:
         """Trains until the last step, and saves the pipelines of the configuration's checkpoints."""
         settings = self._configuration["diffusion"]
         steps, batch = settings["steps"], settings["batch"]
-        pace, losses = Pace(self._step), list[float]()
+        pace, losses = Pace(self.step), list[float]()
         saved = scored = time.time()
-        while self._step < steps:
-            losses.append(self._one_step(settings))
-            if self._step % _LOG_STEPS == 0:
+        while self.step < steps:
+            losses.append(self.one_step(settings))
+            if self.step % _LOG_STEPS == 0:
                 loss = torch.tensor(sum(losses) / len(losses))
                 dist.all_reduce(loss)
                 loss /= dist.get_world_size()
                 self._log(
-                    stage="diffusion", step=self._step, loss=loss.item(), **pace(self._step, steps, batch)
+                    stage="diffusion", step=self.step, loss=loss.item(), **pace(self.step, steps, batch)
                 )
                 losses = []
             if dist.get_rank() > 0:
                 continue
-            is_last = self._step == steps
+            is_last = self.step == steps
             if time.time() - saved > _SAVE_SECONDS or is_last:
-                self._save_state()
+                self.save()
                 saved = time.time()
-            if self._step in self._configuration["checkpoints"] or is_last:
-                self.pipeline().to(torch.float16).save_pretrained(self._folder / f"step-{self._step}")
+            if self.step in self._configuration["checkpoints"] or is_last:
+                self.pipeline().to(torch.float16).save_pretrained(self._folder / f"step-{self.step}")
             if time.time() - scored > _SCORE_SECONDS or is_last:
-                self._log(stage="score", step=self._step, **self.scores())
+                self._log(stage="score", step=self.step, **self.scores())
                 scored = time.time()
 
-    def _one_step(self, settings: Mapping[str, Any]) -> float:
+    def one_step(self, settings: Mapping[str, Any]) -> float:
+        """Trains with the next batch, and returns the loss of this process's part."""
         latents, tokens = self._batch(settings["batch"])
-        generator = generator_of(self._seed, 3, self._step)
+        generator = generator_of(self._seed, 3, self.step)
         noise = torch.randn(latents.shape, generator=generator)
         # times near the middle are the hardest and come more often
         sigma = torch.randn(len(latents), generator=generator).sigmoid()
@@ -344,24 +343,24 @@ class Training:
         loss = (velocity - (noise - latents)).square().mean()
         self._optimizer.zero_grad()
         loss.backward()
-        average_gradients(self._parameters)
-        torch.nn.utils.clip_grad_norm_(self._parameters, 1.0)
-        left = (settings["steps"] - self._step) / settings["decay"]
-        rate = settings["learning_rate"] * min(1, (self._step + 1) / settings["warmup"], left)
+        average_gradients(self.parameters)
+        torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        left = (settings["steps"] - self.step) / settings["decay"]
+        rate = settings["learning_rate"] * min(1, (self.step + 1) / settings["warmup"], left)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.step()
-        self._step += 1
-        share_of_new = 1 - min(settings["ema"], (1 + self._step) / (10 + self._step))
-        torch._foreach_lerp_(self._average, [p.detach() for p in self._parameters], share_of_new)
+        self.step += 1
+        share_of_new = 1 - min(settings["ema"], (1 + self.step) / (10 + self.step))
+        torch._foreach_lerp_(self._average, [p.detach() for p in self.parameters], share_of_new)
         return loss.item()
 
     def _batch(self, size: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns latents and tokens of a random batch. The scenes become more while training goes on."""
-        due = 1 + self._step // self._configuration["steps_per_chunk"]
+        due = 1 + self.step // self._configuration["steps_per_chunk"]
         while len(self._chunks) < min(due, self._configuration["chunks"]):
             self._chunks.append(self._chunk(len(self._chunks)))
-        generator = generator_of(self._seed, 2, self._step)
+        generator = generator_of(self._seed, 2, self.step)
         size_of_chunk = self._configuration["chunk"]
         places = torch.randint(size_of_chunk * len(self._chunks), (size,), generator=generator).tolist()
         found = [(self._chunks[n // size_of_chunk], n % size_of_chunk) for n in places]
@@ -396,10 +395,11 @@ class Training:
         padding = {"padding": "max_length", "truncation": True, "max_length": self._length}
         return self._tokenizer([*texts], return_tensors="pt", **padding).input_ids
 
-    def _save_state(self) -> None:
+    def save(self) -> None:
+        """Writes all that a later process needs to go on as if nothing had happened."""
         parts = {
-            "step": self._step,
-            "parameters": [p.detach() for p in self._parameters],
+            "step": self.step,
+            "parameters": [p.detach() for p in self.parameters],
             "average": self._average,
             "optimizer": self._optimizer.state_dict(),
         }
@@ -442,7 +442,7 @@ class Training:
                 found.setdefault(request.category, []).append(
                     not prompts.problem_of(request, objects_in(image))
                 )
-        sheet.save(self._folder / f"samples-{self._step:06d}.png")
+        sheet.save(self._folder / f"samples-{self.step:06d}.png")
         scores = {name: sum(right) / len(right) for name, right in found.items()}
         return {"mean": sum(scores.values()) / len(scores), **scores, "seconds": time.time() - began}
 
