@@ -51,7 +51,7 @@ class QuickShapes(Benchmark):
 
     @property
     def measurers(self) -> Mapping[str, Measurer]:
-        return {"objects": Measurer("benchmarks.quickshapes.benchmark:Objects"), "word": Measurer("ppocr")}
+        return {"objects": Measurer("benchmarks.quickshapes.benchmark:ShapeFinder"), "word": Measurer("ppocr")}
 
     def samples(self) -> Iterable[Sample]:
         for n, record in enumerate(self.read_jsonl("prompts.jsonl", self.prompt_count)):
@@ -83,7 +83,7 @@ class QuickShapes(Benchmark):
         }
 
 
-class Objects(Answerer):
+class ShapeFinder(Answerer):
     """Finds the objects of an image by ``judge.py``: a list of shapes, colours and centres."""
 
     @cached_property

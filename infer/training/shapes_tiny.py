@@ -13,6 +13,7 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -38,7 +39,7 @@ from imageevalkit.common.errors import say
 HERE = Path(__file__).resolve().parent
 PROMPTS = HERE.parents[1] / "benchmarks" / "quickshapes" / "prompts.jsonl"
 _SPECIAL = ("<pad>", "<start>", "<end>", "<unknown>")
-_LOG_STEPS, _SAVE_SECONDS, _SCORE_SECONDS = 50, 300, 1200
+_LOG_STEPS, _SCORE_STEPS, _SAVE_SECONDS = 50, 1000, 300
 
 
 def main() -> None:
@@ -64,7 +65,9 @@ def _process(rank: int, processes: int, meeting: str, folder: Path, configuratio
     Under load this is faster than threads, which wait for each other at every operation.
     """
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=processes)
+    # the others wait while the first process draws scenes or makes samples
+    hours = timedelta(hours=6)
+    dist.init_process_group("gloo", init_method=meeting, timeout=hours, rank=rank, world_size=processes)
     log = Log(folder / "log.jsonl", silent=rank > 0)
     if not (folder / "vae" / "config.json").is_file():
         train_autoencoder(configuration, folder, log)
@@ -302,7 +305,7 @@ class Training:
         settings = self._configuration["diffusion"]
         steps, batch = settings["steps"], settings["batch"]
         pace, losses = Pace(self.step), list[float]()
-        saved = scored = time.time()
+        saved = time.time()
         while self.step < steps:
             losses.append(self.one_step(settings))
             if self.step % _LOG_STEPS == 0:
@@ -321,9 +324,8 @@ class Training:
                 saved = time.time()
             if self.step in self._configuration["checkpoints"] or is_last:
                 self.pipeline().to(torch.float16).save_pretrained(self._folder / f"step-{self.step}")
-            if time.time() - scored > _SCORE_SECONDS or is_last:
+            if self.step in self._configuration["checkpoints"] or self.step % _SCORE_STEPS == 0 or is_last:
                 self._log(stage="score", step=self.step, **self.scores())
-                scored = time.time()
 
     def one_step(self, settings: Mapping[str, Any]) -> float:
         """Trains with the next batch, and returns the loss of this process's part."""

@@ -77,8 +77,8 @@ class ShapesTiny(ImageModel):
         sigmas = [*(1 - np.linspace(1, 1e-3, self._steps + 1))[:0:-1].tolist(), 0.0]
         before, h_before = latents, 1.0
         for n, (sigma, after) in enumerate(pairwise(sigmas)):
-            time = np.full(2 * len(prompts), int(sigma * 1000), np.float32)
-            both = self._run("unet", latents=np.concatenate([latents] * 2), time=time, context=context)
+            times: np.ndarray = np.full(2 * len(prompts), int(sigma * 1000), np.float32)
+            both = self._run("unet", latents=np.concatenate([latents] * 2), time=times, context=context)
             plain, prompted = np.split(both, 2)
             clean = latents - sigma * (plain + self._guidance * (prompted - plain))
             if not after:
