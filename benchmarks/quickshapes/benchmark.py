@@ -51,7 +51,10 @@ class QuickShapes(Benchmark):
 
     @property
     def measurers(self) -> Mapping[str, Measurer]:
-        return {"objects": Measurer("benchmarks.quickshapes.benchmark:ShapeFinder"), "word": Measurer("ppocr")}
+        return {
+            "objects": Measurer("benchmarks.quickshapes.benchmark:ShapeFinder"),
+            "word": Measurer("ppocr"),
+        }
 
     def samples(self) -> Iterable[Sample]:
         for n, record in enumerate(self.read_jsonl("prompts.jsonl", self.prompt_count)):
