@@ -44,7 +44,7 @@ class _Decoder(torch.nn.Module):
         self.vae = pipeline.vae
 
     def forward(self, latents: torch.Tensor) -> torch.Tensor:
-        return self.vae.decoder(latents / self.vae.config.scaling_factor)
+        return self.vae.decoder(latents)
 
 
 def main() -> None:

@@ -55,11 +55,13 @@ class ShapesTiny(ImageModel):
         try:
             tokenizer = json.loads((folder / "tokenizer" / "tokenizer.json").read_text(encoding="utf-8"))
             unet = json.loads((folder / "unet" / "config.json").read_text(encoding="utf-8"))
+            vae = json.loads((folder / "vae" / "config.json").read_text(encoding="utf-8"))
             text = json.loads((folder / "text_encoder" / "config.json").read_text(encoding="utf-8"))
             self._sessions = {part: _session(part, folder / part / file) for part, file in _FILES.items()}
         except (OSError, ValueError, KeyError) as error:
             raise ModelUnusable(f"{model_path} is no folder of shapes-tiny: {error}") from None
         self._vocabulary: dict[str, int] = tokenizer["model"]["vocab"]
+        self._scale = vae["scaling_factor"]
         self._length = text["max_position_embeddings"]
         self._shape = (unet["in_channels"], unet["sample_size"], unet["sample_size"])
 
@@ -88,7 +90,7 @@ class ShapesTiny(ImageModel):
             slope = (clean - before) * (h / h_before) if n else 0.0
             latents = after / sigma * latents - (1 - after) * math.expm1(-h) * (clean + slope / 2)
             before, h_before = clean, h
-        pixels = self._run("vae", latents=latents).transpose(0, 2, 3, 1)
+        pixels = self._run("vae", latents=latents / np.float32(self._scale)).transpose(0, 2, 3, 1)
         levels = (np.clip(pixels / 2 + 0.5, 0, 1) * 255).round().astype(np.uint8)
         return [Image.fromarray(one) for one in levels]
 
