@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import io
 import json
-import os
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image, ImageDraw
+from PIL import Image
 
-from custom_models.load_model import API_ENDPOINT, API_MODELS, MODEL_SETTINGS
+from custom_models.load_model import API_MODELS, MODEL_SETTINGS
 from custom_models.model_utils.openai_images import OpenAIImagesEdit, OpenAIImagesT2I
 from imageevalkit.api import routes
 from imageevalkit.api.failures import Kind, classify_status
@@ -29,12 +25,7 @@ from tests.support.image_replies import (
     REFUSAL_WORDS,
     RESPONSES,
     WORDS,
-    base64_of,
-    call,
-    chat_reply,
-    data_url,
     png_of,
-    response_reply,
 )
 from tests.support.image_server import KEY, ImageServer
 
@@ -166,11 +157,7 @@ def test_error_about_the_uploaded_image_fails_the_item_at_once(server: ImageServ
     [
         ("refuse", Refused),
         ("401", ModelUnusable),
-        ("too_long", ItemFailed),
-        ("cut_short", ItemFailed),
-        ("html", ModelUnusable),
         ("truncated", ItemFailed),
-        ("error200", ItemFailed),
     ],
 )
 def test_failures_mean_the_same_on_every_endpoint(
@@ -184,24 +171,11 @@ def test_failures_mean_the_same_on_every_endpoint(
     assert "\n" not in str(caught.value)
 
 
-FLAGGED = "Invalid prompt: your prompt was flagged as potentially violating our usage policy."
-
-
 @pytest.mark.parametrize(
     ("status", "error", "kind"),
     [
         # new-api, OpenAI's text models, OpenRouter
         (400, {"message": "request blocked by Gemini API: OTHER", "code": "prompt_blocked"}, Kind.REFUSAL),
-        (400, {"message": FLAGGED, "type": "invalid_request_error", "code": "invalid_prompt"}, Kind.REFUSAL),
-        (
-            403,
-            {
-                "code": 403,
-                "message": "input was flagged",
-                "metadata": {"reasons": ["violence"], "flagged_input": "x"},
-            },
-            Kind.REFUSAL,
-        ),
         (403, {"code": 403, "message": "no rights", "metadata": {"provider_name": "x"}}, Kind.PERMANENT),
     ],
 )
@@ -237,13 +211,6 @@ def test_chat_request(server: ImageServer) -> None:
     assert made.bill.cost == 0.0387, "what the gateway says it charged"
 
 
-@pytest.mark.parametrize(("given", "sent"), [(None, None), (["image"], ["image"])])
-def test_modalities_can_be_changed_and_taken_back(server: ImageServer, given: Any, sent: Any) -> None:
-    t2i("chat", modalities=given).generate("a cat")
-    assert server.requests[0].fields.get("modalities") == sent
-    assert ("modalities" in server.requests[0].fields) == (sent is not None)
-
-
 def test_responses_request(server: ImageServer) -> None:
     kwargs = {"size": "1024x1024", "quality": "low", "background": "opaque", "output_format": "webp"}
     model = t2i("responses", **kwargs, image_model="gpt-image-2", reasoning={"effort": "low"})
@@ -266,11 +233,6 @@ def test_responses_request(server: ImageServer) -> None:
     assert made.extra == {**told, "revised_prompt": f"{TRICKY}, revised"}
 
 
-def test_tool_choice_can_be_taken_back(server: ImageServer) -> None:
-    t2i("responses", tool_choice=None).generate("a cat")
-    assert "tool_choice" not in server.requests[0].fields
-
-
 @pytest.mark.parametrize(
     ("kwargs", "says"),
     [
@@ -278,12 +240,7 @@ def test_tool_choice_can_be_taken_back(server: ImageServer) -> None:
             {"endpoint": "chta"},
             r"endpoint must be one of images, chat, responses, not 'chta' \(did you mean 'chat'",
         ),
-        ({"endpoint": None}, "endpoint must be one of"),
-        ({"endpoint": ["chat"]}, "endpoint must be one of"),
-        ({"endpoint": "responses", "send_seed": True}, "/responses takes no seed"),
         ({"endpoint": "responses", "tools": []}, "'tools' cannot be given"),
-        ({"endpoint": "chat", "messages": []}, "'messages' cannot be given"),
-        ({"endpoint": "images", "mask": "x"}, "'mask' cannot be given"),
     ],
 )
 def test_what_an_endpoint_cannot_do_stops_the_model(
@@ -293,16 +250,6 @@ def test_what_an_endpoint_cannot_do_stops_the_model(
         OpenAIImagesT2I("served-1", **kwargs)
     assert "\n" not in str(caught.value)
     assert caught.value.attempts == 0
-
-
-@pytest.mark.parametrize("endpoint", ENDPOINTS)
-def test_every_request_has_an_id_of_its_own(server: ImageServer, endpoint: str) -> None:
-    server.script("a cat", "reset", "ok")
-    t2i(endpoint).generate("a cat")
-    edit(endpoint).generate(["a dog", Image.new("RGB", (8, 8))])
-    ids = [request.headers["x-client-request-id"] for request in server.requests]
-    assert len(set(ids)) == 3
-    assert all(len(name) == 36 for name in ids)
 
 
 def photo(path: Path, **options: Any) -> Path:
@@ -329,59 +276,20 @@ def decoded(upload: routes.Upload) -> Image.Image:
     return Image.open(io.BytesIO(upload.data))
 
 
-def drawn_on(path: Path) -> Image.Image:
-    image = Image.open(path)
-    ImageDraw.Draw(image).rectangle((0, 0, 9, 9), fill="red")
-    return image
-
-
-def loaded(path: Path) -> Image.Image:
-    image = Image.open(path)
-    image.load()
-    return image
-
-
-@pytest.mark.parametrize("suffix", ["png", "jpg", "webp"])
-@pytest.mark.parametrize("touch", [drawn_on, loaded])
-def test_pixels_in_memory_win_over_the_file(tmp_path: Path, suffix: str, touch: Any) -> None:
-    image = touch(photo(tmp_path / f"a.{suffix}"))
-    (sent,) = routes.inputs_of("", [image]).images
-    assert decoded(sent).tobytes() == image.convert("RGB").tobytes()
-
-
 def test_file_that_servers_could_see_differently_is_sent_as_rgb_pixels(tmp_path: Path) -> None:
     turned = Image.Exif()
     turned[0x0112] = 6
     frames = [Image.new("RGB", (48, 32), colour) for colour in ("red", "blue")]
     paths = [
         photo(tmp_path / "alpha.png", mode="RGBA"),
-        photo(tmp_path / "palette.png", mode="P"),
         photo(tmp_path / "print.jpg", mode="CMYK"),
         photo(tmp_path / "turned.jpg", exif=turned),
-        photo(tmp_path / "picture.bmp"),
         photo(tmp_path / "moving.webp", save_all=True, append_images=frames, lossless=True),
     ]
     for path in paths:
         (sent,) = routes.inputs_of("", [Image.open(path)]).images
         image = decoded(sent)
         assert (image.mode, image.tobytes()) == ("RGB", Image.open(path).convert("RGB").tobytes()), path.name
-
-
-def test_plain_exif_and_grey_files_are_sent_as_they_are(tmp_path: Path) -> None:
-    upright = Image.Exif()
-    upright[0x0112] = 1
-    for path in (photo(tmp_path / "exif.jpg", exif=upright), photo(tmp_path / "grey.png", mode="L")):
-        (sent,) = routes.inputs_of("", [Image.open(path)]).images
-        assert sent.data == path.read_bytes()
-
-
-def test_file_that_has_gone_is_sent_from_memory(tmp_path: Path) -> None:
-    path = photo(tmp_path / "a.png")
-    opened = Image.open(path)
-    pixels = Image.open(path).tobytes()
-    path.unlink()
-    (sent,) = routes.inputs_of("", [opened]).images
-    assert decoded(sent).tobytes() == pixels
 
 
 def mask_for(size: tuple[int, int] = (48, 32), mode: str = "RGBA") -> Image.Image:
@@ -417,7 +325,6 @@ def test_mask_is_sent_as_a_mask(server: ImageServer, tmp_path: Path, endpoint: s
         ("chat", [mask_for()], "/chat/completions takes none: use endpoint=images or responses"),
         ("images", [mask_for(mode="L")], "the mask has no transparency"),
         ("images", [mask_for((9, 9))], "differ in size: 9x9 and 48x32"),
-        ("images", [mask_for(), mask_for()], "has 2 masks"),
     ],
 )
 def test_mask_that_cannot_be_sent_fails_the_item_without_a_request(
@@ -427,32 +334,6 @@ def test_mask_that_cannot_be_sent_fails_the_item_without_a_request(
         edit(endpoint).generate(["Fill it", Image.new("RGB", (48, 32)), *masks])
     assert caught.value.attempts == 0
     assert not server.requests
-
-
-@pytest.mark.parametrize("endpoint", ENDPOINTS)
-def test_uploads_are_encoded_once_and_off_the_event_loop(
-    server: ImageServer, monkeypatch: pytest.MonkeyPatch, endpoint: str
-) -> None:
-    encoded_in: list[int] = []
-    encode = routes._png
-
-    def spy(image: Image.Image, mode: str) -> bytes:
-        encoded_in.append(threading.get_ident())
-        return encode(image, mode)
-
-    monkeypatch.setattr(routes, "_png", spy)
-    server.script("Make it red", "reset", "500", "ok")
-
-    async def run() -> int:
-        model = edit(endpoint)
-        made = await model.generate_async(["Make it red", Image.new("RGB", (8, 8))])
-        await model.aclose()
-        return made.attempts
-
-    assert asyncio.run(run()) == 3
-    assert len(encoded_in) == 1
-    assert encoded_in[0] != threading.get_ident()
-    assert len({request.item for request in server.requests}) == 1, "the very same request each time"
 
 
 def test_order_of_several_images_is_kept_in_chat_and_responses(server: ImageServer) -> None:
@@ -466,52 +347,13 @@ def test_order_of_several_images_is_kept_in_chat_and_responses(server: ImageServ
         assert sent == [picture.getpixel((0, 0)) for picture in pictures]
 
 
-@pytest.fixture(scope="module")
-def huge() -> bytes:
-    """A PNG of 3 MB, more than any buffer on its way."""
-    buffer = io.BytesIO()
-    Image.frombytes("RGB", (1000, 1000), os.urandom(3_000_000)).save(buffer, "PNG", compress_level=0)
-    return buffer.getvalue()
-
-
-def test_huge_image_comes_back_byte_for_byte(huge: bytes) -> None:
-    chat = chat_reply({"content": f"{WORDS}\n![image]({data_url(huge)})\nEnjoy"})
-    listed = chat_reply({"images": [{"image_url": {"url": data_url(huge)}}]})
-    for name, body in (
-        ("chat", chat),
-        ("chat", listed),
-        ("responses", response_reply(call(base64_of(huge)))),
-    ):
-        reply = routes.of(name).read(json.dumps(body).encode())
-        assert isinstance(reply, ImageReply)
-        assert reply.image and reply.image.data == huge
-        assert len(json.dumps(reply.extra)) < 1000, "the words of a reply hold no image"
-
-
-def test_words_around_images_are_kept_without_the_images() -> None:
-    image, other = data_url(png_of("a")), data_url(png_of("b"))
-    text = f"Before ![one]({image}) between\n<{other}>\n[load](https://files.example/x.png?a=1)\nafter"
-    content = read_content(text)
-    assert content.words == "Before between after"
-    assert [found.encoded or found.url for found in content.images] == [
-        image,
-        other,
-        "https://files.example/x.png?a=1",
-    ]
-
-
 @pytest.mark.parametrize(
     "text",
     [
         "No image: see https://policy.example/a.png for why.",
-        "data:image/png;base64,iVBORw0KGgo=",
         "![x](data:image/png;base64,AAAA)",
-        "data:text/plain;base64," + "QUJD" * 40,
         "data:image/png;base64",
-        "",
         None,
-        7,
-        {"text": None},
     ],
 )
 def test_text_without_an_image_holds_none(text: Any) -> None:
@@ -524,40 +366,15 @@ def test_text_without_an_image_holds_none(text: Any) -> None:
     [
         b"",
         b"[]",
-        b"null",
-        b'"x"',
-        b"\xff\xfe",
         b"{}",
         b'{"choices": [null, 3, {"message": 4}], "data": [7], "output": [8, {"content": 9}]}',
-        b'{"choices": {"message": {}}, "data": {}, "output": {}, "usage": []}',
         b'{"choices": [{"message": {"images": [null, 1, {"image_url": null}], "content": [null, 2]}}]}',
-        b'{"output": [{"type": "image_generation_call", "result": 5}], "data": [{"b64_json": 5}]}',
-        b'{"error": "x"}',
-        b'{"error": [{"code": 1}]}',
     ],
 )
 def test_nonsense_is_a_transient_failure_and_never_an_exception(name: str, body: bytes) -> None:
     reply = routes.of(name).read(body)
     assert not isinstance(reply, ImageReply)
     assert reply.kind.retried
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"[" * 200_000,
-        b'{"error":' * 200_000,
-        b'{"error":{"details":' * 400 + b"1" + b"}}" * 400,
-        b'{"usage":' + b'{"a":' * 985 + b"1" + b"}" * 986,
-    ],
-    ids=["lists", "objects", "details", "usage"],
-)
-def test_absurd_nesting_is_a_transient_failure(body: bytes) -> None:
-    for name in ENDPOINTS:
-        reply = routes.of(name).read(body)
-        assert not isinstance(reply, ImageReply)
-        assert reply.kind is Kind.TRANSIENT
-    assert classify_status(500, {}, body.decode(), proven=False).kind is Kind.TRANSIENT
 
 
 USAGE = {"input_tokens": 9, "output_tokens_details": {"image_tokens": 3}, "cost": 0.02}
@@ -567,9 +384,7 @@ USAGE = {"input_tokens": 9, "output_tokens_details": {"image_tokens": 3}, "cost"
     ("name", "reply"),
     [
         ("images", {"data": [{"b64_json": "AAAA"}]}),
-        ("images", {"refusal": "No violence, please."}),
         ("chat", {"choices": [{"message": {"content": "What colour?"}}]}),
-        ("chat", {"choices": [{"finish_reason": "content_filter", "message": {"content": ""}}]}),
         ("responses", {"output": [{"content": [{"refusal": "No violence, please."}]}]}),
     ],
 )
@@ -597,14 +412,6 @@ def test_gemini_models_are_chats_and_can_be_called_otherwise(monkeypatch: pytest
         assert changed == "endpoint chat → (unset)", "images of another endpoint are stale"
 
 
-@pytest.mark.parametrize("name", ["gpt-image-1.5", "some-model", "gemini-3-pro-image"])
-def test_the_default_endpoint_is_the_same_said_or_not(name: str) -> None:
-    said = resolve_model(name, "t2i", True, {"endpoint": "images", "quality": "low"})
-    assert said["model_kwargs"] == {"quality": "low"}
-    defaults = inspect.signature(OpenAIImagesT2I).parameters
-    assert defaults["endpoint"].default == API_ENDPOINT
-
-
 @pytest.mark.parametrize(
     ("name", "model_path", "kwargs"),
     [
@@ -612,7 +419,6 @@ def test_the_default_endpoint_is_the_same_said_or_not(name: str) -> None:
         ("gpt-image-1.5", "google/gemini-9-image", {"endpoint": "chat"}),
         ("gemini-3-pro-image", "openai/gpt-image-2", {}),
         ("gemini-3-pro-image", "my-deployment", {"endpoint": "chat"}),
-        ("mine", "my-deployment", {}),
     ],
 )
 def test_the_id_decides_the_endpoint_and_the_name_where_it_is_unknown(
@@ -623,9 +429,6 @@ def test_the_id_decides_the_endpoint_and_the_name_where_it_is_unknown(
 
 
 def test_a_served_local_model_is_asked_for_by_the_id_of_its_weights() -> None:
-    """Which is what vLLM-Omni and SGLang call it, unless they are told otherwise."""
     assert resolve_model("flux.1-dev", "t2i", True, {})["model_path"] == "black-forest-labs/FLUX.1-dev"
-    assert resolve_model("flux.1-dev", "t2i", True, {})["model_kwargs"] == {}
     assert resolve_model("flux.1-dev", "t2i", True, {"model_path": "flux"})["model_path"] == "flux"
-    assert resolve_model("diffusers", "t2i", True, {})["model_path"] == "diffusers"
     assert resolve_model("unknown", "t2i", True, {})["model_path"] == "unknown"

@@ -54,9 +54,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("Pinned", "org/model", {}, COMMIT),
         ("Inherits", "org/model", {"steps": 3}, COMMIT),
-        ("Pinned", "org/model", {"revision": "main"}, "main"),
         ("Pinned", "org/other", {}, None),
-        ("Pinned", "/models/model", {}, None),
         ("Plain", "org/model", {}, None),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
@@ -73,14 +72,6 @@ def test_a_judge_has_one_name_however_it_is_written() -> None:
         choose_judge("qwen3-vl-8")
     with pytest.raises(UserError, match=r"no backend 'opnai' \(did you mean 'openai'"):
         choose_judge("opnai:gpt-4o")
-
-
-@pytest.mark.parametrize("backend", ["transformers", "vllm"])
-def test_home_is_found_in_every_local_judge(backend: str) -> None:
-    choice = choose_judge(f"{backend}:~/judge")
-    assert choice.setting.model_path == os.environ["HOME"] + "/judge"
-    assert choice.full_name == f"{backend}:~/judge", "as the user's settings of it are named"
-    assert choose_judge("openai:~/judge").setting.model_path == "~/judge", "an API's own name"
 
 
 def test_the_weights_of_every_official_judge_are_known_or_named() -> None:

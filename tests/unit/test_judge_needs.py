@@ -59,10 +59,6 @@ def test_a_wrong_setting_of_a_judge_is_told_before_anything_starts(tmp_path: Pat
             r"judge 'm' of wise: .*'temperature'.*request parameters go into extra_body",
         ),
         ("transformers:org/judge", {"batch_size": "8"}, "batch_size must be a whole number, not '8'"),
-        ("transformers:org/judge", {"gpus": -1}, "gpus must be a whole number from 0"),
-        (f"transformers:{tmp_path}", {"revision": "main"}, "revision is for hub repositories"),
-        ("vllm:org/judge", {"max_model_len": 0}, "max_model_len must be a positive whole number"),
-        ("vllm:org/judge", {"start_timeout": "soon"}, "start_timeout must be a number, not 'soon'"),
         (
             "vllm:org/judge",
             {"serve_args": "--port 8000"},
@@ -130,24 +126,6 @@ def test_what_a_judge_of_embedded_prompts_is_asked_with_is_missed_before_an_imag
     assert files(words) == files({**judged, "--eval": "false"}) == []
 
 
-def test_settings_that_only_some_judges_of_a_run_take_are_told_where_to_go(tmp_path: Path) -> None:
-    kwargs = {"gpus": 1}
-    quicktext = choose_benchmark(Config(), "quicktext", "", kwargs)
-
-    def said(*benchmarks: str) -> str:
-        options = Options(judge_kwargs=kwargs, benchmarks=[*benchmarks])
-        with pytest.raises(UserError) as told:
-            judge_needs(Run(options, Config(), tmp_path, "now", 1, {}, {"quicktext": quicktext}), quicktext)
-        return str(told.value)
-
-    alone = "--judge_kwargs: benchmark quicktext is measured by 'ppocr', which takes none"
-    assert said("quicktext") == alone
-    assert said("quicktext", "wise") == (
-        f"{alone}; --judge_kwargs goes to the judges of all benchmarks, "
-        "JUDGE_KWARGS_MAP in config.sh has settings for each"
-    )
-
-
 def test_scoring_what_is_on_record_makes_no_image_and_takes_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("API_KEY", raising=False)
     words = {"--model_names": "gpt-image-2", "--use_api": "true", "--ds_names": "quicktext"}
@@ -165,13 +143,6 @@ def test_a_bound_on_money_needs_the_price_of_every_reply(
     run = Run(Options(max_cost=1.0), Config(), tmp_path, "now", 1, {}, {"wise": wise})
     with pytest.raises(UserError, match="--max_cost needs the price of every reply"):
         judge_needs(run, wise)
-
-
-def test_where_money_is_bounded_the_images_come_first(tmp_path: Path) -> None:
-    def follows(max_cost: float | None) -> bool:
-        return Run(Options(overlap=True, max_cost=max_cost), Config(), tmp_path, "now", 1, {}, {}).follows
-
-    assert [follows(None), follows(0.5)] == [True, False]
 
 
 def test_results_share_a_job_as_far_as_they_share_what_it_loads(tmp_path: Path) -> None:
