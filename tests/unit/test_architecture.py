@@ -227,16 +227,3 @@ def test_the_map_has_every_folder() -> None:
     there = {path.parent.name for path in (REPO / "imageevalkit").glob("*/__init__.py")}
     modules = {path.stem for path in (REPO / "imageevalkit").glob("*.py")} - {"__init__"}
     assert set().union(*folders()) == there | modules
-
-
-def test_docstrings_name_their_subject() -> None:
-    """No docstring begins with What, Who, Those, That or Of."""
-    rooms = ("imageevalkit", "infer", "benchmarks", "eval_models", "utils", "perf")
-    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-    assert [
-        f"{path}: {text}"
-        for path, tree in sources(*rooms).items()
-        for node in nodes_of(tree)
-        if isinstance(node, documented) and (text := ast.get_docstring(node) or "")
-        if re.match(r"(What|Who|Those|That|Of)\b", text)
-    ] == []

@@ -37,7 +37,7 @@ from imageevalkit.plan.config import Config
 from imageevalkit.plan.sbatch import words_for, words_for_size
 from imageevalkit.run.display import RunSummary
 from imageevalkit.slurm import node_job
-from imageevalkit.slurm.cluster import NodeFaults, run_plan
+from imageevalkit.slurm.cluster import run_plan
 from imageevalkit.slurm.commands import Queued, Slurm
 from imageevalkit.slurm.submitted import (
     Found,
@@ -320,21 +320,6 @@ def test_what_one_node_fails_another_one_does(
     assert re.search(r"node n1 failed \d jobs that another node completed: have it checked", told)
 
 
-@pytest.mark.parametrize("bad", [("n1", "n2"), ("n1",)])
-def test_what_no_other_node_does_fails_by_its_own_reason(plan: Plan, bad: Sequence[str]) -> None:
-    """There are two bad nodes; or one good one, which config.sh excludes."""
-    assert plan.cluster
-    words = {name: ["--exclude=n2"] if len(bad) == 1 else [] for name in plan.cluster.sbatch}
-    plan = replace(plan, cluster=replace(plan.cluster, sbatch=words))
-    slurm = BadNode(plan, broken_gpu, bad)
-    summary = run(plan, slurm)
-    assert summary.status == ExitStatus.FAILED and slurm.now < 500
-    assert {cell.message for cell in summary.cells} == {
-        "generate: model does not load: RuntimeError: CUDA error: no device"
-    }
-    assert slurm.submitted.count("generate:m") == len(bad)
-
-
 @pytest.mark.parametrize(
     "report",
     [
@@ -347,19 +332,6 @@ def test_a_failure_that_is_no_nodes_is_not_tried_elsewhere(plan: Plan, report: R
     slurm = BadNode(plan, lambda job: report if job.stage == "generate" else Report(1, node="n1"))
     assert run(plan, slurm).status == ExitStatus.FAILED
     assert sorted(slurm.submitted) == sorted(job.name for job in plan.jobs)
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["--exclude=a,b", "--exclusive"], ["--exclusive", "--exclude=a,b,n1"]),
-    ],
-)
-def test_a_nodes_exclusion_adds_to_those_of_config_sh(words: list[str], expected: list[str]) -> None:
-    faults = NodeFaults()
-    assert faults.words("generate:m", words) == words
-    assert faults.may_try_elsewhere("generate:m", "n1") and not faults.may_try_elsewhere("generate:m", "n2")
-    assert faults.words("generate:m", words) == expected
 
 
 def test_what_slurm_refuses_fails_its_cells_alone(plan: Plan) -> None:
@@ -412,29 +384,6 @@ def test_cancel_ends_a_detached_run(plan: Plan) -> None:
     assert {cell.state for cell in summary.cells} == {"interrupted"}
 
 
-@pytest.mark.parametrize(("answers", "left", "by_number"), [(1, "1 job", ""), (2, "2 jobs", " (scancel 1)")])
-def test_what_a_controller_that_stays_away_may_have_left_is_told(
-    plan: Plan, capsys: pytest.CaptureFixture[str], answers: int, left: str, by_number: str
-) -> None:
-    """It is gone while a job is submitted, the first or the second one; then the run is stopped."""
-    slurm, asked = SimulatedSlurm(plan, seconds=1000), list[object]()
-
-    def trouble(words: Sequence[str] | None) -> None:
-        asked.append(words)
-        if len(asked) > answers:
-            stop_path(Path(plan.run_folder)).touch()
-            slurm.now += 9  # as long as commands try
-            raise SlurmFailed(AWAY)
-
-    slurm.trouble = trouble
-    assert run(plan, slurm).status == ExitStatus.TERMINATED
-    assert slurm.now < 120
-    what = (
-        "of this run may be in Slurm's queue yet: bash eval.sh --cancel ends what is left, once Slurm answers"
-    )
-    assert f"{left} {what}{by_number}\n" in capsys.readouterr().err
-
-
 def test_one_launcher_at_a_time_has_a_cell(plan: Plan) -> None:
     """Jobs that it holds back are in no queue; those on their nodes have the cell's own lock meanwhile."""
     slurm = SimulatedSlurm(plan)
@@ -467,23 +416,6 @@ def test_jobs_of_an_earlier_run_are_found_and_others_refused(plan: Plan, tmp_pat
         look_around(replace(plan, run_folder=str(tmp_path / "20261125-101010-3"), jobs=other), slurm)
 
 
-def test_what_an_earlier_run_has_left_in_the_queue_ends_before_others_begin(
-    plan: Plan, tmp_path: Path
-) -> None:
-    """Only an evaluation is left: the images are looked at again after it, which has the cell."""
-    slurm = SimulatedSlurm(plan, seconds=500)
-    slurm.take([f"--job-name=evaluate:{KEYS[0]}", comment(plan, plan.jobs[1])])
-    with pytest.raises(UserError, match="earlier run, whose generate:m has not made all: wait, or end it"):
-        look_around(replace(plan, run_folder=str(tmp_path / "20261125-101010-3")), slurm)
-    write_outcome(Path(plan.run_folder), cell_of(KEYS[0]), "generate", Outcome(COMPLETE))
-    again = replace(plan, run_folder=str(tmp_path / "20261125-101010-2"))
-    asked = list[Sequence[str]]()
-    slurm.trouble = lambda words: asked.append(words) if words else None
-    assert run(again, slurm, look_around(again, slurm)).status == ExitStatus.COMPLETE
-    [generate] = [words for words in asked if words[0] == "--job-name=generate:m"]
-    assert "--dependency=afterany:1" in generate
-
-
 def test_a_full_queue_is_tried_again(plan: Plan) -> None:
     """Also where none of the jobs that fill it is the run's."""
     slurm = SimulatedSlurm(plan)
@@ -497,14 +429,13 @@ def test_a_full_queue_is_tried_again(plan: Plan) -> None:
     assert 100 < slurm.now < 250
 
 
-@pytest.mark.parametrize("why", ["QOSMaxWallDurationPerJobLimit; ", ""])
-def test_what_a_policy_forbids_for_good_fails(plan: Plan, why: str) -> None:
-    """Its words are those of a full queue; where nothing else is said, only the run's own jobs may make room."""
+def test_what_a_policy_forbids_for_good_fails(plan: Plan) -> None:
+    """Its words are those of a full queue."""
     slurm = SimulatedSlurm(plan)
 
     def trouble(words: Sequence[str] | None) -> None:
         if words and words[0] == "--job-name=generate:m":
-            raise SlurmFailed(why + POLICY)
+            raise SlurmFailed(f"QOSMaxWallDurationPerJobLimit; {POLICY}")
 
     slurm.trouble = trouble
     summary = run(plan, slurm)
@@ -591,24 +522,6 @@ def test_a_job_asks_a_controller_that_is_away_again_to_requeue_it(
     job._back_in_queue("its time limit came")
     report = read_report(Path(plan.run_folder), plan.jobs[0])
     assert (report is None) == is_requeued and len(asked) == (3 if is_requeued else 1)
-
-
-def test_a_job_drops_the_lock_of_a_result_whose_images_are_there(plan: Plan) -> None:
-    """Its evaluation takes the lock on another node, and a second start of the job does not wait for it."""
-    done, open_ = map(cell_of, KEYS)
-    first = node_job._NodeJob(plan, plan.jobs[0])
-    locks = first._locks()
-    write_outcome(Path(plan.run_folder), done, "generate", Outcome(COMPLETE))
-    first._drop_locks_of_done(locks)
-    evaluation = lock_cell(done, grace=0.0)
-    with pytest.raises(UserError, match="m/b is being written"):
-        lock_cell(open_, grace=0.0)
-    for fds in locks.values():
-        os.close(fds[0])
-    again = node_job._NodeJob(plan, plan.jobs[0])._locks()
-    assert [*again] == [open_.key]
-    for fd in (evaluation, *again[open_.key]):
-        os.close(fd)
 
 
 def test_a_second_start_leaves_a_result_alone_whose_evaluation_may_have_begun(

@@ -11,7 +11,7 @@ from imageevalkit.common.errors import ExitStatus, UserError
 from imageevalkit.extras.compare.telling import compare_words
 from imageevalkit.store.cell import Cell, output_root
 from imageevalkit.store.results import folder_name
-from tests.support.cells import HUNDRED, QWEN, Made, changed, write_cell, write_scored
+from tests.support.cells import HUNDRED, QWEN, changed, write_scored
 
 
 def rows(one: str, other: str, name: str = "comparison.csv") -> list[dict[str, str]]:
@@ -126,28 +126,6 @@ def test_items_with_another_prompt_are_left_out(tmp_path: Path, capsys: pytest.C
     [row] = compared("old", "new", tmp_path)
     assert (row["n"], row["items"], row["items_down"]) == ("98", "98", "3")
     assert "text: 2 items left out, whose prompt is another one in 'new'" in capsys.readouterr().out
-
-
-def test_results_of_older_versions_and_incomplete_ones_are_compared_on_what_both_have(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from imageevalkit.store.results import Metric
-
-    whole = [Made(f"{n}", f"prompt {n}", value=float(n % 2)) for n in range(30)]
-    short = [*whole[:20], *(one._replace(outcome="refused") for one in whole[20:])]
-    write_cell("old", "text", whole, {"accuracy": Metric(0.5, 30, (0.3, 0.7))})
-    write_cell("new", "text", short, {"accuracy": Metric(0.5, 20, (0.2, 0.8))})
-    [row] = compared("old", "new", tmp_path)
-    assert (row["n"], row["paired"], row["items"], row["verdict"]) == (
-        "20",
-        "true",
-        "20",
-        "cannot be told apart",
-    )
-    assert (
-        "'new' has no whole score (incomplete: 10 refused): compared on what both have"
-        in capsys.readouterr().out
-    )
 
 
 def test_noise_and_drift_of_the_judge_stand_with_each_difference(tmp_path: Path) -> None:

@@ -57,16 +57,6 @@ def test_links_and_anchors_resolve(page: Path) -> None:
     assert wrong == []
 
 
-def test_a_chinese_page_links_to_chinese_pages() -> None:
-    wrong = []
-    for page in (page for page in pages() if is_chinese(page)):
-        for link in _LINK.findall(prose(page)):
-            target = page.parent / link.partition("#")[0]
-            if target.suffix == ".md" and target.with_suffix(".zh.md").exists():
-                wrong.append(f"{name_of(page)}: {link}")
-    assert wrong == []
-
-
 # ---- the reference
 
 

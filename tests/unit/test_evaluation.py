@@ -27,10 +27,9 @@ from imageevalkit.jobs.progress import ProgressWriter
 from imageevalkit.report.collect import collect
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item
-from imageevalkit.store.records import last_records
 from imageevalkit.store.results import Metric, Result, Score, read_result, standing, validate
 from imageevalkit.store.states import images_to_come
-from tests.support.generation import FakeAsyncModel, FakeDataset, FakeModel, generate, items
+from tests.support.generation import FakeDataset, FakeModel, generate, items
 from tests.support.red_benchmark import RedBenchmark
 from tests.support.waiting import LONGEST_WAIT
 
@@ -267,26 +266,6 @@ def test_official_files_may_be_in_folders_and_those_of_before_go() -> None:
         assert not {"zh", "en/long"} & {*found} or "zh/c.csv" in files
 
 
-def test_an_answerer_that_passes_over_questions_or_says_no_reason_is_asked_no_more_in_this_run() -> None:
-    class Absent(RedBenchmark):
-        def ask(self, questions: Sequence[Question]) -> Iterator[Answer]:
-            for question in questions:
-                self.asked.append(question.item)
-                if question.item == "images/00001":
-                    yield Answer(question)
-                elif question.item != "images/00003":
-                    yield Answer(question, "7")
-
-    generate(FakeModel(), FakeDataset(5))
-    absent = Absent()
-    outcome, result = evaluate(absent)
-    assert outcome.state == FAILED
-    assert outcome.message.startswith("1 of 5 questions got neither an answer nor an error (3 of 5 judged")
-    assert (len(absent.asked), result.coverage.judge_failed) == (5, 2)
-    reasons = [json.loads(line)["reason"] for line in CELL.scores.read_text().splitlines()]
-    assert reasons[1] == "there is no answer, and no reason why"
-
-
 def test_an_answer_is_kept_when_the_benchmark_cannot_read_it() -> None:
     class Nan(RedBenchmark):
         def parse(self, question: Question, answer: Answer) -> Any:
@@ -409,43 +388,12 @@ class Whiter(FakeModel):
         return image
 
 
-def test_a_result_goes_once_however_many_threads_store_images() -> None:
-    generate(FakeModel(), FakeDataset(40))
-    evaluate(RedBenchmark("red-v1"), n=40)
-    evaluate(RedBenchmark("red/v2"), n=40)
-
-    class WhiterAtOnce(FakeAsyncModel, Whiter):
-        pass
-
-    # other settings: every image is another one
-    outcome = generate(WhiterAtOnce(), FakeDataset(40), GenerateOptions(overwrite=True, workers=12), steps=2)
-    assert outcome.state == COMPLETE, outcome.message
-    assert standing(CELL) == []
-    assert all(record.status == "ok" for record in last_records(CELL).values())
-
-
 def test_a_result_goes_when_an_image_that_it_lacked_is_there_again() -> None:
     generate(FakeModel(), FakeDataset(3))
     (CELL.folder / "images/00001.png").unlink()
     assert evaluate(RedBenchmark(), n=3, options=EvaluateOrder(official=True))[1].coverage.judged == 2
     generate(FakeModel(), FakeDataset(3))
     assert standing(CELL) == [], "it is the image on record, but not one that was measured"
-
-
-def test_results_stand_when_images_of_other_items_are_added() -> None:
-    """A larger --limit, another task: what was measured of the first images still holds, also when it then fails."""
-    generate(FakeModel(), FakeDataset(3))
-    evaluate(RedBenchmark("red-v1"), n=3)
-    evaluate(RedBenchmark("red/v2"), n=3)
-    generate(FakeModel(), FakeDataset(5))
-    assert {cell.result.evaluator.id for cell in collect() if cell.result} == {"red-v1", "red/v2"}
-    assert not any(cell.result.withheld for cell in collect() if cell.result)
-    refusing = FakeModel(lambda prompt: (_ for _ in ()).throw(Refused("no")))
-    generate(refusing, FakeDataset(6))
-    assert evaluate(RedBenchmark("red-v1"), n=6)[1].coverage.refused == 1
-    generate(FakeModel(), FakeDataset(6), GenerateOptions(retry_refused=True))
-    left = [cell.result.evaluator.id for cell in collect() if cell.result]
-    assert left == ["red/v2"], "of the six items one has an image now that it had not"
 
 
 def test_questions_that_are_the_same_are_asked_once() -> None:

@@ -6,17 +6,15 @@ import asyncio
 import json
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from imageevalkit import registry
 from imageevalkit.benchmark import answerer
-from imageevalkit.benchmark.contract import JUDGE, Answers, Measurer
-from imageevalkit.benchmark.question import Answer, Picture, Question, ask, measure
+from imageevalkit.benchmark.question import Answer, Question
 from imageevalkit.common.errors import CellFailure, ExitStatus
 from imageevalkit.evaluate.following import Generation, follow
 from imageevalkit.evaluate.job import EvaluateJob
@@ -37,14 +35,11 @@ from imageevalkit.jobs.plan import (
     write_outcome,
 )
 from imageevalkit.jobs.progress import ProgressWriter
-from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.store import fingerprint as fp
 from imageevalkit.store.cell import Cell
-from imageevalkit.store.items import Item
 from imageevalkit.store.records import last_records
 from imageevalkit.store.states import StoredImages
 from tests.support.generation import SETTING, FakeAsyncModel, FakeDataset, generate, items
-from tests.support.judge_server import JudgeServer, ReplyServer
 from tests.support.red_benchmark import RedBenchmark
 from tests.support.waiting import wait_for
 
@@ -279,51 +274,3 @@ def test_a_job_that_cannot_begin_ends_at_once_and_fails_when_all_images_are_ther
     assert EvaluateJob(plan, job, order).run() is ExitStatus.FAILED
     left = read_outcome(tmp_path, CELL, "evaluate")
     assert left and left.state == FAILED and "'fake' has no scoring rules" in left.message
-
-
-class Worth(RedBenchmark):
-    """Asks a judge behind an API, who says how red an image is."""
-
-    judge = "openai:m"
-    measured: Sequence[str] = ()
-
-    @property
-    def measurers(self) -> Mapping[str, Measurer]:
-        return {}
-
-    @property
-    def prompts(self) -> Mapping[str, str]:
-        return {}
-
-    def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
-        yield ask("red", image, f"How red is {item.id}?")
-        if "red" in answers:
-            yield ask("sure", image, f"Are you sure of {answers['red'].value} for {item.id}?")
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[JudgeServer]:
-    with ReplyServer() as server:
-        server.reply = lambda request: "7"
-        options = JudgeOptions({"base_url": server.base_url, "max_attempts": 2}, workers=4)
-        made = registry.judge
-        monkeypatch.setattr(registry, "judge", lambda name, *of_benchmark: made(name, {}, options=options))
-        monkeypatch.setenv("API_KEY", "sk-none")
-        yield server
-
-
-def test_a_judge_is_not_asked_before_a_measurer_has_shown_that_it_can(
-    server: JudgeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Both(Worth):
-        @property
-        def measurers(self) -> Mapping[str, Measurer]:
-            return {**RedBenchmark.measurers.fget(self), "worth": JUDGE}  # type: ignore[attr-defined]
-
-        def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
-            return [measure("red", image, item.id), ask("worth", image, "Is it worth it?")]
-
-    both = Both(faults={f"images/{n:05d}": "judge dies" for n in range(N)})
-    with generating(FakeAsyncModel(), tmp_path) as generation:
-        assert evaluated(both, generation).message.startswith("the key is rejected")
-    assert server.received == 0

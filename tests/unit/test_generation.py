@@ -15,7 +15,7 @@ from imageevalkit.common.atomic import part_path
 from imageevalkit.common.errors import CellFailure
 from imageevalkit.common.images import encode
 from imageevalkit.generate.cell_run import CellRun, GenerateOptions
-from imageevalkit.generate.model import Generated, ImageModel, ItemFailed, ModelUnusable, Refused
+from imageevalkit.generate.model import Generated, ItemFailed, ModelUnusable, Refused
 from imageevalkit.jobs.plan import COMPLETE, FAILED, INCOMPLETE, STALE
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.records import last_records
@@ -39,22 +39,6 @@ def records() -> list[dict[str, object]]:
 
 def contents() -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in sorted((CELL.folder / "images").iterdir())}
-
-
-@pytest.mark.parametrize(
-    ("answer", "own", "expected"), [(None, True, True), (None, None, None), (False, True, False)]
-)
-def test_whether_a_seed_is_honoured_is_what_the_class_says(
-    answer: bool | None, own: bool | None, expected: bool | None
-) -> None:
-    class Model(ImageModel):
-        seed_honoured = own
-
-        def generate(self, given: Any, seed: int = 42) -> Any:
-            return Generated(picture(given, seed), seed_honoured=answer)
-
-    assert generate(Model(), FakeDataset(1)).state == COMPLETE
-    assert last_records(CELL)["images/00000"].seed_honoured is expected
 
 
 def test_records_say_everything_design_asks_for() -> None:
@@ -312,17 +296,6 @@ def test_concurrent_and_sequential_images_are_the_same() -> None:
     assert {p.name: p.read_bytes() for p in (other.folder / "images").iterdir()} == sequential
 
 
-def test_concurrent_unusable_model_stops() -> None:
-    def fault(prompt: str) -> None:
-        raise ModelUnusable("401 wrong key")
-
-    model = FakeAsyncModel(fault)
-    outcome = generate(model, FakeDataset(500), GenerateOptions(workers=4))
-    assert outcome.state == FAILED
-    assert outcome.message.startswith("401 wrong key")
-    assert len(model.calls) <= 8
-
-
 def test_server_bytes_of_the_right_format_are_kept_as_they_came() -> None:
     data = encode(picture("x", 1), Path("x.png"))
 
@@ -449,23 +422,6 @@ def test_a_failed_item_keeps_no_image_of_other_settings() -> None:
         fail_on(1, ValueError("boom")), FakeDataset(2), GenerateOptions(overwrite=True), guidance_scale=2
     )
     assert not (CELL.folder / "images/00001.png").exists()
-
-
-def test_a_copy_of_the_tree_with_its_weights_makes_the_same_images(tmp_path: Path) -> None:
-    from imageevalkit.store import fingerprint as fp
-    from tests.support.generation import SETTING
-
-    def settings(tree: Path, content: bytes) -> dict[str, object]:
-        (tree / "model").mkdir(parents=True, exist_ok=True)
-        (tree / "model/weights.safetensors").write_bytes(b"w")
-        (tree / "adapter.safetensors").write_bytes(content)
-        kwargs = {"adapter": str(tree / "adapter.safetensors")}
-        return fp.settings_of("t2i", {**SETTING, "model_path": str(tree / "model"), "model_kwargs": kwargs})
-
-    here, node = settings(tmp_path / "here", b"a"), settings(tmp_path / "node", b"a")
-    assert here == node
-    assert str(tmp_path) not in str(here)
-    assert "weights of kwargs.adapter" in fp.explain(here, settings(tmp_path / "node", b"b"))
 
 
 ON_RECORD = {

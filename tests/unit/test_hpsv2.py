@@ -12,7 +12,6 @@ import pytest
 from benchmarks.hpsv2.benchmark import HPSv2, HPSv2Settings
 from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, measure
-from imageevalkit.extras.adopt.sources import find_images
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item
 from tests.support.function_judge import items
@@ -103,18 +102,3 @@ def test_where_images_lack_the_means_are_those_of_the_official_program() -> None
     assert found["v2.1/anime"].n == len(left[0])
     assert corrected.metrics(gaps)["v2.1/anime"].value == pytest.approx(sum(left[0]) / len(left[0]))
     assert official.metrics(Scores([]))["v2.1"].value is None
-
-
-def test_images_in_the_official_folders_of_styles_are_adopted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_official_data("hpsv2", tmp_path, monkeypatch)
-    made = items(HPSv2())
-    for style in ("concept-art", "photo"):
-        (tmp_path / "theirs" / style).mkdir(parents=True)
-        (tmp_path / f"theirs/{style}/00799.jpg").write_bytes(b"")
-    found = find_images(tmp_path / "theirs", made, [], HPSv2().find_images)
-    paths = {id: place.path for id, place in found.items() if place.path}
-    assert paths == {
-        f"images/{style}/00799": tmp_path / f"theirs/{style}/00799.jpg" for style in ("concept-art", "photo")
-    }

@@ -17,7 +17,6 @@ from benchmarks.imgedit.benchmark import _NAMED, TYPES, ImgEdit, ImgEditSettings
 from imageevalkit import assets
 from imageevalkit.benchmark.contract import Answers, Rules, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask
-from imageevalkit.common.errors import CellFailure
 from imageevalkit.common.images import sha256_file
 from imageevalkit.extras.adopt.sources import find_images
 from imageevalkit.judges.api import read_reply
@@ -292,12 +291,3 @@ def test_images_made_elsewhere_are_found_by_their_keys(
         path.write_bytes(b"")
     found = find_images(source, made, [], benchmark.find_images)
     assert {id: place.path for id, place in found.items()} == expected
-
-
-def test_without_a_source_image_one_line_says_how_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data(tmp_path, monkeypatch)
-    (ImgEdit().data / "imgedit_asset/Benchmark/singleturn/compose/animal/5.jpg").unlink()
-    with pytest.raises(CellFailure, match=r"compose/animal/5.jpg is missing; run: bash utils/prefetch.sh"):
-        items(ImgEdit())

@@ -81,17 +81,3 @@ def test_the_weights_of_every_official_judge_are_known_or_named() -> None:
             backend, _, model = judge.partition(":")
             if backend in ("transformers", "vllm"):  # else it would be taken for a folder
                 assert model in registry.judges() or "/" in model, f"{name}: {judge}"
-
-
-def test_judges_and_measurers_are_known_by_name() -> None:
-    assert registry.measurer_names("reader") == ["ppocr"]
-    assert registry.measurer_setting("dreamsim").kind == "encoder"
-    assert registry.choose_judge("openai:gpt-4o").full_name == "openai:gpt-4o"
-    here = {"csd": __file__, "se": __file__}
-    missing = registry.measurer_missing("csd+se", {"weights": {"csd": "/no/csd.pth"}, "references": here})
-    assert len(missing) == 1 and "/no/csd.pth" in missing[0]
-    missing = registry.measurer_missing("csd+se", {"references": {"csd": __file__, "se": "/no/se.pt"}})
-    assert any("/no/se.pt" in line for line in missing)
-    whole = registry.measurer_assets("csd+se", {})
-    own = registry.measurer_assets("csd+se", {"weights": {"csd": "/no/csd.pth"}})
-    assert len(whole) == len(own) == 2 and whole[0] != own[0] and whole[1] == own[1]

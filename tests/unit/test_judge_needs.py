@@ -15,7 +15,7 @@ from imageevalkit.plan.config import Config
 from imageevalkit.plan.options import Options, resolve
 from imageevalkit.plan.planner import make_plan
 from imageevalkit.plan.stage_jobs import JudgeNeeds, Run, evaluate_jobs, judge_needs
-from imageevalkit.store.cell import REPO, Cell
+from imageevalkit.store.cell import Cell
 from tests.support.fake_vllm import install
 
 
@@ -41,14 +41,6 @@ def test_the_settings_of_our_server_say_nothing_of_one_that_runs_already(
     monkeypatch.setenv("CONDA_BASE", "")
     running = needs(tmp_path, "vllm:org/judge", base_url="http://gpu1:8000/v1", **settings)
     assert running.options.served == {} and running.server is None
-
-
-def test_no_script_that_comes_with_the_toolkit_is_a_users_own() -> None:
-    names = sorted(path.stem for path in (REPO / "eval").glob("*.sh"))
-    assert len(names) >= 19
-    # one of a user's own may do anything: its evaluation does not follow the images
-    own = [name for name in names if choose_benchmark(Config(), name, "", {}).own_script]
-    assert own == []
 
 
 def test_a_wrong_setting_of_a_judge_is_told_before_anything_starts(tmp_path: Path) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ import pytest
 from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask
 from imageevalkit.evaluate.scoring import evaluate_cell
-from imageevalkit.extras.noise.drift import Reply, Series
+from imageevalkit.extras.noise.drift import Reply
 from imageevalkit.extras.noise.probes import PROBES, drawing
 from imageevalkit.jobs.plan import COMPLETE, EvaluateOrder, Outcome
 from imageevalkit.jobs.progress import ProgressWriter
@@ -295,22 +293,6 @@ def test_a_repeat_without_a_value_is_no_change(judged: Judged) -> None:
     noise = judged.noise(10)
     assert (noise.repeated, noise.changed, noise.unparsed) == (0, 0, 20), "two of a run would show the noise"
     assert not noise.has_drifted
-
-
-@pytest.mark.parametrize("before", [1, 2])
-def test_the_chance_of_a_question_is_that_of_all_its_orders(before: int) -> None:
-    """Of all orders of the replies, those that seem changed among those that count."""
-    steady_one = Series("q", [Reply(0)] * before, [])
-    while steady_one.wanted:
-        steady_one = Series("q", steady_one.before, [*steady_one.now, *[Reply(1)] * steady_one.wanted])
-    replies = [*steady_one.before, *steady_one.now]
-    orders = set(permutations([one.value for one in replies]))
-    all_orders = [
-        Series("q", [Reply(v) for v in order[:before]], [Reply(v) for v in order[before:]])
-        for order in orders
-    ]
-    counting = [one for one in all_orders if one.counts]
-    assert sum(one.seems_changed for one in counting) / len(counting) == pytest.approx(steady_one.chance)
 
 
 def test_probabilities_agree_within_what_a_provider_varies() -> None:

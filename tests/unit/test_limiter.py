@@ -238,13 +238,6 @@ def test_an_endpoint_that_stays_down_ends_the_run_at_the_bound() -> None:
     assert 900 < run.seconds < 900 + 40
 
 
-def test_an_account_that_stays_limited_ends_the_run_at_the_bound() -> None:
-    run = serve(Server(lambda *request: "429", retry_after=5.0), Limiter(4, max_outage=300.0), 20)
-    assert run.ok == 0
-    assert all(is_down(tried) for tried in run.tried)
-    assert run.seconds < 300 + 130
-
-
 @pytest.mark.parametrize(
     ("workers", "latency", "items", "hopeless"),
     [
@@ -263,14 +256,6 @@ def test_hopeless_items_at_the_end_are_tried_as_ever(
     assert run.seconds < items / workers * latency + latency + 200
 
 
-@pytest.mark.parametrize(("workers", "minutes"), [(1, 10), (16, 25)])
-def test_an_outage_in_which_requests_hang_costs_no_item(workers: int, minutes: int) -> None:
-    server = Server(lambda item, attempt, now: "500" if 4 < now < 4 + 60 * minutes else "ok")
-    server.refusal_time = lambda: 300.0  # the timeout of a request
-    run = serve(server, Limiter(workers), 800)
-    assert run.ok == 800
-
-
 def test_an_item_that_is_always_limited_fails_by_itself() -> None:
     server = Server(lambda item, attempt, now: "429" if item == 7 else "ok")
     run = serve(server, Limiter(8), 2000)
@@ -278,19 +263,3 @@ def test_an_item_that_is_always_limited_fails_by_itself() -> None:
     assert not is_down(run.tried[7])
     assert server.attempts[7] < 40
     assert run.seconds < 900
-
-
-def test_what_is_cancelled_gives_its_slot_back() -> None:
-    async def main() -> int:
-        limiter, server = Limiter(2), Server(latency=lambda: 100.0)
-        tasks = [
-            asyncio.create_task(retry(functools.partial(server.ask, n), RequestSettings(), limiter))
-            for n in range(6)
-        ]
-        await asyncio.sleep(1)
-        for task in tasks[:5]:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        return server.attempts[5] * 10 + limiter.in_flight
-
-    assert run_simulated(main()) == 10

@@ -82,16 +82,6 @@ def test_an_api_needs_its_own_key(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "must look like https://host/v1" in row["problem"]
 
 
-def test_a_model_behind_an_api_has_no_key_until_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was listed as ready."""
-    shown = {"task": "t2i, edit, subject", "environment": "yes", "weights": "-"}
-    assert listed_with({})[0]["gpt-image-2"] == {**shown, "key": "no"}
-    monkeypatch.setenv("API_KEY", "sk-0815-4711")
-    found, how = listed_with({})
-    assert found["gpt-image-2"] == {**shown, "key": "yes"}
-    assert "set API_KEY" not in how
-
-
 def test_weights_are_looked_for_beside_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,13 +121,6 @@ def test_a_server_that_runs_already_needs_nothing_here() -> None:
     row, _ = wise("vllm:org/q", "base_url=http://gpu1:8000/v1")
     assert (row["environment"], row["weights"], row["key"]) == ("yes", "-", "-")
     assert "base_url must hold a URL" in wise("vllm:org/q", "base_url=gpu1:8000")[0]["problem"]
-
-
-@pytest.mark.parametrize("key", ["encoders", "oneig"])
-def test_an_environment_is_built_by_the_entry_that_names_it(key: str) -> None:
-    found, how = listed_with({"EVAL_ENV_MAP": {key: "absent"}})
-    assert found["oneig"]["environment"] == "no"
-    assert f"bash utils/make_env.sh --benchmark {key}" in how
 
 
 @pytest.mark.parametrize(

@@ -247,14 +247,6 @@ def test_longtext_paths_and_seeds(longtext: LongText) -> None:
     assert all(int(one.path.name.split("_")[0]) == one.data["prompt_id"] for one in made)
 
 
-def test_any_line_separator_may_stand_in_a_prompt(longtext: LongText) -> None:
-    path = longtext.data / "text_prompts.jsonl"
-    first, *others = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    record = {**json.loads(first), "prompt": "one\u2028two\x85three"}
-    path.write_text(json.dumps(record, ensure_ascii=False) + "\n" + "".join(others), encoding="utf-8")
-    assert items(longtext)[0].prompt == record["prompt"]
-
-
 def test_quicktext_needs_nothing_but_the_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     benchmark: Benchmark = QuickText()
@@ -264,14 +256,3 @@ def test_quicktext_needs_nothing_but_the_tree(tmp_path: Path, monkeypatch: pytes
     assert {one.seed for one in made} == {43}
     assert Counter(one.data["language"] for one in made) == {"en": 24, "zh": 24}
     assert Counter(one.data["category"] for one in made) == dict.fromkeys(CATEGORIES, 6)
-
-
-def test_quicktext_asks_for_every_text_in_quotes() -> None:
-    quotes = {"en": '"{}"', "zh": "“{}”"}
-    made = items(QuickText())
-    for one, record in zip(made, QuickText().read_jsonl("prompts.jsonl", 48), strict=True):
-        for text in record["text"]:
-            assert quotes[record["language"]].format(text) in (one.prompt or "")
-        assert record["text_length"] == total(one.data)
-        assert record["length"] == ("long" if total(one.data) > 16 else "short")
-    assert len({one.prompt for one in made}) == 48

@@ -15,7 +15,6 @@ from imageevalkit.metrics import (
     Stratum,
     arithmetic_mean,
     geometric_mean,
-    groups,
     interval_of_sum,
     mean,
     mean_by,
@@ -213,17 +212,6 @@ def test_metrics_to_the_last_digit(name: str) -> None:
     assert metric() == expected
 
 
-def test_a_cluster_is_summed_before_all() -> None:
-    scores = [
-        *of("x", 0.3, prompt=1),
-        *of("x", 0.2, prompt=2),
-        *of("x", 0.5, prompt=1),
-        *of("x", 0.2, prompt=2),
-    ]
-    assert mean(scores, "x", cluster="prompt").value == 0.30000000000000004
-    assert mean([Score({"x": x}) for x in (0.3, 0.2, 0.5, 0.2)], "x").value == 0.3
-
-
 GROUPS: dict[str, tuple[Callable[[], dict[str, Metric]], dict[str, Metric]]] = {
     "as they appear, without those of no group": (
         lambda: mean_by(MIXED, "x", "kind"),
@@ -248,12 +236,6 @@ GROUPS: dict[str, tuple[Callable[[], dict[str, Metric]], dict[str, Metric]]] = {
 def test_metrics_by_group(name: str) -> None:
     by_group, expected = GROUPS[name]
     assert list(by_group().items()) == list(expected.items())
-
-
-def test_groups_are_scores_by_key() -> None:
-    assert groups(MIXED, "kind", ["a"]) == {"a": MIXED[2:3], "b": MIXED[:2]}
-    assert list(groups(RATIOS, ["kind", "lang"])) == [("b", "en"), ("a", "zh")]
-    assert groups([Score({}, {"kind": "a", "lang": None})], ["kind", "lang"]) == {}
 
 
 def test_a_weighted_mean_of_published_counts() -> None:
@@ -291,12 +273,6 @@ def test_the_interval_is_over_items_or_clusters() -> None:
     assert found.n == 20 and found.interval == (100 * low, 100 * high)
     nameless = [Score({}, points=item.points) for item in items]
     assert mean(points(nameless), "p", percent=True) == found
-
-
-def test_what_weighs_nothing_is_in_no_interval() -> None:
-    known = [(count % 4, 4) for count in range(12)]
-    assert mean(read(*known, (0, 0)), "match", weight="total").interval == interval(known)
-    assert mean(read(*known[:9], *[(0, 0)] * 9), "match", weight="total").interval is None
 
 
 @pytest.mark.parametrize(
