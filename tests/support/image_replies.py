@@ -264,10 +264,7 @@ IMAGES: dict[str, Shape] = {
 RESPONSES: dict[str, Shape] = {
     "response_stream": lambda p, u: stream_of(
         {"type": "response.created", "response": response_reply(status="in_progress")},
-        {
-            "type": "response.image_generation_call.partial_image",
-            "partial_image_b64": base64_of(draft_of(p)),
-        },
+        {"type": "response.image_generation_call.partial_image", "partial_image_b64": base64_of(draft_of(p))},
         {"type": "response.completed", "response": response_reply(call(base64_of(png_of(p))))},
         end="",
     ),

@@ -15,18 +15,10 @@ from custom_models.model_utils.openai_images import OpenAIImagesEdit, OpenAIImag
 from imageevalkit.api import routes
 from imageevalkit.api.failures import Kind, classify_status
 from imageevalkit.api.replies import ImageReply
-from imageevalkit.api.routes import read_content
 from imageevalkit.generate.model import GenerationError, ItemFailed, ModelUnusable, Refused
 from imageevalkit.plan.models import resolve_model
 from imageevalkit.store.fingerprint import explain, settings_of
-from tests.support.image_replies import (
-    CHATS,
-    IMAGES,
-    REFUSAL_WORDS,
-    RESPONSES,
-    WORDS,
-    png_of,
-)
+from tests.support.image_replies import CHATS, IMAGES, REFUSAL_WORDS, RESPONSES, WORDS, png_of
 from tests.support.image_server import KEY, ImageServer
 
 FAST: dict[str, Any] = {"backoff": 0.02, "max_attempts": 3}
@@ -100,15 +92,6 @@ def test_transient_failure_is_told(server: ImageServer, fault: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_three_streams_that_break_off_stop_a_model_without_images(server: ImageServer) -> None:
-    server.default = "chat_stream_cut"
-    with pytest.raises(
-        ModelUnusable, match=r"3 replies .* without an image, and no image so far: .*breaks off"
-    ):
-        t2i("chat", max_attempts=6).generate("a cat")
-    assert len(server.requests) == 3
-
-
 @pytest.mark.parametrize("fault", REFUSALS)
 def test_refusal_keeps_the_words_and_is_not_retried(server: ImageServer, fault: str) -> None:
     server.default = fault
@@ -134,12 +117,7 @@ def test_error_about_the_uploaded_image_fails_the_item_at_once(server: ImageServ
 
 @pytest.mark.parametrize("endpoint", ["chat", "responses"])
 @pytest.mark.parametrize(
-    ("fault", "kind"),
-    [
-        ("refuse", Refused),
-        ("401", ModelUnusable),
-        ("truncated", ItemFailed),
-    ],
+    ("fault", "kind"), [("refuse", Refused), ("401", ModelUnusable), ("truncated", ItemFailed)]
 )
 def test_failures_mean_the_same_on_every_endpoint(
     server: ImageServer, endpoint: str, fault: str, kind: type[GenerationError]
@@ -214,23 +192,11 @@ def test_responses_request(server: ImageServer) -> None:
     assert made.extra == {**told, "revised_prompt": f"{TRICKY}, revised"}
 
 
-@pytest.mark.parametrize(
-    ("kwargs", "says"),
-    [
-        (
-            {"endpoint": "chta"},
-            r"endpoint must be one of images, chat, responses, not 'chta' \(did you mean 'chat'",
-        ),
-        ({"endpoint": "responses", "tools": []}, "'tools' cannot be given"),
-    ],
-)
-def test_what_an_endpoint_cannot_do_stops_the_model(
-    server: ImageServer, kwargs: dict[str, Any], says: str
-) -> None:
-    with pytest.raises(ModelUnusable, match=says) as caught:
-        OpenAIImagesT2I("served-1", **kwargs)
-    assert "\n" not in str(caught.value)
-    assert caught.value.attempts == 0
+def test_what_an_endpoint_cannot_do_stops_the_model(server: ImageServer) -> None:
+    with pytest.raises(ModelUnusable, match=r"not 'chta' \(did you mean 'chat'"):
+        OpenAIImagesT2I("served-1", endpoint="chta")
+    with pytest.raises(ModelUnusable, match="'tools' cannot be given"):
+        OpenAIImagesT2I("served-1", endpoint="responses", tools=[])
 
 
 def photo(path: Path, **options: Any) -> Path:
@@ -282,14 +248,8 @@ def mask_for(size: tuple[int, int] = (48, 32), mode: str = "RGBA") -> Image.Imag
 
 
 @pytest.mark.parametrize("endpoint", ["images", "responses"])
-@pytest.mark.parametrize("as_file", [False, True])
-def test_mask_is_sent_as_a_mask(server: ImageServer, tmp_path: Path, endpoint: str, as_file: bool) -> None:
-    mask = mask_for()
-    mask.save(tmp_path / "mask.png")
-    if as_file:
-        mask = Image.open(tmp_path / "mask.png")
-        mask.info["role"] = "mask"
-    edit(endpoint).generate(["Fill it", mask, Image.new("RGB", (48, 32), "blue")])
+def test_mask_is_sent_as_a_mask(server: ImageServer, endpoint: str) -> None:
+    edit(endpoint).generate(["Fill it", mask_for(), Image.new("RGB", (48, 32), "blue")])
     sent = {part.name: part for part in server.requests[0].files}
     assert sent.keys() == {"mask", "image" if endpoint == "images" else "image_url"}
     assert sent["mask"].mime_type == "image/png"
@@ -297,7 +257,6 @@ def test_mask_is_sent_as_a_mask(server: ImageServer, tmp_path: Path, endpoint: s
     received = Image.open(io.BytesIO(sent["mask"].data))
     assert received.mode == "RGBA"
     assert received.tobytes() == mask_for().tobytes()
-    assert (sent["mask"].data == (tmp_path / "mask.png").read_bytes()) == as_file
 
 
 @pytest.mark.parametrize(
@@ -326,19 +285,6 @@ def test_order_of_several_images_is_kept_in_chat_and_responses(server: ImageServ
         assert request.prompt == "First second"
         sent = [Image.open(io.BytesIO(part.data)).getpixel((0, 0)) for part in request.files]
         assert sent == [picture.getpixel((0, 0)) for picture in pictures]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "No image: see https://policy.example/a.png for why.",
-        "![x](data:image/png;base64,AAAA)",
-        "data:image/png;base64",
-        None,
-    ],
-)
-def test_text_without_an_image_holds_none(text: Any) -> None:
-    assert read_content(text).images == []
 
 
 @pytest.mark.parametrize("name", ["images", "chat", "responses"])
@@ -407,9 +353,3 @@ def test_the_id_decides_the_endpoint_and_the_name_where_it_is_unknown(
 ) -> None:
     setting = resolve_model(name, "t2i", True, {"model_path": model_path})
     assert (setting["model_path"], setting["model_kwargs"]) == (model_path, kwargs)
-
-
-def test_a_served_local_model_is_asked_for_by_the_id_of_its_weights() -> None:
-    assert resolve_model("flux.1-dev", "t2i", True, {})["model_path"] == "black-forest-labs/FLUX.1-dev"
-    assert resolve_model("flux.1-dev", "t2i", True, {"model_path": "flux"})["model_path"] == "flux"
-    assert resolve_model("unknown", "t2i", True, {})["model_path"] == "unknown"

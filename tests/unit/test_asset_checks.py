@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from imageevalkit.assets import FileFacts, Finding, HubAsset
-from imageevalkit.assets.check import LocalFolder, check_asset
+from imageevalkit.assets.check import check_asset
 from imageevalkit.assets.hub import check_room, snapshot
 from imageevalkit.common.errors import CellFailure
 from tests.support.hub_server import COMMIT, HubServer, hub_server
@@ -122,23 +122,6 @@ def test_cache_that_others_have_filled(cache: Path, monkeypatch: pytest.MonkeyPa
     (note,) = finding.notes
     assert "was not fetched by prefetch" in note and "sizes and contents of 4 files" in note
 
-    # an old library keeps no listing: what the checkpoint tells of itself is left
-    shutil.rmtree(cache / "trees")
-    folder = cache / "snapshots" / COMMIT
-    (folder / "unet/model-1.safetensors").resolve().write_bytes(SHARD[:-1])
-    (problem,) = check_asset(ASSET, hashes=True).problems
-    assert f"unet/model-1.safetensors has {len(SHARD) - 1} bytes instead of {len(SHARD)}" in problem
-    (folder / "unet/model-1.safetensors").unlink()
-    assert check_asset(ASSET, hashes=True).problems == [
-        f"org/tiny at {COMMIT[:7]}: unet/model.safetensors.index.json names model-1.safetensors, which is missing",
-        f"org/tiny at {COMMIT[:7]}: there are no weights for unet/config.json",
-    ]
-    shutil.rmtree(folder / "unet")
-    assert check_asset(ASSET, hashes=True).problems == [
-        f"org/tiny at {COMMIT[:7]}: model_index.json names the part unet, which is missing",
-        f"org/tiny at {COMMIT[:7]}: there are no weights",
-    ]
-
 
 def test_after_a_killed_download_what_is_short_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def killed(*_: object, **__: object) -> None:
@@ -230,20 +213,3 @@ def test_room_is_counted_with_what_has_begun(cache: Path, monkeypatch: pytest.Mo
         check_room("org/tiny", cache / "blobs", wanted)
     part.rename(cache / "blobs" / f"{'a' * 64}.resume")
     check_room("org/tiny", cache / "blobs", wanted)
-
-
-@pytest.mark.parametrize(
-    ("files", "says"),
-    [
-        ([], "or nothing in it"),
-        (["model_index.json", "unet/config.json"], "no weights"),
-        (["weights.of.my.own"], ""),
-    ],
-)
-def test_a_folder_of_ones_own(tmp_path: Path, files: list[str], says: str) -> None:
-    for name in files:
-        (tmp_path / "mine" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "mine" / name).write_text("{}")
-    (tmp_path / "mine").mkdir(exist_ok=True)
-    problems = check_asset(LocalFolder(str(tmp_path / "mine")), hashes=False).problems
-    assert says in " ".join(problems) if says else not problems

@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import signal
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,10 +16,8 @@ import pytest
 
 from imageevalkit.common.errors import ExitStatus, UserError
 from imageevalkit.common.slurm import SlurmFailed
-from imageevalkit.generate import job as generation
 from imageevalkit.jobs.plan import (
     COMPLETE,
-    INCOMPLETE,
     Cluster,
     GenerateOrder,
     Job,
@@ -28,7 +25,6 @@ from imageevalkit.jobs.plan import (
     Plan,
     ReportOrder,
     cell_of,
-    job_words,
     outcome_path,
     stop_path,
     write_outcome,
@@ -39,14 +35,7 @@ from imageevalkit.run.display import RunSummary
 from imageevalkit.slurm import node_job
 from imageevalkit.slurm.cluster import run_plan
 from imageevalkit.slurm.commands import Queued, Slurm
-from imageevalkit.slurm.submitted import (
-    Found,
-    Report,
-    identity,
-    look_around,
-    read_report,
-    report_path,
-)
+from imageevalkit.slurm.submitted import Found, Report, identity, look_around, read_report, report_path
 from imageevalkit.store.cell import lock_cell
 
 KEYS = ("m/a", "m/b")
@@ -178,13 +167,7 @@ def test_a_controller_that_is_away_for_a_while_fails_nothing(plan: Plan) -> None
     assert sorted(slurm.submitted) == sorted(job.name for job in plan.jobs)
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        AWAY,
-        "Message receive failure",
-    ],
-)
+@pytest.mark.parametrize("said", [AWAY, "Message receive failure"])
 def test_a_controller_that_does_not_answer_is_told_from_one_that_refuses(said: str) -> None:
     assert SlurmFailed(said).is_silent
     assert not SlurmFailed("Batch job submission failed: Invalid partition name specified").is_silent
@@ -346,15 +329,6 @@ def test_what_slurm_refuses_fails_its_cells_alone(plan: Plan) -> None:
     assert summary.status == ExitStatus.FAILED
     assert [cell.state for cell in summary.cells] == [COMPLETE, "failed"]
     assert "sbatch: Batch job submission failed: Invalid partition" in summary.cells[1].message
-
-
-def test_the_file_stop_ends_a_run_wherever_its_launcher_is(plan: Plan) -> None:
-    slurm = SimulatedSlurm(plan, seconds=1000)
-    slurm.trouble = lambda words: stop_path(Path(plan.run_folder)).touch() if slurm.now > 5 else None
-    summary = run(plan, slurm)
-    assert summary.status == ExitStatus.TERMINATED
-    assert not slurm.there and slurm.now < 60
-    assert {cell.state for cell in summary.cells} == {"interrupted"}
 
 
 def test_a_signal_ends_a_detached_launcher_and_no_job(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
@@ -522,28 +496,3 @@ def test_a_job_asks_a_controller_that_is_away_again_to_requeue_it(
     job._back_in_queue("its time limit came")
     report = read_report(Path(plan.run_folder), plan.jobs[0])
     assert (report is None) == is_requeued and len(asked) == (3 if is_requeued else 1)
-
-
-def test_a_second_start_leaves_a_result_alone_whose_evaluation_may_have_begun(
-    plan: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It has no lock of that result. A script of an export completes all results, and has all locks."""
-    write_outcome(Path(plan.run_folder), cell_of(KEYS[0]), "generate", Outcome(INCOMPLETE, "3 of 4 images"))
-    asked = list[list[str]]()
-
-    def run(made: object, keys: Sequence[str]) -> ExitStatus:
-        asked.append([*keys])
-        return ExitStatus.COMPLETE
-
-    monkeypatch.setattr(generation._Generation, "run", run)
-    for cluster_, expected in ((plan.cluster, [KEYS[1]]), (None, [*KEYS])):
-        jobs = [replace(plan.jobs[0], order=GenerateOrder(False, {})), *plan.jobs[1:]]
-        one = replace(plan, jobs=jobs, cluster=cluster_)
-        one.save()
-        monkeypatch.setattr(sys, "argv", ["generate.py", *job_words(one.path, "generate:m")])
-        status = generation.main(dict)
-        assert status == (ExitStatus.INCOMPLETE if cluster_ else ExitStatus.COMPLETE)
-        locks = node_job._NodeJob(one, one.jobs[0])._locks()
-        assert asked.pop() == [*locks] == expected
-        for fds in locks.values():
-            os.close(fds[0])

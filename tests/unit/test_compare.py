@@ -51,25 +51,6 @@ def test_two_models_are_compared_on_all_benchmarks_that_both_have(
     assert "note: only 'old' has alone" in said
 
 
-def test_items_are_in_a_file_what_moved_most_first_and_on_a_page(tmp_path: Path) -> None:
-    grades = {f"i{n}": n / 20 for n in range(20)}
-    prompt = "a <b>red</b>\x1b[31m cat, 红猫 {}".format
-    write_scored(Cell("a", "grades"), grades, prompts=prompt)
-    write_scored(Cell("b", "grades"), {**grades, "i3": 0.9, "i7": 0.36}, prompts=prompt)
-    compared("a", "b", tmp_path)
-    items = rows("a", "b", "items.csv")
-    assert len(items) == 20
-    assert [(one["item"], round(float(one["difference"]), 9)) for one in items[:2]] == [
-        ("i3", 0.75),
-        ("i7", 0.01),
-    ]
-    [page] = (output_root() / "comparisons").glob("*/comparison.html")
-    text = page.read_text()
-    assert "2 of 20 items moved: 2 up, 0 down" in text
-    assert "&lt;b&gt;red&lt;/b&gt;" in text
-    assert "<b>red" not in text
-
-
 def test_output_folders_models_in_them_and_cells_can_be_named_by_paths(tmp_path: Path) -> None:
     before, after = tmp_path / "before", tmp_path / "after"
     for root, up in ((before, 0), (after, 9)):
@@ -79,10 +60,7 @@ def test_output_folders_models_in_them_and_cells_can_be_named_by_paths(tmp_path:
                 write_scored(Cell(model, "text"), changed(HUNDRED, up=up))
     found = compared("before", "after", tmp_path)
     assert [(row["cell"], row["items_up"]) for row in found] == [("n/text", "9"), ("org/m/text", "9")]
-    for one, other in (
-        ("before/n", str(after / "org/m")),
-        ("before/n/text@ppocr-v4", "after/n/text@ppocr"),
-    ):
+    for one, other in (("before/n", str(after / "org/m")), ("before/n/text@ppocr-v4", "after/n/text@ppocr")):
         [row] = compared(one, other, tmp_path)
         assert row["items_up"] == "9"
     with pytest.raises(

@@ -151,15 +151,6 @@ def test_a_reply_without_a_score_is_asked_for_as_often_as_officially() -> None:
     assert result.notes == ["1 questions were asked more often than officially (--retry_unparsed)"]
 
 
-def test_a_killed_run_does_not_forget_the_tries_it_made() -> None:
-    generate(FakeModel(), FakeDataset(2))
-    evaluate(RedBenchmark(faults={"images/00000": "hm"}, tries=2), n=2)
-    again = RedBenchmark(faults={"images/00000": "hm"}, tries=3)
-    outcome, _ = evaluate(again, n=2)
-    assert again.asked == ["images/00000"]
-    assert outcome.message.endswith("1 unparsed (once: 'hm' is no number; --retry_unparsed asks again)")
-
-
 def test_one_of_several_answerers_is_given_up_by_itself() -> None:
     """What an encoder has answered, now or before, tells nothing of a judge that never does."""
 
@@ -225,10 +216,7 @@ class Breaking(RedBenchmark):
             {"parse": lambda value: {"red": math.nan}},
             "parse() of item images/00002, red is {'red': nan}, and must be a JSON value",
         ),
-        (
-            {"score": lambda score: None},
-            "score() of item images/00002 is None, and must be a Score",
-        ),
+        ({"score": lambda score: None}, "score() of item images/00002 is None, and must be a Score"),
         (
             {"score": lambda score: replace(score, values={"red": math.nan})},
             "score() of item images/00002: 'red' is nan, and must be a finite number",

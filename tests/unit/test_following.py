@@ -248,18 +248,6 @@ def test_a_generation_that_fails_ends_the_following_without_a_result(tmp_path: P
     assert len(again.asked) + len(benchmark.asked) == N and not set(again.asked) & set(benchmark.asked)
 
 
-def test_who_cannot_be_asked_any_more_does_not_wait_for_the_images(tmp_path: Path) -> None:
-    """He may hold a GPU. What was answered is on record."""
-    model, benchmark = Paused(6), RedBenchmark(faults={"images/00003": "judge dies"})
-    with generating(model, tmp_path) as generation:
-        try:
-            of_cell, progress = items(FakeDataset(N)), ProgressWriter()
-            assert follow(CELL, benchmark, of_cell, progress, EvaluateOrder(), generation) is None
-            assert not generation.outcome and len(requests()) == 3
-        finally:
-            model.go.set()
-
-
 def test_a_job_that_cannot_begin_ends_at_once_and_fails_when_all_images_are_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,12 +56,6 @@ def test_an_object_counts_above_the_threshold_of_the_tag_and_the_16_most_confide
     [
         (
             {"include": [{"class": "clock", "count": 2}], "exclude": [{"class": "clock", "count": 3}]},
-            {"clock": [box(0, 0, 1, 1)] * 2},
-            {},
-            "",
-        ),
-        (
-            {"include": [{"class": "clock", "count": 2}], "exclude": [{"class": "clock", "count": 3}]},
             {"clock": [box(0, 0, 1, 1)] * 4},
             {},
             "expected clock<3, found 4",
@@ -71,17 +65,6 @@ def test_an_object_counts_above_the_threshold_of_the_tag_and_the_16_most_confide
             {"cup": [box(0, 0, 1, 1)] * 2},
             {"cup": ["blue", "red"]},
             "expected red cup>=1, found 0 red; and 1 blue",
-        ),
-        (
-            {
-                "include": [
-                    {"class": "bear", "count": 1},
-                    {"class": "dog", "count": 1, "position": ["left of", 0]},
-                ]
-            },
-            {"dog": [box(0, 0, 1, 1)]},
-            {},
-            "expected bear>=1, found 0\nno target for dog to be left of",
         ),
         (
             {
@@ -242,11 +225,7 @@ def test_records_that_are_no_verdicts_on_these_images_are_no_score(
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        '{"objects": {}}',
-        '{"objects": {"cup": [[1, 2, 3, 4, NaN]]}, "colors": {}}',
-    ],
+    "text", ['{"objects": {}}', '{"objects": {"cup": [[1, 2, 3, 4, NaN]]}, "colors": {}}']
 )
 def test_what_is_no_detections_is_no_value(text: str) -> None:
     asked = measure("objects", "{}")

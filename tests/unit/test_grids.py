@@ -78,15 +78,6 @@ def test_every_mode_is_cut_as_rgb(grid: Grid, mode: str) -> None:
     assert not is_black(whole)
 
 
-@pytest.mark.parametrize("place", [(9, 5)])
-def test_one_other_pixel_makes_a_cell_an_image(grid: Grid, place: tuple[int, int]) -> None:
-    images = [Image.new("RGB", (10, 6)) for _ in range(grid.cells)]
-    images[-1].putpixel(place, (0, 0, 1))
-    assert [is_black(cell) for cell in grid.split(grid.combine([*images]))] == [True] * (grid.cells - 1) + [
-        False
-    ]
-
-
 def test_the_official_splitter_cuts_alike(grid: Grid, tmp_path: Path) -> None:
     official = _official_splitter()
     images = [None if n % 3 == 2 else noise(n, (40, 24)) for n in range(grid.cells)]

@@ -47,18 +47,6 @@ NEEDED_AND_OTHER: dict[str, tuple[set[str], set[str]]] = {
         | below("tokenizer_2", *_T5_TOKENIZER),
         {"flux1-dev.safetensors", "ae.safetensors", "dev_grid.jpg"},
     ),
-    "t2i/stable-diffusion-v1-5": (
-        _COMMON
-        | _VAE
-        | whole("unet", _UNET)
-        | whole("text_encoder", _CLIP)
-        | whole("safety_checker", _CLIP)
-        | below("tokenizer", *_TOKENIZER)
-        | below("feature_extractor", "preprocessor_config.json"),
-        {"v1-5-pruned.ckpt", "v1-5-pruned-emaonly.safetensors", "v1-inference.yaml"}
-        | below("unet", f"{_UNET}.bin", f"{_UNET}.fp16.safetensors", f"{_UNET}.non_ema.safetensors")
-        | below("text_encoder", "model.fp16.safetensors", "pytorch_model.bin", "pytorch_model.fp16.bin"),
-    ),
     "t2i/playground-v2.5": (
         _COMMON
         | whole("vae", f"{_UNET}.fp16")
@@ -86,10 +74,7 @@ def test_patterns_choose_what_diffusers_reads_and_no_copy_of_it(key: str) -> Non
     assert chosen(key, needed | other | _ALWAYS_OTHER) == needed
 
 
-@pytest.mark.parametrize(
-    "task_and_name", ["t2i/sana", "t2i/lumina-image-2.0", "t2i/cogview4-6b", "t2i/pixart-sigma"]
-)
-def test_whole_folders_leave_out_what_lies_beside_them(task_and_name: str) -> None:
+def test_whole_folders_leave_out_what_lies_beside_them() -> None:
     needed = _COMMON | _VAE | sharded("text_encoder", _CLIP, 2) | sharded("transformer", _UNET, 2)
     needed |= {"text_encoder/pytorch_model-00001-of-00002.bin", *below("tokenizer", *_T5_TOKENIZER)}
-    assert chosen(task_and_name, needed | _ALWAYS_OTHER | {"model.pth", "consolidated.safetensors"}) == needed
+    assert chosen("t2i/sana", needed | _ALWAYS_OTHER | {"model.pth", "consolidated.safetensors"}) == needed

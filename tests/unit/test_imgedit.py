@@ -278,12 +278,11 @@ def test_the_official_programs_ask_the_same_and_read_our_replies(
     assert ours | {"Overall": result.metrics["overall_official"].value} == theirs
 
 
-@pytest.mark.parametrize("edition", ["kit", "original"])
 def test_images_made_elsewhere_are_found_by_their_keys(
-    edition: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data(tmp_path, monkeypatch)
-    benchmark = ImgEdit(ImgEditSettings(edition=edition))
+    benchmark = ImgEdit()
     made, source = items(benchmark, 9), tmp_path / "made"
     source.mkdir()
     expected = {item.id: source / f"{item.data['key']}.png" for item in made}

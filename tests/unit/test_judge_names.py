@@ -55,16 +55,6 @@ def test_how_a_judge_is_reached_is_not_in_its_name(kwargs: dict[str, Any]) -> No
     assert evaluator(**kwargs) == evaluator()
 
 
-def test_prompts_backends_and_models_are_in_the_name() -> None:
-    names = [
-        evaluator().id,
-        evaluator(prompt="Is it bad?").id,
-        evaluator("openai:gpt-4o").id,
-        evaluator("vllm:gpt-4o").id,
-    ]
-    assert len(set(names)) == 4
-
-
 def test_a_judge_has_one_name_however_it_is_written() -> None:
     assert choose_judge("qwen3-vl-8b").full_name == choose_judge("transformers:qwen3-vl-8b").full_name
     assert choose_judge("openai:qwen3-vl-8b").setting.model_path == "Qwen/Qwen3-VL-8B-Instruct"

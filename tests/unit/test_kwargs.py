@@ -76,25 +76,6 @@ def test_punctuation_of_an_input_method_is_named(
     assert capsys.readouterr().err == f"note: custom_model_kwargses: {says}\n"
 
 
-def test_punctuation_within_quotes_is_meant(capsys: pytest.CaptureFixture[str]) -> None:
-    note_once.cache_clear()
-    assert parse_kwargs('negative_prompt="模糊，低质量"') == {"negative_prompt": "模糊，低质量"}
-    assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize(
-    ("text", "models", "says"),
-    [
-        ("size＝1024", 1, "needs quotes: name=\"a, b\"); '＝' is not '='"),
-        ("a=1；b=2", 2, "(an empty one is fine); '；' is not ';'"),
-    ],
-)
-def test_punctuation_of_an_input_method_is_named_in_errors(text: str, models: int, says: str) -> None:
-    with pytest.raises(UserError) as caught:
-        parse_kwargses(text, models)
-    assert says in str(caught.value)
-
-
 @pytest.mark.parametrize(
     "value",
     [

@@ -101,18 +101,6 @@ def token_bucket(rate: float, capacity: float) -> Callable[[int, int, float], st
     return answer
 
 
-def window(quota: int, seconds: float) -> Callable[[int, int, float], str]:
-    """Answers 429 beyond ``quota`` requests in each fixed window of ``seconds``."""
-    used: dict[int, int] = {}
-
-    def answer(item: int, attempt: int, now: float) -> str:
-        number = int(now // seconds)
-        used[number] = used.get(number, 0) + 1
-        return "ok" if used[number] <= quota else "429"
-
-    return answer
-
-
 def lognormal(seed: int, median: float = 0.3) -> Callable[[], float]:
     rng = random.Random(seed)
     return lambda: rng.lognormvariate(math.log(median), 0.99)
@@ -144,24 +132,6 @@ def test_retry_after_holds_back_its_own_request_and_a_limited_account_all() -> N
     assert all(again[item] >= now + 30.0 for now, item in refused)
     pause = (refused[-1][0], refused[-1][0] + 30.0)
     assert not [now for now, _, _ in server.arrivals if pause[0] < now < pause[1]]
-
-
-@pytest.mark.parametrize("refusal_time", [0.3, None])
-@pytest.mark.parametrize("median", [0.3, 10.0])
-def test_random_429s_of_one_in_twenty_do_not_stop_the_others(
-    refusal_time: float | None, median: float
-) -> None:
-    rng = random.Random(1)
-    latency = functools.partial(lognormal, 2, median)
-    server = Server(
-        lambda item, attempt, now: "429" if rng.random() < 0.05 else "ok", latency(), retry_after=1.0
-    )
-    server.refusal_time = (lambda: refusal_time) if refusal_time else server.latency
-    undisturbed = serve(Server(latency=latency()), Limiter(64), 800)
-    run = serve(server, Limiter(64), 800)
-    assert run.ok == 800
-    assert server.count("429") > 20
-    assert run.seconds <= undisturbed.seconds * 1.25
 
 
 @pytest.mark.parametrize("retry_after", [None, 1.0])
@@ -198,34 +168,6 @@ def test_ten_minutes_without_an_endpoint_cost_no_item(fault: str, workers: int) 
     assert run.seconds < undisturbed + 600 + 31 + 5
 
 
-@pytest.mark.parametrize("share", [0.3])
-@pytest.mark.parametrize("median", [0.3, 10.0])
-def test_failures_here_and_there_are_no_outage(share: float, median: float) -> None:
-    rng = random.Random(4)
-    latency = functools.partial(lognormal, 5, median)
-    server = Server(lambda item, attempt, now: "500" if rng.random() < share else "ok", latency())
-    run = serve(server, Limiter(64), 800)
-    # six attempts in a row fail for 0.6 of 800 items on average, where 3 of 10 do
-    assert run.ok >= 795
-    undisturbed = serve(Server(latency=latency()), Limiter(64), 800).seconds
-    assert run.seconds < 1.25 * undisturbed + (6 if share < 0.3 else 62), "the tail waits for its backoff"
-
-
-def test_a_wait_beyond_the_bound_of_an_item_is_not_begun() -> None:
-    server = Server(lambda item, attempt, now: "ok" if item else "500")
-    policy = RequestSettings(max_attempts=100, max_elapsed=60.0, backoff=30.0)
-
-    async def seconds() -> float:
-        limiter = Limiter(2)
-        await retry(functools.partial(server.ask, 1), policy, limiter)  # the endpoint is not down
-        began = asyncio.get_running_loop().time()
-        failed = await retry(functools.partial(server.ask, 0), policy, limiter)
-        assert isinstance(failed.result, Failure) and not is_down(failed)
-        return asyncio.get_running_loop().time() - began
-
-    assert all(run_simulated(seconds()) < 61 for _ in range(20))
-
-
 def test_an_endpoint_that_stays_down_ends_the_run_at_the_bound() -> None:
     server = Server(lambda item, attempt, now: "ok" if now < 4 else "500")
     run = serve(server, Limiter(16, max_outage=900.0), 800)
@@ -240,11 +182,7 @@ def test_an_endpoint_that_stays_down_ends_the_run_at_the_bound() -> None:
 
 @pytest.mark.parametrize(
     ("workers", "latency", "items", "hopeless"),
-    [
-        (8, 0.5, 100, range(97, 100)),
-        (16, 30.0, 800, range(790, 800)),
-        (8, 10.0, 6, range(1, 6)),
-    ],
+    [(8, 0.5, 100, range(97, 100)), (16, 30.0, 800, range(790, 800)), (8, 10.0, 6, range(1, 6))],
 )
 def test_hopeless_items_at_the_end_are_tried_as_ever(
     workers: int, latency: float, items: int, hopeless: range

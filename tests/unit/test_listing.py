@@ -114,15 +114,6 @@ def test_data_that_is_not_here_is_a_column(monkeypatch: pytest.MonkeyPatch) -> N
     assert "bash utils/prefetch.sh --ds_names NAME" in how
 
 
-def test_a_server_that_runs_already_needs_nothing_here() -> None:
-    row, how = wise("vllm:org/q")
-    assert row["environment"] == "no"
-    assert "bash utils/make_env.sh --judge vllm (" in how
-    row, _ = wise("vllm:org/q", "base_url=http://gpu1:8000/v1")
-    assert (row["environment"], row["weights"], row["key"]) == ("yes", "-", "-")
-    assert "base_url must hold a URL" in wise("vllm:org/q", "base_url=gpu1:8000")[0]["problem"]
-
-
 @pytest.mark.parametrize(
     ("maps", "name", "items", "evaluator"),
     [

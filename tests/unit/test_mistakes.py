@@ -19,10 +19,7 @@ GENEVAL = ["--ds_names", "geneval", "--ds_kwargs"]
 
 def mistake(*words: str) -> str:
     """The message about ``words``. Fails if planning them writes a file."""
-    maps = {
-        "INFER_ENV_MAP": {"diffusers": "diffusers"},
-        "EVAL_ENV_MAP": {"transformers": "transformers"},
-    }
+    maps = {"INFER_ENV_MAP": {"diffusers": "diffusers"}, "EVAL_ENV_MAP": {"transformers": "transformers"}}
     config = Config(maps=maps)
     with pytest.raises(UserError) as told:
         make_plan(resolve(parse(words), config), config)
