@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from custom_models.load_model import API_MODELS, MODEL_SETTINGS
 from custom_models.model_utils.openai_images import OpenAIImagesEdit, OpenAIImagesT2I
@@ -221,6 +221,13 @@ def test_untouched_files_go_up_as_they_are(server: ImageServer, tmp_path: Path, 
 def decoded(upload: routes.Upload) -> Image.Image:
     assert (upload.name, upload.mime_type) == ("image_0.png", "image/png")
     return Image.open(io.BytesIO(upload.data))
+
+
+def test_pixels_in_memory_win_over_the_file(tmp_path: Path) -> None:
+    image = Image.open(photo(tmp_path / "a.png"))
+    ImageDraw.Draw(image).rectangle((0, 0, 9, 9), fill="red")
+    (sent,) = routes.inputs_of("", [image]).images
+    assert decoded(sent).tobytes() == image.tobytes()
 
 
 def test_file_that_servers_could_see_differently_is_sent_as_rgb_pixels(tmp_path: Path) -> None:

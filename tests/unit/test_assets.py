@@ -64,6 +64,11 @@ def test_one_line_names_every_wrong_file_and_the_command(data: Path) -> None:
     assert "bash utils/prefetch.sh --ds_names tiny" in message
 
 
+def test_hundreds_of_problems_stay_readable(data: Path) -> None:
+    message = TINY.explain([f"{n}.png is missing" for n in range(500)])
+    assert "4.png is missing; and 495 more (--check names them all)" in message and "5.png" not in message
+
+
 def test_files_of_a_repository_at_a_commit() -> None:
     file, _ = TINY.local
     assert isinstance(file, FileAsset)

@@ -171,7 +171,7 @@ def test_one_of_several_answerers_is_given_up_by_itself() -> None:
         two = Two()
         with pytest.raises(CellFailure, match=r"the first 10 questions all failed: the key is for"):
             evaluate(two, 30)
-        assert two.asked == ["encoder"] * (30 - already) + ["judge"] * 10
+        assert two.asked == ["encoder"] * (30 - already) + ["judge"] * 10 and not CELL.result.exists()
     records = [json.loads(line) for line in CELL.judgements.read_text().splitlines()]
     assert {record["evaluator"] for record in records} == {"encoder", "judge"}
 
@@ -198,8 +198,7 @@ class Breaking(RedBenchmark):
         return self._own["score"](score) if "score" in self._own and item.id == "images/00002" else score
 
     def metrics(self, scores: Scores) -> Any:
-        own = self._own.get("metrics", {})
-        return {**super().metrics(scores), **own} if isinstance(own, dict) else own
+        return {**super().metrics(scores), **self._own.get("metrics", {})}
 
     def official_files(self, scores: Scores) -> Any:
         return self._own.get("files", {"reds.json": "[]"})

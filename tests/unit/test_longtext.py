@@ -98,7 +98,7 @@ def test_a_judge_reads_in_a_cell(read_by: Callable[..., LongText], monkeypatch: 
     assert {picture.pixels for question in asked for picture in question.pictures} == {QWEN_VL_UTILS}
     assert (result.metrics["en"].value, result.metrics["zh"].value) == (0, 1)
     assert result.headline == ["en", "zh"]
-    assert result.evaluator.id.startswith("qwen2.5-vl-7b/transformers/")
+    assert result.evaluator.id.startswith("qwen2.5-vl-7b/transformers/") and result.evaluator.official
     records = [json.loads(line) for line in Cell("m", "longtext").scores.read_text().splitlines()]
     assert records[0]["values"] == {"recall": 0, "match": 0, "total": 3, "read": 0}
     assert records[0]["keys"] == {"language": "en", "category": "sign", "length": "short", "prompt_id": 0}

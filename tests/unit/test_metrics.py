@@ -69,16 +69,6 @@ def test_an_interval_holds_the_mean_near_the_ceiling(name: str) -> None:
     )
 
 
-def test_all_or_nothing_is_wilsons_interval() -> None:
-    # statsmodels 0.15: proportion_confint(right, count, method="wilson"); tests/unit/test_statistics.py has it of more
-    for count, right, low, high in (
-        (10, 10, 0.722467, 1.0),
-        (24, 23, 0.797572, 0.992606),
-        (16, 4, 0.101822, 0.494983),
-    ):
-        assert bounds([(float(k < right), 1) for k in range(count)]) == pytest.approx((low, high), abs=1e-5)
-
-
 def test_a_prompt_in_two_strata_is_one() -> None:
     values = noise(60)
     parts = [(value, 1.0) for value in values]

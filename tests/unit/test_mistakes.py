@@ -39,7 +39,6 @@ def mistake(*words: str) -> str:
             [*NOISE[:3], "wise", "--relations", "wise=realism/2,consistancy/2"],
             "--relations: wise: there is no metric 'consistancy/2' of items (did you mean 'consistency'?)",
         ),
-        ([*NOISE, "--relations_kwargs", "preset=papr"], "did you mean 'paper'?"),
         (
             ["--model_names", "comparisons", "--ds_names", "quicktext", "--use_api", "true"],
             "'comparisons' cannot be a name: output/comparisons is for other files of the runs",
@@ -52,10 +51,6 @@ def mistake(*words: str) -> str:
         ),
         ([*NOISE, "--prompt_rewriter", "dtn"], "unknown prompt rewriter 'dtn' (did you mean 'dtm'?)"),
         ([*NOISE, "--rewriter_kwargs", "model=x"], "--rewriter_kwargs is given, but no --prompt_rewriter"),
-        (
-            [*NOISE, "--prompt_rewriter", "wise", "--images", "/tmp"],
-            "--images makes no images: leave out --prompt_rewriter",
-        ),
         (
             [*NOISE, "--prompt_rewriter", "wise", "--rewriter_kwargs", "api_key_env=REWRITER_API_KEY"],
             "prompt rewriter 'wise' is reached through an API: REWRITER_API_KEY is not set",
@@ -88,21 +83,10 @@ def test_a_model_path_that_does_not_exist_blocks_its_cells(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("words", "env", "says"),
     [
+        ([], {"SSL_CERT_FILE": "/nowhere/ca.pem"}, "SSL_CERT_FILE: /nowhere/ca.pem does not exist"),
         ([], {"API_KEY": ""}, "API_KEY is not set: set it in config.local.sh"),
         ([], {"API_KEY": "", "OPENAI_API_KEY": "sk-other-0815-key"}, "API_KEY is not set: OPENAI_API_KEY is"),
-        (
-            ["--max_cost", "1"],
-            {},
-            "--max_cost needs the price of an image, and that of 'model-a' is not known",
-        ),
-        (
-            [
-                *("--batch", "--custom_model_kwargses"),
-                "azure_endpoint=https://name.openai.azure.com,api_version=2025-04-01-preview",
-            ],
-            {},
-            "leave out --batch",
-        ),
+        (["--max_cost", "1"], {}, "--max_cost needs the price of an image, and that of 'model-a'"),
     ],
 )
 def test_a_model_behind_an_api_that_cannot_be_asked_or_bounded_is_told(
