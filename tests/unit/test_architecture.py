@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.documentation import pages
-
 REPO = Path(__file__).resolve().parents[2]
 ROOMS = ("imageevalkit", "eval_models", "benchmarks", "infer")
 # what each may import of the others; beside it itself, and what is no part of the project
@@ -201,42 +199,7 @@ def test_one_file_starts_the_processes_of_jobs() -> None:
     assert starting == {"imageevalkit.run.runner"}
 
 
-def test_only_the_planner_changes_a_plan_or_a_job() -> None:
-    changing = {
-        path
-        for path, tree in sources("imageevalkit").items()
-        for call in calls_of(tree, "replace")
-        if isinstance(call.func, ast.Name)
-        and re.search(r"(?:^|[._])(?:plan|job|part)$", ast.unparse(call.args[0]))
-    }
-    # the jobs that repeat questions are those of the evaluation; a watch lets jobs use the judges that it keeps
-    extras = {"imageevalkit/extras/noise/planning.py", "imageevalkit/extras/watch/keepers.py"}
-    assert changing == {"imageevalkit/plan/planner.py", "imageevalkit/plan/stage_jobs.py", *extras}
-
-
-def test_documents_name_files_that_there_are() -> None:
-    text = "\n".join(page.read_text(encoding="utf-8") for page in pages())
-    folders = "imageevalkit|benchmarks|eval_models|infer|utils|docs|perf"
-    named = set(re.findall(rf"(?<![\w/.])((?:{folders})/[\w/]*\w\.(?:py|sh|md))\b", text))
-    there = {path for path in named if not Path(path).name.startswith("my_") and "/my_" not in path}
-    assert there
-    assert [path for path in sorted(there) if not (REPO / path).is_file()] == []
-
-
 def test_the_map_has_every_folder() -> None:
     there = {path.parent.name for path in (REPO / "imageevalkit").glob("*/__init__.py")}
     modules = {path.stem for path in (REPO / "imageevalkit").glob("*.py")} - {"__init__"}
     assert set().union(*folders()) == there | modules
-
-
-def test_docstrings_name_their_subject() -> None:
-    """No docstring begins with What, Who, Those, That or Of."""
-    rooms = ("imageevalkit", "infer", "benchmarks", "eval_models", "utils", "perf")
-    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-    assert [
-        f"{path}: {text}"
-        for path, tree in sources(*rooms).items()
-        for node in nodes_of(tree)
-        if isinstance(node, documented) and (text := ast.get_docstring(node) or "")
-        if re.match(r"(What|Who|Those|That|Of)\b", text)
-    ] == []

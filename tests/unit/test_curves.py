@@ -6,13 +6,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from imageevalkit.metrics import mean
 from imageevalkit.report.comparison import LEVEL, Measured, compare
 from imageevalkit.report.curves import Curve, curve_tables, curves
-from imageevalkit.report.leaderboard import format_table
 from imageevalkit.store.cell import output_root
 from imageevalkit.store.results import Coverage, Evaluator, Metric, Result, Score
 from tests.support.cells import PPOCR, QWEN, Made, write_cell
@@ -85,25 +83,6 @@ def test_only_results_that_were_measured_alike_join() -> None:
     assert [point.step for point in only([*base, *others]).points] == [500, 1000]
     assert curves([result(500, first(3))]) == []
     assert curve_tables([]) == ""
-
-
-def test_two_runs_have_two_curves_and_chance_is_told_as_such() -> None:
-    rng = np.random.default_rng(7)
-    noise = [result(step, rng.random(N) < 0.5) for step in range(100, 1100, 100)]
-    other = [replace(one, model=one.model.replace("run", "other")) for one in noise]
-    found = curves(noise + other)
-    assert sorted(curve.run for curve in found) == ["other", "run"]
-    text = curve_tables(found)
-    assert len(re.findall(r"step \d+ \*", text)) == 2
-    assert text.count("not told apart") >= 2 * 8, "of ten checkpoints that are alike"
-
-
-def test_checkpoints_stand_together_by_step_where_their_best_would() -> None:
-    models = [result(step, first(right)) for step, right in ((1000, 20), (500, 40), (2000, 10))]
-    models.append(result(None, first(25), model="another"))
-    lines = format_table(models, 100).replace("* ", "  ").splitlines()
-    rows = [line.split()[0] for line in lines if "run@" in line or "another" in line]
-    assert rows == ["run@500", "run@1000", "run@2000", "another"]
 
 
 def test_the_report_shows_the_curve() -> None:
