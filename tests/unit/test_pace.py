@@ -80,18 +80,6 @@ def test_each_cell_has_its_own_rate(file: Path, report: Report, monkeypatch: pyt
     assert rates["m/fast"] == (pytest.approx(5), pytest.approx(14))
 
 
-def test_another_attempt_shows_what_it_reports_itself(file: Path, report: Report) -> None:
-    reader = PaceReader(file)
-    report("m/a", 9)
-    report("m/b", 9)
-    assert cells(reader) == ["m/a", "m/b"]
-    reader.start_attempt()
-    assert cells(reader) == []
-    report("m/b", 9)
-    (pace,) = reader.read()
-    assert (pace.progress.cell, pace.rate) == ("m/b", None)
-
-
 def test_money_of_all_cells_adds_up_and_never_falls(file: Path, report: Report) -> None:
     reader = PaceReader(file)
     report("m/free", 1)
