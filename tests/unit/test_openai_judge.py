@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 from PIL import Image
 
@@ -106,6 +105,8 @@ def reply_to(question: Question, **kwargs: Any) -> Answer:
 def test_the_request_is_that_of_the_official_client(
     judge_server: JudgeServer, picture: Picture, probabilities: bool
 ) -> None:
+    import openai  # it takes long, and no other test needs it
+
     words = 'Is it a "cat", 一只猫 \u2028?'
     question = vqa(picture, words) if probabilities else wise(picture, words)
     reply_to(question)

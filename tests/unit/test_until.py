@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -114,7 +114,6 @@ def try_out(setting: Setting, draws: int, seed: int = 1) -> Found:
 @pytest.mark.parametrize(
     "setting",
     [
-        Setting(True, 553, 0.0, 0.5),
         Setting(False, 553, 0.0, 0.5),
         Setting(True, 553, 0.0, 0.5, groups=True),
     ],
@@ -127,7 +126,10 @@ def test_of_equal_models_at_most_5_percent_get_a_verdict(setting: Setting) -> No
 
 @pytest.mark.parametrize(
     "setting",
-    [Setting(False, 1000, 0.05, 0.3), Setting(False, 553, 0.05, 0.5), Setting(True, 2000, 0.1, 0.5)],
+    [
+        Setting(False, 1000, 0.05, 0.3),
+        Setting(True, 2000, 0.1, 0.5),
+    ],
     ids=str,
 )
 def test_5_percent_apart_the_winner_is_known_after_40_percent_of_the_images(setting: Setting) -> None:
@@ -159,25 +161,6 @@ def test_an_item_without_a_score_counts_as_the_worst_for_either_verdict() -> Non
     assert verdict(np.full(100, np.nan), 1000).first_is_better is None
 
 
-def test_of_several_headline_metrics_each_needs_more() -> None:
-    assert verdict(np.zeros(5), 9).needed == pytest.approx(40)
-    assert verdict(np.zeros(5), 9, tests=3).needed == pytest.approx(120)
-
-
-def test_a_score_beyond_its_scale_has_no_verdict() -> None:
-    with pytest.raises(ValueError, match="beyond its scale"):
-        verdict(np.array([0.5, 1.5]), 10)
-
-
-def test_rounds_grow_to_all_items() -> None:
-    for total in (5, 30, 36, 200, 1000):
-        asked = [first_round(total)]
-        while asked[-1] < total:
-            asked.append(next_round(asked[-1], total))
-        assert asked == sorted(set(asked)) and len(asked) <= 12
-    assert first_round(1000) == 100 and next_round(100, 1000) == 125
-
-
 def test_images_of_one_prompt_are_drawn_together_and_the_same_for_every_model(tmp_path: Path) -> None:
     def items(model: str) -> list[Item]:
         names = [f"{prompt}_{n}" for n in range(2) for prompt in range(20)]
@@ -204,7 +187,6 @@ def write_partial(
     values: Mapping[str, float],
     asked: int,
     benchmark: str = "x",
-    prompts: Callable[[str], str] = "a picture of {}".format,
     **more: Any,
 ) -> None:
     """As a run that asked for so many of 400 items leaves it; what has no value was refused."""
@@ -212,7 +194,7 @@ def write_partial(
     counts = {"expected": TOTAL, "generated": judged, "judged": judged, "refused": asked - judged}
     none = dict.fromkeys(("failed", "blank", "corrupt", "unparsed", "judge_failed"), 0)
     fields = {"coverage": {**none, **counts, "unasked": TOTAL - asked}, "state": "partial", **more}
-    write_scored(Cell(model, benchmark), values, more=fields, prompts=prompts)
+    write_scored(Cell(model, benchmark), values, more=fields)
 
 
 def of_two(better: float, asked: int) -> tuple[dict[str, float], dict[str, float]]:
@@ -256,18 +238,6 @@ def test_what_is_no_mean_over_items_is_told_and_all_items_are_needed() -> None:
     assert seen().unfit == "accuracy: its items weigh differently, so that all items are needed"
 
 
-def test_prompts_with_different_numbers_of_images_need_all_items() -> None:
-    def looked(prompt_of: Callable[[int], int]) -> Look:
-        for model, values in zip(("a", "b"), of_two(0.4, 99), strict=True):
-            write_partial(model, values, 99, prompts=lambda item: f"p{prompt_of(int(item[2:]))}")
-        return seen()
-
-    assert looked(lambda n: n // 2).is_settled, "the last prompt is cut by the draw"
-    uneven = looked(lambda n: n // 4 * 2 + (n % 4 > 0))
-    assert uneven.unfit == "accuracy: its prompts have 1 to 3 images each, so that all items are needed"
-    assert not uneven.is_settled
-
-
 def test_a_partial_result_ranks_with_no_other() -> None:
     for model, values in zip(("a", "b"), of_two(0.4, 100), strict=True):
         write_partial(model, values, 100)
@@ -303,19 +273,11 @@ def test_the_two_models_are_named_with_vs() -> None:
     ("words", "said"),
     [
         (["a"], "'a' names no two models"),
-        (["a vs "], "names no two models"),
-        (["a vs b vs c"], "names no two models"),
         (["a vs a"], "names 'a' twice"),
         (["a vs c"], "'c', which is no model of this run"),
         (["a vs b", "--model_names", "a;b;c"], "this run has 'c' too"),
-        (["a vs b", "--batch"], "does not go with --batch"),
         (["a vs b", "--launcher", "slurm"], "does not go with --launcher slurm"),
-        (["a vs b", "--launcher", "export"], "does not go with --launcher export"),
-        (["a vs b", "--missing_items", "official"], "does not go with --missing_items official"),
-        (["a vs b", "--gate", "x.zip"], "does not go with --gate"),
         (["a vs b", "--infer", "false"], "leave out --infer false"),
-        (["a vs b", "--rescore"], "leave out --rescore"),
-        (["a vs b", "--images", "there"], "leave out --images"),
     ],
 )
 def test_what_cannot_be_is_told_in_one_line(words: list[str], said: str) -> None:

