@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from benchmarks.oneig.benchmark import PIXELS, OneIG, OneIGSettings
+from benchmarks.oneig.benchmark import OneIG, OneIGSettings
 from benchmarks.oneig.data import CHINESE, ENGLISH
 from benchmarks.oneig.scores import check_package
 from imageevalkit import registry
@@ -23,12 +23,11 @@ from imageevalkit.benchmark.question import Answer, Encoding, Picture, Question
 from imageevalkit.common.errors import CellFailure, UserError
 from imageevalkit.common.grids import Grid
 from imageevalkit.evaluate.answerers import Answerers, request_hash
-from imageevalkit.judges.api import judge_picture
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item, items_of
 from imageevalkit.store.results import Evaluator
 from tests.support.mirror import use_official_data
-from tests.support.oneig_scored import RULES, embedding_text, real_benchmark
+from tests.support.oneig_scored import embedding_text, real_benchmark
 
 STYLED = "081"  # an anime prompt with the style minimalism
 
@@ -167,27 +166,6 @@ def test_a_black_image_is_padding_officially() -> None:
     assert any("1 image is entirely black: left out" in note for note in official.notes(scores))
     (sample,) = json.loads(official.official_files(scores)["oneig_text.json"])["details"]
     assert [one["grid_idx"] for one in sample["ocr_details"]] == [1, 2]
-
-
-def test_corrected_rules_turn_an_image_as_its_exif_data_say_and_ask_nothing_else_anew() -> None:
-    one = item("anime", "000")
-    one.path.parent.mkdir(parents=True)
-    turned = Image.Exif()
-    turned[0x112] = 6
-    Image.effect_noise((64, 32), 80).convert("RGB").save(one.path, exif=turned)
-    benchmarks = [real_benchmark(ENGLISH, tasks="alignment,diversity", rules=rules) for rules in RULES]
-
-    def questions(plain: bool) -> list[Question]:
-        shown = Picture(one.path, "the same", pixels=PIXELS, plain=plain)
-        return [list(each.questions(one, shown, Answers({})))[n] for each in benchmarks for n in (0, -1)]
-
-    # both sides become multiples of 28, and too few of them grow
-    sizes = [judge_picture(question.pictures[0]).size for question in questions(plain=False)]
-    assert sizes == [(84, 56)] * 2 + [(56, 84)] * 2
-    who = Evaluator("someone", official=False)
-    assert len({request_hash(question, who) for question in questions(plain=False)}) == 4
-    assert len({request_hash(question, who) for question in questions(plain=True)}) == 2
-    assert {each.pixels for each in benchmarks} == {PIXELS}, "the judge has the same name"
 
 
 @pytest.mark.parametrize(

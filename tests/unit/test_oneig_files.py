@@ -211,20 +211,6 @@ def test_summary_has_the_rows_of_the_seed() -> None:
     assert [row.replace(" | ", " ").strip("| ") for row in rows] == SEED.splitlines()
 
 
-def test_summary_of_several_models_has_a_dash_where_there_is_nothing() -> None:
-    models = {
-        "a,b": {"text": Metric(0.5, 3), "diversity/multilingualism": Metric(0.25, 2)},
-        "汉": of_values(text=None),
-    }
-    files = summary_files("v1", models, CHINESE)
-    rows = {(row[0], row[2]): row[4:] for row in table(files["summary.csv"])}
-    assert rows["dataset", "metric"] == ["a,b", "汉"]
-    assert rows["oneig_text", "accuracy"] == ["50.00", "-"]
-    assert rows["oneig_total", "accuracy"] == ["-", "50.64"]
-    assert rows["oneig_diversity_multilingualism", "accuracy"] == ["25.00", "-"]
-    assert all(len(row) == 6 for row in table(files["summary.csv"]))
-
-
 def write(
     model: str,
     found: Mapping[str, Metric],

@@ -164,25 +164,6 @@ def test_black_images_count_under_corrected_rules_only() -> None:
     assert of([PromptImages(prompt, [at(0), BLACK])], "diversity")["diversity"].value is None
 
 
-def test_a_prompt_without_score_takes_the_value_of_its_groups_officially() -> None:
-    scored = [
-        PromptImages(one_question(0, "NP", "short"), [aligned("Yes")]),
-        PromptImages(one_question(1, "NP", "long"), [GONE, BLACK]),
-        PromptImages(one_question(2, "T, P", "middle"), [aligned("No")]),
-    ]
-    official, corrected = of(scored, "alignment"), of(scored, "alignment", "corrected")
-    assert {name: metric.value for name, metric in official.items()} == {
-        "alignment": 0.5,
-        "alignment/NP": None,
-        "alignment/T,P": 0,
-        "alignment/short": 1,
-        "alignment/middle": 0,
-        "alignment/long": None,
-    }
-    assert corrected["alignment/NP"] == Metric(1.0, 1)
-    assert corrected["alignment/long"] == Metric(None, 0)
-
-
 def test_style_groups_are_means_of_styles() -> None:
     prompts = [
         *(PromptImages(anime(number, "Lego"), [styled([0.2], [0.2], [0.2])]) for number in range(3)),

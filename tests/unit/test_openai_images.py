@@ -26,7 +26,6 @@ from imageevalkit.api.failures import (
     parse_error,
     used_up_for,
 )
-from imageevalkit.api.limiter import Traffic
 from imageevalkit.api.settings import RequestSettings
 from imageevalkit.generate.model import (
     Generated,
@@ -171,14 +170,6 @@ def test_a_wrong_endpoint_of_its_own_is_one_line(
     assert "sk-123" not in str(caught.value), "somebody may paste a key where its variable's name belongs"
     settings = {"module": "m", "class": "c", "model_path": "x", "api": True, "model_kwargs": kwargs}
     settings_of("t2i", settings)  # the planner looks at it before the model says what is wrong
-
-
-def test_the_most_patient_model_decides_how_long_an_endpoint_may_be_down(server: ImageServer) -> None:
-    traffic = Traffic()
-    endpoint = Endpoint.of({})
-    limiters = [traffic.limiter(endpoint, seconds) for seconds in (60.0, 900.0, 300.0)]
-    assert len(set(limiters)) == 1
-    assert limiters[0].max_outage == 900.0
 
 
 @pytest.mark.parametrize(

@@ -457,13 +457,6 @@ def test_the_sampled_token_counts_once_even_where_it_is_not_among_the_listed() -
     assert reply.probabilities == pytest.approx({"No": 0.2})
 
 
-def test_bytes_decide_where_a_token_is_no_whole_character() -> None:
-    tokens = [("\ufffd", math.log(0.5), [0xE4, 0xB8]), ("\ufffd", math.log(0.4), [0xE5])]
-    reply = read(body(*tokens, content="\ufffd"), ("一",))
-    assert reply.outside == pytest.approx(0.1), "two tokens, not one"
-    assert reply.probabilities == {"一": 0.0}
-
-
 @pytest.mark.parametrize(
     "entry",
     [
@@ -623,16 +616,6 @@ def test_a_server_of_this_run_that_is_given_up_is_not_waited_for_as_a_provider_i
         list(vllm(tmp_path / "address").ask(many(picture, 60)))
 
 
-def test_a_vllm_server_may_ask_for_a_key(
-    judge_server: JudgeServer, picture: Picture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LAB_API_KEY", "lab-key-0815")
-    (answer,) = vllm(base_url=judge_server.base_url, api_key_env="LAB_API_KEY").ask([wise(picture)])
-    assert (
-        answer.text is not None and judge_server.requests[0].headers["authorization"] == "Bearer lab-key-0815"
-    )
-
-
 def test_a_vllm_server_that_is_not_there_is_named(picture: Picture, tmp_path: Path) -> None:
     with pytest.raises(CellFailure, match="no server of the judge is known"):
         list(vllm().ask([wise(picture)]))
@@ -715,18 +698,6 @@ def test_tokens_that_read_alike_add_up() -> None:
     tokens = [("\ufffd", math.log(0.5), [0xE4, 0xB8]), ("\ufffd", math.log(0.4), [0xE5])]
     reply = read_reply(Question("q", (), Sampling(1), likeliest=2), body(*tokens, content="\ufffd"), 2, None)
     assert isinstance(reply, Answer) and reply.probabilities == pytest.approx({"\ufffd": 0.9})
-
-
-def test_so_many_of_the_likeliest_are_asked_for_whatever_the_judges_setting(
-    judge_server: JudgeServer, picture: Picture
-) -> None:
-    question = Question(
-        "q", (Message("user", ("excellent, good, medium", picture)),), Sampling(1, 1.0), likeliest=5
-    )
-    assert len(reply_to(question, top_logprobs=20).probabilities or {}) == 5
-    [sent] = judge_server.requests
-    wanted = {"logprobs": True, "top_logprobs": 5, "max_tokens": 1, "temperature": 1.0}
-    assert {name: sent.fields[name] for name in wanted} == wanted
 
 
 def test_the_likeliest_are_another_request_and_others_keep_theirs() -> None:

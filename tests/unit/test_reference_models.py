@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import ExifTags, Image
+from PIL import Image
 
 from custom_models.model_utils.reference import (
     ReferenceBlank,
@@ -21,7 +19,7 @@ from custom_models.model_utils.reference import (
     ReferenceTypesetEdit,
     quoted_strings,
 )
-from imageevalkit.common.images import encode, is_flat
+from imageevalkit.common.images import is_flat
 from imageevalkit.generate.model import ItemFailed
 from tests.support.mirror import KIT, shared_mirror
 
@@ -94,17 +92,6 @@ def test_identity_returns_the_first_image_whatever_its_mode(mode: str) -> None:
     assert same.tobytes() == first.convert("RGB").tobytes()
     with pytest.raises(ItemFailed, match="no input image"):
         ReferenceIdentity().generate(["draw"], seed=43)
-
-
-def test_identity_neither_turns_an_image_nor_says_that_it_is_to_be_turned(tmp_path: Path) -> None:
-    turned = Image.Exif()
-    turned[ExifTags.Base.Orientation] = 6
-    PHOTO.convert("RGB").save(tmp_path / "turned.jpg", exif=turned)
-    with Image.open(tmp_path / "turned.jpg") as source:
-        data = encode(ReferenceIdentity().generate([source, "turn it"]), Path("same.png"))
-        with Image.open(io.BytesIO(data)) as same:
-            assert (same.size, dict(same.getexif())) == (PHOTO.size, {})
-            assert same.tobytes() == source.tobytes()
 
 
 def test_blank_is_flat_and_noise_is_uniform() -> None:

@@ -83,15 +83,6 @@ def test_the_decision_of_the_worked_examples(
     assert relation(points, **settings).code == code
 
 
-def test_what_decides_is_on_record() -> None:
-    tilted, twelve = relation(TILTED), relation(TWELVE)
-    assert (tilted.tradeoff, tilted.above, tilted.below) == (10, 6, 4)
-    assert (twelve.above, twelve.below) == (5, 7)
-    assert twelve.correlation == pytest.approx(-0.857, abs=5e-4)
-    assert relation(RISING).correlation == pytest.approx(1)
-    assert relation([(0.6, 0.6)] * 9).correlation is None
-
-
 def test_a_ratio_at_the_threshold_is_no_tilt() -> None:
     # 6 : 4 is 1.5, which is not more than the paper's 1.5
     assert relation(TILTED, **PAPER).code == 1
@@ -447,14 +438,6 @@ def test_a_scale_may_begin_elsewhere_and_end_below() -> None:
     assert both.y.tolist() == [1 - x for x in both.x]
     assert relations.pairs[0].correlation == pytest.approx(-1)
     assert sorted(set(points["grade", "cos"].y)) == [0, 0.5, 1]
-
-
-def test_metrics_without_an_item_in_common_have_no_relation() -> None:
-    apart = [*scored("a", "b", TILTED), *scored("c", "d", TILTED)]
-    relations, _ = find_relations(apart, ["a", "b", "c", "d"], Settings(), "judge")
-    assert [pair.name for pair in relations.pairs] == ["a_b", "c_d"]
-    with pytest.raises(UserError, match="no item has values of two of a, c"):
-        find_relations(apart, ["a", "c"], Settings(), "judge")
 
 
 # ---- balanced samples

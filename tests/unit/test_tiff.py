@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import operator
 import random
@@ -146,29 +147,20 @@ def test_replies_are_read_as_the_official_function_reads_them() -> None:
     begin, end = source.index("class OutputFormatError"), source.index("def main(")
     space: dict[str, Any] = {"re": re}
     exec(compile(source[begin:end], "official", "exec"), space)
-    draw, pieces = (
-        random.Random(1),
-        [
-            "yes",
-            "No",
-            "YES,",
-            "nope",
-            "1. yes",
-            " no.",
-            "**Yes**",
-            "\n",
-            "\n\n",
-            "\t",
-            "yes\r",
-            "because",
-            ": ",
-            "noé",
-        ],
-    )
     read = 0
-    for _ in range(3000):
-        reply = "".join(draw.choice(pieces) for _ in range(draw.randint(0, 8)))
-        count = draw.randint(1, 4)
+    replies = (
+        "yes",
+        "YES,\nnope",
+        "1. yes\n no.",
+        "**Yes**\nno",
+        "No\n\nyes",
+        "yes\tno",
+        "yes\r\nno",
+        "noé\nyes",
+        "because: yes",
+        "",
+    )
+    for reply, count in itertools.product(replies, (1, 2)):
         try:
             theirs = space["extract_yes_no"](reply, ["?"] * count)
         except space["OutputFormatError"]:
@@ -179,7 +171,7 @@ def test_replies_are_read_as_the_official_function_reads_them() -> None:
             ours = None
         assert ours == theirs, repr(reply)
         read += ours is not None
-    assert read > 50
+    assert 5 < read < 15
 
 
 def test_the_template_is_drawn_by_item_and_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,8 +23,7 @@ from imageevalkit.benchmark.contract import Benchmark, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question
 from imageevalkit.common.errors import CellFailure, UserError
 from imageevalkit.judges.api import read_reply
-from imageevalkit.plan.benchmarks import checked, choose_benchmark
-from imageevalkit.plan.config import Config
+from imageevalkit.plan.benchmarks import checked
 from tests.support import trig_data
 from tests.support.function_judge import evaluate, items, scores_of, use_function_judge, write_images
 from tests.support.mirror import official_source, shared_mirror
@@ -333,15 +332,8 @@ def test_rows_are_trusted_once_and_then_known(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "home/hub").rename(tmp_path / "old")
     trig_data.write_hub_cache(tmp_path / "home", "p2p", 2)
     [problem] = fetch(files, shared_mirror())
-    assert "gives other rows than when it was first fetched" in problem and str(record_of(rows)) in problem
+    assert "gives other rows than when it was first fetched" in problem
     assert not image.exists() and not list(benchmark.data.glob(".*.part"))
-    record_of(rows).unlink()
-    with_texts(benchmark)
-    assert len(TrigP2P().chosen) == 90
-
-
-def record_of(rows: Path) -> Path:
-    return TableAsset(rows.name, "org/trig", (), "MIT").record(rows.parent)
 
 
 def test_without_a_copy_of_the_cache_nothing_is_made(tmp_path: Path) -> None:
@@ -523,51 +515,6 @@ def test_other_metrics_stand_beside_trigscore_which_stays_what_it_is(tmp_path: P
         "TA-C": [{trig: 0.75}, {"clipscore": 1.5}, {"vqascore_gpt": 0.625}, {"vqascore_llava": 0.25}],
     }
     assert files["scores_by_pair.json"] == json.loads(plain.official_files(before)["scores_by_pair.json"])
-
-
-def test_other_metrics_leave_the_requests_of_the_judge_alone(tmp_path: Path) -> None:
-    plain = with_texts(local(tmp_path, "p2p", pairs="IQ-A_TA-C,IQ-O_R-T"))
-    benchmark = with_texts(local(tmp_path, "p2p", pairs="IQ-A_TA-C,IQ-O_R-T", metrics=ZOO))
-    assert benchmark.prompts == plain.prompts and benchmark.identity != plain.identity
-    item = next(one for one in items(benchmark) if one.data["pair"] == "IQ-A_TA-C")
-    image = Picture(tmp_path, "ab" * 32)
-    asked = {one.name: one for one in benchmark.questions(item, image, {})}  # type: ignore[arg-type]
-    assert [*plain.questions(item, image, {})] == [asked.pop("IQ-A"), asked.pop("TA-C")]  # type: ignore[arg-type]
-    prompt = item.data["prompt"]
-    words = f'Does this figure show "{prompt}"? Please answer yes or no.'
-    assert {name: one.messages[-1].parts for name, one in asked.items()} == {
-        "aesthetic_predictor": (image,),
-        "niqe": (image,),
-        "clipscore": (image, prompt),
-        "vqascore_gpt": (words, image),
-        "vqascore_llava": (words, image),
-    }
-    gpt, llava = asked["vqascore_gpt"], asked["vqascore_llava"]
-    assert (gpt.likeliest, gpt.sampling.max_tokens, gpt.sampling.temperature) == (2, 1, 1.0)
-    assert llava.messages[0].role == "system" and "curious" in str(llava.messages[0].parts[0])
-    asks_judge = {name for name, measurer in benchmark.measurers.items() if not measurer.name}
-    assert asks_judge == {"IQ-A", "TA-C", "IQ-O", "R-T", "vqascore_gpt"} and plain.measurers == {}
-
-
-@pytest.mark.parametrize(
-    ("metrics", "environment", "gpu"),
-    [
-        ({}, "", False),
-        ({"R-T": ["nudenet"]}, "trig-t2i", False),
-        ({"TA-C": ["clipscore"]}, "trig-t2i", True),
-    ],
-)
-def test_other_metrics_take_what_they_need(
-    tmp_path: Path, metrics: dict[str, Any], environment: str, gpu: bool
-) -> None:
-    given = {**trig_data.write_local(tmp_path / "data", "t2i", 1), "metrics": metrics}
-    judge = "openai:Qwen/Qwen2.5-VL-7B-Instruct"
-    choice = choose_benchmark(config := Config(), "trig-t2i", judge, ds_kwargs=given)
-    # before anything is fetched
-    assert choice.environment(config) == environment and choice.uses_encoders == gpu
-    assert bool(choice.own_assets) == bool(
-        {"niqe", "clipscore"} & {name for names in metrics.values() for name in names}
-    )
 
 
 def test_a_failed_request_is_never_a_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

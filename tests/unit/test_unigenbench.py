@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.unigenbench.benchmark import LANGUAGES, UniGenBench, UniGenBenchSettings
+from benchmarks.unigenbench.benchmark import UniGenBench, UniGenBenchSettings
 from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask
 from imageevalkit.common.images import sha256_file
@@ -95,45 +95,27 @@ def test_points_are_pooled_over_images() -> None:
     assert benchmark.metrics(scored(benchmark, []))["en"].value is None
 
 
-def test_the_whole_is_the_mean_of_the_ten() -> None:
-    benchmark = UniGenBench(UniGenBenchSettings(language="en"))
-    images = [([name], reply([int(n < 7)])) for n, name in enumerate(LANGUAGES["en"].primary)]
-    assert benchmark.metrics(scored(benchmark, images))["en"].value == pytest.approx(70.0)
-
-
 class AskedAgain(BaseException):
     """What no official program catches."""
 
 
 def test_replies_are_read_as_the_official_programs_read_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    draw, replies = random.Random(3), dict[tuple[str, int], None]()
-    scores = ["1", "0", "0.5", "'1'", "True", "None", "[1]", "1.0", "1e999", "{1}", "2", "x", "b'1'"]
     analyses = [
-        "'seen'",
-        '"it\'s red"',
-        "'null, {x}'",
-        "'两只\\n'",
-        "''",
-        "'😀'",
-        r"'\ud83d'",
-        "None",
-        "true",
-        "'a' 'b'",
-        "1",
-        "no",
+        "['seen']",
+        "['null, {x}']",
+        "['两只\\n']",
+        r"['\ud83d']",
+        "('a')",
+        "[None]",
+        "[no]",
+        "['a', 'b']",
     ]
-    for _ in range(2000):
-        count, lists = draw.randint(1, 3), []
-        for values, usual in ((analyses, 5), (scores, 2)):
-            likely = values[:usual] if draw.random() < 0.8 else values
-            length = count if draw.random() < 0.9 else draw.randint(0, 4)
-            inner = draw.choice([", ", ",", ",\n"]).join(draw.choice(likely) for _ in range(length))
-            brackets = draw.choice(["[]", "[]", "[]", "()", "{}", "[)"])
-            lists.append(f"{brackets[0]}{inner}{brackets[1]}")
-        text = f"<analysis>{lists[0]}</analysis>{draw.choice(['', 'so: '])}<score> {lists[1]}\n</score>"
-        if draw.random() < 0.1:
-            text = text.replace(draw.choice(["</score>", "<score>", "<analysis>", "\n"]), "<score>")
-        replies[text, count] = None  # of equal ones one is enough
+    scores = ["1", "0", "0.5", "'1'", "True", "None", "[1]", "1e999", "{1}", "2", "x", "b'1'", "1,0"]
+    lists = [*itertools.product(analyses, ["[1]", "(0)"]), *(("['seen']", f"[{score}]") for score in scores)]
+    lists.append(("['a', 'b']", "[1, 0]"))
+    texts = [f"<analysis>{one}</analysis>so: <score> {other}\n</score>" for one, other in lists]
+    texts += [texts[0].replace(part, "<score>") for part in ("</score>", "<analysis>")]
+    replies = [*itertools.product(texts, (1, 2))]
 
     said: list[str] = []
 
@@ -168,7 +150,7 @@ def test_replies_are_read_as_the_official_programs_read_them(monkeypatch: pytest
             assert error.final == (n in accepted), text
         assert ours == [counts[f"{n} {k}"] for k in range(count) if f"{n} {k}" in counts], text
         read += bool(ours)
-    assert read > 200
+    assert 10 < read < len(replies) / 2
 
 
 def test_no_reply_is_asked_for_after_one_that_the_official_program_accepts(
@@ -244,9 +226,8 @@ def test_a_reply_without_content_is_asked_for_again(
 
 def test_a_reply_that_stops_the_official_program_leaves_no_official_score() -> None:
     benchmark = UniGenBench(UniGenBenchSettings(language="en"))
-    lists = reply([1, 0]), reply([True, True]), "<analysis>['', '']</analysis><score>[b'', b'']</score>"
-    half_an_emoji = lists[0].replace("seen", r"\ud83d"), f"\ud83d{lists[0]}"
-    for text, is_counted in zip((*lists, *half_an_emoji, "\ud83d"), (True, True, *[False] * 4), strict=True):
+    stops = "<analysis>['', '']</analysis><score>[b'', b'']</score>"
+    for text, is_counted in ((reply([1, 0]), True), (stops, False), ("\ud83d", False)):
         metrics = benchmark.metrics(scored(benchmark, [*IMAGES * 299, *IMAGES[:7], (ROW_X, text)]))
         assert (metrics["en_official"].value is not None) == is_counted, text
         assert metrics["en"].value is not None

@@ -230,14 +230,6 @@ def test_refused_items_hold_a_verdict_back() -> None:
     assert found.both == 50 and not found.is_settled
 
 
-def test_what_is_no_mean_over_items_is_told_and_all_items_are_needed() -> None:
-    for model, values in zip(("a", "b"), of_two(0.4, 100), strict=True):
-        write_partial(model, values, 100)
-        path = Cell(model, "x").scores
-        path.write_text(path.read_text().replace(", 1]]", ", 2]]"))
-    assert seen().unfit == "accuracy: its items weigh differently, so that all items are needed"
-
-
 def test_a_partial_result_ranks_with_no_other() -> None:
     for model, values in zip(("a", "b"), of_two(0.4, 100), strict=True):
         write_partial(model, values, 100)

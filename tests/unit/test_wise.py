@@ -14,12 +14,11 @@ import pytest
 
 from benchmarks.wise.benchmark import Wise, WiseRewrite, WiseVerified
 from imageevalkit import assets, registry
-from imageevalkit.benchmark.contract import Answers, Scores, Settings, Unparsed
+from imageevalkit.benchmark.contract import Answers, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Message, Picture, Question, Sampling
-from imageevalkit.common.errors import CellFailure, UserError
+from imageevalkit.common.errors import CellFailure
 from imageevalkit.evaluate.answerers import Answerers
 from imageevalkit.jobs.plan import COMPLETE, INCOMPLETE, Outcome
-from imageevalkit.plan.benchmarks import checked
 from imageevalkit.report import __main__ as report
 from imageevalkit.store.cell import Cell, output_root
 from imageevalkit.store.items import items_of
@@ -422,35 +421,6 @@ def test_corrected_rules_ask_again_for_a_score_within_the_scale(
     assert asked == [] and same.metrics == first.metrics and same.notes == first.notes
 
 
-def test_a_limited_run_has_an_overall(wise: MakeWise, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_function_judge(
-        lambda question: "2\n1\n0" if question.item == "images/1" else THREE.format(2), monkeypatch
-    )
-    outcome, result = evaluate_first(wise("wise"), 7)
-    assert outcome.state == COMPLETE
-    assert result.headline == ["overall"]
-    assert result.metrics["overall"].value == pytest.approx(0.8)
-    assert result.metrics["overall_official"].value is None
-    assert result.benchmark_version == "wise-eb51174"
-    _, official = evaluate_first(wise("wise"), 7, official=True)
-    assert official.headline == ["overall_official"]
-    lines = Cell("m", "wise").scores.read_text().splitlines()
-    [record] = [one for one in map(json.loads, lines) if one["item"] == "images/1"]
-    parts = {"consistency": 2, "realism": 1, "aesthetic_quality": 0}
-    assert record["values"] == pytest.approx({"wiscore": 0.8, **parts})
-    assert record["keys"] == {"category": "culture", "subcategory": "culture 0", "prompt_id": 1}
-    assert record["detail"] == {"explanation": "it means 1", "judge": "2\n1\n0"}
-
-
-def test_wrong_settings_are_told() -> None:
-    with pytest.raises(
-        UserError, match=r"wise: rules must be official or corrected, .*did you mean 'corrected'"
-    ):
-        checked(Wise.settings_class, {"rules": "corect"}, "wise")
-    assert (Wise.has_corrected_rules, WiseVerified.has_corrected_rules) == (True, False)
-    assert not Wise(Settings("corrected")).is_official
-
-
 @pytest.mark.parametrize(
     ("name", "default"),
     [
@@ -593,11 +563,6 @@ def test_the_editions_are_not_one_another(official: dict[str, dict[int, Mapping[
     assert len(texts) == 513
     assert all(legacy[i]["prompt"] != rewrite[i]["prompt"] for i in legacy)
     assert {i for i in legacy if legacy[i]["explanation"] != rewrite[i]["explanation"]} == {287, 442}
-    assert rewrite[985]["subcategory"] == "Colloids/Tyndall Effect"
-    assert rewrite[748]["category"] == "biology"
-    assert len({rewrite[i]["prompt"] for i in range(1, 401)}) == 377
-    assert verified[401]["prompt"] == "The Sydney Opera House when London has just passed midnight."
-    assert verified[401]["subcategory"] == "Horizontal time"
 
 
 @pytest.mark.parametrize(
