@@ -47,8 +47,6 @@ _FAILED: Mapping[str, frozenset[Key]] = {
         }
     ),
     "stops": frozenset({("text", "000"), ("reasoning", "001")}),
-    "groups": frozenset({("text", "001"), ("text", "066")}),
-    "no_reasoning": frozenset({("reasoning", "001")}),
 }
 _MISSING: Mapping[str, frozenset[Key]] = {
     "whole": frozenset(),
@@ -56,11 +54,7 @@ _MISSING: Mapping[str, frozenset[Key]] = {
         {("human", "002"), ("object", "001"), ("anime", "084"), ("text", "112"), ("reasoning", "002")}
     ),
     "stops": frozenset(),
-    "groups": frozenset(),
-    "no_reasoning": frozenset(),
 }
-# a subject all of whose files are missing, and a length all of whose prompts have too few images to compare
-_NO_SUBJECT, _NO_PAIRS = "physics", "long"
 
 
 class OfficialRun(NamedTuple):
@@ -78,8 +72,7 @@ class OfficialRun(NamedTuple):
 def official_runs(folder: Path) -> dict[str, OfficialRun]:
     """Runs of every kind in both languages, by names as "oneig-zh/whole"; skips the test without official code.
 
-    "whole": black cells only; "gaps": whole prompts failed or missing; "stops": programs stop with an error, and
-    "no_reasoning": one of five does; "groups": whole groups are not listed, and texts have the readings of others.
+    "whole": black cells only; "gaps": whole prompts failed or missing; "stops": programs stop with an error.
     """
     for path in (*_SCRIPTS, "fine_grained_analysis.py"):
         _write(folder / path, official_source(path))
@@ -139,10 +132,10 @@ def official_runs(folder: Path) -> dict[str, OfficialRun]:
     }
 
 
-def scored_prompts(edition: Edition, kind: str, rules: Rules = "official") -> list[PromptImages]:
+def scored_prompts(edition: Edition, kind: str) -> list[PromptImages]:
     """What our side is given in a run; skips the test where the official data is not at hand."""
     prompts = _chosen(real_prompts(edition))
-    return [_scored(prompt, number, kind, rules) for number, prompt in enumerate(prompts)]
+    return [_scored(prompt, number, kind) for number, prompt in enumerate(prompts)]
 
 
 def _key(prompt: Prompt) -> Key:
@@ -177,18 +170,15 @@ def _facts(prompt: Prompt, place: int) -> dict[str, Any]:
     }
 
 
-def _scored(prompt: Prompt, number: int, kind: str, rules: Rules) -> PromptImages:
-    in_groups = kind == "groups"
-    if _key(prompt) in _MISSING[kind] or (in_groups and prompt.label == _NO_SUBJECT):
+def _scored(prompt: Prompt, number: int, kind: str) -> PromptImages:
+    if _key(prompt) in _MISSING[kind]:
         return PromptImages(prompt, ())
     lost = IMAGES if _key(prompt) in _FAILED[kind] else (0, 0, 1, 0, 2, 3)[number % 6]
-    if in_groups and prompt.length == _NO_PAIRS:
-        lost = max(lost, IMAGES - 1)
     images = [image_of(prompt, place) for place in range(IMAGES)]
     for place in range(lost):
         if (place + number) % 2 == 0:
             images[place] = GONE
-        elif rules == "official":  # to corrected rules a black image is one like others
+        else:
             images[place] = BLACK._replace(image=images[place].image)
     return PromptImages(prompt, images)
 

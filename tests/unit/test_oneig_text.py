@@ -93,7 +93,7 @@ def test_units_of_all_references(edition: Edition, rules: Rules, total: int) -> 
 
 
 class _Rows:
-    """What the official edit distance needs of numpy; its own matrix would take a minute here."""
+    """What the official edit distance needs of numpy."""
 
     @staticmethod
     def zeros(shape: tuple[int, int]) -> list[list[float]]:
@@ -101,17 +101,17 @@ class _Rows:
 
 
 @EDITIONS
-def test_every_part_equals_the_official_functions_on_the_real_references(edition: Edition) -> None:
+def test_every_part_equals_the_official_functions_on_real_references(edition: Edition) -> None:
     namespace: dict[str, Any] = {}
     exec(compile(official_source("scripts/text/text_utils.py"), "text_utils.py", "exec"), namespace)
     namespace["np"] = _Rows
     official = SimpleNamespace(**namespace)
-    officially = 0
-    for number, prompt in enumerate(texts(edition)):
-        raw = prompt.expected_text
+    # short ones: the official distance is quadratic, in Python
+    short = [prompt.expected_text for prompt in texts(edition) if len(prompt.expected_text) < 100]
+    for number, raw in enumerate(short[::6]):
         expected = official.preprocess_string(raw)
         assert preprocess_expected(raw, "official", edition.language) == expected
-        for kind, reading in enumerate(transcriptions(raw, seed=number)):
+        for reading in transcriptions(raw, seed=number):
             [cleaned] = official.clean_and_remove_hallucinations([reading])
             assert clean_reading(reading, "official") == cleaned
             read = official.preprocess_string(cleaned)
@@ -119,22 +119,4 @@ def test_every_part_equals_the_official_functions_on_the_real_references(edition
             ours = compare(raw, reading, "official", edition.language)
             match, ratio, total = official.calculate_char_match_ratio(expected, read)
             assert (ours["match"], ours["WAC"], ours["total"]) == (match, ratio, total)
-            # the official distance is quadratic, in Python: most texts go through the same recurrence by rows
-            is_short = len(expected) * len(read) < 40_000 and (number + kind) % 2 == 0
-            distance = official.levenshtein_distance if is_short else distance_by_rows
-            assert distance(read, expected) == ours["ED"], (prompt.id, reading)
-            officially += is_short
-    assert officially > 1100
-
-
-def distance_by_rows(one: str, other: str) -> int:
-    """Unit costs; a row of the official matrix at once, its insertions as a running minimum."""
-    import numpy as np
-
-    places = np.arange(len(other) + 1)
-    letters = np.array(list(other))
-    row = places
-    for number, letter in enumerate(one, 1):
-        entered = np.minimum(row[1:] + 1, row[:-1] + (letters != letter))
-        row = np.minimum.accumulate(np.concatenate([[number], entered]) - places) + places
-    return int(row[-1])
+            assert official.levenshtein_distance(read, expected) == ours["ED"], (raw, reading)
