@@ -16,7 +16,6 @@ from PIL import Image
 
 from benchmarks.oneig.data import CHINESE, ENGLISH, FOLDERS, Edition, Prompt, Task
 from benchmarks.oneig.scores import STYLE_GROUPS, STYLES
-from imageevalkit.benchmark.contract import Rules
 from imageevalkit.store.cell import REPO
 from tests.support.official_oneig import official_source
 from tests.support.oneig_programs import CELL, paint

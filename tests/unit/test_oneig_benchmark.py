@@ -227,27 +227,6 @@ def test_the_encoders_get_the_users_weights_and_the_references_of_the_edition() 
     assert real_benchmark(ENGLISH, tasks="text").measurers == {"text": JUDGE}
 
 
-def test_a_reader_reads_the_file_itself() -> None:
-    one = item("text", "004")
-    (question,) = questions_of(real_benchmark(ENGLISH, "ppocr", tasks="text"), one)
-    (sent,) = question.pictures
-    assert (question.text, sent.encoding) == ("", None)
-    other = questions_of(real_benchmark(ENGLISH, "ppocr", tasks="text", rules="corrected"), one)
-    assert other == [question], "no rule changes what it is asked"
-
-
-def test_headlines() -> None:
-    benchmark = real_benchmark(ENGLISH)
-    assert benchmark.headline[-1] == "oneig_total"
-    assert benchmark.official_headline == (
-        *("alignment", "text_official", "reasoning_official", "style", "diversity", "oneig_total_official"),
-    )
-    assert list(real_benchmark(ENGLISH, tasks="style,text").headline) == ["text", "style"]
-    assert list(real_benchmark(ENGLISH, rules="corrected").official_headline) == []
-    nothing = ScoredItem(item("multilingualism", "000", name="oneig-zh"), None, Answers({}), {}, None)
-    assert "diversity/multilingualism" in real_benchmark(CHINESE).metrics(Scores([nothing]))
-
-
 @pytest.mark.parametrize(
     ("judge", "sampled"),
     [
@@ -304,11 +283,6 @@ def test_settings_that_say_nothing_are_one_line(given: Mapping[str, Any], line: 
     with pytest.raises(UserError, match=line) as error:
         OneIGSettings(**given)
     assert "\n" not in str(error.value)
-
-
-def test_weights_that_are_not_there_are_told() -> None:
-    told = registry.measurer_missing("csd+se", {"weights": {"csd": "/nowhere/csd.pth"}})
-    assert any("the weights 'csd' are not at /nowhere/csd.pth" in one for one in told), told
 
 
 def test_without_the_package_that_compares_texts_no_reading_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

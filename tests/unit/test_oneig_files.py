@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 import sys
@@ -12,14 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 
 from benchmarks.oneig import summary
-from benchmarks.oneig.data import CHINESE, ENGLISH, TASKS, Edition, Task
-from benchmarks.oneig.scores import max_tokens, metrics
+from benchmarks.oneig.data import ENGLISH, TASKS
 from benchmarks.oneig.summary import summary_files
 from imageevalkit.common.errors import ExitStatus, UserError
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.results import Coverage, Evaluator, Metric, Result, as_object
 from tests.support.oneig_official_runs import scored_prompts
 from tests.support.oneig_scored import TEXTS, run_of
+
 
 def test_what_a_sample_tells() -> None:
     scored = scored_prompts(ENGLISH, "gaps")

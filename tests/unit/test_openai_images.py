@@ -272,14 +272,6 @@ def test_permanent_failure_stops_the_model_at_once(server: ImageServer, fault: s
     assert error.attempts == 1 == len(server.requests)
 
 
-def test_item_specific_400_spares_the_model(server: ImageServer) -> None:
-    server.default = "too_long"
-    error = failure_of(t2i())
-    assert type(error) is ItemFailed
-    assert not error.transient
-    assert error.attempts == 1 == len(server.requests)
-
-
 def test_400_after_a_success_is_about_the_item(server: ImageServer) -> None:
     server.script("odd", "400")
     model = t2i()

@@ -469,16 +469,6 @@ def test_entries_without_a_probability_are_passed_over(entry: tuple[Any, ...]) -
     assert (reply.probabilities, reply.outside) == ({"Yes": 0.0}, 0.0)
 
 
-def test_probabilities_from_a_server(judge_server: JudgeServer, picture: Picture) -> None:
-    reply = reply_to(vqa(picture, "How many croissants are in the image?", SEVEN))
-    again = reply_to(vqa(picture, "How many croissants are in the image?", SEVEN))
-    assert replace(reply, seconds=0.0) == replace(again, seconds=0.0)
-    assert reply.probabilities and reply.outside and reply.probabilities.keys() == set(SEVEN)
-    assert 0.01 <= reply.outside < 0.5 and math.fsum(reply.probabilities.values()) <= 1 - reply.outside
-    fields = judge_server.requests[0].fields
-    assert (fields["logprobs"], fields["top_logprobs"], fields["max_tokens"]) == (True, 20, 1)
-
-
 @pytest.mark.parametrize(
     ("fault", "problem"),
     [
@@ -628,12 +618,6 @@ def test_a_vllm_server_that_is_not_there_is_named(picture: Picture, tmp_path: Pa
     job.give_up("the server of judge q could not start", for_good=True)
     with pytest.raises(JudgeUnusable, match="the server of judge q could not start"):
         list(vllm(tmp_path / "address").ask([wise(picture)]))
-
-
-def test_what_a_run_settles_about_its_server_is_part_of_the_identity() -> None:
-    choice = JudgeChoice("q", JudgeSetting("vllm", "Qwen/Q", {"gpus": 2, "serve_args": "--dtype half"}))
-    plain, revised = (ApiJudge(choice, JudgeOptions(served=s), {}) for s in ({}, {"revision": "abc"}))
-    assert revised.identity == {**plain.identity, "server": {"revision": "abc"}}
 
 
 def test_a_folder_with_weights_is_known_by_its_content_wherever_it_lies(

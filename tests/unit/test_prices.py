@@ -117,18 +117,6 @@ def test_documented_tokens_cost_the_documented_price(model: str, tokens: int, us
     assert round(price.cost({"output_tokens": tokens}) or 0, 3) == usd
 
 
-@pytest.mark.parametrize(
-    ("quality", "usd"),
-    [
-        ("low", 0.009),
-        ("auto", 0.133),
-    ],
-)
-def test_an_estimate_follows_the_quality_asked_for(quality: str | None, usd: float) -> None:
-    price = price_of("gpt-image-1.5")
-    assert price and price.estimate(quality) == usd
-
-
 def test_cached_input_is_cheaper_and_no_kind_gains_by_doubt() -> None:
     price = price_of("gpt-image-1.5")
     assert price
@@ -147,15 +135,9 @@ def test_cached_input_is_cheaper_and_no_kind_gains_by_doubt() -> None:
     assert price.cost(unsplit) == pytest.approx((1000 * 8 + 100 * 32) / 1e6)
 
 
-@pytest.mark.parametrize(
-    ("model", "listed"),
-    [
-        ("openai/gpt-image-1.5-2025-12-16", "gpt-image-1.5"),
-        ("google/gemini-3-pro-image-preview", "gemini-3-pro-image"),
-    ],
-)
-def test_snapshots_and_provider_names_are_the_listed_model(model: str, listed: str) -> None:
-    assert price_of(model) == price_of(listed) is not None
+def test_snapshots_and_provider_names_are_the_listed_model() -> None:
+    assert price_of("openai/gpt-image-1.5-2025-12-16") == price_of("gpt-image-1.5") is not None
+    assert price_of("google/gemini-3-pro-image-preview") == price_of("gemini-3-pro-image") is not None
 
 
 @pytest.mark.parametrize(
@@ -254,20 +236,6 @@ def test_every_listed_price_tells_where_and_when() -> None:
 )
 def test_the_cost_that_a_gateway_reports(usage: Any, usd: float | None) -> None:
     assert reported_cost(usage) == (usd if usd is None else pytest.approx(usd))
-
-
-@pytest.mark.parametrize(
-    ("usd", "text"),
-    [
-        (0, "$0.00"),
-        (0.00001, "<$0.0001"),
-        (0.0042, "$0.0042"),
-        (0.0387, "$0.039"),
-        (1234.5, "$1,234.50"),
-    ],
-)
-def test_sums_of_money_are_short_and_never_zero_by_rounding(usd: float, text: str) -> None:
-    assert dollars(usd) == text
 
 
 API = {"api": True, "model_path": "gpt-image-1.5"}

@@ -152,11 +152,6 @@ def test_the_file_of_an_earlier_version_counts_and_prefetch_moves_it(data: Path,
     assert (TINY.problems(), TINY.prompts()) == ([], TEXTS)
 
 
-def test_fields_of_a_template_are_named_by_their_last_name() -> None:
-    program = b"f\"{a['Prompt']} {b.Why} {c} {{}}\" + 'one ' 'text'"
-    assert {"{Prompt} {Why} {c} {{}}", "one text"} <= set(texts_in_program(program))
-
-
 def test_a_sum_is_the_template_that_it_stands_for() -> None:
     program = b"'Made of: ' + data['prompt'] + ' {x}' + f' in {a.b}'; count = n + 1"
     assert "Made of: {prompt} {{x}} in {b}" in set(texts_in_program(program))

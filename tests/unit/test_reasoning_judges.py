@@ -14,7 +14,7 @@ from PIL import Image
 
 from imageevalkit import registry
 from imageevalkit.api.failures import Failure, Kind
-from imageevalkit.benchmark.question import Answer, Picture, Question, Sampling, ask
+from imageevalkit.benchmark.question import Picture, Question, Sampling, ask
 from imageevalkit.benchmark.shapes import YesNo
 from imageevalkit.benchmark.thoughts import answer_in
 from imageevalkit.judges.api import read_reply
@@ -242,10 +242,3 @@ def test_a_cut_reply_of_a_judge_that_closes_thoughts_is_cut_inside_them(
         )
     assert (before.text, first.text, after.text) == ("The image shows", "No.</think>Yes", None)
     assert all(remedy in after.error for remedy in REMEDIES)
-
-
-def test_a_reply_that_is_cut_after_thoughts_in_another_field_is_an_answer() -> None:
-    message = {"content": "The image shows", "reasoning": "Let me see."}
-    body = json.dumps({"choices": [{"message": message, "finish_reason": "length"}]}).encode()
-    reply = read_reply(Question("q", (), Sampling(500)), body, 1, None, begins_inside=True)
-    assert isinstance(reply, Answer) and reply.text == "The image shows"

@@ -109,32 +109,12 @@ def test_published_judgements_give_the_published_table() -> None:
     metrics = Tiff().metrics(published(Tiff()))
     names = [*GROUPS, "basic", "advanced"]
     assert len(TYPES) == 39
-    assert shown(metrics, [f"short/{name}" for name in names]) == [
-        "0.8000",
-        "0.8123",
-        "0.7308",
-        "0.7391",
-        "0.6687",
-        "0.6059",
-        "0.7104",
-        "0.7333",
-        "0.6493",
-        "0.7810",
-        "0.6751",
-    ]
-    assert shown(metrics, [f"long/{name}" for name in names]) == [
-        "0.7700",
-        "0.8376",
-        "0.7425",
-        "0.7462",
-        "0.6214",
-        "0.6186",
-        "0.4299",
-        "0.6333",
-        "0.6679",
-        "0.7834",
-        "0.6520",
-    ]
+    published_means = {
+        "short": "0.8000 0.8123 0.7308 0.7391 0.6687 0.6059 0.7104 0.7333 0.6493 0.7810 0.6751",
+        "long": "0.7700 0.8376 0.7425 0.7462 0.6214 0.6186 0.4299 0.6333 0.6679 0.7834 0.6520",
+    }
+    for wording, means in published_means.items():
+        assert " ".join(shown(metrics, [f"{wording}/{name}" for name in names])) == means
     assert shown(metrics, ["short", "long", "mean_accuracy"]) == ["0.7166", "0.6742", "0.7000"]
 
 

@@ -56,32 +56,6 @@ def test_a_thousand_votes_recover_a_known_ranking_and_intervals_cover() -> None:
     assert np.mean(widths) < 80
 
 
-def differing(rng: np.random.Generator, voters: int, each: int) -> list[Vote]:
-    """Votes of voters whose tastes differ by 0.7 on the logistic scale."""
-    votes = []
-    for voter in range(voters):
-        own = STRENGTHS + rng.normal(0, 0.7, 5)
-        votes += [one._replace(voter=f"v{voter}") for one in simulated(rng, each, strengths=own)]
-    return votes
-
-
-def test_intervals_of_few_voters_who_differ_cover_too() -> None:
-    rng = np.random.default_rng(5)
-    # tastes that differ draw ratings together: those of all voters are the truth
-    [all_voters] = rate([one._replace(voter="v") for one in differing(rng, 2000, 4)])
-    truth = {row.model: row.rating for row in all_voters.rows}
-    for voters in (5, 19):
-        hits, wider = [], []
-        for _ in range(8):
-            votes = differing(rng, voters, 1000 // voters)
-            [table], [alone] = rate(votes), rate([one._replace(voter="v") for one in votes])
-            hits += [row.low <= truth[row.model] <= row.high for row in table.rows]
-            wider += [a.high - a.low >= b.high - b.low for a, b in zip(table.rows, alone.rows, strict=True)]
-            assert (table.voters, alone.voters) == (voters, 1)
-        # by items alone 47 to 65 %
-        assert np.mean(hits) > 0.88 and all(wider), voters
-
-
 def row_of(rows: Sequence[Rating], model: str) -> Rating:
     return next(row for row in rows if row.model == model)
 

@@ -17,7 +17,6 @@ from imageevalkit import assets, registry
 from imageevalkit.benchmark.contract import Answers, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Message, Picture, Question, Sampling
 from imageevalkit.common.errors import CellFailure
-from imageevalkit.evaluate.answerers import Answerers
 from imageevalkit.jobs.plan import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.report import __main__ as report
 from imageevalkit.store.cell import Cell, output_root
@@ -421,23 +420,6 @@ def test_corrected_rules_ask_again_for_a_score_within_the_scale(
     assert asked == [] and same.metrics == first.metrics and same.notes == first.notes
 
 
-@pytest.mark.parametrize(
-    ("name", "default"),
-    [
-        ("wise", "openai:gpt-4o-2024-05-13"),
-        ("wise-rewrite", "openai:gpt-4o-2024-05-13"),
-        ("wise-verified", "vllm:qwen3.5-35b-a3b"),
-    ],
-)
-def test_judges(wise: MakeWise, monkeypatch: pytest.MonkeyPatch, name: str, default: str) -> None:
-    use_function_judge(lambda question: "Score: 1", monkeypatch)
-    assert wise(name).judge == default
-    official = Answerers(wise(name)).evaluator
-    other = Answerers(wise(name, judge="transformers:qwen3-vl-8b")).evaluator
-    assert official.official and not other.official
-    assert official.id != other.id
-
-
 # ---- official files ----------------------------------------------------------------------------------------------
 
 
@@ -500,18 +482,6 @@ LABELS = {  # the Category text of each category in all official files but for o
     "chemistry": "Chemistry",
 }
 SUBCATEGORIES = {"wise": 27, "wise-verified": 26}
-
-
-def test_items(edition: Wise) -> None:
-    made = items(edition)
-    assert sorted(item.data["prompt_id"] for item in made) == list(range(1, 1001))
-    for item in made:
-        prompt_id = item.data["prompt_id"]
-        assert item.id == f"images/{prompt_id}" and item.path.suffix == ".png"
-        assert item.seed == 42
-        assert item.prompt == f"prompt {prompt_id}"
-        assert item.data["explanation"] == f"it means {prompt_id}"
-        assert prompt_id in edition.categories[item.data["category"]]
 
 
 def test_any_first_items_stand_for_all(edition: Wise) -> None:
