@@ -10,14 +10,13 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from benchmarks.oneig import summary
-from benchmarks.oneig.data import CHINESE, ENGLISH, TASKS, Edition, Task
-from benchmarks.oneig.scores import max_tokens, metrics
+from benchmarks.oneig.data import TASKS, Task
+from benchmarks.oneig.scores import metrics
 from tests.support.oneig_official_runs import TASKS_OF, OfficialRun, official_runs
 from tests.support.oneig_scored import run_of
 
 # pandas takes these means, and another version of it adds in another order
 BY_PANDAS = {"alignment", "reasoning", "style", "total average"}
-EDITIONS = pytest.mark.parametrize("edition", [ENGLISH, CHINESE], ids=lambda edition: edition.name)
 
 
 @pytest.fixture(scope="module")
@@ -93,14 +92,3 @@ def test_the_official_analysis_writes_the_same_tables(runs: Mapping[str, Officia
     stops = name == "oneig/gaps"
     assert ours.keys() == (analysed - {"text"} if stops else analysed)
     assert run.raised["fine_grained"] == ("ValueError" if stops else "")
-
-
-@EDITIONS
-def test_the_official_program_asks_for_as_many_tokens(
-    runs: Mapping[str, OfficialRun], edition: Edition
-) -> None:
-    run = runs[f"{edition.name}/whole"]
-    prompts = [one.prompt for one in run.scored if one.prompt.class_item == "text"]
-    ours = {prompt.id: max_tokens(prompt, "official", edition.language) for prompt in prompts}
-    assert ours == run.tokens
-    assert set(ours.values()) == ({128, 256} if edition is ENGLISH else {128})

@@ -58,14 +58,13 @@ _MISSING: Mapping[str, frozenset[Key]] = {
 
 class OfficialRun(NamedTuple):
     """``tables`` are what the programs wrote, by name without time, ``fine_grained`` the rows of their analysis;
-    ``raised`` is the class of a program's error, if any; ``tokens`` is the token limit asked for, by text prompt."""
+    ``raised`` is the class of a program's error, if any."""
 
     edition: Edition
     scored: Sequence[PromptImages]
     tables: Mapping[str, str]
     fine_grained: Mapping[str, Mapping[str, str]]
     raised: Mapping[str, str]
-    tokens: Mapping[str, int]
 
 
 def official_runs(folder: Path) -> dict[str, OfficialRun]:
@@ -102,14 +101,6 @@ def official_runs(folder: Path) -> dict[str, OfficialRun]:
         capture_output=True,
     )
     outcomes = json.loads((folder / "outcomes.json").read_text())
-    tokens = {
-        edition: {
-            prompt_id: outcomes["tokens"][str(code)]
-            for (of, (class_item, prompt_id), _), code in codes.items()
-            if of == edition and class_item == "text" and str(code) in outcomes["tokens"]
-        }
-        for edition in (ENGLISH.name, CHINESE.name)
-    }
     return {
         run: OfficialRun(
             edition,
@@ -122,8 +113,7 @@ def official_runs(folder: Path) -> dict[str, OfficialRun]:
                 path.name.split()[0].lower(): next(csv.DictReader(path.read_text().splitlines()))
                 for path in (folder / run).glob("* Model Scores.csv")
             },
-            outcomes["raised"][run],
-            tokens[edition.name],
+            outcomes[run],
         )
         for edition in (ENGLISH, CHINESE)
         for run in runs

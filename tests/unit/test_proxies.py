@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from custom_models.model_utils.openai_images import OpenAIImagesT2I
@@ -41,13 +39,7 @@ def test_a_socks_proxy_looks_the_host_up_and_leads_there(monkeypatch: pytest.Mon
         assert set(proxy.asked) == {"gateway.invalid", *(["files.invalid"] if fault == "url" else [])}
 
 
-@pytest.mark.parametrize(
-    "proxy",
-    [
-        "http://127.0.0.1:9",
-        "socks5://127.0.0.1:9",
-    ],
-)
+@pytest.mark.parametrize("proxy", ["http://127.0.0.1:9", "socks5://127.0.0.1:9"])
 def test_a_loopback_endpoint_is_asked_without_a_proxy(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
     monkeypatch.setenv("ALL_PROXY", proxy)
     with ImageServer("url") as server:
@@ -99,16 +91,6 @@ def test_what_cannot_be_used_is_named_before_a_request(
     if name.lower().endswith("_proxy"):
         monkeypatch.setenv("NO_PROXY", "gateway.example")
         Endpoint.of({"base_url": "https://gateway.example/v1"})
-
-
-def test_a_certificate_file_without_certificates_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    empty = tmp_path / "ca.pem"
-    empty.write_text("")
-    monkeypatch.setenv("SSL_CERT_FILE", str(empty))
-    with pytest.raises(UserError, match=f"SSL_CERT_FILE: {empty} cannot be used"):
-        check_network("https://gateway.example/v1")
 
 
 def test_a_socks_proxy_without_its_package_names_it(monkeypatch: pytest.MonkeyPatch) -> None:

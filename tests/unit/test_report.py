@@ -130,11 +130,7 @@ def test_limited_full_versions_and_evaluators_never_share_a_column() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ('{"schema": ', "not readable"),
-        ('{"schema": "other/9"}', "schema is"),
-    ],
+    ("text", "reason"), [('{"schema": ', "not readable"), ('{"schema": "other/9"}', "schema is")]
 )
 def test_a_broken_result_is_listed_and_harms_no_other_cell(text: str, reason: str) -> None:
     write_cell("good", "text", THREE, score(0.5))
@@ -148,13 +144,7 @@ def test_a_broken_result_is_listed_and_harms_no_other_cell(text: str, reason: st
     assert reason in listed[0]
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("interval", ["a", "b"]),
-        ("value", "high"),
-    ],
-)
+@pytest.mark.parametrize(("field", "value"), [("interval", ["a", "b"]), ("value", "high")])
 def test_a_result_with_a_wrong_metric_is_broken_not_shown(field: str, value: object) -> None:
     cell = write_cell("odd", "text", THREE, score(0.5))
     raw = json.loads(cell.result.read_text())
@@ -390,22 +380,6 @@ def test_noise_and_drift_of_the_judge_stand_beside_each_score(capsys: pytest.Cap
     assert told["b", "sure"]["accuracy"]["drift"] == drift
     assert "drift" not in told["b", "noisy"]["accuracy"]
     assert "0.6400!" in (output_root() / "leaderboard.tex").read_text().replace("}", "")
-
-
-def test_the_mean_over_benchmarks_is_of_whole_scores_on_all_of_them() -> None:
-    half = {f"p/{n:04}": float(n % 2) for n in range(40)}
-    right = dict.fromkeys(half, 1.0)
-    for benchmark in ("easy", "hard"):
-        write_scored(Cell("whole", benchmark), half, evaluator=QWEN)
-        write_scored(Cell("tried", benchmark), right, evaluator=QWEN, more={"limit": 40})
-    write_scored(Cell("easy-only", "easy"), right, evaluator=QWEN)
-    site = reported()
-    means = {model["name"]: model["overall"] for model in site.index["models"]}
-    assert means == {"whole": 0.5, "tried": None, "easy-only": None}
-    assert site.index["mean"]["of"] == [f"{name}@qwen2.5-vl-7b" for name in ("easy", "hard")]
-    assert [*site.index["mean"]["leftOut"]] == [
-        f"{name}@qwen2.5-vl-7b (first 40 items)" for name in ("easy", "hard")
-    ]
 
 
 def write_two_models() -> None:

@@ -111,13 +111,7 @@ def test_what_is_killed_while_it_gathers_is_done_by_the_next(
     assert not (cell.folder / FOLDER).exists()
 
 
-@pytest.mark.parametrize(
-    "written",
-    [
-        1,
-        8,
-    ],
-)
+@pytest.mark.parametrize("written", [1, 8])
 def test_a_power_cut_while_shards_are_gathered_loses_and_repeats_no_record(cell: Cell, written: int) -> None:
     """The cell's file has some of the lines, and half of the next one; the shards still have all of theirs."""
     for shard, own in split(cell, 2).items():

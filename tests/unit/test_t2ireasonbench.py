@@ -15,11 +15,9 @@ import pytest
 from PIL import Image
 
 from benchmarks.t2ireasonbench.benchmark import DIMENSIONS, T2IReasonBench, T2IReasonBenchSettings
-from imageevalkit.benchmark.contract import Answers, Rules, ScoredItem, Scores, Unparsed
+from imageevalkit.benchmark.contract import Answers, Rules, Unparsed
 from imageevalkit.benchmark.question import Answer, Message, Picture, Question, Sampling
 from imageevalkit.judges.api import judge_picture, sent_picture
-from imageevalkit.store.cell import Cell
-from imageevalkit.store.items import Item
 from tests.support.function_judge import evaluate, items, use_function_judge, write_images
 from tests.support.mirror import KIT, official_source, use_official_data
 from tests.support.official_programs import run_program
@@ -88,38 +86,6 @@ def test_replies_are_read_as_the_official_function_reads_them(program: str) -> N
         assert grades(reply, dimension) == theirs, reply
         read += theirs is not None
     assert 10 < read < 90
-
-
-def scored(benchmark: T2IReasonBench, dimension: str, n: int, **lists: list[float]) -> ScoredItem:
-    """An image with such grades."""
-    file = DIMENSIONS[dimension].file
-    blocks = {name: {f"q{k}": "?" for k in range(1, len(found) + 1)} for name, found in lists.items()}
-    data = {"dimension": dimension, "id": n, "tag": "Food", "blocks": blocks}
-    item = Item(
-        f"{file}/{n:04d}", Cell("m", "t2ireasonbench").folder / f"{file}/{n:04d}.png", 42, "p", None, data
-    )
-    given = {"description": Answer(question("description"), "a cup", value="a cup")}
-    for name, found in lists.items():
-        given[name] = Answer(question(name), json.dumps({"score": found}), value=found)
-    answers = Answers(given)
-    replies = {name: answer.text or "" for name, answer in given.items()}
-    return ScoredItem(item, item.path, answers, replies, benchmark.score(item, answers).of_item(item.id))
-
-
-def entity() -> Scores:
-    benchmark = T2IReasonBench()
-    return Scores(
-        [
-            scored(benchmark, "entity", 1, main=[1, 0.5], details=[1, 1, 0], quality=[0.5, 1, 1]),
-            scored(benchmark, "entity", 2, main=[1], details=[0.5, 0.5], quality=[1, 1, 1]),
-        ]
-    )
-
-
-def test_a_dimension_is_the_mean_of_its_images() -> None:
-    metrics = T2IReasonBench().metrics(entity())
-    assert (metrics["entity/accuracy"].value, metrics["entity/quality"].value) == (78.75, 91.67)
-    assert metrics["accuracy"].value is None  # until the four have a score
 
 
 def said(text: str) -> str:
@@ -191,10 +157,7 @@ def test_the_official_program_asks_the_same_and_writes_the_same_table(
 # width × height that the official processors make of these
 @pytest.mark.parametrize(
     ("size", "kit", "original"),
-    [
-        ((1664, 928), (1316, 728), (1652, 924)),
-        ((384, 384), (448, 448), (392, 392)),
-    ],
+    [((1664, 928), (1316, 728), (1652, 924)), ((384, 384), (448, 448), (392, 392))],
 )
 def test_the_judge_sees_so_many_pixels_here_and_on_a_server(
     size: tuple[int, int], kit: tuple[int, int], original: tuple[int, int], tmp_path: Path

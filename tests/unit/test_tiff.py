@@ -245,12 +245,7 @@ def files_below(folder: Path) -> dict[str, bytes]:
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-@pytest.mark.parametrize(
-    ("model", "short", "long", "of_types"),
-    [
-        ("sd35", "0.7166", "0.6742", "0.7000"),
-    ],
-)
+@pytest.mark.parametrize(("model", "short", "long", "of_types"), [("sd35", "0.7166", "0.6742", "0.7000")])
 def test_the_authors_published_replies_give_their_table(
     model: str, short: str, long: str, of_types: str
 ) -> None:

@@ -177,11 +177,7 @@ def test_what_a_model_is_shown(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "count"),
-    [
-        ({}, 84),
-        ({"pairs": "TA-C_TA-R;D-K_D-A", "per_pair": 1}, 2),
-        ({"per_pair": {"TA-C_TA-R": 1}}, 83),
-    ],
+    [({}, 84), ({"pairs": "TA-C_TA-R;D-K_D-A", "per_pair": 1}, 2), ({"per_pair": {"TA-C_TA-R": 1}}, 83)],
 )
 def test_pairs_and_counts_are_chosen(tmp_path: Path, settings: dict[str, Any], count: int) -> None:
     benchmark = local(tmp_path, "t2i", **settings)

@@ -182,27 +182,6 @@ def test_no_reply_is_asked_for_after_one_that_the_official_program_accepts(
     assert found == [(7, 1, 6), (7, 1, 6), (13, 7, 0), (13, 7, 0)]
 
 
-def test_empty_replies_that_took_all_tokens_are_asked_for_again_and_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_official_data("unigenbench", tmp_path, monkeypatch)
-    benchmark = UniGenBench(UniGenBenchSettings(language="en"))
-    made = items(benchmark, 2)
-    write_images(made)
-    lists = reply([1] * len(made[1].data["points"]))
-
-    def say(asked: Question) -> Answer:
-        text = "" if asked.item == made[0].id or asked not in found else lists
-        found.append(asked)
-        return Answer(asked, text, tokens={"input": 1000, "output": 4096})
-
-    found = list[Question]()
-    use_function_judge(say, monkeypatch)
-    for _ in range(2):  # the second run finds all on record
-        _, result = evaluate(benchmark, made)
-        assert (len(found), result.coverage.judged, result.coverage.unparsed) == (11 + 2, 1, 1)
-
-
 @pytest.mark.parametrize(("content", "finish"), [("", "length"), (None, "content_filter")])
 def test_a_reply_without_content_is_asked_for_again(
     content: str | None, finish: str, monkeypatch: pytest.MonkeyPatch

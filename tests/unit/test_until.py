@@ -112,26 +112,14 @@ def try_out(setting: Setting, draws: int, seed: int = 1) -> Found:
 
 
 @pytest.mark.parametrize(
-    "setting",
-    [
-        Setting(False, 553, 0.0, 0.5),
-        Setting(True, 553, 0.0, 0.5, groups=True),
-    ],
-    ids=str,
+    "setting", [Setting(False, 553, 0.0, 0.5), Setting(True, 553, 0.0, 0.5, groups=True)], ids=str
 )
 def test_of_equal_models_at_most_5_percent_get_a_verdict(setting: Setting) -> None:
     found = try_out(setting, 60)
     assert found.told <= 0.05 and found.agree >= 0.95
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [
-        Setting(False, 1000, 0.05, 0.3),
-        Setting(True, 2000, 0.1, 0.5),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("setting", [Setting(False, 1000, 0.05, 0.3), Setting(True, 2000, 0.1, 0.5)], ids=str)
 def test_5_percent_apart_the_winner_is_known_after_40_percent_of_the_images(setting: Setting) -> None:
     found = try_out(setting, 20)
     assert found.used <= 0.4 and found.agree >= 0.95 and found.told >= 0.9

@@ -79,14 +79,7 @@ def test_who_won_all_has_a_finite_rating_and_a_wide_interval() -> None:
     assert row_of(table.rows, "best").high - row_of(table.rows, "best").low < 200
 
 
-@pytest.mark.parametrize(
-    "winners",
-    [
-        ["left"],
-        ["tie"],
-        ["left"] * 50,
-    ],
-)
+@pytest.mark.parametrize("winners", [["left"], ["tie"], ["left"] * 50])
 def test_whatever_few_votes_say_intervals_are_finite_and_wide(winners: list[str]) -> None:
     votes = [Vote("", "text", f"i{n}", "a", "b", winner) for n, winner in enumerate(winners)]
     with warnings.catch_warnings():
