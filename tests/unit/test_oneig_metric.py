@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from benchmarks.oneig.data import CHINESE, ENGLISH, Prompt, Task
+from benchmarks.oneig.data import CHINESE, ENGLISH, TASKS, Prompt, Task
 from benchmarks.oneig.scores import ScoredPrompt, metrics
 from imageevalkit.benchmark.contract import Rules, ScoredItem
 from imageevalkit.store.results import Metric
@@ -109,6 +109,18 @@ def test_worked_example_of_diversity() -> None:
         "diversity/NP": 0.4,
         "diversity/short": 0.4,
     }
+
+
+def test_total_is_the_mean_of_five_tasks() -> None:
+    everything = [
+        PromptImages(one_question(0), [aligned("Yes"), aligned("No")]),
+        PromptImages(text_prompt(0), [read("SALE"), read("SAIL")]),
+        PromptImages(reasoning(0), [similar(0.2984)]),
+        PromptImages(anime(0, "lego"), [styled([0.3585], [0.3585]), *apart(0.1828)]),
+    ]
+    found = metrics(run_of(everything, TASKS, "official", ENGLISH))
+    assert value(found, "oneig_total") == pytest.approx(sum(value(found, task) for task in TASKS) / 5)
+    assert metrics(run_of(everything[:3], TASKS, "official", ENGLISH))["oneig_total"].value is None
 
 
 def test_black_images_count_under_corrected_rules_only() -> None:
