@@ -53,6 +53,7 @@ __all__ = [
     "answering_json",
     "message_parts",
     "png_of",
+    "random_faults",
 ]
 
 
@@ -472,3 +473,27 @@ FAULTS: dict[str, Fault] = {
     ),
     **{name: _shape(shape) for name, shape in {**CHATS, **IMAGES, **RESPONSES}.items()},
 }
+
+
+def random_faults(rates: list[tuple[float, str]], permanent: list[tuple[float, str]], seed: int) -> Any:
+    """A ``choose`` that draws by item: ``rates`` hit its first attempt, later ones are ok.
+
+    A refusal and the ``permanent`` rates hit every attempt of their items.
+    """
+
+    def draw(item: str, table: list[tuple[float, str]], salt: str) -> str | None:
+        point = int.from_bytes(hashlib.sha256(f"{seed}:{salt}:{item}".encode()).digest()[:8], "big") / 2**64
+        for rate, fault in table:
+            if point < rate:
+                return fault
+            point -= rate
+        return None
+
+    def choose(request: Received, attempt: int) -> str:
+        constant = draw(request.item, permanent, "permanent")
+        first = draw(request.item, rates, "first")
+        if constant:
+            return constant
+        return first if first and (attempt == 1 or first.startswith("refuse")) else "ok"
+
+    return choose
