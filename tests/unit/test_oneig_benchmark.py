@@ -36,12 +36,12 @@ class FakeAnswerer(Answerer):
 
     backend = "openai"
 
-    def __init__(self, name: str, asked: list[str], official: bool = True) -> None:
-        self.name, self._asked, self._official = name, asked, official
+    def __init__(self, name: str, asked: list[str]) -> None:
+        self.name, self._asked = name, asked
 
     @property
     def evaluator(self) -> Evaluator:
-        return Evaluator(self.name, self._official)
+        return Evaluator(self.name, official=True)
 
     def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
         for question in questions:
@@ -97,14 +97,14 @@ def names(questions: Iterable[Question]) -> list[str]:
     return [question.name for question in questions]
 
 
-def answered(benchmark: OneIG, one: Item, said: Mapping[str, str], whole: bool = True) -> ScoredItem:
-    """What the engine makes of what was ``said``, by question; ``whole``: that is all it asked."""
+def answered(benchmark: OneIG, one: Item, said: Mapping[str, str]) -> ScoredItem:
+    """What the engine makes of what was ``said``, by question."""
     answers = {}
     for question in questions_of(benchmark, one):
         if question.name in said:
             answer = Answer(question, said[question.name])
             answers[question.name] = replace(answer, value=benchmark.parse(question, answer))
-    score = benchmark.score(one, Answers(answers)) if whole else None
+    score = benchmark.score(one, Answers(answers))
     return ScoredItem(one, one.path, Answers(answers), said, score)
 
 

@@ -25,10 +25,8 @@ def make(dataset: TinyOneIG | None = None, model: NoiseModel | None = None, limi
     generate(model or NoiseModel(), dataset, cell=CELL)
 
 
-def write(
-    out: Path, grid: Grid | None = None, dataset: TinyOneIG | None = None, name: str = CELL.model
-) -> ExitStatus:
-    return write_grids(CELL, (dataset or TinyOneIG()).items(), grid, out, name)
+def write(out: Path, grid: Grid | None = None, dataset: TinyOneIG | None = None) -> ExitStatus:
+    return write_grids(CELL, (dataset or TinyOneIG()).items(), grid, out, CELL.model)
 
 
 def opened(path: Path) -> Image.Image:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from benchmarks.oneig.data import CHINESE, ENGLISH, TASKS, Prompt, Task
+from benchmarks.oneig.data import ENGLISH, TASKS, Prompt, Task
 from benchmarks.oneig.scores import ScoredPrompt, metrics
 from imageevalkit.benchmark.contract import Rules, ScoredItem
 from imageevalkit.store.results import Metric
@@ -28,8 +28,8 @@ def read(text: str) -> ScoredItem:
     return image(text=text)
 
 
-def similar(official: float, exact: float = 0.9) -> ScoredItem:
-    return image(reasoning=[official, exact])
+def similar(official: float) -> ScoredItem:
+    return image(reasoning=[official, 0.9])
 
 
 def styled(csd: Sequence[float], se: Sequence[float], exact: Sequence[float] = (0.9,)) -> ScoredItem:
@@ -46,28 +46,25 @@ def apart(distance: float) -> list[ScoredItem]:
     return [at(0), at(math.degrees(math.acos(1 - distance)))]
 
 
-def text_prompt(number: int, expected: str = "['SALE']", length: str = "short") -> Prompt:
-    return Prompt("text", f"{number:03d}", "a sign", "NP", length, expected_text=expected)
+def text_prompt(number: int, expected: str = "['SALE']") -> Prompt:
+    return Prompt("text", f"{number:03d}", "a sign", "NP", "short", expected_text=expected)
 
 
-def one_question(number: int, kind: str = "NP", length: str = "short", class_item: str = "object") -> Prompt:
-    return Prompt(
-        class_item, f"{number:03d}", "a cat", kind, length, questions={1: "A cat?"}, parents={1: []}
-    )
+def one_question(number: int, class_item: str = "object") -> Prompt:
+    words = (class_item, f"{number:03d}", "a cat", "NP", "short")
+    return Prompt(*words, questions={1: "A cat?"}, parents={1: []})
 
 
-def reasoning(number: int, subject: str = "physics") -> Prompt:
-    return Prompt("reasoning", f"{number:03d}", "why", "NP", "short", subject, answer="because")
+def reasoning(number: int) -> Prompt:
+    return Prompt("reasoning", f"{number:03d}", "why", "NP", "short", "physics", answer="because")
 
 
 def anime(number: int, label: str) -> Prompt:
     return Prompt("anime", f"{number:03d}", "a cat", "NP", "short", label)
 
 
-def of(
-    prompts: Sequence[PromptImages], task: Task, rules: Rules = "official", chinese: bool = False
-) -> dict[str, Metric]:
-    return metrics(run_of(prompts, [task], rules, CHINESE if chinese else ENGLISH))
+def of(prompts: Sequence[PromptImages], task: Task, rules: Rules = "official") -> dict[str, Metric]:
+    return metrics(run_of(prompts, [task], rules, ENGLISH))
 
 
 def value(found: dict[str, Metric], name: str) -> float:

@@ -71,14 +71,14 @@ def wise(picture: Picture, words: str = "Score the image", item: str = "1") -> Q
     return Question("score", (Message("system", (SYSTEM,)), Message("user", (words, sent))), WISE, item=item)
 
 
-def vqa(picture: Picture, words: str, wanted: tuple[str, ...] = YES, name: str = "vqa/0") -> Question:
+def vqa(picture: Picture, words: str) -> Question:
     """A question with the form of GenEval 2's: image, then text; one token."""
-    return Question(name, (Message("user", (picture, words)),), Sampling(1, 0.0), wanted, item="1")
+    return Question("vqa/0", (Message("user", (picture, words)),), Sampling(1, 0.0), YES, item="1")
 
 
-def judge(workers: int = 4, per_minute: float | None = None, **kwargs: Any) -> ApiJudge:
+def judge(workers: int = 4, **kwargs: Any) -> ApiJudge:
     given = {"backoff": 0.01, **kwargs}
-    made = registry.judge("openai:m-1", {}, options=JudgeOptions(given, workers, per_minute))
+    made = registry.judge("openai:m-1", {}, options=JudgeOptions(given, workers))
     assert isinstance(made, ApiJudge)
     return made
 

@@ -29,10 +29,6 @@ def report(file: Path) -> Report:
     return reporting
 
 
-def cells(reader: PaceReader, ended: tuple[str, ...] = ()) -> list[str]:
-    return [pace.progress.cell for pace in reader.read(ended)]
-
-
 def test_a_busy_cell_does_not_hide_another(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(progress_module.time, "monotonic", lambda: clock[0])

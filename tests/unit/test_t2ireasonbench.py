@@ -25,15 +25,11 @@ from tests.support.official_programs import run_program
 BENCHMARKS = {rules: T2IReasonBench(T2IReasonBenchSettings(rules=rules)) for rules in get_args(Rules)}
 
 
-def question(name: str, dimension: str = "entity", count: int = 2) -> Question:
-    data = (DIMENSIONS[dimension].braces, count)
-    return Question(name, (Message("user", ("?",)),), Sampling(1000), data=data)
-
-
-def grades(
-    reply: str, dimension: str = "entity", rules: Any = "official", count: int = 2
-) -> list[float] | None:
-    asked = question("main", dimension, count)
+def grades(reply: str, dimension: str = "entity", rules: Any = "official") -> list[float] | None:
+    """Those of two questions."""
+    asked = Question(
+        "main", (Message("user", ("?",)),), Sampling(1000), data=(DIMENSIONS[dimension].braces, 2)
+    )
     try:
         return [float(grade) for grade in BENCHMARKS[rules].parse(asked, Answer(asked, reply))]
     except Unparsed:

@@ -24,18 +24,12 @@ STRENGTHS = np.linspace(1.0, -1.0, 5)  # on the logistic scale: neighbours win 6
 RATINGS = dict(zip(MODELS, MEAN + ELO * STRENGTHS, strict=True))
 
 
-def simulated(
-    rng: np.random.Generator,
-    count: int,
-    items: int = 200,
-    ties: float = 0.15,
-    strengths: np.ndarray = STRENGTHS,
-) -> list[Vote]:
-    """Votes with the known ``strengths``, at most a share ``ties`` of any pair of them without a winner."""
+def simulated(rng: np.random.Generator, count: int, items: int = 200, ties: float = 0.15) -> list[Vote]:
+    """Votes with the known strengths, at most a share ``ties`` of any pair of them without a winner."""
     votes = []
     for _ in range(count):
         left, right = rng.choice(5, 2, replace=False)
-        share = 1 / (1 + np.exp(strengths[right] - strengths[left]))
+        share = 1 / (1 + np.exp(STRENGTHS[right] - STRENGTHS[left]))
         tie = ties * 4 * share * (1 - share)
         drawn = rng.random()
         winner = "tie" if drawn < tie else "left" if drawn < tie / 2 + share else "right"

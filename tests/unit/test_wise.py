@@ -330,11 +330,11 @@ def test_without_one_score_the_official_program_gives_none(wise: MakeWise) -> No
 # ---- a cell: further tries, scores beyond the scale, who is the official judge -----------------------------------
 
 
-def evaluate_first(benchmark: Wise, limit: int, official: bool = False) -> tuple[Outcome, Result]:
+def evaluate_first(benchmark: Wise, limit: int) -> tuple[Outcome, Result]:
     """Evaluate the first items, each with an image of its own."""
     made = items(benchmark, limit)
     write_images(made)
-    return evaluate(benchmark, made, limit, official)
+    return evaluate(benchmark, made, limit)
 
 
 def test_a_reply_without_score_is_asked_again_twice(wise: MakeWise, monkeypatch: pytest.MonkeyPatch) -> None:
