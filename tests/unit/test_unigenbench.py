@@ -47,10 +47,10 @@ def question(count: int) -> Question:
     return ask("points", "?", data=count)
 
 
-def scored(benchmark: UniGenBench, images: list[tuple[list[str], str]]) -> Scores:
-    """Of images with such test points and replies, four to a prompt."""
+def scored(benchmark: UniGenBench, images: list[tuple[list[str], str]], first: int = 0) -> Scores:
+    """Of images with such test points and replies, four to a prompt; ``first`` is the number of the first one."""
     found = []
-    for n, (names, text) in enumerate(images):
+    for n, (names, text) in enumerate(images, first):
         id = f"test_prompts_en/samples/{n // 4}_{n % 4}"
         data = {"language": "en", "index": n // 4, "theme": "Art", "points": names, "descriptions": names}
         item = Item(id, Cell("m", "unigenbench").folder / f"{id}.png", 3449, "two pandas", None, data)
@@ -205,9 +205,11 @@ def test_a_reply_without_content_is_asked_for_again(
 
 def test_a_reply_that_stops_the_official_program_leaves_no_official_score() -> None:
     benchmark = UniGenBench(UniGenBenchSettings(language="en"))
+    others = scored(benchmark, [*IMAGES * 299, *IMAGES[:7]]).items
     stops = "<analysis>['', '']</analysis><score>[b'', b'']</score>"
     for text, is_counted in ((reply([1, 0]), True), (stops, False), ("\ud83d", False)):
-        metrics = benchmark.metrics(scored(benchmark, [*IMAGES * 299, *IMAGES[:7], (ROW_X, text)]))
+        last = scored(benchmark, [(ROW_X, text)], len(others)).items
+        metrics = benchmark.metrics(Scores([*others, *last]))
         assert (metrics["en_official"].value is not None) == is_counted, text
         assert metrics["en"].value is not None
 
