@@ -68,13 +68,7 @@ def image(path: Path = _HERE, **values: Any) -> ScoredItem:
     return ScoredItem(_ITEM, path, Answers(answers), {}, None)
 
 
-def run_of(
-    prompts: Sequence[PromptImages],
-    tasks: Sequence[Task],
-    rules: Rules,
-    edition: Edition,
-    model: str = "m",
-) -> Run:
+def run_of(prompts: Sequence[PromptImages], tasks: Sequence[Task], rules: Rules, edition: Edition) -> Run:
     """The run that made ``prompts``."""
     scored = [
         ScoredPrompt(one.prompt, [*map(_of_prompt(one.prompt), one.images)], rules, edition.language)
@@ -82,7 +76,7 @@ def run_of(
     ]
     classes = list(CHINESE.sizes)
     scored.sort(key=lambda one: (classes.index(one.prompt.class_item), one.prompt.id))
-    return Run(scored, tasks, rules, edition, model)
+    return Run(scored, tasks, rules, edition, "m")
 
 
 def _of_prompt(prompt: Prompt) -> Callable[[ScoredItem], ScoredItem]:
