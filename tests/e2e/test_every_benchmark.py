@@ -1,4 +1,4 @@
-"""Every benchmark through eval.sh on its real data, of which DPG-Bench lacks questions and TRIG all, twice; then one of
+"""Every benchmark through eval.sh on its real data, of which DPG-Bench lacks questions and TRIG all; then one of
 each shape killed in the middle, left alone by its judge, and told nonsense. Judges are real servers; networks have
 random weights.
 """
@@ -57,10 +57,10 @@ needs_open_clip = pytest.mark.skipif(
 of_all = pytest.mark.parametrize(
     "benchmark", [pytest.param(name, marks=needs_open_clip if name in NETWORKS else ()) for name in ALL]
 )
-# one of each shape: a text reader, any words, probabilities, a question after an answer, grades
-DISTURBED_ASKED = ["longtext", "genai", "t2ireasonbench", "wise"]
+# one of each shape: a text reader, probabilities, a question after an answer
+PROBABILITIES = "genai"
+DISTURBED_ASKED = [PROBABILITIES, "t2ireasonbench"]
 DISTURBED = ["quicktext", *DISTURBED_ASKED]
-ANY_WORDS, PROBABILITIES = "longtext", "genai"
 of_disturbed = pytest.mark.parametrize("benchmark", DISTURBED)
 of_asked = pytest.mark.parametrize("benchmark", DISTURBED_ASKED)
 
@@ -348,24 +348,6 @@ def test_its_headline_is_there_and_what_items_give_makes_each_metric(
 
 
 @pytest.fixture(scope="module")
-def second(kit: Kit, undisturbed: Run) -> Run:
-    return kit.run("undisturbed", kit.names, "--infer", "false")
-
-
-@of_all
-def test_a_second_run_asks_nothing(undisturbed: Run, second: Run, benchmark: str) -> None:
-    first, seen = undisturbed[benchmark], second[benchmark]
-    assert ", 0 to ask" in seen.log
-    assert seen.replies == Counter()
-    assert seen.state == "complete"
-    # what differs is told by its line: pytest takes minutes to compare the whole
-    for ours, theirs in ((seen.records, first.records), (seen.scores, first.scores)):
-        assert len(ours) == len(theirs)
-        assert [n for n, line in enumerate(ours) if line != theirs[n]] == []
-    assert seen.result["metrics"] == first.result["metrics"]
-
-
-@pytest.fixture(scope="module")
 def cut_off(kit: Kit, undisturbed: Run) -> Run:
     """A run of the same images whose evaluations are killed, and go on; then the judges die."""
     kept = shutil.ignore_patterns("judgements*", ".judgements*", "result*", "scores*", "official")
@@ -433,9 +415,6 @@ def test_malformed_replies_are_no_scores(cut_off: Run, malformed: Run, benchmark
     assert seen.replies["malformed"] >= 0.05 * seen.replies.total() > 0
     new = seen.records[len(cut_off[benchmark].records) :]
     assert sum(one["attempts"] for one in new) == seen.replies.total()
-    if benchmark == ANY_WORDS:
-        assert (seen.state, coverage["judged"]) == ("complete", LIMIT)
-        return
     assert seen.state == "incomplete"
     tries = Counter((one["item"], one["question"]) for one in new)
     lost = tries.keys() - answered(new)
@@ -474,8 +453,5 @@ def test_what_was_disturbed_ends_as_what_was_not(
     ours, theirs = {**cut_off, **mended}[benchmark], undisturbed[benchmark]
     assert ours.result["coverage"] == theirs.result["coverage"]
     scores, expected = ({one["item"]: one["values"] for one in each.scores} for each in (ours, theirs))
-    assert scores.keys() == expected.keys()
-    nonsense = {one["item"] for one in ours.records if one["raw"] == MALFORMED and one["status"] == "ok"}
-    assert bool(nonsense) == (benchmark == ANY_WORDS)
-    assert [item for item in scores if item not in nonsense and scores[item] != expected[item]] == []
-    assert nonsense or ours.result["metrics"] == theirs.result["metrics"]
+    assert scores == expected
+    assert ours.result["metrics"] == theirs.result["metrics"]
