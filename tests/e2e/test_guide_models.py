@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
 from PIL import Image
 
 from tests.support.checkout import (
@@ -53,13 +52,9 @@ class GuideEdit:
 '''
 
 
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    return make_checkout(tmp_path / "checkout")
-
-
 @needs_driver_env
-def test_one_name_for_a_class_of_each_task(checkout: Path) -> None:
+def test_one_name_for_a_class_of_each_task(tmp_path: Path) -> None:
+    checkout = make_checkout(tmp_path / "checkout")
     for task, class_name, code in (("t2i", "GuideT2I", _T2I), ("edit", "GuideEdit", _EDIT)):
         add_model(checkout, f"guide-{task}", class_name, code, task=task, model_kwargs={"side": 16})
     registry = checkout / "infer/custom_models/load_model.py"
@@ -83,25 +78,3 @@ def test_one_name_for_a_class_of_each_task(checkout: Path) -> None:
             if i < 3:
                 # EDITS colours its images (40 i, 90, 20)
                 assert image.getpixel((0, 0)) == (255 - 40 * i, 165, 235)
-
-
-@needs_driver_env
-def test_the_plan_names_the_class_that_makes_the_images(checkout: Path) -> None:
-    add_model(checkout, "mine", "GuideT2I", _T2I, model_kwargs={"side": 16})
-    add_model(checkout, "always-mine", "GuideT2I", _T2I, model_kwargs={"side": 16}, api=False)
-    words = [
-        "--model_names",
-        "mine;always-mine",
-        "--ds_names",
-        "quicktext",
-        "--eval",
-        "false",
-        "--limit",
-        "2",
-    ]
-    api = {"API_KEY": "EMPTY", "BASE_URL": "http://127.0.0.1:9/v1"}
-    here = run_eval(checkout, *words, "--dry_run").stdout
-    assert "mine/quicktext: 2 images to make, 0 to reuse, 0 to repair, by mine.GuideT2I\n" in here
-    there = run_eval(checkout, *words, "--dry_run", "--use_api", "true", **api).stdout
-    assert "by openai_images.OpenAIImagesT2I at 127.0.0.1\n" in there
-    assert there.count("by always_mine.GuideT2I\n") == 1

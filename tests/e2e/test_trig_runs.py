@@ -7,8 +7,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from benchmarks.trig.benchmark import trig_score
 from tests.support.checkout import environ, make_checkout, needs_driver_env, run_eval
 from tests.support.judge_server import JudgeServer
@@ -17,24 +15,18 @@ from tests.support.trig_data import write_local
 
 pytestmark = needs_driver_env
 
-MODELS = {"t2i": "reference-noise", "s2p": "reference-blank"}
 PAIRS = "IQ-R_TA-C,TA-S_R-B"
-
-
-@pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkout(tmp_path_factory.mktemp("trig") / "kit")
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("task", MODELS)
-def test_a_task_from_its_file_to_its_scores(checkout: Path, task: str) -> None:
-    settings = {**write_local(checkout / "own", task, 3), "pairs": PAIRS}
+def test_a_task_from_its_file_to_its_scores(tmp_path: Path) -> None:
+    checkout = make_checkout(tmp_path / "kit")
+    settings = {**write_local(checkout / "own", "t2i", 3), "pairs": PAIRS}
     given = ",".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
-    words = ["--ds_names", f"trig-{task}", "--ds_kwargs", given]
+    words = ["--ds_names", "trig-t2i", "--ds_kwargs", given]
     subprocess.run(
         ["bash", "utils/prefetch.sh", *words, "--mirror", str(shared_mirror()), "--eval", "false"],
         cwd=checkout,
@@ -43,11 +35,11 @@ def test_a_task_from_its_file_to_its_scores(checkout: Path, task: str) -> None:
         check=True,
     )
     with JudgeServer() as server:
-        words += ["--judges", f"trig-{task}=openai:Qwen/Qwen2.5-VL-7B-Instruct", "--num_workers", "8"]
+        words += ["--judges", "trig-t2i=openai:Qwen/Qwen2.5-VL-7B-Instruct", "--num_workers", "8"]
         words += ["--judge_kwargs", f"base_url={server.base_url},backoff=0.05"]
-        ended = run_eval(checkout, "--model_names", MODELS[task], *words, API_KEY="sk-judge-4711-key")
+        ended = run_eval(checkout, "--model_names", "reference-noise", *words, API_KEY="sk-judge-4711-key")
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    cell = checkout / "output" / MODELS[task] / f"trig-{task}"
+    cell = checkout / "output" / "reference-noise" / "trig-t2i"
     result = json.loads((cell / "result.json").read_text())
     coverage = result["coverage"]
     assert coverage["expected"] == coverage["judged"] == 6
