@@ -67,35 +67,13 @@ def evaluate(benchmark: Benchmark, model: str = "m") -> tuple[Outcome, Result, l
     return outcome, read_result(cell.result), scores
 
 
-class Described(Benchmark):
-    """As T2I-ReasonBench: the judge describes the image, then grades its own description."""
+class Reworded(Benchmark):
+    """As TIIF: the question is put in other words at every attempt, drawn anew for each item."""
 
-    name, version, judge, headline = "described", "1", "openai:judge-1", ("grade",)
+    name, version, judge, headline, tries = "reworded", "1", "openai:judge-1", ("grade",), 3
 
     def samples(self) -> Iterable[Sample]:
         return [Sample(f"images/{n}.png", f"prompt {n}", n) for n in range(3)]
-
-    def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
-        yield ask("description", image, f"Describe this image of {item.prompt}.")
-        if "description" in answers:
-            yield ask(
-                "grade", f"An image of {item.prompt} shows: {answers['description'].text} Grade it, 0-2."
-            )
-
-    def parse(self, question: Question, answer: Answer) -> Any:
-        return answer.text if question.name == "description" else int(answer.text or "")
-
-    def score(self, item: Item, answers: Answers) -> Score:
-        return Score({"grade": answers["grade"].value}, detail={"seen": answers["description"].text})
-
-    def metrics(self, scores: Scores) -> Mapping[str, Metric]:
-        return {"grade": mean(scores, "grade", top=2)}
-
-
-class Reworded(Described):
-    """As TIIF: the question is put in other words at every attempt, drawn anew for each item."""
-
-    name, tries = "reworded", 3
 
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
         words = random.Random(f"{item.id} {answers.attempt('grade')}").sample(["dog", "cat", "owl", "fox"], 4)
@@ -108,6 +86,9 @@ class Reworded(Described):
 
     def score(self, item: Item, answers: Answers) -> Score:
         return Score({"grade": answers["grade"].value})
+
+    def metrics(self, scores: Scores) -> Mapping[str, Metric]:
+        return {"grade": mean(scores, "grade", top=2)}
 
 
 def test_the_words_of_a_question_change_with_the_attempt_and_not_with_a_restart(judge: ReplyServer) -> None:
@@ -299,10 +280,6 @@ def test_the_source_images_of_an_item_are_shown_beside_the_one_that_was_made(
     assert [part.data.decode() for part in request.files] == [
         hashlib.sha256(data).hexdigest() for data in shown
     ]
-    again = Edited()
-    again.inputs = [Image.open(plain), "mix them", Image.open(clear), memory, glass]
-    evaluate(again)
-    assert len(judge.requests) == 1, "the same pictures are the same question"
     picture("another", 3).save(plain)
     other = Edited()
     other.inputs = ["mix them", Image.open(plain), Image.open(clear), memory, glass]
@@ -418,11 +395,10 @@ class Spelling(YesNo):
 """
 
 
-def prompts_in(folder: Path, count: int, **more: Any) -> list[dict[str, Any]]:
+def prompts_in(folder: Path, count: int) -> list[dict[str, Any]]:
     """Prompts in the file of ``folder``."""
     rows = [
-        {"prompt": f"prompt {n}", "words": f"w{n}", "language": ("en", "zh")[n % 2], **more}
-        for n in range(count)
+        {"prompt": f"prompt {n}", "words": f"w{n}", "language": ("en", "zh")[n % 2]} for n in range(count)
     ]
     (folder / "prompts.json").write_text(json.dumps(rows))
     return rows

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from imageevalkit.store.cell import log_root, output_root
 from tests.support.checkout import (
     FAILING,
     MANY,
@@ -22,6 +23,7 @@ from tests.support.checkout import (
     needs_driver_env,
     run_eval,
 )
+from tests.support.commands import eval_here
 from tests.support.waiting import LONGEST_WAIT, wait_for
 
 
@@ -137,17 +139,16 @@ def test_a_corrupt_image_withholds_the_headline_and_a_cell_that_fails_shows_no_o
 
 
 @needs_driver_env
-def test_dry_run_needs_no_key_and_adds_up_images_requests_dollars_and_minutes(checkout: Path) -> None:
+def test_dry_run_needs_no_key_and_adds_up_images_requests_dollars_and_minutes() -> None:
     words = ["--model_names", "gpt-image-2", "--use_api", "true", "--ds_names", "quicktext", "--limit", "6"]
-    kwargs = "sise=1024x1024,extra_body={'steps':4}"
-    run = run_eval(checkout, *words, "--custom_model_kwargses", kwargs, "--dry_run", API_KEY="", BASE_URL="")
-    assert run.returncode == 0, outcome_lines(run)
-    assert "note: API_KEY is not set: this plan needs no key, the run does" in run.stdout
-    assert "total: 6 images to make, 6 API requests, about $1.27, about 1 minute\n" in run.stdout
-    assert "  not in it: the time that this machine takes for ppocr-v4" in run.stdout
+    done = eval_here(*words, "--custom_model_kwargses", "sise=1024x1024,extra_body={'steps':4}", "--dry_run")
+    assert (done.status, done.error) == (0, "")
+    assert "note: API_KEY is not set: this plan needs no key, the run does" in done.said
+    assert "total: 6 images to make, 6 API requests, about $1.27, about 1 minute\n" in done.said
+    assert "  not in it: the time that this machine takes for ppocr-v4" in done.said
     says = "note: model 'gpt-image-2': the request parameter 'sise' is sent as it is; if you mean 'size'"
-    assert says in run.stdout and "'steps'" not in run.stdout
-    assert not (checkout / "output").exists() and not (checkout / "log").exists()
+    assert says in done.said and "'steps'" not in done.said
+    assert not output_root().exists() and not log_root().exists()
 
 
 @needs_driver_env

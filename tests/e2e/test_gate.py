@@ -27,7 +27,7 @@ from imageevalkit.report.comparison import Measured
 from imageevalkit.report.reading import read_all
 from imageevalkit.store.cell import Cell, log_root, output_root
 from imageevalkit.store.results import ItemPart, Metric
-from tests.support.cells import QWEN, write_scored
+from tests.support.cells import HUNDRED, QWEN, write_scored
 from tests.support.checkout import (
     FAILING,
     REPO,
@@ -38,8 +38,6 @@ from tests.support.checkout import (
     needs_driver_env,
     run_eval,
 )
-
-HUNDRED = {f"p/{n:04}": float(n % 2) for n in range(100)}
 
 
 def measured(values: np.ndarray) -> Measured:

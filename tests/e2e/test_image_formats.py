@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import io
 import os
 import subprocess
@@ -18,7 +17,6 @@ from imageevalkit.common.images import FORMATS, REPLY_FORMATS, CorruptImage, dec
 from imageevalkit.generate.model import ItemFailed
 from imageevalkit.generate.worker import ImageFile, incoming
 from imageevalkit.judges.api import open_picture, sent_picture
-from imageevalkit.store.cell import REPO
 from tests.support.image_replies import EPS
 from tests.support.image_server import ImageServer
 
@@ -87,21 +85,3 @@ def test_formats_that_a_cell_may_hold_that_a_server_may_answer_and_that_nobody_o
     for data in (b"", b"<html>", b"\x89PNG\r\n\x1a\n"):
         with pytest.raises(CorruptImage, match=r"^no image of a known format$"):
             decode(data)
-
-
-def test_nothing_but_images_py_opens_an_image() -> None:
-    opening = []
-    for folder in ("imageevalkit", "eval_models", "benchmarks", "infer", "utils"):
-        for path in sorted((REPO / folder).rglob("*.py")):
-            if "code" in path.relative_to(REPO).parts:
-                continue  # authors' own, which prefetch puts there
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if (
-                    isinstance(node, ast.Attribute)
-                    and node.attr == "open"
-                    and "Image" in ast.unparse(node.value)
-                ):
-                    opening.append(str(path.relative_to(REPO)))
-                if isinstance(node, ast.ImportFrom) and node.module == "PIL.Image":
-                    opening += [str(path.relative_to(REPO)) for name in node.names if name.name == "open"]
-    assert opening == ["imageevalkit/common/images.py"]

@@ -130,16 +130,6 @@ def test_a_source_that_is_not_the_recorded_one_is_not_shown() -> None:
         shutil.rmtree(output_root() / "report")
 
 
-def test_a_file_that_changed_is_another_source(tmp_path: Path) -> None:
-    file = saved(tmp_path / "data/a.png", paint("red"))
-    generate(Turner(), Edits([Image.open(file), "a"]), cell=Cell("m", "fake"))
-    saved(file, paint("blue"))
-    generate(Turner(), Edits([Image.open(file), "a"]), cell=Cell("n", "fake"))
-    site = reported()
-    assert colours(site, "images/0") == [(300, 0, 0), (0, 0, 300)]
-    assert [one["of"] for one in inputs_of(site, "images/0")] == ["m", "n"]
-
-
 def test_sources_of_any_kind_and_none_costs_an_image(tmp_path: Path) -> None:
     file = saved(tmp_path / "data/a.ppm", paint("blue"))
     whole = saved(tmp_path / "data/a.png", Image.effect_noise((60, 40), 90)).read_bytes()

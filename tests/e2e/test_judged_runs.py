@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.support.checkout import environ, make_checkout, needs_driver_env, run_eval
-from tests.support.image_server import HALF, STEERING, random_faults
+from tests.support.image_server import random_faults
 from tests.support.jobs import marked
 from tests.support.judge_server import JudgeServer
 from tests.support.mirror import shared_mirror
@@ -177,24 +177,6 @@ def test_kill_9_in_the_middle_loses_only_what_was_in_flight(
     assert before - len(kept) <= 16, (
         "only what was in flight, or read and not written yet, was paid for in vain"
     )
-
-
-def test_half_an_emoji_and_escapes_in_replies_are_kept(judged: Judged) -> None:
-    judged.server.choose = random_faults([], [(0.3, "half"), (0.1, "steering")], 5)
-    ended = judged.run(benchmarks=("wise-verified",))
-    assert ended.returncode == 3, ended.stdout + ended.stderr
-    assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(ended.stdout + ended.stderr)
-    faults = Counter(request.fault for request in judged.server.requests)
-    said = Counter(record["raw"] for record in judged.judgements("wise-verified"))
-    assert said[f"Score: 1 {HALF}"] == faults["half"] > 0
-    assert said[f"I will not say. {STEERING}"] == faults["steering"] > 0
-    coverage = judged.result("wise-verified")["coverage"]
-    assert (coverage["judge_failed"], coverage["unparsed"]) == (0, faults["steering"] / 3)
-    official = (judged.folder("wise-verified") / "official").glob("*.json")
-    replies = [reply["evaluation"] for path in official for reply in json.loads(path.read_bytes())]
-    assert f"Score: 1 {HALF}" in replies
-    report = (judged.checkout / "output/report.html").read_text()
-    assert "Score: 1 a smile \\ud83d" in report
 
 
 def test_money_is_for_what_counts_in_all_cells_first(judged: Judged) -> None:

@@ -252,13 +252,6 @@ def test_no_more_jobs_at_once_than_cores(
     assert max(map(int, (tmp_path / "seen").read_text().split())) == most
 
 
-def test_serial_runs_in_the_order_of_the_plan(tmp_path: Path) -> None:
-    names = [f"generate:{n}" for n in (3, 1, 2)]
-    code = "stamp(%r); outcome(%r,'generate')"
-    run(tmp_path, [python_job(tmp_path, n, code % (n, n + "/a"), [n + "/a"]) for n in names])
-    assert order(tmp_path, *sorted(names)) == names
-
-
 _OPENS = """
 from imageevalkit.jobs.plan import note_opened, read_outcome
 def opened(cell):
@@ -373,41 +366,6 @@ outcome("m/a", "evaluate")
     assert summary.status is ExitStatus.COMPLETE
     spent = [line for line in capfd.readouterr().err.splitlines() if "spent" in line]
     assert len(spent) == 1 and spent[0].endswith("$1.50"), "what it told before counts once"
-
-
-def test_jobs_that_follow_leave_room_for_what_can_begin(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two cells are slow, and the third is evaluated meanwhile."""
-    monkeypatch.setattr(local, "available_cores", lambda: 1)
-    generate = """
-for cell in ("a", "b", "c"):
-    opened(f"{cell}/d")
-wait_for("following-a")
-time.sleep(0.5)
-outcome("c/d", "generate")
-for _ in range(200):
-    if not (FOLDER / "scored-c").exists():
-        time.sleep(0.05)
-stamp("made")
-outcome("a/d", "generate")
-outcome("b/d", "generate")
-"""
-    evaluate = """
-stamp("following-CELL")
-generated("CELL/d")
-stamp("scored-CELL")
-outcome("CELL/d", "evaluate")
-"""
-    cells = [f"{cell}/d" for cell in "abc"]
-    jobs = [replace(python_job(tmp_path, "generate:api", _OPENS + generate, cells), light=True)]
-    for cell in "abc":
-        code = _OPENS + evaluate.replace("CELL", cell)
-        job = python_job(tmp_path, f"evaluate:{cell}/d", code, [f"{cell}/d"], after=["generate:api"])
-        jobs.append(replace(job, follows=True, light=True))
-    assert run(tmp_path, jobs, parallel=True).status is ExitStatus.COMPLETE
-    events = ["following-a", "scored-c", "made", "scored-a"]
-    assert order(tmp_path, *sorted(events)) == events
 
 
 def test_nobody_waits_for_an_outcome_that_the_disk_did_not_take(tmp_path: Path) -> None:

@@ -70,16 +70,6 @@ def test_transparent_background_is_white(ppocr: PPOCR, tmp_path: Path) -> None:
     assert ppocr.read((tmp_path / "a.png").read_bytes()) == "Wild Honey"
 
 
-@pytest.mark.parametrize("mode", ["CMYK", "I;16"])
-def test_every_pixel_format(ppocr: PPOCR, tmp_path: Path, mode: str) -> None:
-    image = text_image([("Pine Ridge", (30, 30))])
-    if mode == "I;16":
-        image = image.convert("L").convert("I").point(lambda value: value * 257).convert("I;16")
-    path = tmp_path / "a.tiff"
-    image.convert(mode).save(path)
-    assert ppocr.read(path.read_bytes()) == "Pine Ridge"
-
-
 def test_image_without_text_is_empty_text(ppocr: PPOCR, tmp_path: Path) -> None:
     Image.effect_noise((256, 256), 80).save(tmp_path / "noise.png")
     Image.new("RGB", (1, 1)).save(tmp_path / "dot.png")

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
-import socket
-import ssl
-import subprocess
-import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +12,6 @@ from custom_models.model_utils.openai_images import OpenAIImagesEdit, OpenAIImag
 from imageevalkit import registry
 from imageevalkit.benchmark.question import Message, Question, Sampling
 from imageevalkit.common.redaction import environ_with, redact
-from imageevalkit.generate.model import GenerationError
 from imageevalkit.judges.choice import JudgeOptions
 from tests.support.image_server import ImageServer, png_of
 from tests.support.judge_server import JudgeServer
@@ -136,45 +127,3 @@ def test_a_request_states_nothing_about_this_machine(
     headers = server.requests[0].headers
     assert headers["user-agent"] == "ImageEvalKit" and headers["content-type"] == "application/json"
     assert [name for name in map(str.lower, headers) if name.startswith("x-")] == ["x-client-request-id"]
-
-
-def damaged_tls(certificate: Path) -> int:
-    """The port of a server whose replies are broken off by a TLS record that nobody can read."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
-    listening = socket.create_server(("127.0.0.1", 0))
-
-    def serve() -> None:
-        while True:
-            with contextlib.suppress(OSError), listening.accept()[0] as raw:
-                raw.settimeout(10)
-                stream = context.wrap_socket(raw.dup(), server_side=True)
-                stream.recv(1 << 16)
-                stream.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{")
-                raw.sendall(b"\x17\x03\x03\x00\x20" + bytes(32))
-                os.close(stream.detach())
-                raw.recv(1 << 16)  # its alert
-
-    threading.Thread(target=serve, daemon=True).start()
-    return int(listening.getsockname()[1])
-
-
-@pytest.mark.skipif(not shutil.which("openssl"), reason="no openssl to make a certificate with")
-def test_a_damaged_tls_record_is_a_reply_that_broke_on_its_way(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    certificate = tmp_path / "both.pem"
-    words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"
-    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(certificate)]
-    names += ["-out", str(tmp_path / "one.pem")]
-    subprocess.run(["openssl", *words.split(), *names], check=True, capture_output=True)
-    with certificate.open("a") as both:
-        both.write((tmp_path / "one.pem").read_text())
-    monkeypatch.setenv("API_KEY", KEY)
-    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "one.pem"))
-    url = f"https://127.0.0.1:{damaged_tls(certificate)}/v1"
-    model = OpenAIImagesT2I("m", base_url=url, max_attempts=2, backoff=0.01, price=0.01, timeout=9)
-    with pytest.raises(GenerationError, match=r"SSLError.*gave up after 2 attempts") as raised:
-        model.generate("a cat")
-    bill = raised.value.bill
-    assert bill and (bill.cost, bill.maybe_billed) == (0.02, 2)

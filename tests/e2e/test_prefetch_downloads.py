@@ -325,22 +325,6 @@ def test_a_mirror_and_a_clone_are_as_good(upstream: Path, root: Path, tmp_path: 
     assert (root / wanted.path / ".git").is_dir(), "a wrong one replaces nothing"
 
 
-def test_what_python_compiles_anew_is_no_change(
-    upstream: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted = code_asset(upstream)
-    folder = root / wanted.path
-    publish(upstream, tmp_path / "web")
-    fetch_from(tmp_path / "web", wanted, monkeypatch)
-    (folder / "models" / "__pycache__" / "net.pyc").write_bytes(b"of this Python")
-    for hashes in (False, True):
-        assert check_asset(wanted, hashes).problems == []
-    (folder / "models" / "__pycache__" / "net.pyc").unlink()
-    assert is_fine(wanted)
-    (folder / "models" / "net.py").write_text("class Nat: ...\n")
-    assert "net.py has other content" in check_asset(wanted, hashes=True).problems[0]
-
-
 def tree_object(repository: Path, *entries: tuple[str, str, str]) -> str:
     """The hash of a tree of (mode, name, object), which git may find malformed."""
     rows = (f"{mode} {name}".encode() + b"\0" + bytes.fromhex(named) for mode, name, named in entries)
@@ -396,21 +380,6 @@ def test_a_repository_that_would_leave_its_folder_is_refused(
     assert files(root) == {"infer/custom_models/code/outside/target"}
     assert (outside / "target").read_text() == "ours"
     assert [path.name for path in outside.parent.iterdir()] == ["outside"], "nothing is left of it"
-
-
-def test_what_the_repository_lacks_is_one_line(
-    upstream: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted = code_asset(upstream)
-    with pytest.raises(CellFailure, match="git fetch: fatal: ") as failure:
-        fetch_from(tmp_path / "web", wanted, monkeypatch)
-    assert "\n" not in str(failure.value)
-    publish(upstream, tmp_path / "web")
-    with pytest.raises(CellFailure, match=r"git fetch: .*not our ref"):
-        fetch_from(tmp_path / "web", wanted._replace(commit="c" * 40), monkeypatch)
-    with pytest.raises(CellFailure, match="is not the pinned commit"):
-        fetch_from(tmp_path / "web", wanted._replace(tree="c" * 40), monkeypatch)
-    assert files(root) == set()
 
 
 def test_nothing_is_half_there_after_a_kill(

@@ -313,35 +313,6 @@ def test_a_model_that_does_not_load_is_one_clear_line_and_tried_once(notes: Path
     assert not CELL.generation.exists()
 
 
-class Edits:
-    dataset_name, dataset_task = "edits", "edit"
-
-    def __init__(self, folder: Path, n: int) -> None:
-        self.data: list[dict[str, Any]] = []
-        for i in range(n):
-            Image.new("RGB", (10 + i, 9)).save(folder / f"{i}.png")
-            self.data.append(
-                {
-                    "input_list": [Image.open(folder / f"{i}.png"), f"edit {i}"],
-                    "seed": 0,
-                    "image_save_path": f"<MODEL_NAME>/edits/images/{i:05d}.png",
-                }
-            )
-
-
-def test_two_tasks_follow_each_other_in_the_same_workers(notes: Path, tmp_path: Path) -> None:
-    edits = Edits(tmp_path, 12)
-    run = Run(2)
-    outcomes = run((CELL, FakeDataset(12)), (Cell("m", "edits"), edits), notes=notes, seconds=0.005)
-    assert [outcome.state for outcome in outcomes] == [COMPLETE, COMPLETE]
-    loads = Counter(line[0] for line in lines(notes) if line[2] == "load")
-    assert len(loads) == 2
-    # a process that is slow to start may find the second task done
-    assert {2} <= set(loads.values()) <= {1, 2}, "each task's class once per process"
-    assert f"({21}, 9) edit 11" in {line[2] for line in calls(notes)}
-    assert all(entry["input_list"][0].tile for entry in edits.data), "no input's pixels stay in the parent"
-
-
 def test_nothing_to_do_starts_no_process(notes: Path) -> None:
     generate(4, 2, notes=notes, seconds=0.05)
     assert len({line[0] for line in lines(notes)}) <= 2, "no more workers than items"

@@ -7,7 +7,6 @@ import json
 import os
 import shlex
 import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -26,7 +25,6 @@ from imageevalkit.jobs.plan import ServeOrder
 from imageevalkit.judges.server import ServerAddress, ServerSettings
 from tests.support.checkout import (
     FAILING,
-    REPO,
     add_model,
     environ,
     make_checkout,
@@ -356,29 +354,6 @@ def test_a_server_makes_room_for_a_cell_with_models_of_its_own(
     assert not marked(str(tmp_path))
     _address(tmp_path, server)
     assert len(starts(tmp_path / "env/bin/starts.jsonl")) == 2
-
-
-def test_who_waits_learns_that_the_job_is_gone(tmp_path: Path) -> None:
-    code = (
-        "import sys; from pathlib import Path; from imageevalkit.judges.server import Address\n"
-        "Address(Path(sys.argv[1])); print(flush=True); sys.stdin.read()"
-    )
-    job = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path / "address")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=REPO,
-    )
-    assert job.stdout
-    job.stdout.readline()
-    with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(ServerAddress(tmp_path / "address").wait)
-        wait_for((tmp_path / "address.wanted").exists)
-        assert not asked.done()
-        job.kill()
-        with pytest.raises(JudgeUnusable, match="the job that serves the judge has ended"):
-            asked.result(LONGEST_WAIT)
-    job.wait()
 
 
 def _commands(marker: str) -> list[str]:
