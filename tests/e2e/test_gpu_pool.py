@@ -102,12 +102,6 @@ def _names(lease: Lease | None) -> str | None:
     return None if lease is None else "".join(gpu.name for gpu in lease.gpus)
 
 
-def test_what_could_be_had_beside_something_else(make_pool: MakePool) -> None:
-    with Offer(make_pool([*MIGS[:1], *WHOLE[:3]])) as offer:
-        assert offer.could(1, 3) and offer.could(2, 1, 0) and not offer.could(2, 2) and not offer.could(4)
-        assert offer.reserve(2, 2) and offer.could(1) and not offer.could(2)
-
-
 def test_what_nobody_takes_is_free_for_other_runs(make_pool: MakePool) -> None:
     first, other = make_pool(WHOLE[:3]), make_pool(WHOLE[:3])
     with Offer(first) as offer:

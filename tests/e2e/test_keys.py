@@ -129,8 +129,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     run.add("of-the-hub", model_path="owner/weights")
     run.add("of-authors", model_path="owner/weights", assets=[asset])
     run.add("asking", kwargs={"api_key_env": "OTHER_API_KEY"})
-    run.add("ours", api=True)
-    run.add("theirs", api=True, kwargs={"api_key_env": "OTHER_API_KEY"})
     add_benchmark(run.checkout, "own", "Own", OWN)
     (run.checkout / "eval/own.sh").write_text(SCRIPT)
     add_served_benchmark(run.checkout, "asked")
@@ -164,23 +162,6 @@ def test_a_local_model_has_the_key_that_it_names_and_the_hub_s_where_it_may_fetc
     # the launcher alone prints the note on a readable file, once
     assert said.count(NOTE) == 1
     assert not [log for log in (run.checkout / "log").rglob("*.log") if NOTE in log.read_text()]
-
-
-def test_models_behind_an_api_have_the_keys_of_their_endpoints(run: Run) -> None:
-    words = [
-        "--model_names",
-        "ours;theirs",
-        "--ds_names",
-        "quicktext",
-        "--use_api",
-        "true",
-        "--eval",
-        "false",
-    ]
-    done = run(*words)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert run.keys("infer/generate.py", "generate:ours") == {"API_KEY"}
-    assert run.keys("infer/generate.py", "generate:theirs") == {"OTHER_API_KEY"}
 
 
 def test_an_evaluation_has_the_key_of_its_judge_while_it_asks(run: Run) -> None:

@@ -1,4 +1,4 @@
-"""The bounds and tables of perf/, and that its programs measure the tree as it is."""
+"""The programs of perf/ measure the tree as it is."""
 
 from __future__ import annotations
 
@@ -7,17 +7,10 @@ import sys
 
 import pytest
 
-from perf.harness import REPO, Row, Table, at_most
+from perf.harness import REPO
 from tests.support.checkout import needs_driver_env
 
 _PROGRAMS = ("api_generation", "launcher", "matrix")
-
-
-def test_rows_that_failed_are_no_kept_bar(capsys: pytest.CaptureFixture[str]) -> None:
-    table = Table("rows")
-    table.add(Row("lost", 0.5, at_most(1.0), problems=["3 of 4 lost"]))
-    assert table.status == 1
-    assert "FAILED" in (text := capsys.readouterr().out) and "3 of 4 lost" in text
 
 
 @needs_driver_env

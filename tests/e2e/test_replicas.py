@@ -313,14 +313,6 @@ def test_a_model_that_does_not_load_is_one_clear_line_and_tried_once(notes: Path
     assert not CELL.generation.exists()
 
 
-def test_nothing_to_do_starts_no_process(notes: Path) -> None:
-    generate(4, 2, notes=notes, seconds=0.05)
-    assert len({line[0] for line in lines(notes)}) <= 2, "no more workers than items"
-    before = notes.read_text()
-    outcome, _ = generate(4, 2, notes=notes, seconds=0.05)
-    assert (outcome.state, notes.read_text()) == (COMPLETE, before)
-
-
 def test_each_worker_sees_its_own_gpus(notes: Path) -> None:
     environs = environs_of(2, None, {"CUDA_VISIBLE_DEVICES": "3,GPU-a,5,7,1"})
     assert [e["CUDA_VISIBLE_DEVICES"] for e in environs] == ["3,GPU-a", "5,7"]
