@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -75,11 +76,19 @@ def test_a_line_that_is_no_record_is_named_and_is_as_if_it_was_not_there(
 def test_files_and_folders_that_cannot_be_read_are_named(
     cell: Cell, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for path in (cell.generation, cell.scores, cell.result):
+    puts: dict[Path, tuple[str, Callable[[Path], None]]] = {
+        cell.generation: ("Is a directory", lambda path: path.mkdir()),
+        cell.scores: ("Too many levels of symbolic links", lambda path: path.symlink_to(path.name)),
+        cell.result: ("No such file or directory", lambda path: path.symlink_to("nowhere")),
+    }
+    for path, (says, put) in puts.items():
+        data = path.read_bytes()
         path.unlink()
-    cell.generation.mkdir()
-    cell.scores.symlink_to(cell.scores.name)
-    cell.result.symlink_to("nowhere")
+        put(path)
+        [line] = [line for line in report(capsys) if str(path) in line]
+        assert says in line
+        path.rmdir() if path.is_dir() else path.unlink()
+        path.write_bytes(data)
     root = output_root()
     (root / "loop").symlink_to("loop")
     (root / "away").symlink_to("/no/such/disk")
@@ -87,13 +96,6 @@ def test_files_and_folders_that_cannot_be_read_are_named(
     (root / "good" / NO_UTF8).mkdir()
     (root / "a file").write_text("left by somebody")
     lines = report(capsys)
-    for path, says in (
-        (cell.generation, "Is a directory"),
-        (cell.scores, "Too many levels of symbolic links"),
-        (cell.result, "No such file or directory"),
-    ):
-        [line] = [line for line in lines if str(path) in line]
-        assert says in line
     assert f"{root}/loop cannot be read: Too many levels of symbolic links" in lines
     assert f"{root}/away cannot be read: No such file or directory" in lines
     for folder in (root, root / "good"):
