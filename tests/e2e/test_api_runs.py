@@ -329,6 +329,3 @@ def test_kill_9_among_faults_loses_nothing(api: ApiRuns) -> None:
     assert set(made.values()) == {1}, "an item that is recorded is never made again"
     # asked twice: only what was in flight, or answered and not yet on the disk, when the process was killed
     assert api.answers().total() - 60 <= kills * 2 * 4
-
-
-# Seeds

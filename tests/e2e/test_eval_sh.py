@@ -220,8 +220,8 @@ def test_full_disk_is_one_clear_line_and_leaves_other_cells(checkout: Path) -> N
 # ---- runs that are cut short, and runs beside each other -----------------------------------------------------
 
 
-def start_slow_run(checkout: Path, benchmark: str = "many") -> subprocess.Popen[str]:
-    words = ["--model_names", "slow-noise", "--ds_names", benchmark, "--eval", "false"]
+def start_slow_run(checkout: Path) -> subprocess.Popen[str]:
+    words = ["--model_names", "slow-noise", "--ds_names", "many", "--eval", "false"]
     process = subprocess.Popen(
         ["bash", str(checkout / "eval.sh"), *words, "--custom_model_kwargses", "seconds=0.05"],
         env=environ(checkout, IMAGEEVALKIT_TEST_MARK=str(checkout)),

@@ -200,9 +200,6 @@ def test_two_runs_never_share_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert list((tmp_path / "claims").iterdir()) == []
 
 
-# What the user sees
-
-
 @pytest.mark.parametrize(("spare", "events"), [(1, ["made", "followed"]), (0, ["followed", "made"])])
 def test_a_job_that_follows_leaves_the_gpu_that_the_next_model_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spare: int, events: list[str]

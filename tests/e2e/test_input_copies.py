@@ -64,9 +64,9 @@ def saved(path: Path, image: Image.Image) -> Path:
     return path
 
 
-def inputs_of(site: Site, item: str, benchmark: str = "fake") -> list[dict[str, Any]]:
+def inputs_of(site: Site, item: str) -> list[dict[str, Any]]:
     """What the site says of the sources of an item."""
-    [row] = (row for row in site.prompts(benchmark)["rows"] if item in row["items"])
+    [row] = (row for row in site.prompts("fake")["rows"] if item in row["items"])
     found: list[dict[str, Any]] = row.get("inputs", [])
     return found
 

@@ -65,16 +65,16 @@ class Runs:
         assert ended.returncode == status, said
         return said
 
-    def cells(self, benchmark: str = "puzzles") -> list[str]:
-        """The models that have a folder for the benchmark."""
-        return sorted(path.parent.name for path in self.output.glob(f"*/{benchmark}"))
+    def cells(self) -> list[str]:
+        """The models that have a folder for the puzzles."""
+        return sorted(path.parent.name for path in self.output.glob("*/puzzles"))
 
     def records(self, model: str, benchmark: str = "puzzles") -> dict[str, dict[str, Any]]:
         lines = (self.output / model / benchmark / "generation.jsonl").read_text().splitlines()
         return {record["item"]: record for record in map(json.loads, lines)}
 
-    def result(self, model: str, benchmark: str = "puzzles") -> dict[str, Any]:
-        return dict(json.loads((self.output / model / benchmark / "result.json").read_text()))
+    def result(self, model: str) -> dict[str, Any]:
+        return dict(json.loads((self.output / model / "puzzles/result.json").read_text()))
 
 
 def test_the_model_and_wises_judge_see_the_new_prompt(checkout: Path, tmp_path: Path) -> None:
