@@ -16,7 +16,6 @@ import msgspec
 import pytest
 
 from imageevalkit.common.atomic import write_atomic
-from imageevalkit.jobs.plan import ReportOrder
 from imageevalkit.report import parts, site
 from imageevalkit.report.__main__ import main, report_of
 from imageevalkit.store.cell import Cell, output_root
@@ -298,17 +297,6 @@ def test_the_report_of_two_folders_tells_their_models_apart(
         path = page.parent / root / folder / items[0]["file"]
         assert path.is_file(), "links lead to the images"
     assert not list(tmp_path.glob("*/report")), "what is read is left alone"
-
-
-def test_a_report_too_large_for_one_file_says_where_it_is() -> None:
-    write_cell("a", "text", TWO, HALF)
-    main([])
-    inside = Site(output_root() / "report.html")
-    assert set(inside.inside["pictures"]) == {one["preview"] for one in inside.items("a", "text").values()}
-    assert inside.index["roots"] == ["."]
-    report_of([output_root()], ReportOrder([], report_mb=0))
-    page = (output_root() / "report.html").read_text()
-    assert 'href="report/index.html"' in page and "a cat" not in page
 
 
 def test_the_command_writes_the_report_of_result_files_alone(output: Path, tmp_path: Path) -> None:
