@@ -172,6 +172,3 @@ def test_a_file_that_lost_lines_is_not_taken_for_whole(output: Path) -> None:
         record = json.loads(lines[0]) | {"parts": parts}
         cell.scores.write_text(json.dumps(record) + "\n" + "".join(lines[1:]))
         assert "accuracy" not in set(load_scores(output).metric)
-
-
-# ---- speed
