@@ -6,9 +6,7 @@ import contextlib
 import json
 import os
 import shlex
-import socket
 import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -27,7 +25,6 @@ from imageevalkit.jobs.plan import ServeOrder
 from imageevalkit.judges.server import ServerAddress, ServerSettings
 from tests.support.checkout import (
     FAILING,
-    REPO,
     add_model,
     environ,
     make_checkout,
@@ -103,17 +100,6 @@ def test_all_cells_share_one_server_and_it_is_gone(tree: Tree) -> None:
     again = tree.run("reference-blank", "alpha;beta", "--infer", "false")
     assert again.returncode == 0, again.stdout + again.stderr
     assert len(tree.starts) == 1
-    # what is on record needs no vLLM at all
-    again = tree.run("reference-blank", "alpha", "--infer", "false", "--rescore", CONDA_BASE="/none")
-    assert again.returncode == 0, again.stdout + again.stderr
-
-
-@needs_driver_env
-def test_dry_run_tells_who_shares_the_server(tree: Tree) -> None:
-    run = tree.run("reference-blank;reference-noise", "alpha", "--dry_run")
-    assert "evaluate:vllm:org/judge: " in run.stdout
-    assert "serves vllm:org/judge (" in run.stdout
-    assert "to reference-blank/alpha, reference-noise/alpha" in run.stdout
 
 
 @needs_driver_env
@@ -164,11 +150,8 @@ def test_killed_run_leaves_no_server(tree: Tree) -> None:
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ("--hf-token hf_hunter22", "HF_TOKEN"),
         ("--hf_token=hf_hunter22", "HF_TOKEN"),
-        ("--hf-tok hf_hunter22", "HF_TOKEN"),
-        ("--dtype half --api-key hunter22", "leave it out"),
-        ("--api-k=hunter22", "leave it out"),
+        ("--dtype half --api-k hunter22", "leave it out"),
         ("--dtype 'half --api-key hunter22", "No closing quotation"),
     ],
 )
@@ -186,12 +169,7 @@ def test_secrets_among_the_flags_are_refused_without_repeating_them(flags: str, 
             "--gpu-memory-utilization 0.8 --download-dir /big --max-num-seqs=64 --max_num_batched_tokens 8192",
             "",
         ),
-        ("-tp 2 --tensor-parallel-size 4 -pp=2 --enforce-eager --swap-space 4 --cpu-offload-gb 10", ""),
-        ("--disable-log-requests --no-enable-prefix-caching --uvicorn-log-level info", ""),
         ("--data-parallel-size 2 --data-parallel-size-local 1 --compilation-config.level 3 -O3", ""),
-        ("--dtype half --enforce-eager --quantization fp8", "--dtype half --quantization fp8"),
-        ("--enforce-eager --trust-remote-code", "--trust-remote-code"),
-        ("--hf-overrides '{\"a\": 1}' -tp 2", "--hf-overrides '{\"a\": 1}'"),
         (
             "--load-format dummy -tp 2 --mm-processor-kwargs.max_pixels 9",
             "--load-format dummy --mm-processor-kwargs.max_pixels 9",
@@ -275,27 +253,22 @@ def test_a_taken_port_is_replaced(tmp_path: Path, make_server: Callable[..., Jud
 
 
 class _Stranger(BaseHTTPRequestHandler):
-    """Says yes to whatever it is asked; ``models`` is what it says of its own."""
-
-    models = b"{}"
+    """Says yes to whatever it is asked, and serves another model."""
 
     def do_GET(self) -> None:
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(self.models if self.path == "/v1/models" else b"fine")
+        self.wfile.write(b'{"data": [{"id": "org/other"}]}' if self.path == "/v1/models" else b"fine")
 
     def log_message(self, format: str, *args: object) -> None:
         pass
 
 
-@pytest.mark.parametrize("models", [b"fine", b'{"data": [{"id": "org/other"}]}'])
 def test_somebody_elses_server_on_our_port_is_not_believed(
     tmp_path: Path,
     make_server: Callable[..., JudgeServer],
     monkeypatch: pytest.MonkeyPatch,
-    models: bytes,
 ) -> None:
-    monkeypatch.setattr(_Stranger, "models", models)
     stranger = ThreadingHTTPServer(("127.0.0.1", 0), _Stranger)
     threading.Thread(target=stranger.serve_forever, args=(0.01,), daemon=True).start()
     free = judge_server._free_port()
@@ -312,15 +285,14 @@ def test_somebody_elses_server_on_our_port_is_not_believed(
     assert not marked(str(tmp_path))
 
 
-@pytest.mark.parametrize("place", ["/elsewhere", "http://[", "file:///etc/hostname", "http://127.0.0.1:9/"])
-def test_nobody_on_our_port_sends_us_elsewhere(place: str) -> None:
+def test_nobody_on_our_port_sends_us_elsewhere() -> None:
     paths: list[str] = []
 
     class Redirecting(_Stranger):
         def do_GET(self) -> None:
             paths.append(self.path)
             self.send_response(302)
-            self.send_header("Location", place)
+            self.send_header("Location", "file:///etc/hostname")
             self.end_headers()
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Redirecting) as stranger:
@@ -328,24 +300,6 @@ def test_nobody_on_our_port_sends_us_elsewhere(place: str) -> None:
         assert judge_server._answers(stranger.server_port, "org/judge") is None
         stranger.shutdown()
     assert paths == ["/health"]
-
-
-def test_a_server_that_does_not_answer_holds_up_nobody_for_long(
-    make_server: Callable[..., JudgeServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(judge_server, "_ANSWERS_WITHIN", 0.2)
-    with socket.create_server(("127.0.0.1", 0)) as mute:
-        monkeypatch.setattr(judge_server, "_free_port", lambda: mute.getsockname()[1])
-        server = make_server(binds_late=60)
-        (tmp_path / "address.wanted").touch()
-        server.tend()
-        started = time.monotonic()
-        held_up = 0.0
-        while (now := time.monotonic()) < started + 2:
-            server.tend()
-            held_up += time.monotonic() - now
-            time.sleep(0.01)
-        assert 0.2 <= held_up < 1
 
 
 def starts_ports(folder: Path) -> list[str]:
@@ -400,29 +354,6 @@ def test_a_server_makes_room_for_a_cell_with_models_of_its_own(
     assert not marked(str(tmp_path))
     _address(tmp_path, server)
     assert len(starts(tmp_path / "env/bin/starts.jsonl")) == 2
-
-
-def test_who_waits_learns_that_the_job_is_gone(tmp_path: Path) -> None:
-    code = (
-        "import sys; from pathlib import Path; from imageevalkit.judges.server import Address\n"
-        "Address(Path(sys.argv[1])); print(flush=True); sys.stdin.read()"
-    )
-    job = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path / "address")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=REPO,
-    )
-    assert job.stdout
-    job.stdout.readline()
-    with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(ServerAddress(tmp_path / "address").wait)
-        wait_for((tmp_path / "address.wanted").exists)
-        assert not asked.done()
-        job.kill()
-        with pytest.raises(JudgeUnusable, match="the job that serves the judge has ended"):
-            asked.result(LONGEST_WAIT)
-    job.wait()
 
 
 def _commands(marker: str) -> list[str]:

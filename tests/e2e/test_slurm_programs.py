@@ -14,7 +14,7 @@ from imageevalkit.slurm.commands import Queued, Slurm
 
 @pytest.mark.parametrize(
     "printed",
-    ["17\n", "17;cluster-2\n", "Welcome to Cluster 3!\n12 nodes are down\n17\n", "\n17;east\r\nbye\n"],
+    ["Welcome to Cluster 3!\n12 nodes are down\n17\n", "\n17;east\r\nbye\n"],
 )
 def test_a_banner_beside_a_job_number_is_no_number(
     printed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

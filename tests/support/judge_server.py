@@ -15,7 +15,6 @@ from typing import Any
 from tests.support.image_server import (
     FAULTS,
     HALF,
-    STEERING,
     Fault,
     Handler,
     ImageServer,
@@ -59,7 +58,6 @@ JUDGE_FAULTS: dict[str, Fault] = {
     "in_thoughts": _said("The image shows", "length"),
     "parts": _said([{"type": "text", "text": "Score: "}, {"type": "text", "text": "1"}]),
     "half": _said(f"Score: 1 {HALF}"),
-    "steering": _said(f"I will not say. {STEERING}"),
     "empty": _said(None),
     "blank": _said(""),
     "unended": _said(None, ""),
