@@ -6,13 +6,11 @@ import importlib
 import inspect
 import json
 import random
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,7 +23,6 @@ from custom_models.model_settings import authors as authors_entries
 from custom_models.model_utils import flash_attention as flash
 from imageevalkit.assets import parse_entries
 from imageevalkit.generate.model import Generated, ItemFailed, ModelUnusable
-from imageevalkit.store.cell import REPO
 from tests.support.authors_calls import calls
 from tests.support.authors_code import SUPPORT, signatures, stand_in
 from tests.support.mirror import clone, official_source
@@ -153,20 +150,15 @@ def test_bagel_edit_reads_texts_and_images_in_order(build: Callable[..., Any]) -
         "think": False,
     }
     assert {name: call[name] for name in settings} == settings
-    with pytest.raises(ItemFailed, match="no input image"):
-        model.generate(["make it blue"], 7)
 
 
 @pytest.mark.usefixtures("bagel_weights")
 def test_bagel_think_plans_first_and_keeps_the_plan(build: Callable[..., Any]) -> None:
-    entry = MODEL_SETTINGS["t2i"]["bagel"]
     model = build("t2i", "bagel-think", width=512, height=256)
     answer = model.generate("a red bus", 7)
     (call,) = calls("interleave_inference")
     assert (call["think"], call["max_think_token_n"], call["do_sample"]) == (True, 1000, False)
     assert answer.extra == {"thought": "a plan"} and image_of(answer).size == (512, 256)
-    with pytest.raises(ModelUnusable, match="not 1000 x 256"):
-        _class(entry)("nowhere", **{**entry["model_kwargs"], "width": 1000, "height": 256})
 
 
 # ---- Ovis-U1
@@ -254,7 +246,6 @@ def lumina_weights(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("lumina_weights")
 def test_lumina_dimoo_text_to_image(build: Callable[..., Any]) -> None:
-    entry = MODEL_SETTINGS["t2i"]["lumina-dimoo"]
     model = build("t2i", "lumina-dimoo", width=48, height=32)
     assert image_of(model.generate("BC", 7)).size == (48, 32)
     (loaded,), (call,) = calls("LLaDA"), calls("generate_image")
@@ -274,8 +265,6 @@ def test_lumina_dimoo_text_to_image(build: Callable[..., Any]) -> None:
         model.generate("BC", seed)
     first, again, other = (call["drawn"] for call in calls("generate_image"))
     assert first == again and all(one != two for one, two in zip(first, other, strict=True))
-    with pytest.raises(ModelUnusable, match="16 divides, not 1000 x 1024"):
-        _class(entry)("nowhere", **{**entry["model_kwargs"], "width": 1000})
 
 
 @pytest.mark.usefixtures("lumina_weights")
@@ -299,14 +288,6 @@ def test_lumina_dimoo_edit(build: Callable[..., Any]) -> None:
     assert (call["cfg_scale"], call["cfg_img"]) == (2.5, 4.0)
     assert (call["timesteps"], call["temperature"]) == (64, 1.0)
     assert calls("LLaDA")[0]["torch_dtype"] == torch.bfloat16
-    with pytest.raises(ItemFailed, match="exactly one input image"):
-        model.generate(["BC"], 7)
-
-
-@pytest.mark.usefixtures("lumina_weights")
-def test_lumina_dimoo_names_a_misspelt_dtype(build: Callable[..., Any]) -> None:
-    with pytest.raises(ModelUnusable, match=r"dtype 'bfloat61' is not one of bfloat16, .*did you mean"):
-        build("t2i", "lumina-dimoo", dtype="bfloat61")
 
 
 # ---- OminiControl
@@ -368,8 +349,6 @@ def test_ominicontrol(build: Callable[..., Any], tmp_path: Path, monkeypatch: py
     torch.manual_seed(7)
     assert call["drawn"] == (torch.rand(()).item(), np.random.RandomState(7).rand())
     assert call["drawn"][0] != other["drawn"][0] and torch.backends.cudnn.deterministic
-    with pytest.raises(ItemFailed, match="exactly one input image, the item has 2"):
-        model.generate(["a toy car", wide, wide, "it on a table"], 7)
 
 
 # ---- SSR-Encoder
@@ -410,13 +389,6 @@ def test_ssr_encoder(build: Callable[..., Any], tmp_path: Path) -> None:
     }
     with pytest.raises(ItemFailed, match="the item has 1 and no name"):
         model.generate([PHOTO, "a dog on a table"], 7)
-
-
-def test_ssr_encoder_without_its_weights_says_where_they_are(build: Callable[..., Any]) -> None:
-    with pytest.raises(
-        ModelUnusable, match=r"lacks pytorch_model.bin and .*prefetch.sh --model_names ssr-encoder"
-    ):
-        build("subject", "ssr-encoder")
 
 
 # ---- FreeDiff
@@ -467,50 +439,19 @@ def test_entry_names_what_there_is(task: str, name: str, entry: dict[str, Any]) 
         assert {argument for argument in optional if not argument.endswith("revision")} <= {"device"}
         required = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty}
         assert required <= entry["model_kwargs"].keys()
-    config = (REPO / "config.sh").read_text()
-    [environment] = re.findall(rf"\['{re.escape(name)}'\]='([\w-]+)'", config)
-    lines = (REPO / "requirements" / "model" / f"{environment}.txt").read_text().splitlines()
-    assert re.fullmatch(r"# python: 3\.\d+", lines[0])
-    pins = [line for line in lines if not line.startswith("#")]
-    assert pins and all(re.fullmatch(r"[\w-]+(==[\w.]+| @ https://\S+)", pin) for pin in pins)
 
 
-@pytest.mark.parametrize(("task", "name", "entry"), ENTRIES, ids=IDS)
-def test_absent_code_and_absent_gpu_are_one_clear_line(
-    task: str, name: str, entry: dict[str, Any], put: Callable[[dict[str, Any]], Path], tmp_path: Path
-) -> None:
-    kwargs = {"model_path": str(tmp_path), **entry["model_kwargs"]}
-    with pytest.raises(
-        ModelUnusable, match=rf"code is not at .*: run bash utils/prefetch.sh --model_names .*\b{name}\b"
-    ):
-        _class(entry)(**kwargs)
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU")
-    if name in NEED_MORE:
-        return
-    put(entry)
-    with pytest.raises(ModelUnusable, match="device 'cuda' is not usable here"):
-        _class(entry)(**kwargs)
-
-
-# what these import besides is replaced in test_authors_models_b.py
-NEED_MORE = {
-    "show-o",
-    "show-o-512",
-    "orthus-7b-base",
-    "orthus-7b-instruct",
-    "janusflow-1.3b",
-    "vila-u-7b-256",
-}
-
-
-def test_package_that_the_code_lacks_is_named_with_the_list(
-    put: Callable[[dict[str, Any]], Path], tmp_path: Path
-) -> None:
+def test_what_is_missing_is_one_clear_line(put: Callable[[dict[str, Any]], Path], tmp_path: Path) -> None:
     entry = MODEL_SETTINGS["edit"]["freediff"]
+    kwargs = {"model_path": str(tmp_path), **entry["model_kwargs"]}
+    with pytest.raises(ModelUnusable, match=r"code is not at .*: run bash utils/prefetch.sh .*\bfreediff\b"):
+        _class(entry)(**kwargs)
     (put(entry) / "ptp/invutils.py").write_text("import seaborn_of_another_name\n")
     with pytest.raises(ModelUnusable, match=r"seaborn_of_another_name.*requirements/model/freediff.txt"):
-        _class(entry)(model_path=str(tmp_path), device="cpu", **entry["model_kwargs"])
+        _class(entry)(**kwargs, device="cpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(ModelUnusable, match="device 'cuda' is not usable here"):
+            _class(entry)(**kwargs)
 
 
 # ---- The stand-ins are like the real code
@@ -595,7 +536,7 @@ def test_rotary_embedding_turns_pairs_of_channels() -> None:
     )
 
 
-def test_flash_attention_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flash_attention_leaves_nothing_behind() -> None:
     if importlib.util.find_spec("flash_attn") is not None:
         pytest.skip("flash-attn is installed")
     with flash.flash_attention() as installed:
@@ -603,6 +544,3 @@ def test_flash_attention_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) 
 
         assert not installed and flash_attn_varlen_func is flash.varlen_attention
     assert not [name for name in sys.modules if name.startswith("flash_attn")]
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace())
-    with flash.flash_attention() as installed:
-        assert installed and "flash_attn" not in sys.modules
