@@ -32,12 +32,12 @@ def save_llm2clip(folder: Path) -> dict[str, str]:
     return {name: str(place) for name, place in places.items()}
 
 
-def clip_state(seed: int = 0) -> dict[str, Any]:
+def clip_state() -> dict[str, Any]:
     """All tensors of the image encoder and the text adapter by their names on the hub, float32."""
     import torch
     from transformers import CLIPVisionModelWithProjection
 
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     vision = CLIPVisionModelWithProjection(_vision_config())
     state = {name: torch.randn(tensor.shape) * 0.2 for name, tensor in vision.state_dict().items()}
     shapes: dict[str, tuple[int, ...]] = {}
@@ -51,23 +51,14 @@ def clip_state(seed: int = 0) -> dict[str, Any]:
     return state | {"logit_scale": torch.tensor(4.6)}
 
 
-def save_clip(
-    folder: Path,
-    change: Callable[[dict[str, Any]], None] = lambda state: None,
-    *,
-    pickled: bool = False,
-) -> None:
-    """The checkpoint of images and adapter, after ``change`` of its tensors; ``pickled``: as ``pytorch_model.bin``."""
-    import torch
+def save_clip(folder: Path, change: Callable[[dict[str, Any]], None] = lambda state: None) -> None:
+    """The checkpoint of images and adapter, after ``change`` of its tensors."""
     from safetensors.torch import save_file
 
     state = clip_state()
     change(state)
     folder.mkdir(parents=True)
-    if pickled:
-        torch.save(state, folder / "pytorch_model.bin")
-    else:
-        save_file(state, folder / "model.safetensors")
+    save_file(state, folder / "model.safetensors")
     vision = _vision_config().to_dict()
     # a projection of another size than the weights' own, which the hub's code does not read either
     config = {
