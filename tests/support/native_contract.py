@@ -187,9 +187,8 @@ def lora_findings(name: str, folder: Path) -> dict[str, Any]:
     kept.mkdir()
     file = kept / "pytorch_lora_weights.safetensors"
     pipeline = bare["float32"]._pipeline
-    part = "unet" if "unet" in pipeline.components else "transformer"
-    save_lora(file, part, getattr(pipeline, part))
-    save_lora(foreign, "decoder", getattr(pipeline, part))
+    save_lora(file, "transformer", pipeline.transformer)
+    save_lora(foreign, "decoder", pipeline.transformer)
 
     def moved(path: Path, dtype: str) -> int:
         model = tiny_model("t2i", name, folder, lora=str(path), dtype=dtype)
@@ -233,8 +232,7 @@ def main(folder: Path, keys: list[str]) -> None:
     for key in keys:
         task, _, name = key.partition("/")
         print(json.dumps([key, findings(task, name, folder)]), flush=True)
-    for name in ("stable-diffusion-v1-5", "flux.1-dev"):
-        print(json.dumps([f"lora {name}", lora_findings(name, folder)]), flush=True)
+    print(json.dumps(["lora flux.1-dev", lora_findings("flux.1-dev", folder)]), flush=True)
 
 
 if __name__ == "__main__":

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
-from custom_models.model_utils.diffusers_models import DiffusersEdit, DiffusersT2I, _denoiser, part_dtype
+from custom_models.model_utils.diffusers_models import DiffusersEdit, DiffusersT2I, part_dtype
 from imageevalkit.generate.model import Generated, ModelUnusable, Refused
 from tests.support.native_contract import PHOTO, apart
 from tests.support.tiny_checkpoints.diffusers_others import save_pixart_sigma
@@ -51,10 +51,6 @@ def image_of(result: Generated | Refused) -> Image.Image:
     assert isinstance(result, Generated)
     assert isinstance(result.image, Image.Image)
     return result.image
-
-
-def flux(pipelines: Path, **settings: Any) -> Image.Image:
-    return t2i(pipelines / "flux", width=32, height=32, **settings)
 
 
 def test_the_denoiser_of_a_trainers_checkpoint_takes_the_place_of_the_pipelines(
@@ -97,17 +93,6 @@ def test_refusals_of_a_batch_stand_in_their_places(pipelines: Path) -> None:
     assert all(isinstance(answer, Refused) for answer in answers)
 
 
-def test_safety_checker_can_be_left_out(pipelines: Path) -> None:
-    with pytest.raises(Refused):
-        t2i(pipelines / "sd-prude")
-    assert apart(t2i(pipelines / "sd-prude", safety_checker=False), t2i(pipelines / "sd")) == 0
-
-
-def test_prompt_suffix_is_part_of_the_prompt(pipelines: Path) -> None:
-    suffixed = t2i(pipelines / "sd", prompt="a red", prompt_suffix=" bus")
-    assert apart(suffixed, t2i(pipelines / "sd")) == 0
-
-
 def test_scheduler_keeps_the_configuration_and_changes_the_image(pipelines: Path) -> None:
     model = DiffusersEdit(str(pipelines / "pix2pix"), scheduler="EulerAncestralDiscreteScheduler", **FAST)
     scheduler = model._pipeline.scheduler
@@ -117,29 +102,13 @@ def test_scheduler_keeps_the_configuration_and_changes_the_image(pipelines: Path
     assert apart(*(image_of(m.generate([PHOTO, "blue"], 7)) for m in (model, usual))) > 0
 
 
-def test_parts_can_have_types_of_their_own(pipelines: Path) -> None:
-    import torch
-
-    types = {"default": "float32", "transformer": "bfloat16"}
-    model = DiffusersT2I(str(pipelines / "flux"), **{**FAST, "dtype": types})
-    assert model._pipeline.transformer.dtype == torch.bfloat16
-    assert model._pipeline.vae.dtype == torch.float32
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"vae_slicing": True, "vae_tiling": True}, {"attention": "_native_math"}],
-    ids=lambda settings: next(iter(settings)),
-)
 @pytest.mark.usefixtures("usual_attention")
-def test_options_for_memory_and_speed_leave_the_image(pipelines: Path, settings: dict[str, Any]) -> None:
-    assert apart(flux(pipelines, **settings), flux(pipelines)) <= 1
-
-
-def test_device_map_reaches_diffusers(pipelines: Path) -> None:
-    """With "cpu", because diffusers spreads nothing over GPUs that are not there."""
-    model = DiffusersT2I(str(pipelines / "flux"), device_map="cpu", **FAST)
-    assert model._pipeline.hf_device_map == "cpu"
+def test_options_for_memory_and_speed_leave_the_image(pipelines: Path) -> None:
+    usual, other = (
+        t2i(pipelines / "flux", width=32, height=32, **settings)
+        for settings in ({}, {"vae_slicing": True, "vae_tiling": True, "attention": "_native_math"})
+    )
+    assert apart(other, usual) <= 1
 
 
 def test_offload_takes_the_place_of_the_entrys_device_map(
@@ -160,13 +129,12 @@ def test_offload_takes_the_place_of_the_entrys_device_map(
     assert model._pipeline.device.type == "cpu", "offloading moves the parts itself"
 
 
-@pytest.mark.parametrize(
-    "error", ["CUDA out of memory. Attempt to allocate 2 GiB", "CUDA error: no kernel image"]
-)
 def test_errors_of_the_accelerator_are_no_reason_why_a_model_cannot_be_used(
-    pipelines: Path, monkeypatch: pytest.MonkeyPatch, error: str
+    pipelines: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import diffusers
+
+    error = "CUDA out of memory. Attempt to allocate 2 GiB"
 
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError(error)
@@ -186,19 +154,9 @@ def test_a_part_has_its_own_type_or_that_of_all_others() -> None:
     assert part_dtype("float16", "qformer") == torch.float16
 
 
-@pytest.mark.parametrize("option", ["attention", "compile"])
-def test_option_of_the_denoiser_where_there_is_none_is_one_line(option: str) -> None:
-    class Autoregressive:
-        components: Mapping[str, Any] = {}
-
-    with pytest.raises(ModelUnusable, match=rf"^{option} cannot be set: Autoregressive has neither"):
-        _denoiser(Autoregressive(), option)
-
-
-@pytest.mark.parametrize("name", ["flux", "sd"])
-def test_compile_is_asked_for_the_denoiser(pipelines: Path, name: str) -> None:
-    model = DiffusersT2I(str(pipelines / name), compile=True, **FAST)
-    denoiser = getattr(model._pipeline, "transformer", None) or model._pipeline.unet
+def test_compile_is_asked_for_the_denoiser(pipelines: Path) -> None:
+    model = DiffusersT2I(str(pipelines / "sd"), compile=True, **FAST)
+    denoiser = model._pipeline.unet
     # torch compiles at the first call, which takes longer than all other tests of this file
     assert any(module._compiled_call_impl is not None for module in denoiser.modules())
     assert all(module._compiled_call_impl is None for module in model._pipeline.vae.modules())
@@ -208,18 +166,13 @@ def test_compile_is_asked_for_the_denoiser(pipelines: Path, name: str) -> None:
     ("name", "settings", "message"),
     [
         ("sd", {"batch_size": 0}, "batch_size must be a whole number from 1, not 0"),
-        ("sd", {"batch_size": 2.5}, "batch_size must be a whole number from 1, not 2.5"),
         ("sd", {"scheduler": "EulerScheduler"}, "scheduler 'EulerScheduler' is not in diffusers"),
-        ("sd", {"offload": "disk"}, "offload 'disk' is not one of model, sequential"),
         (
             "sd",
             {"offload": "model"},
             "offload=model moves weights between CPU and GPU, and the device is the CPU",
         ),
         ("sd", {"attention": "flash"}, "UNet2DConditionModel takes no attention backend but xformers"),
-        ("flux", {"attention": "flesh"}, "attention 'flesh' is not usable here"),
-        ("sd", {"dtype": {"default": "float23"}}, "dtype 'float23' is not one of"),
-        ("sd", {"batchsize": 2}, "takes no argument 'batchsize' (did you mean 'batch_size'?)"),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else None,
 )

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,8 +12,7 @@ from typing import Any
 import pytest
 
 from custom_models.load_model import MODEL_SETTINGS
-from imageevalkit.generate.model import ItemFailed, ModelUnusable
-from imageevalkit.plan.config import parse_kwargs
+from imageevalkit.generate.model import ItemFailed
 from imageevalkit.store.cell import REPO
 from tests.support.beside import run_beside
 from tests.support.native_contract import CHECKPOINTS, PHOTO, SHORT, built, findings, tiny_model
@@ -24,7 +20,6 @@ from tests.support.native_contract import CHECKPOINTS, PHOTO, SHORT, built, find
 pytest.importorskip("diffusers")
 
 _FIELDS = {"model_path", "module", "class", "model_kwargs", "gpus", "api", "patterns", "assets"}
-MODULES = sorted({entry["module"] for models in MODEL_SETTINGS.values() for entry in models.values()})
 # pipelines that let the images of a batch depend on each other
 _NOT_IN_BATCHES = {"cogview4-6b", "omnigen"}
 
@@ -90,66 +85,14 @@ def test_contract_with_torchvision(key: str, found_with_torchvision: Mapping[str
     check(key, found_with_torchvision[key])
 
 
-@pytest.mark.parametrize("name", ["stable-diffusion-v1-5", "flux.1-dev"])
-def test_lora_weights_change_the_image_or_are_a_line(
-    name: str, found_with_torchvision: Mapping[str, Any]
-) -> None:
-    found = found_with_torchvision[f"lora {name}"]
+def test_lora_weights_change_the_image_or_are_a_line(found_with_torchvision: Mapping[str, Any]) -> None:
+    found = found_with_torchvision["lora flux.1-dev"]
     assert found["file"] == found["folder"] > 0
     assert found["bfloat16"] > 0
     foreign, torn = found["messages"]
     assert re.fullmatch(r"lora '.*-foreign.safetensors' has no weights for any part of \w+Pipeline", foreign)
     assert re.match(r"lora '.*-torn.safetensors' does not load: \w+: ", torn)
     assert "\n" not in foreign + torn
-
-
-def test_lora_that_cannot_be_is_a_line_before_the_weights_are_read(folder: Path, tmp_path: Path) -> None:
-    for name, lora, message in (
-        ("pixart-sigma", str(tmp_path), "lora cannot be set: PixArtSigmaPipeline takes none"),
-        ("flux.1-dev", "my/lora", "lora 'my/lora' is no absolute path of a file or folder that is there"),
-        (
-            "flux.1-dev",
-            str(tmp_path / "lora"),
-            "/lora' is no absolute path of a file or folder that is there",
-        ),
-    ):
-        with pytest.raises(ModelUnusable) as error:
-            tiny_model("t2i", name, folder, lora=lora)
-        assert str(error.value).endswith(message)
-
-
-# its AVAILABLE_Model at commit e43923c
-_OF_TRIG = {
-    *("onediffusion", "omnigen", "dalle3", "sdxl", "pixart_sigma", "sana", "sd35"),
-    *("flux", "janus", "janus_flow", "sd15", "sd15_ddpo", "flux_ft", "instructp2p"),
-    *("freediff", "flowedit", "hqedit", "rfinversion", "rfsolver", "blipdiffusion", "ssrencoder"),
-    *("ominicontrol", "xflux", "altdiffusion", "mulan", "peadiffusion", "…_dtm", "…_dtm_dim"),
-}
-
-
-def rows_of_trig(document: str) -> list[list[str]]:
-    """Returns the rows about its models: name there, then name here and settings, or the reason."""
-    text = (REPO / document).read_text(encoding="utf-8")
-    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `")]
-    return [row for row in rows if set(re.findall(r"`([^`]+)`", row[0])) <= _OF_TRIG]
-
-
-@pytest.mark.parametrize("document", ["docs/benchmarks/trig.md", "docs/benchmarks/trig.zh.md"])
-def test_each_model_of_trig_is_here_or_has_its_reason(document: str, folder: Path) -> None:
-    rows = rows_of_trig(document)
-    assert sorted(name for row in rows for name in re.findall(r"`([^`]+)`", row[0])) == sorted(_OF_TRIG)
-    here = {name: (task, entry) for task, models in MODEL_SETTINGS.items() for name, entry in models.items()}
-    tried = set()
-    for _, names, *settings in (row for row in rows if len(row) == 3):
-        for name in re.findall(r"`([\w.-]+)`", names):
-            task, entry = here[name]
-            for given in re.findall(r"`(\w+=[^`/]+)`", settings[0]):
-                kwargs = parse_kwargs(given)
-                assert all(entry["model_kwargs"].get(key) != value for key, value in kwargs.items()), name
-                if not kwargs.keys() <= entry["model_kwargs"].keys() | {"generator_device"}:
-                    tiny_model(task, name, folder, **kwargs)
-                tried.add(name)
-    assert tried >= {"stable-diffusion-3.5-large", "sana", "janusflow-1.3b", "flux-ip-adapter", "omnigen"}
 
 
 def test_every_native_model_has_a_tiny_checkpoint() -> None:
@@ -171,13 +114,6 @@ def test_patterns_let_every_file_through_that_a_pipeline_is_made_of(key: str, fo
     assert not set(filter_repo_objects(others, allow_patterns=NATIVE[key]["patterns"]))
 
 
-@pytest.mark.parametrize("key", NATIVE)
-def test_what_decides_pixels_stands_in_the_entry(key: str) -> None:
-    dtype = NATIVE[key]["model_kwargs"]["dtype"]
-    names = set(dtype.values()) if isinstance(dtype, dict) else {dtype}
-    assert names <= {"bfloat16", "float16"}
-
-
 def test_every_entry_can_be_run() -> None:
     known = environments()
     for models in MODEL_SETTINGS.values():
@@ -189,20 +125,6 @@ def test_every_entry_can_be_run() -> None:
                 node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)
             }
             assert entry["class"] in classes, name
-
-
-def test_classes_import_nothing_heavy_before_they_are_built() -> None:
-    heavy = "{'torch', 'diffusers', 'transformers'} & set(sys.modules)"
-    code = "\n".join(f"import custom_models{one}; assert not {heavy}, '{one}'" for one in MODULES)
-    environ = {**os.environ, "PYTHONPATH": f"{REPO}:{REPO / 'infer'}"}
-    command = [sys.executable, "-c", f"import sys\n{code}"]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def test_pipeline_that_mixes_images_of_a_batch_makes_none(folder: Path) -> None:
-    with pytest.raises(ModelUnusable, match=r"^CogView4Pipeline makes no batches: it pads prompts"):
-        tiny_model("t2i", "cogview4-6b", folder, batch_size=2)
 
 
 def test_subjects_name_is_not_shown_to_models_without_a_place_for_it(folder: Path) -> None:
@@ -222,11 +144,3 @@ def test_ip_adapter_counts_as_much_as_its_scale(folder: Path) -> None:
         for scale in (1.0, 0.5)
     ]
     assert images[0].tobytes() != images[1].tobytes()
-
-
-def test_follow_input_gives_way_to_a_size_that_is_set(folder: Path) -> None:
-    tall = PHOTO.resize((64, 128))
-    follows = tiny_model("edit", "flux.1-kontext-dev", folder)
-    assert follows.generate([tall, SHORT], 7).image.size == (64, 128)
-    fixed = tiny_model("edit", "flux.1-kontext-dev", folder, width=128, height=64)
-    assert fixed.generate([tall, SHORT], 7).image.size == (128, 64)

@@ -196,7 +196,7 @@ def test_files_that_are_not_those_of_the_encoder_are_one_line(tiny: Tiny, tmp_pa
         (StyleEncoder(tiny.references, weights={**tiny.weights, "csd": f"{tmp_path}/cut.pth"}), r"cut\.pth"),
         (StyleEncoder(wide, weights=tiny.weights), r"CSD_embed\.pt has no reference vectors of 24 numbers"),
         (
-            StyleEncoder({**wide, "se": tmp_path / "gone.pt"}, weights=tiny.weights),
+            StyleEncoder({**tiny.references, "se": tmp_path / "gone.pt"}, weights=tiny.weights),
             r"gone\.pt cannot be read",
         ),
     ):

@@ -33,17 +33,10 @@ def test_name_stands_before_the_images_and_the_prompt_after_them() -> None:
     assert split_subject([PHOTO, "asleep"]).name == ""
 
 
-@pytest.mark.parametrize(
-    ("inputs", "message"),
-    [(["dog", "asleep"], "no image of its subject"), (["dog", PHOTO], "no prompt after the image")],
-)
-def test_incomplete_item_fails_without_a_request(
-    server: ImageServer, inputs: list[Any], message: str
-) -> None:
-    models = (OpenAIImagesSubject("edit-1"), ReferenceBlankSubject(), ReferenceNoiseSubject())
-    for model in models:
-        with pytest.raises(ItemFailed, match=message) as caught:
-            model.generate(inputs)
+def test_incomplete_item_fails_without_a_request(server: ImageServer) -> None:
+    for model in (OpenAIImagesSubject("edit-1"), ReferenceNoiseSubject()):
+        with pytest.raises(ItemFailed, match="no image of its subject") as caught:
+            model.generate(["dog", "asleep"])
         assert caught.value.attempts == 0
     assert server.requests == []
 
@@ -106,10 +99,5 @@ def test_blip_diffusion_draws_the_subject_that_it_sees(blip_diffusion: Any) -> N
     assert call["generator"].initial_seed() == 7
     # the words of the example in diffusers' docstring
     assert call["neg_prompt"].startswith("over-exposure")
-
-
-@pytest.mark.parametrize("inputs", [[PHOTO, "on a sofa"], ["dog", PHOTO, PHOTO, "on a sofa"]])
-def test_blip_diffusion_takes_one_image_of_a_named_subject(blip_diffusion: Any, inputs: list[Any]) -> None:
-    with pytest.raises(ItemFailed, match="a subject's name and exactly one image") as caught:
-        blip_diffusion.model.generate(inputs, 7)
-    assert caught.value.attempts == 0
+    with pytest.raises(ItemFailed, match="a subject's name and exactly one image"):
+        blip_diffusion.model.generate([PHOTO, "on a sofa"], 7)
