@@ -12,7 +12,6 @@ import signal
 import socket
 import stat
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 from tests.support.waiting import LONGEST_WAIT, wait_for
@@ -239,18 +238,6 @@ class Cluster:
     def kill_controller(self) -> None:
         """It is gone at once, and what it has not saved is lost."""
         _kill(self.folder / "slurmctld.pid")
-
-    @contextlib.contextmanager
-    def setting(self, name: str, value: str) -> Iterator[None]:
-        """The controller goes by one more line of slurm.conf, which later tests of the cluster do not see."""
-        usual = self.conf.read_text()
-        self.conf.write_text(f"{usual}{name}={value}\n")
-        self._run("scontrol", "reconfigure")
-        try:
-            yield
-        finally:
-            self.conf.write_text(usual)
-            self._run("scontrol", "reconfigure")
 
     def empty(self, seconds: float = LONGEST_WAIT) -> None:
         """End all jobs. Raises AssertionError: there are some after ``seconds``."""

@@ -46,13 +46,3 @@ def test_jobs_are_of_the_account_and_qos_of_their_stage(checkout: Path, cluster:
         "report|vision|normal|COMPLETED",
     }
     wait_for(lambda: set(cluster.ask(*asked).splitlines()) == expected)
-
-
-def test_an_account_that_does_not_exist_is_told_in_one_line(checkout: Path, cluster: Cluster) -> None:
-    (checkout / "config.local.sh").write_text("declare -gA SLURM_ACCOUNT_MAP=(['*']='nobody')\n")
-    words = ["--model_names", "reference-noise", "--ds_names", "quicktext", "--limit", "2"]
-    done = run_eval(checkout, *words, "--launcher", "slurm")
-    assert done.returncode == 1
-    why = "sbatch: Batch job submission failed: Invalid account or account/partition combination specified"
-    assert f"reference-noise/quicktext  failed\n    generate: {why}\n" in done.stdout
-    assert "Traceback" not in done.stdout + done.stderr
