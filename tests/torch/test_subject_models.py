@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -101,3 +102,38 @@ def test_blip_diffusion_draws_the_subject_that_it_sees(blip_diffusion: Any) -> N
     assert call["neg_prompt"].startswith("over-exposure")
     with pytest.raises(ItemFailed, match="a subject's name and exactly one image"):
         blip_diffusion.model.generate([PHOTO, "on a sofa"], 7)
+
+
+def test_q_former_is_asked_for_with_tokenizer_commit_and_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With real files and a real configuration."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    (tmp_path / "bert").mkdir()
+    transformers.Blip2Config().save_pretrained(tmp_path / "pipeline" / "qformer")
+    asked: list[dict[str, Any]] = []
+
+    def from_pretrained(path: str, config: Any, **arguments: Any) -> str:
+        asked.append({"path": path, "tokenizer": config.tokenizer, **arguments})
+        return "the Q-Former"
+
+    module = SimpleNamespace(Blip2QFormerModel=SimpleNamespace(from_pretrained=from_pretrained))
+    monkeypatch.setitem(sys.modules, "diffusers.pipelines.blip_diffusion.modeling_blip2", module)
+    monkeypatch.setitem(sys.modules, "diffusers.pipelines.blip_diffusion", SimpleNamespace())
+    from custom_models.model_utils.diffusers_special import BlipDiffusion
+
+    model = BlipDiffusion.__new__(BlipDiffusion)
+    model._model_path, model._bert = str(tmp_path / "pipeline"), (str(tmp_path / "bert"), None)
+    model.revision = "0" * 40
+    model.dtype = {"default": "float16", "qformer": "float32"}
+    assert model._load_parts() == {"qformer": "the Q-Former"}
+    assert asked == [
+        {
+            "path": str(tmp_path / "pipeline"),
+            "subfolder": "qformer",
+            "revision": "0" * 40,
+            "torch_dtype": torch.float32,
+            "tokenizer": str(tmp_path / "bert"),
+        }
+    ]

@@ -137,13 +137,13 @@ def flow_scheduler(**config: Any) -> Any:
     return FlowMatchEulerDiscreteScheduler(**config)
 
 
-def save(folder: Path, pipeline_class: str, variant: str | None = None, **parts: Any) -> None:
-    """Save the pipeline made of ``parts``, its weights under the name of ``variant``."""
+def save(folder: Path, pipeline_class: str, **parts: Any) -> None:
+    """Save the pipeline made of ``parts``."""
     import diffusers
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    getattr(diffusers, pipeline_class)(**parts).save_pretrained(folder, variant=variant)
+    getattr(diffusers, pipeline_class)(**parts).save_pretrained(folder)
 
 
 def save_lora(file: Path, prefix: str, denoiser: Any) -> None:
