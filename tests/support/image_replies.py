@@ -184,15 +184,11 @@ def _markdown(data: bytes) -> str:
 CHATS: dict[str, Shape] = {
     "chat_images": lambda p, u: _listed({"b64_json": base64_of(png_of(p))}),
     "chat_images_flat": lambda p, u: chat_reply({"content": None, "images": [{"url": data_url(png_of(p))}]}),
-    "chat_images_b64": lambda p, u: chat_reply({"images": [{"b64_json": base64_of(png_of(p))}]}),
     "chat_image": lambda p, u: chat_reply({"content": WORDS, "image": {"url": data_url(png_of(p))}}),
     "chat_drafts": lambda p, u: chat_reply(
         {"images": [{"image_url": {"url": data_url(data)}} for data in (draft_of(p), draft_of(p), png_of(p))]}
     ),
     "chat_markdown": _content(lambda p, u: f"{WORDS}\n{_markdown(png_of(p))}"),
-    "chat_markdown_drafts": _content(
-        lambda p, u: f"{_markdown(draft_of(p))}\n{WORDS}\n{_markdown(png_of(p))}"
-    ),
     "chat_markdown_quote": _content(
         lambda p, u: f'{_markdown(png_of(p))}\nYou asked: "{p}" with data:image/png;base64,iVBORw0KGgo= in it'
     ),
@@ -227,9 +223,7 @@ CHATS: dict[str, Shape] = {
         }
     ),
     "chat_img": _content(lambda p, u: f'{WORDS} <img alt="a" src="{data_url(png_of(p))}" width=9/> Enjoy'),
-    "chat_img_url": _content(lambda p, u: f"{WORDS} <IMG width='9' src='{u}&amp;a=b'> Enjoy"),
     "chat_lines": _content(lambda p, u: f"![image]({in_lines(png_of(p))})\nEnjoy it"),
-    "chat_lines_bare": _content(lambda p, u: f"{in_lines(png_of(p))}\nEnjoy it"),
     "chat_images_bare": lambda p, u: chat_reply({"images": [{"url": base64_of(png_of(p))}]}),
     "chat_as_image": lambda p, u: {"id": "x", "image": u},
     "chat_stream": lambda p, u: stream_of(
@@ -239,13 +233,9 @@ CHATS: dict[str, Shape] = {
         *chunks_of(chat_reply({"content": WORDS, "images": [{"image_url": {"url": data_url(png_of(p))}}]})),
         end="",
     ),
-    "chat_stream_whole": lambda p, u: stream_of(chat_reply({"content": _markdown(png_of(p))}), end=""),
-    "chat_parts_b64": _parts(lambda p: [{"type": "image", "b64_json": base64_of(png_of(p))}]),
-    "chat_parts_markdown": _parts(lambda p: [{"type": "text", "text": _markdown(png_of(p))}]),
     "chat_url_safe": lambda p, u: chat_reply(
         {"images": [{"b64_json": base64.urlsafe_b64encode(png_of(p)).decode()}]}
     ),
-    "chat_as_images": lambda p, u: images_reply({"b64_json": base64_of(png_of(p))}),
     "chat_filtered_image": lambda p, u: chat_reply(
         {"images": [{"image_url": {"url": data_url(png_of(p))}}]}, "content_filter"
     ),
@@ -275,14 +265,11 @@ CHATS: dict[str, Shape] = {
 }
 IMAGES: dict[str, Shape] = {
     "images_list": lambda p, u: {"images": [{"url": u}], "timings": {"inference": 1.5}, "seed": 7},
-    "images_bare": lambda p, u: {"images": [base64_of(png_of(p))], "info": "{}"},
     "images_one": lambda p, u: {"image": u, "id": "x"},
     "images_in_data": lambda p, u: {"code": 0, "message": "ok", "data": {"images": [{"url": u}]}},
     "images_urls": lambda p, u: {"id": "x", "data": {"image_urls": [u]}, "base_resp": {"status_code": 0}},
     "images_data_twice": lambda p, u: {"code": 0, "data": {"data": [{"b64_json": base64_of(png_of(p))}]}},
-    "images_in_result": lambda p, u: {"success": True, "result": {"data": [{"url": u}]}},
     "images_no_list": lambda p, u: {"data": {"url": u}},
-    "images_url_bare": lambda p, u: images_reply({"url": base64_of(png_of(p))}),
     "images_lines": lambda p, u: images_reply({"url": f"\n{in_lines(png_of(p))}"}),
     "images_stream": lambda p, u: stream_of(
         {
@@ -293,7 +280,6 @@ IMAGES: dict[str, Shape] = {
         {"type": "image_generation.completed", "b64_json": base64_of(png_of(p)), "usage": USAGE},
         end="",
     ),
-    "images_stream_whole": lambda p, u: stream_of(images_reply({"b64_json": base64_of(png_of(p))})),
 }
 RESPONSES: dict[str, Shape] = {
     "response_stream": lambda p, u: stream_of(
@@ -312,7 +298,6 @@ RESPONSES: dict[str, Shape] = {
         call(base64_of(png_of(p))), status="incomplete", incomplete_details={"reason": "max_output_tokens"}
     ),
     "response_data_url": lambda p, u: response_reply(call(data_url(png_of(p)))),
-    "response_url": lambda p, u: response_reply(call(u)),
     "response_half": lambda p, u: response_reply(call(base64_of(png_of(p)[:-400]))),
     "response_garbage": lambda p, u: response_reply(call(base64_of(b"no image at all, " * 40))),
     "response_words": _answered(response_reply(said("What colour shall the cat have?"))),

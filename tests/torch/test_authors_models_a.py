@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
-import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -94,7 +93,7 @@ def bagel_weights(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("bagel_weights")
 def test_bagel_is_put_together_as_its_authors_do(build: Callable[..., Any], tmp_path: Path) -> None:
-    build("t2i", "bagel")
+    model = build("t2i", "bagel")
     (llm,), (vit,) = calls("Qwen2ForCausalLM"), calls("SiglipVisionModel")
     assert (llm["qk_norm"], llm["tie_word_embeddings"]) == (True, False)
     assert llm["layer_module"] == "Qwen2MoTDecoderLayer" and llm["num_hidden_layers"] == 28
@@ -110,55 +109,10 @@ def test_bagel_is_put_together_as_its_authors_do(build: Callable[..., Any], tmp_
     assert parts["vae_transform"].sides == (1024, 512, 16)
     assert parts["vit_transform"].sides == (980, 224, 14)
     assert parts["new_token_ids"] == {"bos_token_id": 1} and parts["vae_model"] == "the autoencoder"
-
-
-@pytest.mark.usefixtures("bagel_weights")
-def test_bagel_text_to_image(build: Callable[..., Any]) -> None:
-    model = build("t2i", "bagel")
-    answers = [model.generate("a red bus", seed) for seed in (7, 7, 8)]
-    assert image_of(answers[0]).size == (1024, 1024) and answers[0].extra == {}
-    first, again, other = calls("interleave_inference")
-    assert first["input_lists"] == ["a red bus"] and first["image_shapes"] == (1024, 1024)
-    settings = {
-        "cfg_text_scale": 4.0,
-        "cfg_img_scale": 1.0,
-        "cfg_interval": [0.4, 1.0],
-        "num_timesteps": 50,
-        "timestep_shift": 3.0,
-        "cfg_renorm_min": 0.0,
-        "cfg_renorm_type": "global",
-        "think": False,
-        "do_sample": False,
-    }
-    assert {name: first[name] for name in settings} == settings
-    assert first["drawn"] == again["drawn"]
-    assert all(one != two for one, two in zip(first["drawn"], other["drawn"], strict=True))
-
-
-@pytest.mark.usefixtures("bagel_weights")
-def test_bagel_edit_reads_texts_and_images_in_order(build: Callable[..., Any]) -> None:
-    model = build("edit", "bagel")
-    parts = [PHOTO, "like this one:", PHOTO.convert("RGBA"), "but blue"]
-    model.generate(parts, 7)
-    (call,) = calls("interleave_inference")
-    assert call["input_lists"] == parts
-    settings = {"cfg_text_scale": 4.0, "cfg_img_scale": 2.0, "cfg_interval": [0.0, 1.0]}
-    settings |= {
-        "cfg_renorm_type": "text_channel",
-        "num_timesteps": 50,
-        "timestep_shift": 3.0,
-        "think": False,
-    }
-    assert {name: call[name] for name in settings} == settings
-
-
-@pytest.mark.usefixtures("bagel_weights")
-def test_bagel_think_plans_first_and_keeps_the_plan(build: Callable[..., Any]) -> None:
-    model = build("t2i", "bagel-think", width=512, height=256)
-    answer = model.generate("a red bus", 7)
-    (call,) = calls("interleave_inference")
-    assert (call["think"], call["max_think_token_n"], call["do_sample"]) == (True, 1000, False)
-    assert answer.extra == {"thought": "a plan"} and image_of(answer).size == (512, 256)
+    for seed in (7, 7, 8):
+        model.generate("a red bus", seed)
+    first, again, other = (call["drawn"] for call in calls("interleave_inference"))
+    assert first == again and all(one != two for one, two in zip(first, other, strict=True))
 
 
 # ---- Ovis-U1
@@ -202,30 +156,6 @@ def ovis_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
 
 
-@pytest.mark.usefixtures("ovis_weights")
-def test_ovis_u1_text_to_image(build: Callable[..., Any]) -> None:
-    model = build("t2i", "ovis-u1", width=512)
-    assert image_of(model.generate("a red bus", 7)).size == (512, 1024)
-    (call,) = calls("pipe_t2i")
-    loaded = call.pop("model")
-    assert call == {"prompt": "a red bus", "height": 1024, "width": 512, "steps": 50, "cfg": 5.0, "seed": 7}
-    assert loaded.head.weight.dtype == torch.bfloat16 and not loaded.training
-    if importlib.util.find_spec("flash_attn") is None:
-        assert loaded.config.llm_attn_implementation == "sdpa"
-
-
-@pytest.mark.usefixtures("ovis_weights")
-def test_ovis_u1_edit(build: Callable[..., Any]) -> None:
-    model = build("edit", "ovis-u1")
-    assert image_of(model.generate(["make it", PHOTO.convert("RGBA"), "blue"], 7)).size == (64, 32)
-    (call,) = calls("pipe_img_edit")
-    assert call["input_img"].mode == "RGB" and call["input_img"].size == PHOTO.size
-    assert (call["prompt"], call["seed"]) == ("make it blue", 7)
-    assert (call["steps"], call["txt_cfg"], call["img_cfg"]) == (50, 6.0, 1.5)
-    with pytest.raises(ItemFailed, match="exactly one input image, the item has 2"):
-        model.generate([PHOTO, PHOTO, "make it blue"], 7)
-
-
 # ---- Lumina-DiMOO
 
 
@@ -265,29 +195,6 @@ def test_lumina_dimoo_text_to_image(build: Callable[..., Any]) -> None:
         model.generate("BC", seed)
     first, again, other = (call["drawn"] for call in calls("generate_image"))
     assert first == again and all(one != two for one, two in zip(first, other, strict=True))
-
-
-@pytest.mark.usefixtures("lumina_weights")
-def test_lumina_dimoo_edit(build: Callable[..., Any]) -> None:
-    model = build("edit", "lumina-dimoo")
-    assert image_of(model.generate([PHOTO, "BC"], 7)).size == (64, 32)
-    (sizes,), (cut,) = calls("generate_crop_size_list"), calls("var_center_crop")
-    assert (sizes["num_patches"], sizes["patch_size"]) == (256, 32)
-    assert (cut["crop_size_list"], cut["random_top_k"]) == ([(64, 32)], 1)
-    # the cut is random: it comes after the seed
-    assert cut["drawn"] == random.Random(7).random()
-    assert calls("encode_img_with_breaks")[0]["without_gradients"]
-    (prompted,), (call,) = calls("generate_image_to_image_prompt"), calls("generate_i2i")
-    assert (prompted["prompt_text"], prompted["edit_type"]) == ("BC", "edit")
-    row, shown = [900] * 4 + [901], [904, 700, 905]
-    # the image stands before the prompt's last token: EB C
-    assert call["prompt"].tolist() == [[4, 1, *shown, 2, 902, 904, *row, *row, 905, 903]]
-    assert call["uncon_text"].tolist() == [[13, *shown, 14]]
-    assert call["uncon_image"].tolist() == [[4, 1, 2]] and call["code_start"] == 8
-    assert (call["seq_len"], call["newline_every"]) == (8, 4)
-    assert (call["cfg_scale"], call["cfg_img"]) == (2.5, 4.0)
-    assert (call["timesteps"], call["temperature"]) == (64, 1.0)
-    assert calls("LLaDA")[0]["torch_dtype"] == torch.bfloat16
 
 
 # ---- OminiControl
@@ -351,76 +258,94 @@ def test_ominicontrol(build: Callable[..., Any], tmp_path: Path, monkeypatch: py
     assert call["drawn"][0] != other["drawn"][0] and torch.backends.cudnn.deterministic
 
 
-# ---- SSR-Encoder
+# ---- All of them
 
 
-def test_ssr_encoder(build: Callable[..., Any], tmp_path: Path) -> None:
+@pytest.fixture
+def ssr_weights(tmp_path: Path) -> dict[str, Any]:
     for name in ("pytorch_model.bin", "pytorch_model_1.bin"):
         (tmp_path / name).touch()
-    model = build("subject", "ssr-encoder", encoder_path=str(tmp_path))
-    entry = MODEL_SETTINGS["subject"]["ssr-encoder"]
-    (loaded,) = calls("from_pretrained")
-    assert loaded["folder"] == "stable-diffusion-v1-5/stable-diffusion-v1-5"
-    assert loaded["revision"] == entry["model_kwargs"]["base_revision"]
-    assert (loaded["safety_checker"], loaded["torch_dtype"]) == (None, torch.float32)
-    (encoder,) = calls("SSR_encoder")
-    assert (encoder["unet"], encoder["image_encoder_path"]) == ("the unet", str(tmp_path))
-    assert (encoder["device"], encoder["dtype"]) == ("cpu", torch.float32)
-    aligner, layers = (str(tmp_path / name) for name in ("pytorch_model.bin", "pytorch_model_1.bin"))
-    assert calls("load_SSR") == [{"aligner_path": aligner, "layers_path": layers}]
-
-    answer = model.generate(["a", "dog", PHOTO, "a dog on a table"], 7)
-    assert image_of(answer).size == (512, 512)
-    (call,) = calls("generate")
-    assert call.pop("pil_image").size == PHOTO.size
-    assert call == {
-        "concept": "a dog",
-        "uncond_concept": "",
-        "prompt": "a dog on a table",
-        "negative_prompt": "bad quality",
-        "scale": 0.65,
-        "num_samples": 1,
-        "seed": 7,
-        "guidance_scale": 5.0,
-        "num_inference_steps": 30,
-        "height": 512,
-        "width": 512,
-        "scheduler": "UniPCMultistepScheduler",
-    }
-    with pytest.raises(ItemFailed, match="the item has 1 and no name"):
-        model.generate([PHOTO, "a dog on a table"], 7)
+    return {"encoder_path": str(tmp_path)}
 
 
-# ---- FreeDiff
-
-
-def test_freediff(build: Callable[..., Any], tmp_path: Path) -> None:
+@pytest.fixture
+def freediff_weights(tmp_path: Path) -> dict[str, Any]:
     tiny_pipelines.save_stable_diffusion(tmp_path / "sd")
-    model = build("edit", "freediff", model_path=str(tmp_path / "sd"), revision=None)
-    answer = model.generate([PHOTO, "a marmot"], 7)
-    assert image_of(answer).size == (512, 512) and model.seed_honoured is False
-    (load,), (text,), (inverted,) = (
-        calls(name) for name in ("load_512", "encode_text", "ddim_inversion_null_fixpt")
+    return {"model_path": str(tmp_path / "sd"), "revision": None}
+
+
+class Case(NamedTuple):
+    """An item for a model, and what reaches a function of its authors'."""
+
+    task: str
+    name: str
+    weights: str
+    inputs: Any
+    function: str
+    arguments: dict[str, Any]
+    size: tuple[int, int]
+
+
+CASES = [
+    Case(
+        *("edit", "bagel", "bagel_weights", [PHOTO, "like this one:", PHOTO, "but blue"]),
+        "interleave_inference",
+        {
+            "input_lists": [PHOTO, "like this one:", PHOTO, "but blue"],
+            "cfg_img_scale": 2.0,
+            "cfg_renorm_type": "text_channel",
+        },
+        (1024, 1024),
+    ),
+    Case(
+        *("t2i", "bagel-think", "bagel_weights", "a red bus", "interleave_inference"),
+        {"think": True, "max_think_token_n": 1000, "do_sample": False},
+        (1024, 1024),
+    ),
+    Case(
+        *("t2i", "ovis-u1", "ovis_weights", "a red bus", "pipe_t2i"),
+        {"prompt": "a red bus", "height": 1024, "width": 1024, "steps": 50, "cfg": 5.0, "seed": 7},
+        (1024, 1024),
+    ),
+    Case(
+        *("edit", "ovis-u1", "ovis_weights", ["make it", PHOTO.convert("RGBA"), "blue"], "pipe_img_edit"),
+        {"input_img": PHOTO, "prompt": "make it blue", "seed": 7, "txt_cfg": 6.0, "img_cfg": 1.5},
+        (64, 32),
+    ),
+    Case(
+        *("edit", "lumina-dimoo", "lumina_weights", [PHOTO, "BC"], "generate_i2i"),
+        {"code_start": 8, "seq_len": 8, "newline_every": 4, "cfg_scale": 2.5, "cfg_img": 4.0},
+        (64, 32),
+    ),
+    Case(
+        *("subject", "ssr-encoder", "ssr_weights", ["a", "dog", PHOTO, "a dog on a table"], "generate"),
+        {"concept": "a dog", "prompt": "a dog on a table", "seed": 7, "scale": 0.65, "guidance_scale": 5.0},
+        (512, 512),
+    ),
+    Case(
+        *("edit", "freediff", "freediff_weights", [PHOTO, "a marmot"], "frq_img_gen"),
+        {"prompt": ["a marmot"], "latent": "noise", "guidance_scale": 7.5, "TS": (801, 781, 581)},
+        (512, 512),
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.name}-{case.task}")
+def test_authors_code_gets_the_item_and_the_settings_of_the_entry(
+    case: Case, build: Callable[..., Any], request: pytest.FixtureRequest
+) -> None:
+    kwargs = request.getfixturevalue(case.weights) or {}
+    model = build(case.task, case.name, **kwargs)
+    answer = model.generate(case.inputs, 7)
+    assert image_of(answer).size == case.size
+    assert (answer.extra if isinstance(answer, Generated) else {}) == (
+        {"thought": "a plan"} if case.name == "bagel-think" else {}
     )
-    assert load["image_path"].shape == (60, 80, 3) and (load["NH"], load["NW"]) == (512, 512)
-    assert calls("img2latn")[0]["image"].shape == (512, 512, 3) and text["prompts"] == ""
-    assert (inverted["x0"], inverted["uncond_emb"]) == ("latent", "embedding")
-    # it reads the scheduler's steps before anything has set them
-    assert (inverted["INV_STEPS"], inverted["FP_STEPS"], inverted["steps"]) == (50, 5, 50)
-    (edit,) = calls("frq_img_gen")
-    settings = {"prompt": ["a marmot"], "latent": "noise", "num_infer_steps": 50, "guidance_scale": 7.5}
-    settings |= {"TS": (801, 781, 581), "FS": (32, 32, 10, 10), "HS": (32,) * 6}
-    settings |= {"filter_shape": "sq", "clear_low": True, "mod_guidance_frq": True, "remove": False}
-    assert {name: edit[name] for name in settings} == settings
-    assert edit["save_dir"].endswith("/") and not Path(edit["save_dir"]).exists()
-    assert calls("latn2img") == [{"latents": "edited"}]
-    scheduler = edit["model"].scheduler
-    assert type(scheduler).__name__ == "DDIMScheduler" and scheduler.config.beta_schedule == "scaled_linear"
-    assert (scheduler.config.beta_start, scheduler.config.beta_end) == (0.00085, 0.012)
-    assert edit["model"].unet.dtype == torch.float32 and edit["model"].safety_checker is None
-
-
-# ---- All of them
+    (call,) = calls(case.function)
+    assert {name: call[name] for name in case.arguments} == case.arguments
+    if case.task != "t2i":
+        with pytest.raises(ItemFailed):
+            model.generate(["no image"], 7)
 
 
 @pytest.mark.parametrize(("task", "name", "entry"), ENTRIES, ids=IDS)

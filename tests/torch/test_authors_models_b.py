@@ -180,8 +180,11 @@ def transformers_of(version: str, code: Path) -> None:
 def test_vila_u_runs_on_its_authors_modules_of_transformers(
     authors: Path, weights: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    transformers_of("4.36.2", authors.parent)
     monkeypatch.setattr("custom_models.model_utils.loading.best_device", lambda name: name)
+    transformers_of("4.41.0", authors.parent)
+    with pytest.raises(ModelUnusable, match=r"made for transformers 4\.36\.2.* has 4\.41\.0"):
+        build("vila-u-7b-256", weights)
+    transformers_of("4.36.2", authors.parent)
     model = build("vila-u-7b-256", weights)
     import vila_u
 
@@ -193,23 +196,6 @@ def test_vila_u_runs_on_its_authors_modules_of_transformers(
     assert (pixels(image) == expected).all()
 
 
-@pytest.mark.parametrize("authors", ["vila-u"], indirect=True)
-def test_vila_u_refuses_what_its_modules_cannot_replace(
-    authors: Path, weights: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(ModelUnusable, match="is not usable here"):
-        build("vila-u-7b-256", weights)
-    monkeypatch.setattr("custom_models.model_utils.loading.best_device", lambda name: name)
-    transformers_of("4.41.0", authors.parent)
-    with pytest.raises(ModelUnusable, match=r"made for transformers 4\.36\.2.* has 4\.41\.0"):
-        build("vila-u-7b-256", weights)
-    transformers_of("4.36.2", authors.parent)
-    import transformers.models.llama.modeling_llama  # noqa: F401
-
-    with pytest.raises(ModelUnusable, match="was imported before VILA-U"):
-        build("vila-u-7b-256", weights)
-
-
 def test_orthus_text_beside_the_prompt_is_in_the_authors_script(tmp_path: Path) -> None:
     from custom_models.model_utils.orthus import unconditional_prompt
 
@@ -217,6 +203,3 @@ def test_orthus_text_beside_the_prompt_is_in_the_authors_script(tmp_path: Path) 
     script = tmp_path / "script.py"
     script.write_text(official_source(entry["code"], entry["commit"], "inference/t2i_generation.py"))
     assert unconditional_prompt(script).endswith("an image.")
-    script.write_text("prompt = [prompt]\n")
-    with pytest.raises(ModelUnusable, match="does not say"):
-        unconditional_prompt(script)

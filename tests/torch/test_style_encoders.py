@@ -197,7 +197,7 @@ def test_files_that_are_not_those_of_the_encoder_are_one_line(tiny: Tiny, tmp_pa
         (StyleEncoder(wide, weights=tiny.weights), r"CSD_embed\.pt has no reference vectors of 24 numbers"),
         (
             StyleEncoder({**tiny.references, "se": tmp_path / "gone.pt"}, weights=tiny.weights),
-            r"gone\.pt cannot be read",
+            r"gone\.pt; download",
         ),
     ):
         with pytest.raises(CellFailure, match=rf"^encoders: .*{said}") as error:

@@ -172,31 +172,6 @@ def test_another_class_shares_once_a_trial_shows_that_it_may(
     assert_like_plain(got, PlainJudge(checkpoint("llava")), questions)
 
 
-def test_a_class_that_does_not_continue_from_a_cache_is_asked_plainly(
-    judge: Callable[..., TransformersJudge],
-    checkpoint: Callable[[str], Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    shared = judge("llava")
-    generated = questions_about_two(tmp_path, Sampling(8))
-    questions = [*questions_about(tmp_path, 2), *generated]
-    expected = [reply for question in questions for reply in replies(shared, [question])]
-    forget_positions(monkeypatch)
-    ours = judge("llava")
-    with VisionPasses() as passes:
-        got = replies(ours, questions)
-    assert "llava cannot share an image between questions" in capsys.readouterr().out
-    # an image of the trial goes through the model twice to find that out
-    assert passes.images == len(questions) + 2
-    for a, b in zip(got, expected, strict=True):
-        assert (a.text, a.tokens) == (b.text, b.tokens)
-        assert (a.probabilities or {}) == pytest.approx(b.probabilities or {}, abs=_CLOSE, rel=0)
-    # generated ones are batches all the same
-    assert passes.calls < passes.images
-
-
 def forget_positions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Positions of LLaVA start anew after a prefix, though not within a reply."""
     from transformers import LlavaForConditionalGeneration
@@ -455,8 +430,11 @@ def test_settings_of_speed_and_memory_change_nothing(
         assert a.probabilities == pytest.approx(b.probabilities, abs=_CLOSE, rel=0)
 
 
-def test_an_image_is_opened_and_prepared_once_by_a_judge_that_cannot_share_it(
-    judge: Callable[..., TransformersJudge], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_class_that_does_not_continue_from_a_cache_is_asked_plainly_and_opens_an_image_once(
+    judge: Callable[..., TransformersJudge],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     picture = save_image(tmp_path / "a.png", (90, 60))
     questions = [ask_about(picture, f"Is it {n}?", _YES_NO, f"choice/{n}") for n in range(3)]
@@ -481,7 +459,9 @@ def test_an_image_is_opened_and_prepared_once_by_a_judge_that_cannot_share_it(
     processor.preprocess = _once(functools.partial(preparing, processor))
     for one, other in zip(expected, replies(ours, questions), strict=True):
         assert (other.text, other.tokens) == (one.text, one.tokens)
+        assert (other.probabilities or {}) == pytest.approx(one.probabilities or {}, abs=_CLOSE, rel=0)
     assert (opened, len(prepared)) == ([picture], 1)
+    assert "llava cannot share an image between questions" in capsys.readouterr().out
 
 
 def test_batched_replies_are_those_of_single_calls(
