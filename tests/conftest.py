@@ -22,7 +22,7 @@ for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 
 # The files that take longest, first: the workers of pytest-xdist then end together.
 _LONGEST = """
-interruptions requeues slurm controller machines accounting
+interruptions requeues slurm controller machines
 every_benchmark watch eval_sh oneig_runs batches api_runs following_runs judged_runs perf
 prompt_rewriters gate benchmark_discovery
 replicas env_scripts served_judge llm2clip measurers transformers_judge foreign_benchmarks

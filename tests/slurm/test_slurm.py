@@ -80,11 +80,13 @@ def test_an_evaluation_starts_while_images_of_another_benchmark_are_made(
     words = [*add_slow_model(checkout)[:2], "--ds_names", ";".join(BENCHMARKS)]
     (checkout / "config.local.sh").write_text(
         "declare -gA SLURM_ARGS_MAP=(['generate']='--nodelist=n1' ['evaluate']='--nodelist=n2')\n"
+        "declare -gA SLURM_ACCOUNT_MAP=(['*']='vision')\n"
         f"declare -gA EVAL_ENV_MAP=(['{BENCHMARKS[1]}']='{checkout}/.venv')\n"
     )
     run = start(checkout, *words)
     wait_for((checkout / "output/slow/quicktext/scores.jsonl").exists)
     assert cluster.jobs()["generate:slow"][1] == "RUNNING"
+    assert set(cluster.ask("squeue", "--noheader", "--format=%a").split()) == {"vision"}
     hurry(checkout)
     told = run.communicate(timeout=LONGEST_WAIT)
     assert run.returncode == 0, told

@@ -13,11 +13,11 @@ CSD_WIDTH, SE_WIDTH = 24, 20
 STYLES = ("baroque", "3d_rendering", "ukiyo-e")
 
 
-def save_style_encoders(folder: Path, *, seed: int = 0) -> dict[str, str]:
+def save_style_encoders(folder: Path) -> dict[str, str]:
     """A complete CSD checkpoint and an SE folder below ``folder``; their places, as EncoderOptions.weights."""
     folder.mkdir(parents=True, exist_ok=True)
-    save_csd(folder / "checkpoint.pth", seed=seed)
-    save_se(folder / "se", seed=seed)
+    save_csd(folder / "checkpoint.pth")
+    save_se(folder / "se")
     return {"csd": str(folder / "checkpoint.pth"), "se": str(folder / "se")}
 
 
@@ -60,7 +60,6 @@ def save_csd(
 def save_se(
     folder: Path,
     *,
-    seed: int = 0,
     width: int = 64,
     layers: int = 2,
     patch: int = 8,
@@ -83,7 +82,7 @@ def save_se(
         initializer_factor=5.0,
     )
     with torch.random.fork_rng([]):
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         model = CLIPVisionModelWithProjection(config)
     model.save_pretrained(folder)
 
@@ -92,7 +91,6 @@ def save_references(
     folder: Path,
     *,
     csd_width: int = CSD_WIDTH,
-    se_width: int = SE_WIDTH,
     styles: Iterable[str] = STYLES,
 ) -> dict[str, Path]:
     """Reference vectors, three of length 1 for each style; the files by the encoder's name."""
@@ -103,7 +101,7 @@ def save_references(
     found: dict[str, Path] = {}
     kinds: Sequence[tuple[str, int, Any]] = (
         ("csd", csd_width, torch.float32),
-        ("se", se_width, torch.bfloat16),
+        ("se", SE_WIDTH, torch.bfloat16),
     )
     for name, width, dtype in kinds:
         vectors = {

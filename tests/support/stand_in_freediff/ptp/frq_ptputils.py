@@ -34,5 +34,4 @@ def frq_img_gen(
 
 
 def latn2img(vae, latents):
-    record("latn2img", {"latents": latents})
     return np.zeros((1, 512, 512, 3), np.uint8)
