@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +32,13 @@ from imageevalkit.evaluate.answerers import Answerers, request_hash
 from imageevalkit.evaluate.interview import Interview
 from imageevalkit.jobs.plan import EvaluateOrder
 from imageevalkit.judges.api import fitted_size, judge_picture, open_picture, sent_picture
-from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.results import Evaluator
 from imageevalkit.store.states import images_to_come, survey_images
-from tests.support import tiny_vlm
 from tests.support.beside import run_beside
 from tests.support.generation import FakeDataset, items
-from tests.support.image_questions import ask_about
 from tests.support.prepared_pixels import prepared
+from tests.support.tiny_vlm import save_qwen3_vl
 
 TURNED = Image.Exif()
 TURNED[0x112] = 6
@@ -248,47 +245,17 @@ def test_a_dry_run_knows_the_same_requests_as_the_run(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The folder of a tiny checkpoint of a family."""
-
-    def saved(family: str) -> Path:
-        folder = tmp_path_factory.mktemp(family)
-        getattr(tiny_vlm, f"save_{family}")(folder)
-        return folder
-
-    return saved
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("qwen3_vl")
+    save_qwen3_vl(folder)
+    return folder
 
 
-def said_of(folder: Path, pictures: Sequence[Picture]) -> list[Any]:
-    judge = registry.judge(f"transformers:{folder}", {}, options=JudgeOptions(kwargs={"batch_size": 1}))
-    questions = [ask_about(one, "Is it red?", ("Yes", " no"), f"q/{n}") for n, one in enumerate(pictures)]
-    answers = {answer.question.name: answer for answer in judge.ask(questions)}
-    assert not any(answer.error for answer in answers.values()), answers
-    return [dict(answers[question.name].probabilities or {}) for question in questions]
-
-
-@pytest.mark.usefixtures("one_thread")
-def test_longtext_shows_its_judge_what_qwen_vl_utils_would(
-    checkpoint: Callable[[str], Path], tmp_path: Path
-) -> None:
-    noise = Image.effect_noise((100, 75), 90).convert("RGB")
-    turned = save(tmp_path / "turned.png", noise, exif=TURNED)
-    official = save(tmp_path / "official.png", noise.resize((112, 84), Image.Resampling.BICUBIC))
-    one, other, upright = said_of(
-        checkpoint("qwen2_5_vl"),
-        [turned._replace(pixels=QWEN_VL_UTILS), official, turned._replace(pixels=TRANSFORMERS)],
-    )
-    assert one == other != upright
-
-
-def test_the_rule_is_part_of_the_name_of_scores_where_the_judge_runs_here(
-    checkpoint: Callable[[str], Path],
-) -> None:
+def test_the_rule_is_part_of_the_name_of_scores_where_the_judge_runs_here(checkpoint: Path) -> None:
     def evaluator(rule: PixelRule, judge: str) -> Evaluator:
         return registry.judge(judge, {LONGTEXT: "Read it."}, pixels=rule).evaluator
 
-    local = f"transformers:{checkpoint('qwen2_5_vl')}"
-    ours, other = (evaluator(rule, local) for rule in (QWEN_VL_UTILS, TRANSFORMERS))
+    ours, other = (evaluator(rule, f"transformers:{checkpoint}") for rule in (QWEN_VL_UTILS, TRANSFORMERS))
     assert ours.id != other.id
     assert ours.details["judge"]["pixels"] == "qwen_vl_utils"
     assert "torchvision" in ours.details["judge"]["images_prepared_by"]
@@ -297,9 +264,10 @@ def test_the_rule_is_part_of_the_name_of_scores_where_the_judge_runs_here(
     )
 
 
-def test_scores_do_not_depend_on_whether_torchvision_is_installed(checkpoint: Callable[[str], Path]) -> None:
-    folder = checkpoint("qwen3_vl")
-    without = prepared(folder)
-    beside = json.loads(run_beside("prepared_pixels", folder, packages=("dreamsim",)).stdout.splitlines()[-1])
+def test_scores_do_not_depend_on_whether_torchvision_is_installed(checkpoint: Path) -> None:
+    without = prepared(checkpoint)
+    beside = json.loads(
+        run_beside("prepared_pixels", checkpoint, packages=("dreamsim",)).stdout.splitlines()[-1]
+    )
     assert (without["torchvisions"], beside["torchvisions"]) == (None, True)
     assert without["pixels"] == beside["pixels"]

@@ -2,7 +2,6 @@ import numpy as np
 from PIL import Image
 
 
-
 def load_512(image_path, left=0, right=0, top=0, bottom=0, return_type="np", NH=512, NW=512):
     return np.array(Image.fromarray(image_path).resize((NH, NW)))
 
