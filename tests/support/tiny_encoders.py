@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.openai_visual import openai_visual
+from tests.support.tiny_checkpoints.parts import small_config
 
 CSD_WIDTH, SE_WIDTH = 24, 20
 STYLES = ("baroque", "3d_rendering", "ukiyo-e")
@@ -71,10 +72,7 @@ def save_se(
     from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
     config = CLIPVisionConfig(
-        hidden_size=width,
-        intermediate_size=4 * width,
-        num_hidden_layers=layers,
-        num_attention_heads=max(1, width // 64),
+        **small_config(width, 4 * width, layers, max(1, width // 64)),
         image_size=size,
         patch_size=patch,
         projection_dim=projection,

@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from tests.support.tiny_checkpoints.parts import small_config
 from tests.support.tiny_encoders import save_csd, save_se
 
 CLASSES = ("cat", "dog", "cup")
@@ -142,19 +143,13 @@ def save_clip_flant5(
         decoder_start_token_id=0,
     )
     eye: dict[str, Any] = {
-        "hidden_size": 24,
-        "intermediate_size": 32,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 2,
+        **small_config(24, 32, 3),
         "image_size": 32,
         "patch_size": 8,
         **(vision or {}),
     }
     text = {
-        "hidden_size": 16,
-        "intermediate_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
+        **small_config(16, 16, 1),
         "vocab_size": 20,
         "max_position_embeddings": 8,
     }

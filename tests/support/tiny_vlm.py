@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.support.tiny_checkpoints.parts import small_config
+
 IMAGE_TOKEN = "<|image_pad|>"
 _VISION_TOKENS = ("<|vision_start|>", "<|vision_end|>", IMAGE_TOKEN, "<|video_pad|>")
 _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", *_VISION_TOKENS)
@@ -145,10 +147,7 @@ def save_llava(folder: Path) -> None:
         text_config=text,
         vision_config={
             "model_type": "clip_vision_model",
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
+            **small_config(32, 64, 2),
             "image_size": 32,
             "patch_size": 8,
             "initializer_range": _SPREAD,
@@ -181,10 +180,7 @@ def save_llava(folder: Path) -> None:
 def _text(tokenizer: Any, hidden: int) -> dict[str, Any]:
     return {
         "vocab_size": len(tokenizer),
-        "hidden_size": hidden,
-        "intermediate_size": 2 * hidden,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
+        **small_config(hidden, 2 * hidden, 2, 4),
         "num_key_value_heads": 2,
         "max_position_embeddings": 4096,
         "initializer_range": _SPREAD,

@@ -36,6 +36,7 @@ from tests.support.tiny_llm2clip import (
     save_clip,
     save_llama,
     save_llm2clip,
+    vision_config,
 )
 
 TEXTS = (
@@ -271,19 +272,10 @@ class Plain(NamedTuple):
     @classmethod
     def load(cls) -> Plain:
         import torch
-        from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
+        from transformers import CLIPVisionModelWithProjection
 
         state = {name: tensor.bfloat16().float() for name, tensor in clip_state().items()}
-        config = CLIPVisionConfig(
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            image_size=SIDE,
-            patch_size=14,
-            projection_dim=FEATURES,
-        )
-        vision = CLIPVisionModelWithProjection(config)
+        vision = CLIPVisionModelWithProjection(vision_config())
         vision.load_state_dict({name: state[name] for name in vision.state_dict()})
 
         class Block(torch.nn.Module):

@@ -36,8 +36,8 @@ from tests.support import tiny_vlm
 from tests.support.image_questions import (
     ask_about,
     atom_questions,
+    make_prompts,
     prompt_question,
-    read_prompts,
     save_image,
 )
 from tests.support.plain_judge import PlainJudge
@@ -117,7 +117,7 @@ def assert_like_plain(
 def questions_about(folder: Path, count: int) -> list[Question]:
     """Four methods' questions about ``count`` images of as many sizes."""
     found = []
-    for n, prompt in enumerate(read_prompts(count).prompts):
+    for n, prompt in enumerate(make_prompts(count)):
         size = (48 + n * 37 % 150, 48 + n * 53 % 150)
         picture = save_image(folder / f"{n:03d}.png", size, seed=n)
         found += [*atom_questions(prompt, picture), prompt_question(prompt, picture)]

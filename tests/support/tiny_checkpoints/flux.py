@@ -15,6 +15,7 @@ from tests.support.tiny_checkpoints.parts import (
     decoder_config,
     flow_scheduler,
     save,
+    small_config,
     t5,
     vae,
 )
@@ -53,11 +54,8 @@ def save_flux_ip_adapter(folder: Path) -> None:
     (folder / "adapter").mkdir(parents=True)
     save_file(adapter, folder / "adapter" / "ip_adapter.safetensors")
     config = CLIPVisionConfig(
-        hidden_size=8,
-        intermediate_size=8,
+        **small_config(8, 8, 1),
         projection_dim=image_width,
-        num_hidden_layers=1,
-        num_attention_heads=2,
         image_size=32,
         patch_size=16,
     )
