@@ -70,7 +70,7 @@ def cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cell:
     return write_scores("org/a model", "bench", synergy(stars=4))
 
 
-def test_relations_that_are_asked_for_are_files_and_a_map_on_the_page(cell: Cell) -> None:
+def test_relations_are_files_and_a_map_and_are_made_again_only_where_they_are_damaged(cell: Cell) -> None:
     assert report(cell, "look", "truth", "stars/5") == ExitStatus.COMPLETE
     assert {path.name for path in cell.relations.iterdir()} == FILES
     assert on_record(cell)["pairs"][0]["code"] == 0
@@ -88,34 +88,33 @@ def test_relations_that_are_asked_for_are_files_and_a_map_on_the_page(cell: Cell
     assert (pair["certainty"], pair["n"]) == (1, 24)
     assert shown["files"][0]["href"] == "../org/a%20model/bench/relations/dtm.svg"
 
-
-def test_unchanged_scores_are_not_looked_at_again(cell: Cell) -> None:
-    report(cell, "look", "truth")
     before = times(cell)
     # a later report, of whatever run, has them still
-    assert main([]) == ExitStatus.COMPLETE
-    assert times(cell) == before
-    assert len(maps_on_the_page()) == 1
-    assert report(cell, "look", "truth") == ExitStatus.COMPLETE
-    assert times(cell) == before
-    write_scores(*cell, synergy(25))
-    main([])
-    assert on_record(cell)["pairs"][0]["n"] == 25
-    assert on_record(cell)["metrics"] == ["look", "truth"]
-
-
-def test_a_damaged_record_is_no_map_until_it_is_made_again(cell: Cell) -> None:
-    report(cell, "look", "truth")
+    assert main([]) == report(cell, "look", "truth", "stars/5") == ExitStatus.COMPLETE
+    assert times(cell) == before, "unchanged scores are not looked at again"
     record = on_record(cell)
     text = json.dumps(record)
-    for damaged in (text[: len(text) // 2], json.dumps({**record, "pairs": [{}]}), "[]"):
+    for damaged in (text[: len(text) // 2], json.dumps({**record, "pairs": [{}]})):
         (cell.relations / "certainty.json").write_text(damaged)
         assert main([]) == ExitStatus.COMPLETE
         assert maps_on_the_page() == []
     (cell.relations / "dtm.png").unlink()
-    assert report(cell, "look", "truth") == ExitStatus.COMPLETE
+    assert report(cell, "look", "truth", "stars/5") == ExitStatus.COMPLETE
     assert on_record(cell) == record
     assert {path.name for path in cell.relations.iterdir()} == FILES
+
+
+def test_new_scores_have_new_relations_and_stale_ones_none(cell: Cell) -> None:
+    report(cell, "look", "truth")
+    write_scores(*cell, synergy(25))
+    main([])
+    assert on_record(cell)["pairs"][0]["n"] == 25
+    assert on_record(cell)["metrics"] == ["look", "truth"]
+    lines = [json.loads(line) for line in cell.generation.read_text().splitlines()]
+    lines[0] |= {"image_sha256": "0" * 64, "time": "2027-01-01T00:00:00.000+00:00"}
+    cell.generation.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    main([])
+    assert maps_on_the_page() == []
 
 
 def test_a_wrong_wish_is_one_line_and_costs_nothing_else(
@@ -130,15 +129,6 @@ def test_a_wrong_wish_is_one_line_and_costs_nothing_else(
     assert (output_root() / "report.html").stat().st_size > 0
     # it is this run's wish: the next report has nothing to complain of
     assert main([]) == ExitStatus.COMPLETE
-
-
-def test_relations_of_scores_that_are_stale_are_not_shown(cell: Cell) -> None:
-    report(cell, "look", "truth")
-    lines = [json.loads(line) for line in cell.generation.read_text().splitlines()]
-    lines[0] |= {"image_sha256": "0" * 64, "time": "2027-01-01T00:00:00.000+00:00"}
-    cell.generation.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    main([])
-    assert maps_on_the_page() == []
 
 
 # ---- through eval.sh
