@@ -43,9 +43,7 @@ def test_detections_are_those_of_the_network_in_the_pixels_of_the_image(said: Ma
 
 
 def test_weights_that_are_not_finite_are_no_verdict(said: Mapping[str, Any]) -> None:
-    assert len(said["no numbers"]) == 3
-    for name, (text, error) in said["no numbers"].items():
-        assert (text, error) == (None, "the encoder gave no finite number"), name
+    assert said["no numbers"] == [None, "the encoder gave no finite number"]
 
 
 def test_an_encoder_is_official_with_its_default_weights_alone(said: Mapping[str, Any]) -> None:
@@ -87,7 +85,7 @@ def test_a_vqascore_is_the_geometric_mean_of_yes_and_the_end(said: Mapping[str, 
 
 def test_weights_that_are_not_those_of_the_model_are_refused_in_one_line(said: Mapping[str, Any]) -> None:
     words = {"lacks": "it lacks ", "unexpected": "it has unexpected ", "shape": "it has another shape of "}
-    assert len(said["refused"]) == 6
+    assert len(said["refused"]) == 5
     for case, why in said["refused"].items():
         file, name, how = case.split()
         assert f"/{file.partition('/')[0]}" in why and "\n" not in why
