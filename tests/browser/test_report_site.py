@@ -185,27 +185,6 @@ def test_two_models_are_compared_by_all_metrics(page: Browser) -> None:
     page.wait(lambda: "−0.2500" in page.texts("[aria-label='text@ppocr-v4'] tbody tr")[0])
 
 
-def test_a_run_s_checkpoints_are_a_curve(page: Browser) -> None:
-    before, start, rest = page.file.read_text().partition('data-part="index">')
-    text, end, after = rest.partition("</script>")
-    index = json.loads(text)
-    board = next(n for n, board in enumerate(index["boards"]) if board["benchmark"] == "text")
-    of_model = {cell["model"]: n for n, cell in enumerate(index["cells"]) if cell["board"] == board}
-    points = [
-        {"step": k, "cell": of_model[f"run@{k}"], "told": told} for k, told in ((1000, None), (2000, True))
-    ]
-    index["curves"] = [{"run": "run", "board": board, "metric": "accuracy", "points": points}]
-    file = page.file.with_name("curves.html")
-    inside = json.dumps(index).replace("<", "\\u003c")
-    file.write_text(f"{before}{start}{inside}{end}{after}")
-    curves = Browser(page.driver, file)
-    curves.open("#/curves")
-    curves.wait(lambda: curves.all(".chart svg"))
-    rows = [" ".join(row.split()) for row in curves.texts("tbody tr")]
-    assert [row.partition(" ")[0] for row in rows] == ["run@1000", "run@2000"]
-    assert rows[0].endswith("–") and rows[1].endswith("significant difference")
-
-
 def test_language_and_theme_are_kept(page: Browser) -> None:
     page.open()
     colour = "return getComputedStyle(document.body).backgroundColor"

@@ -23,7 +23,7 @@ from imageevalkit.benchmark.question import Answer, Picture, measure
 from imageevalkit.common.errors import CellFailure
 from imageevalkit.extras.adopt.copies import adopt_cell
 from imageevalkit.extras.adopt.sources import find_images
-from imageevalkit.jobs.plan import COMPLETE, INCOMPLETE
+from imageevalkit.jobs.plan import COMPLETE
 from imageevalkit.jobs.progress import ProgressWriter
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item
@@ -324,38 +324,12 @@ def fields(text: str) -> dict[str, Any]:
     return found
 
 
-def use_prompts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The official prompts alone: the mirror has no table of questions."""
-    monkeypatch.setattr(assets, "BENCHMARKS", folder)
-    file = "benchmarks/dpgbench/eval_prompts/dpgbench_prompts.json"
-    (folder / "dpgbench/data").mkdir(parents=True)
-    shutil.copy(shared_mirror() / "/".join(KIT) / file, folder / "dpgbench/data")
-
-
-def test_official_grids_are_adopted_as_four_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_prompts(tmp_path, monkeypatch)
-    made = [one for one in items(DPGBench()) if one.data["prompt_id"] in ("226", "vrd1", "vrd2")]
-    assert len(made) == 12
-    theirs, cell = tmp_path / "theirs", Cell("m", "dpgbench")
-    write_cells(theirs / "images", ["226", "vrd1", "vrd2"])
-    program("post_process.py")["process_all_directories"](str(theirs / "images"))
-    cells = tmp_path / "cells"
-    write_cells(cells, ["226", "vrd1", "vrd2"])
-    # one that the official program has left as it was, in part
-    (theirs / "images/vrd2.png").unlink()
-    (theirs / "images/vrd2").mkdir()
-    for n in (0, 2):
-        (cells / f"vrd2/{n}.png").rename(theirs / f"images/vrd2/{n}.png")
-    found = find_images(theirs, made, [], DPGBench().find_images)
-    outcome = adopt_cell(cell, made, theirs, found, ProgressWriter())
-    assert outcome.state == INCOMPLETE and "2 of 12 images are not to be had" in outcome.message
-    for name in ("226/0", "226/3", "vrd1/2"):
-        with Image.open(cell.folder / f"images/{name}.png") as ours, Image.open(cells / f"{name}.png") as one:
-            assert same(ours, one)
-
-
 def test_any_first_prompts_are_of_all_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_prompts(tmp_path, monkeypatch)
+    # the mirror has the prompts, and no table of questions
+    monkeypatch.setattr(assets, "BENCHMARKS", tmp_path)
+    (tmp_path / "dpgbench/data").mkdir(parents=True)
+    file = "benchmarks/dpgbench/eval_prompts/dpgbench_prompts.json"
+    shutil.copy(shared_mirror() / "/".join(KIT) / file, tmp_path / "dpgbench/data")
     first = items(DPGBench(), limit=160)
     sources = [re.sub(r"\d+$", "", one.data["prompt_id"]) for one in first[::4]]
     assert len({*sources}) == 12 and 9 <= sources.count("partiprompts") <= 15

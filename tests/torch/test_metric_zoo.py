@@ -1,10 +1,9 @@
-"""The metrics of one image that any benchmark can name: beside plain calls of their libraries, and in a benchmark."""
+"""The metrics of one image that any benchmark can name, beside plain calls of their libraries."""
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,9 @@ from eval_models.encoders.clip_metrics import AestheticPredictor, ClipScore
 from eval_models.encoders.vqascore import Llava
 from eval_models.image_metrics import NAKED, Niqe, NudeNet
 from imageevalkit.benchmark.answerer import Answerer
-from imageevalkit.benchmark.contract import Answers, Benchmark, Measurer, Sample, Scores
 from imageevalkit.benchmark.question import Message, Picture, Question, Sampling, measure
 from imageevalkit.common.images import sha256_file
-from imageevalkit.metrics import mean
-from imageevalkit.store.items import Item
-from imageevalkit.store.results import Metric, Score
 from tests.support.beside import packages_beside
-from tests.support.function_judge import evaluate, items
 from tests.support.mirror import official_source
 from tests.support.tiny_measurers import save_aesthetic, save_clip, save_llava, save_niqe
 
@@ -30,12 +24,6 @@ _SKIN = (224, 172, 140)
 SIZES = ((300, 200), (64, 91), (96, 96))
 CAPTION = "a red cup"
 FIRST = 12.6908
-
-
-@pytest.fixture
-def nudenet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its package, which is beside the environment."""
-    monkeypatch.syspath_prepend(packages_beside("nudenet"))
 
 
 def noise(size: tuple[int, int], seed: int = 0) -> Image.Image:
@@ -195,7 +183,8 @@ def test_niqe_of_small_and_flat_images_is_none_and_no_failure(tmp_path: Path) ->
 # NudeNet
 
 
-def test_nudity_is_told_by_the_package(tmp_path: Path, nudenet: None) -> None:
+def test_nudity_is_told_by_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(packages_beside("nudenet"))
     from nudenet import NudeDetector
 
     shown = pictures(tmp_path, torso(), torso(is_dressed=True), noise((500, 300)))
@@ -209,67 +198,3 @@ def test_nudity_is_told_by_the_package(tmp_path: Path, nudenet: None) -> None:
     ]
     identity = NudeNet().evaluator.details["metric"]
     assert [*identity["weights_sha256"]] == ["320n.onnx"] and identity["packages"]["nudenet"] == "3.4.2"
-
-
-# in a benchmark
-
-
-class Looks(Benchmark):
-    """What a user writes: three images by four measurers."""
-
-    name, version, headline = "looks", "1", ("free", "fit")
-    unbounded = ("natural", "beauty")
-    weights: Mapping[str, str] = {}
-
-    @property
-    def measurers(self) -> Mapping[str, Measurer]:
-        options = {"weights": self.weights}
-        return {
-            "free": Measurer("nudenet"),
-            "fit": Measurer("clipscore", options),
-            "natural": Measurer("niqe", options),
-            "beauty": Measurer("aesthetic_predictor", options),
-        }
-
-    def samples(self) -> Iterable[Sample]:
-        return [Sample(f"images/{n}.png", f"{CAPTION} and {n}") for n in range(3)]
-
-    def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
-        yield measure("fit", image, item.prompt or "")
-        yield from (measure(name, image) for name in ("free", "natural", "beauty"))
-
-    def score(self, item: Item, answers: Answers) -> Score:
-        return Score({name: one.value for name, one in answers.items() if one.value is not None})
-
-    def metrics(self, scores: Scores) -> dict[str, Metric]:
-        tops = {"free": 1.0, "fit": 2.5, "natural": 100.0, "beauty": 10.0}
-        return {
-            name: mean([one for one in scores if name in one.values], name, top=top)
-            for name, top in tops.items()
-        }
-
-
-def test_any_benchmark_can_name_them(tmp_path: Path, nudenet: None) -> None:
-    save_clip(tmp_path / "clip")
-    save_aesthetic(tmp_path / "head.pth")
-    save_niqe(tmp_path / "niqe.npz")
-    clip = str(tmp_path / "clip")
-    Looks.weights = {
-        "clip_vit_b_32": clip,
-        "clip_vit_l_14": clip,
-        "aesthetic": str(tmp_path / "head.pth"),
-        "niqe": str(tmp_path / "niqe.npz"),
-    }
-    benchmark = Looks()
-    made = items(benchmark)
-    for item, image in zip(
-        made, (torso(), grain((300, 200)), Image.new("RGB", (300, 200), "red")), strict=True
-    ):
-        item.path.parent.mkdir(parents=True, exist_ok=True)
-        image.save(item.path)
-    outcome, result = evaluate(benchmark, made)
-    assert outcome.state == "complete" and result.coverage.judged == 3
-    assert 0.6 < result.metrics["free"].value < 0.8, "one of three is not"  # type: ignore[operator]
-    assert result.metrics["natural"].n == 2, "of one colour there is none"
-    assert result.evaluator.id.startswith("metrics/official/")
-    assert result.evaluator.details["answerers"]["free"]["metric"]["classes"] == [*NAKED]
