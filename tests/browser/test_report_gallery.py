@@ -310,40 +310,6 @@ def test_a_link_brings_back_the_whole_view_and_back_leads_out_of_it(page: Browse
     _first(page, "prompt 51")
 
 
-def test_compare_side_by_side_by_turns_and_with_a_slider(page: Browser) -> None:
-    _view(page, "images/p/0001_1")
-    page.press("c")
-    page.wait(lambda: page.texts(".g-stage figcaption") == ["good", OTHER])
-    assert len(_enlarged(page)) == 2
-    assert [panel.get_attribute("aria-label") for panel in page.all(".g-panel")] == [
-        *("good, images/p/0001_1", f"{OTHER}, images/p/0001_1")
-    ]
-    page.press("f")
-    page.wait(lambda: page.texts(".g-stage figcaption") == ["good (1/2)"])
-
-    def seen() -> list[str]:
-        return page.texts(".g-layer[data-shown=true] img") and [
-            str(one.get_attribute("alt")).split(",")[0] for one in page.all(".g-layer[data-shown=true] img")
-        ]
-
-    assert page.wait(seen) == ["good"]
-    page.press(" ")
-    page.wait(lambda: page.texts(".g-stage figcaption") == [f"{OTHER} (2/2)"])
-    assert page.wait(seen) == [OTHER]
-    page.press("l")
-    page.wait(lambda: page.all(".g-split"))
-
-    def split() -> float:
-        clip = page.driver.execute_script("return document.querySelectorAll('.g-layer')[1].style.clipPath")
-        return float(
-            clip.removesuffix(")").removesuffix("%").split()[-1].removeprefix("inset(").removesuffix("px")
-        )
-
-    assert split() == 50
-    page.one("input[type=range]").send_keys(Keys.HOME)
-    page.wait(lambda: split() == 0)
-
-
 def test_without_the_originals_the_preview_is_enlarged(page: Browser, tmp_path: Path) -> None:
     alone = tmp_path / "moved"
     shutil.copytree(page.file.parent, alone)
