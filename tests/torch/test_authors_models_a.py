@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -24,7 +23,6 @@ from imageevalkit.generate.model import Generated, ItemFailed, ModelUnusable
 from tests.support.authors_calls import calls
 from tests.support.authors_code import SUPPORT, signatures, stand_in
 from tests.support.mirror import clone, official_source
-from tests.support.tiny_checkpoints import stable_diffusion as tiny_pipelines
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("diffusers")
@@ -112,47 +110,6 @@ def test_bagel_is_put_together_as_its_authors_do(build: Callable[..., Any], tmp_
         model.generate("a red bus", seed)
     first, again, other = (call["drawn"] for call in calls("interleave_inference"))
     assert first == again and all(one != two for one, two in zip(first, other, strict=True))
-
-
-# ---- Ovis-U1
-
-_OVIS_CONFIG = {
-    "model_type": "stand_in_ovis",
-    "architectures": ["StandIn"],
-    "auto_map": {"AutoConfig": "modeling.StandInConfig", "AutoModelForCausalLM": "modeling.StandIn"},
-}
-_OVIS_CODE = """
-import torch
-from flash_attn import flash_attn_varlen_func
-from flash_attn.layers.rotary import apply_rotary_emb
-from transformers import PretrainedConfig, PreTrainedModel
-
-class StandInConfig(PretrainedConfig):
-    model_type = "stand_in_ovis"
-    def __init__(self, llm_attn_implementation="flash_attention_2", **kwargs):
-        super().__init__(**kwargs)
-        self.llm_attn_implementation = llm_attn_implementation
-
-class StandIn(PreTrainedModel):
-    config_class = StandInConfig
-    def __init__(self, config):
-        super().__init__(config)
-        self.head = torch.nn.Linear(2, 2)
-        self.post_init()
-"""
-
-
-@pytest.fixture
-def ovis_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("transformers")
-    from safetensors.torch import save_file
-    from transformers import dynamic_module_utils
-
-    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
-    (tmp_path / "config.json").write_text(json.dumps(_OVIS_CONFIG))
-    (tmp_path / "modeling.py").write_text(_OVIS_CODE)
-    tensors = {"head.weight": torch.ones(2, 2), "head.bias": torch.zeros(2)}
-    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
 
 
 # ---- Lumina-DiMOO
@@ -244,19 +201,6 @@ def test_ominicontrol(build: Callable[..., Any], tmp_path: Path, monkeypatch: py
 # ---- All of them
 
 
-@pytest.fixture
-def ssr_weights(tmp_path: Path) -> dict[str, Any]:
-    for name in ("pytorch_model.bin", "pytorch_model_1.bin"):
-        (tmp_path / name).touch()
-    return {"encoder_path": str(tmp_path)}
-
-
-@pytest.fixture
-def freediff_weights(tmp_path: Path) -> dict[str, Any]:
-    tiny_pipelines.save_stable_diffusion(tmp_path / "sd")
-    return {"model_path": str(tmp_path / "sd"), "revision": None}
-
-
 class Case(NamedTuple):
     """An item for a model, and what reaches a function of its authors'."""
 
@@ -286,29 +230,9 @@ CASES = [
         (1024, 1024),
     ),
     Case(
-        *("t2i", "ovis-u1", "ovis_weights", "a red bus", "pipe_t2i"),
-        {"prompt": "a red bus", "height": 1024, "width": 1024, "steps": 50, "cfg": 5.0, "seed": 7},
-        (1024, 1024),
-    ),
-    Case(
-        *("edit", "ovis-u1", "ovis_weights", ["make it", PHOTO.convert("RGBA"), "blue"], "pipe_img_edit"),
-        {"input_img": PHOTO, "prompt": "make it blue", "seed": 7, "txt_cfg": 6.0, "img_cfg": 1.5},
-        (64, 32),
-    ),
-    Case(
         *("edit", "lumina-dimoo", "lumina_weights", [PHOTO, "BC"], "generate_i2i"),
         {"code_start": 8, "seq_len": 8, "newline_every": 4, "cfg_scale": 2.5, "cfg_img": 4.0},
         (64, 32),
-    ),
-    Case(
-        *("subject", "ssr-encoder", "ssr_weights", ["a", "dog", PHOTO, "a dog on a table"], "generate"),
-        {"concept": "a dog", "prompt": "a dog on a table", "seed": 7, "scale": 0.65, "guidance_scale": 5.0},
-        (512, 512),
-    ),
-    Case(
-        *("edit", "freediff", "freediff_weights", [PHOTO, "a marmot"], "frq_img_gen"),
-        {"prompt": ["a marmot"], "latent": "noise", "guidance_scale": 7.5, "TS": (801, 781, 581)},
-        (512, 512),
     ),
 ]
 
@@ -317,8 +241,8 @@ CASES = [
 def test_authors_code_gets_the_item_and_the_settings_of_the_entry(
     case: Case, build: Callable[..., Any], request: pytest.FixtureRequest
 ) -> None:
-    kwargs = request.getfixturevalue(case.weights) or {}
-    model = build(case.task, case.name, **kwargs)
+    request.getfixturevalue(case.weights)
+    model = build(case.task, case.name)
     answer = model.generate(case.inputs, 7)
     assert image_of(answer).size == case.size
     assert (answer.extra if isinstance(answer, Generated) else {}) == (
@@ -337,7 +261,6 @@ def test_entry_names_what_there_is(task: str, name: str, entry: dict[str, Any]) 
     # unknown or missing arguments raise TypeError here
     inspect.signature(_class(entry)).bind("folder", **entry["model_kwargs"])
     assert all(parse_entries(entry["assets"], name))
-    assert (SUPPORT / f"stand_in_{code_of(entry)['to'].replace('-', '_')}").is_dir()
     # the entry alone says what decides the pixels, so that the fingerprint does
     for base in _class(entry).__mro__[:-1]:
         parameters = (
@@ -349,13 +272,14 @@ def test_entry_names_what_there_is(task: str, name: str, entry: dict[str, Any]) 
         assert required <= entry["model_kwargs"].keys()
 
 
+@pytest.mark.usefixtures("bagel_weights")
 def test_what_is_missing_is_one_clear_line(put: Callable[[dict[str, Any]], Path], tmp_path: Path) -> None:
-    entry = MODEL_SETTINGS["edit"]["freediff"]
+    entry = MODEL_SETTINGS["edit"]["bagel"]
     kwargs = {"model_path": str(tmp_path), **entry["model_kwargs"]}
-    with pytest.raises(ModelUnusable, match=r"code is not at .*: run bash utils/prefetch.sh .*\bfreediff\b"):
+    with pytest.raises(ModelUnusable, match=r"code is not at .*: run bash utils/prefetch.sh .*\bbagel\b"):
         _class(entry)(**kwargs)
-    (put(entry) / "ptp/invutils.py").write_text("import seaborn_of_another_name\n")
-    with pytest.raises(ModelUnusable, match=r"seaborn_of_another_name.*requirements/model/freediff.txt"):
+    (put(entry) / "inferencer.py").write_text("import seaborn_of_another_name\n")
+    with pytest.raises(ModelUnusable, match=r"seaborn_of_another_name.*requirements/model/bagel.txt"):
         _class(entry)(**kwargs, device="cpu")
     if not torch.cuda.is_available():
         with pytest.raises(ModelUnusable, match="device 'cuda' is not usable here"):
