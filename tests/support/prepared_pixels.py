@@ -10,7 +10,6 @@ import importlib
 import json
 import random
 import sys
-from pathlib import Path
 from typing import Any
 
 from PIL import Image
@@ -19,7 +18,7 @@ from eval_models.vlm.judge import load_processor
 from imageevalkit.judges.choice import TransformersSettings
 
 
-def prepared(folder: str | Path) -> dict[str, Any]:
+def prepared(folder: str) -> dict[str, Any]:
     """A hash of all numbers, and whether they are torchvision's own (None where it is not there)."""
     import torch
     from transformers import AutoConfig

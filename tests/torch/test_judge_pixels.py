@@ -265,7 +265,7 @@ def test_the_rule_is_part_of_the_name_of_scores_where_the_judge_runs_here(checkp
 
 
 def test_scores_do_not_depend_on_whether_torchvision_is_installed(checkpoint: Path) -> None:
-    without = prepared(checkpoint)
+    without = prepared(str(checkpoint))
     beside = json.loads(
         run_beside("prepared_pixels", checkpoint, packages=("dreamsim",)).stdout.splitlines()[-1]
     )
