@@ -48,8 +48,6 @@ _KONTEXT = {"max_area": SIZE[0] * SIZE[1], "_auto_resize": False}
 
 # the pipelines' defaults are 50 and 100 steps
 _FEW_STEPS = {"num_inference_steps": 2}
-_KLEIN = Checkpoint(flux.save_flux2_klein, _LAYERS)
-_SD3 = Checkpoint(stable_diffusion.save_stable_diffusion_3)
 _QWEN_PLUS = Checkpoint(qwen_image.save_qwen_image_edit_plus, _SMALL, torchvision=True)
 _JANUS = Checkpoint(transformers_models.save_janus, size=(8, 8))
 
@@ -61,14 +59,11 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "Qwen/Qwen-Image-Edit-2511": _QWEN_PLUS,
     "black-forest-labs/FLUX.1-dev": Checkpoint(flux.save_flux),
     "black-forest-labs/FLUX.1-Kontext-dev": Checkpoint(flux.save_flux_kontext, _KONTEXT),
-    "black-forest-labs/FLUX.2-klein-4B": _KLEIN,
-    "black-forest-labs/FLUX.2-klein-9B": _KLEIN,
+    "black-forest-labs/FLUX.2-klein-4B": Checkpoint(flux.save_flux2_klein, _LAYERS),
     "stable-diffusion-v1-5/stable-diffusion-v1-5": Checkpoint(
         stable_diffusion.save_stable_diffusion, _FEW_STEPS
     ),
-    "stabilityai/stable-diffusion-3-medium-diffusers": _SD3,
-    "stabilityai/stable-diffusion-3.5-medium": _SD3,
-    "stabilityai/stable-diffusion-3.5-large": _SD3,
+    "stabilityai/stable-diffusion-3.5-medium": Checkpoint(stable_diffusion.save_stable_diffusion_3),
     "PixArt-alpha/PixArt-Sigma-XL-2-1024-MS": Checkpoint(others.save_pixart_sigma),
     "Shitao/OmniGen-v1-diffusers": Checkpoint(others.save_omnigen, torchvision=True),
     "timbrooks/instruct-pix2pix": Checkpoint(stable_diffusion.save_instruct_pix2pix, _FEW_STEPS),
