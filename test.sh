@@ -63,7 +63,7 @@ if [[ $is_gpu ]]; then
   exit "$status"
 fi
 waits=("$driver")
-for name in dreamsim blip_diffusion mplug nudenet; do
+for name in dreamsim mplug nudenet; do
   install_beside "$name" &
   waits+=($!)
 done

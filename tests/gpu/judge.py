@@ -17,7 +17,7 @@ from perf.harness import Row, at_least, at_most
 from tests.gpu.architectures import QWEN2_5_VL_7B
 from tests.gpu.part import Part, held
 from tests.gpu.ways import Numbers, compare, differences
-from tests.support.image_questions import atom_questions, read_prompts, save_image
+from tests.support.image_questions import atom_questions, make_prompts, save_image
 from tests.support.plain_judge import PlainJudge
 from tests.support.tiny_vlm import save_qwen2_5_vl
 from tests.support.vision_passes import VisionPasses
@@ -108,7 +108,7 @@ def _questions(part: Part, count: int) -> list[list[Question]]:
     rng = random.Random(0)
     sides = range(64, 129, 32) if part.tiny else range(512, 1025, 64)
     about = []
-    for n, prompt in enumerate(read_prompts(count).prompts):
+    for n, prompt in enumerate(make_prompts(count)):
         picture = save_image(part.folder / f"{n:04d}.png", (rng.choice(sides), rng.choice(sides)), seed=n)
         about.append(atom_questions(prompt, picture))
     starts = range(0, count, _PER_TURN)

@@ -100,16 +100,6 @@ def test_a_job_in_the_queue_is_not_submitted_again(checkout: Path, cluster: Clus
     assert states(checkout) == {"slow/quicktext": "complete"}
 
 
-def test_ctrl_c_leaves_nothing_in_the_queue(checkout: Path, cluster: Cluster) -> None:
-    run = start(checkout, *add_slow_model(checkout))
-    wait_for(lambda: count(checkout, "slow") > 0)
-    run.send_signal(signal.SIGINT)
-    told = run.communicate(timeout=LONGEST_WAIT)
-    assert run.returncode == 130, told
-    assert "stopped by SIGINT" in told[0]
-    wait_for(lambda: not cluster.jobs())
-
-
 _NOT_ON_N1 = """
 import os
 

@@ -19,7 +19,7 @@ def test_machines_share_the_images_of_a_model(checkout: Path, cluster: Cluster) 
     with (checkout / "config.local.sh").open("a") as config:
         config.write("declare -gA SHARDS_MAP=(['slow']=2)\n")
         config.write("declare -gA SLURM_ARGS_MAP=(['slow']='--exclusive')\n")
-    words = ["--model_names", "slow", "--ds_names", ";".join(BENCHMARKS[:2]), "--limit", "16"]
+    words = ["--model_names", "slow", "--ds_names", ";".join(BENCHMARKS), "--limit", "16"]
     plan = run_eval(checkout, *words, "--launcher", "slurm", "--dry_run").stdout
     assert "generate:slow 1/2: " in plan and "generate:slow 2/2: " in plan
     run = start(checkout, *words)
