@@ -183,7 +183,7 @@ SEND = (
     + """
 from PIL import Image
 from imageevalkit.judges.api import sent_picture
-from imageevalkit.api.routes import inputs_of
+from custom_models.model_utils.image_routes import inputs_of
 from imageevalkit.benchmark.question import Picture
 
 path = Path(sys.argv[1])

@@ -16,9 +16,9 @@ from PIL import Image, ImageOps
 from PIL.PngImagePlugin import PngInfo
 
 from benchmarks.oneig.benchmark import PIXELS as ONEIG
+from custom_models.model_utils.image_routes import inputs_of
 from custom_models.model_utils.inputs import split_inputs
 from imageevalkit import registry
-from imageevalkit.api.routes import inputs_of
 from imageevalkit.benchmark.contract import Answers, Benchmark
 from imageevalkit.benchmark.question import (
     QWEN_VL_UTILS,

@@ -29,7 +29,7 @@ BY_NAME = {"imageevalkit/registry.py", "imageevalkit/extension_points.py"}
 
 # files that have a reason to ask what an object may lack
 MAY_LACK = {
-    "imageevalkit/api/routes.py": "Pillow: only an image that was opened has a file",
+    "infer/custom_models/model_utils/image_routes.py": "Pillow: only an image that was opened has a file",
     "imageevalkit/benchmark/contract.py": "Pillow: only an image that was opened has a file",
     "imageevalkit/store/items.py": "a dataset of the user's, and Pillow",
     "imageevalkit/common/images.py": "Pillow: a format of one frame counts none",
