@@ -1,26 +1,18 @@
-"""Finds, downloads and decodes the image of a reply, with bounds on size and work."""
+"""Finds and decodes the image in a reply, with bounds on size and work."""
 
 from __future__ import annotations
 
-import asyncio
 import binascii
 import itertools
 import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from imageevalkit.api.channel import Engine
-from imageevalkit.api.client import in_time, read_body
-from imageevalkit.api.endpoint import NotAllowed
-from imageevalkit.api.failures import LONGEST_MESSAGE, Failure, Kind, asked_wait, in_words, refuses
+from imageevalkit.api.failures import LONGEST_MESSAGE, Failure, Kind, in_words, refuses
 from imageevalkit.common import images
 from imageevalkit.common.images import CorruptImage, EncodedImage, TooLarge
-from imageevalkit.common.machine import on_cpu
 from imageevalkit.common.redaction import beginning, one_line
-
-if TYPE_CHECKING:
-    import httpx2
 
 _LONGEST_KEY = 200  # characters
 
@@ -28,73 +20,6 @@ _LONGEST_KEY = 200  # characters
 def strings_of(holder: Mapping[str, Any], *names: str) -> dict[str, str]:
     """Returns the fields ``names`` that are strings, shortened: they are stored with the image."""
     return {name: beginning(holder[name]) for name in names if isinstance(holder.get(name) or None, str)}
-
-
-# The image exists and may have been billed: a second download is cheaper than a new image.
-_TRIES = 3
-_MAY_PASS = frozenset({408, 425, 429})
-_MOST_REDIRECTS = 20
-
-
-async def download_image(engine: Engine, link: str) -> EncodedImage | Failure:
-    """Downloads the complete image at ``link``, which comes from a reply of the endpoint.
-
-    Follows redirects to allowed addresses only. A redirect to another origin does not get the key. Returns a
-    Failure: LOST after failed downloads, ITEM if a new image would fail too, TRANSIENT if ``link`` is no URL.
-    """
-    import httpx2
-
-    base, timeout = httpx2.URL(engine.endpoint.base_url), engine.settings.timeout
-    try:
-        url = base.join(link)
-    except httpx2.InvalidURL:
-        return Failure(Kind.TRANSIENT, "the reply holds an image URL that is no URL")
-    if url.scheme not in ("http", "https"):
-        return Failure(Kind.TRANSIENT, f"the reply holds an image URL of scheme '{url.scheme}'")
-    # some gateways require the key for their own files; no other host may get the key
-    same_origin = (url.scheme, url.host, url.port) == (base.scheme, base.host, base.port)
-    headers = {"Authorization": f"Bearer {engine.endpoint.key}"} if same_origin else {}
-
-    async def fetch() -> EncodedImage | Failure:
-        files = engine.clients.files
-        request = files.build_request("GET", url, headers=headers)
-        try:
-            for _ in range(_MOST_REDIRECTS):  # not by the client, which would read each body of any length
-                response = await files.send(request, stream=True)
-                try:
-                    if response.next_request is None:
-                        return await _image_in(response)
-                    request = response.next_request
-                finally:
-                    await response.aclose()
-        except NotAllowed as error:
-            return Failure(Kind.ITEM, str(error))
-        return Failure(Kind.TRANSIENT, "too many redirects")
-
-    clock = asyncio.get_running_loop().time
-    until = clock() + engine.settings.max_elapsed
-    tries = 1
-    while isinstance(result := await in_time(fetch, timeout), Failure) and result.kind is not Kind.ITEM:
-        wait = engine.settings.delay(tries, result.retry_after)
-        if not result.kind.retried or tries == _TRIES or clock() + wait > until:
-            # names only the host: the query of a signed URL is secret
-            return Failure(Kind.LOST, f"the image from {url.host} could not be had: {result.text}")
-        tries += 1
-        await asyncio.sleep(wait)
-    return result
-
-
-async def _image_in(response: httpx2.Response) -> EncodedImage | Failure:
-    status = response.status_code
-    if status != 200:
-        gone = 400 <= status < 500 and status not in _MAY_PASS
-        text, wait = f"HTTP {status}", asked_wait(response.headers)
-        return Failure(Kind.PERMANENT if gone else Kind.TRANSIENT, text, wait)
-    image, whole = await read_body(response, LARGEST_IMAGE)
-    if not whole:
-        host = response.url.host
-        return Failure(Kind.ITEM, f"the image from {host} is larger than {LARGEST_IMAGE >> 20} MiB")
-    return await on_cpu(_proven, image)
 
 
 class ImageReply(NamedTuple):
@@ -112,8 +37,6 @@ class ImageReply(NamedTuple):
     reported_cost: float | None = None
 
 
-LARGEST_IMAGE = 100 * 2**20
-"""Bytes. An image of 4096² pixels that does not compress has half of it."""
 LARGEST_REPLY = 144 * 2**20
 """Bytes of a reply with an image: the largest image in base64, and some text."""
 _DATA_URL = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
@@ -218,10 +141,11 @@ def decoded(encoded: Any) -> EncodedImage | Failure:
             data = pybase64.b64decode(payload)
     except (binascii.Error, TypeError, ValueError):
         return Failure(Kind.TRANSIENT, "the image is not base64")
-    return _proven(data)
+    return checked(data)
 
 
-def _proven(data: bytes) -> EncodedImage | Failure:
+def checked(data: bytes) -> EncodedImage | Failure:
+    """Returns the complete image in ``data``, or a Failure: it does not decode. Takes CPU time."""
     try:
         return images.facts(data, images.REPLY_FORMATS)
     except TooLarge as error:

@@ -17,7 +17,8 @@ from typing import Any
 from PIL import Image
 
 from custom_models.model_utils import image_routes as routes
-from custom_models.model_utils.image_replies import LARGEST_REPLY, ImageReply, download_image
+from custom_models.model_utils.image_downloads import Downloads
+from custom_models.model_utils.image_replies import LARGEST_REPLY, ImageReply
 from custom_models.model_utils.image_routes import Inputs, MaskError, inputs_of
 from custom_models.model_utils.inputs import joined_text, without_name
 from imageevalkit.api.channel import Engine
@@ -115,7 +116,16 @@ class _OpenAIImages(ImageModel):
 
     def use_traffic(self, traffic: Traffic) -> bool:
         who = f"model '{self._model_id}'"
-        self._engine = Engine(who, self._endpoint, self._settings, traffic, LARGEST_REPLY, self._price)
+        self._downloads = Downloads(self._endpoint, self._settings)
+        self._engine = Engine(
+            who,
+            self._endpoint,
+            self._settings,
+            traffic,
+            LARGEST_REPLY,
+            self._price,
+            self._downloads.places.learn,
+        )
         return True
 
     def expect(self, items: int) -> None:
@@ -126,6 +136,7 @@ class _OpenAIImages(ImageModel):
 
     async def aclose(self) -> None:
         await self._engine.close()
+        await self._downloads.close()
 
     def generate(self, given: Any, seed: int = 42) -> Generated:
         """Runs :meth:`generate_async` for callers without an event loop."""
@@ -211,7 +222,7 @@ class _OpenAIImages(ImageModel):
             return self._counted(reply) if reply.unlike and not self._engine.worked else reply
         if reply.url is None:
             return reply
-        image = await download_image(self._engine, reply.url)
+        image = await self._downloads.image(reply.url)
         if isinstance(image, Failure):
             return image._replace(maybe_billed=True)
         return reply._replace(image=image, url=None)
