@@ -247,13 +247,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Cluster:
-    """How a plan runs on Slurm. ``sbatch`` are the arguments for each job, by name.
+    """How a plan runs on Slurm.
 
     Slurm tells a job to end ``grace`` seconds before its time limit. At most ``max_jobs`` jobs of the run,
     with at most ``max_gpus`` GPUs, are in the queue at once.
     """
 
-    sbatch: dict[str, list[str]]
     grace: Int
     max_jobs: Int | None = None
     max_gpus: Int | None = None

@@ -219,6 +219,8 @@ class Options:
     """False if the plan is only shown: a key that is not set becomes a note."""
     weights_are_here: bool = True
     """False if the weights of the models need not exist yet."""
+    gpus_per_node: int | None = None
+    """The number of GPUs of a node of the cluster; None: the run does not use Slurm."""
     bounds: Path | None = None
     """The folder of several runs that share their request limits and budget; None: those of this run only."""
     extra: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -24,7 +24,6 @@ from imageevalkit.jobs.plan import (
     Job,
     Plan,
 )
-from imageevalkit.plan import sbatch
 from imageevalkit.plan.benchmarks import BenchmarkChoice, choose_benchmark
 from imageevalkit.plan.config import ALL, DRIVER_PYTHON, Config, with_our_paths
 from imageevalkit.plan.gpus import Supply
@@ -71,7 +70,8 @@ def make_plan(options: Options, config: Config, stamp: str = "", with_report: bo
     cores = available_cores()
     if options.parallel:
         cores //= min(cores, len(options.models) * len(options.benchmarks))
-    supply = _supply(options, config)
+    # jobs that are handed over run on unknown machines: no request for GPUs is refused here
+    supply = Supply(_ANY if options.hands_over else options.gpus_per_node)
     run = Run(options, config, log_root() / "runs" / stamp, stamp, cores, blocked, benchmarks, supply)
     for note in notes:
         run.note(note)
@@ -80,8 +80,7 @@ def make_plan(options: Options, config: Config, stamp: str = "", with_report: bo
         jobs.append(report_job(run, jobs))
     cluster = None
     if options.launcher == SLURM:
-        words = {job.name: sbatch.words_for(config, job) for job in jobs}
-        cluster = Cluster(words, options.slurm_grace, options.slurm_max_jobs, options.slurm_max_gpus)
+        cluster = Cluster(options.slurm_grace, options.slurm_max_jobs, options.slurm_max_gpus)
     return Plan(
         str(run.folder),
         options.parallel,
@@ -94,14 +93,6 @@ def make_plan(options: Options, config: Config, stamp: str = "", with_report: bo
         cluster=cluster,
         notes=run.notes,
     )
-
-
-def _supply(options: Options, config: Config) -> Supply:
-    """Returns the GPUs that a job can have. Raises UserError: the cluster does not say what GPUs it has."""
-    if options.launcher == SLURM:
-        return Supply(sbatch.gpus_per_node(config))
-    # jobs that are handed over run on unknown machines: no request for GPUs is refused here
-    return Supply(_ANY if options.hands_over else None)
 
 
 def _jobs(run: Run) -> tuple[list[Job], list[Job]]:
@@ -233,8 +224,7 @@ def _check_maps(options: Options, config: Config) -> None:
 
     Other unknown names are left alone: a user may share config.sh with a toolkit that has more benchmarks.
 
-    Raises UserError: --judges names an unknown benchmark, or a Slurm map has a misspelt key: its job would go
-    to another partition.
+    Raises UserError: --judges names an unknown benchmark, or on Slurm SHARDS_MAP has a misspelt key.
     """
     tasks, models, judges = registry.benchmark_tasks(), model_tasks(), registry.judges()
     # If a benchmark file cannot be read, the name of its benchmark is unknown: no note about such names.
@@ -244,7 +234,6 @@ def _check_maps(options: Options, config: Config) -> None:
     known = {map_: ("benchmark", [*tasks]) for map_ in of_benchmarks}
     known |= {
         "INFER_GPU_MAP": ("model", [*models]),
-        **{map_: ("key", [ALL, sbatch.API, *sbatch.STAGES, *models, *tasks]) for map_ in sbatch.MAPS},
         SHARDS: ("key", [ALL, *models]),
         "REWRITER_KWARGS_MAP": ("prompt rewriter", registry.rewriter_names()),
     }

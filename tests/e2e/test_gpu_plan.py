@@ -116,7 +116,6 @@ def test_gpus_of_other_jobs() -> None:
     [
         ("INFER_GPU_MAP", "difusers", "unknown model 'difusers' (did you mean 'diffusers'?)"),
         ("EVAL_ENV_MAP", "genexam", "unknown benchmark 'genexam' (did you mean 'geneval'?)"),
-        ("SLURM_MEM_MAP", "generat", "unknown key 'generat' (did you mean 'generate'?)"),
         ("REWRITER_KWARGS_MAP", "dtmm", "unknown prompt rewriter 'dtmm' (did you mean 'dtm'?)"),
         ("JUDGE_KWARGS_MAP", "theirs", "unknown judge 'theirs'"),
         ("EVAL_ENV_MAP", "cvtg", ""),

@@ -17,7 +17,6 @@ import pytest
 
 from imageevalkit.common.errors import ExitStatus, UserError
 from imageevalkit.common.locks import take_lock
-from imageevalkit.common.slurm import SlurmFailed
 from imageevalkit.extras.manage import runs
 from imageevalkit.generate import job as generation
 from imageevalkit.jobs.plan import (
@@ -36,19 +35,23 @@ from imageevalkit.jobs.plan import (
     write_outcome,
 )
 from imageevalkit.plan.config import Config
-from imageevalkit.plan.sbatch import words_for, words_for_size
 from imageevalkit.run.display import RunSummary
 from imageevalkit.slurm import node_job
 from imageevalkit.slurm.cluster import NodeFaults, run_plan
-from imageevalkit.slurm.commands import Queued, Slurm
-from imageevalkit.slurm.submitted import (
+from imageevalkit.slurm.commands import (
     Found,
+    Queued,
     Report,
+    Slurm,
+    SlurmFailed,
     files_of,
     identity,
     look_around,
     read_report,
     report_path,
+    sbatch_words,
+    words_for,
+    words_for_size,
 )
 from imageevalkit.store.cell import lock_cell, log_root
 
@@ -136,9 +139,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     jobs.append(
         Job("report", "report", ["r"], [], [f"{tmp_path}/r.log"], after=names, always=True, order=report)
     )
-    made = Plan(
-        str(tmp_path / "20261125-101010-1"), None, jobs, cluster=Cluster({job.name: [] for job in jobs}, 120)
-    )
+    made = Plan(str(tmp_path / "20261125-101010-1"), None, jobs, cluster=Cluster(120))
     made.save()
     return made
 
@@ -156,8 +157,10 @@ def run(
     slurm: SimulatedSlurm,
     found: Found = Found(),  # noqa: B008
     detached: bool = False,
+    words: Sequence[str] = (),
 ) -> RunSummary:
-    return run_plan(plan, found, slurm, detached, lambda: slurm.now, slurm.sleep)
+    options = dict.fromkeys((job.name for job in plan.jobs), words)
+    return run_plan(plan, found, slurm, options, detached, lambda: slurm.now, slurm.sleep)
 
 
 def test_outcomes_come_with_the_report_when_their_files_are_not_seen_yet(plan: Plan) -> None:
@@ -384,11 +387,8 @@ def test_jobs_that_left_between_two_looks_are_submitted_again(plan: Plan) -> Non
 @pytest.mark.parametrize("bad", [("n1", "n2"), ("n1",)])
 def test_what_no_other_node_does_fails_by_its_own_reason(plan: Plan, bad: Sequence[str]) -> None:
     """There are two bad nodes; or one good one, which config.sh excludes."""
-    assert plan.cluster
-    words = {name: ["--exclude=n2"] if len(bad) == 1 else [] for name in plan.cluster.sbatch}
-    plan = replace(plan, cluster=replace(plan.cluster, sbatch=words))
     slurm = BadNode(plan, broken_gpu, bad)
-    summary = run(plan, slurm)
+    summary = run(plan, slurm, words=["--exclude=n2"] if len(bad) == 1 else [])
     assert summary.status == ExitStatus.FAILED and slurm.now < 500
     assert {cell.message for cell in summary.cells} == {
         "generate: model does not load: RuntimeError: CUDA error: no device"
@@ -597,7 +597,7 @@ def test_a_run_whose_launcher_is_elsewhere_is_ended_while_it_has_no_job_in_the_q
     files_of(folder).mkdir()
     monkeypatch.setattr(runs, "Slurm", lambda: SimulatedSlurm(plan))
     (folder / "launcher.json").write_text(json.dumps({"host": "login2", "pid": 1, "began": "1"}))
-    with (folder / "launcher.lock").open("w") as lock:
+    with (folder / "launcher.json").open("r+") as lock:
         if is_alive:
             take_lock(lock.fileno(), Path(lock.name))
         runs.cancel({}, Config(), Path())
@@ -660,6 +660,16 @@ def test_words_that_are_the_launchers_own_are_refused(words: str, wrong: str) ->
         UserError, match=re.escape(f"SLURM_ARGS_MAP in config.sh: '{wrong}' is the launcher's")
     ):
         words_for(config, job)
+
+
+def test_a_misspelt_key_of_a_map_is_refused(plan: Plan) -> None:
+    """Its job would go to another partition."""
+    for variable in ("SLURM_MEM_MAP", "SLURM_ARGS_MAP"):
+        with pytest.raises(
+            UserError, match=rf"^{variable} .* names unknown key 'generat' \(did you mean 'generate'"
+        ):
+            sbatch_words(Config(maps={variable: {"generat": "1G"}}), plan)
+    assert sbatch_words(Config(maps={"SLURM_MEM_MAP": {"cvtg": "1G"}}), plan)["report"] == []
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from statsmodels.stats.power import TTestPower
 from statsmodels.stats.proportion import proportion_confint
 from statsmodels.stats.weightstats import DescrStatsW, ttest_ind
 
+from imageevalkit.extras.compare.power import power_of
 from imageevalkit.metrics import Stratum, interval_of_sum, mean, weighted
 from imageevalkit.report import comparison
 from imageevalkit.report.comparison import (
@@ -28,7 +29,6 @@ from imageevalkit.report.comparison import (
     told_apart,
 )
 from imageevalkit.report.ranks import compact_groups, rank_groups
-from imageevalkit.stats.power import power_of
 from imageevalkit.store.results import Metric, Score
 
 Random = np.random.Generator

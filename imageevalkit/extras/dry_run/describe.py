@@ -30,13 +30,14 @@ from imageevalkit.jobs.plan import (
 from imageevalkit.plan.config import DRIVER_PYTHON, Config, python_of
 from imageevalkit.plan.options import resolve
 from imageevalkit.plan.planner import Request, ask, plan_run, text_of
-from imageevalkit.plan.sbatch import replicas_of, words_for_size
+from imageevalkit.slurm.commands import replicas_of, sbatch_words, with_nodes, words_for_size
 from imageevalkit.store.cell import Cell
 
 
 def _show(given: Mapping[str, Any], config: Config, here: Path) -> ExitStatus:
-    options = replace(resolve(given, config), needs_keys=False)
-    text, status = describe(plan_run(options, config))
+    options = with_nodes(replace(resolve(given, config), needs_keys=False), config)
+    plan = plan_run(options, config)
+    text, status = describe(plan, sbatch_words(config, plan) if plan.cluster else {})
     show(text)
     for scheduler in connected("scheduler", options.active_extras).values():
         show(scheduler.describe(options))
@@ -46,8 +47,10 @@ def _show(given: Mapping[str, Any], config: Config, here: Path) -> ExitStatus:
 COMMANDS = [Command("--dry_run", _show, uses_results=False)]
 
 
-def describe(plan: Plan) -> tuple[str, ExitStatus]:
+def describe(plan: Plan, sbatch: Mapping[str, Sequence[str]] = {}) -> tuple[str, ExitStatus]:
     """Returns the plan in words, and the status FAILED if a cell is blocked or cannot be counted.
+
+    ``sbatch`` has the options of each job on Slurm, by name.
 
     The text has a line for each job and cell, then the notes of the plan and its totals. Images are counted
     in the driver's environment, the questions of an evaluation in its own environment.
@@ -70,7 +73,7 @@ def describe(plan: Plan) -> tuple[str, ExitStatus]:
             program = job.order.python or program
         lines.append(f"{job.name}: {program}, {gpus_of(job)}, {counted(job.cores, 'core')}")
         if plan.cluster:
-            words = plan.cluster.sbatch[job.name]
+            words = sbatch[job.name]
             lines.append(f"  sbatch {shlex.join([*words_for_size(job, words), *words])}")
         if isinstance(job.order, ServeOrder):
             served = ", ".join(job.cells)
