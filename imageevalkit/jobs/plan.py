@@ -17,7 +17,7 @@ from imageevalkit.common.guest_code import guest_code
 from imageevalkit.common.redaction import one_line, redact
 from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.store.cell import REPORT_MB, Cell, short_path
-from imageevalkit.store.jsonl import Int, Number, Reader
+from imageevalkit.store.jsonl import Int, Number, Reader, parse
 from imageevalkit.store.results import Until
 
 ATTEMPT_ENV, CORES_ENV = "IMAGEEVALKIT_ATTEMPT", "IMAGEEVALKIT_CORES"
@@ -311,19 +311,34 @@ class Plan:
         folder = Path(self.run_folder)
         return [key for key in job.owed if read_outcome(folder, cell_of(key), job.step) is None]
 
+    @property
+    def as_json(self) -> str:
+        """The text of ``plan.json``."""
+        return json.dumps({"version": VERSION, **vars(self)}, default=vars, indent=1, ensure_ascii=False)
+
     def save(self) -> Path:
         """Write ``plan.json`` into the run folder and return its path."""
-        write_atomic(self.path, json.dumps(self, default=vars, indent=1, ensure_ascii=False))
+        write_atomic(self.path, self.as_json)
         return self.path
 
 
+VERSION = 1
+"""The version of ``plan.json``. Otherwise, a job of an older run that waits on Slurm could misread its order."""
 _PLAN = Reader(Plan, order_of)
+
+
+def plan_in(data: bytes) -> Plan:
+    """Returns the plan in the bytes of a ``plan.json``. Raises ValueError if it is invalid or of another version."""
+    written = parse(data)
+    if isinstance(written, dict) and written.get("version") != VERSION:
+        raise ValueError("another version of ImageEvalKit wrote it: start the run again")
+    return _PLAN.read(written)
 
 
 def load_plan(path: Path) -> Plan:
     """Returns the plan in ``path``. Raises UserError if the file is missing or invalid."""
     try:
-        return _PLAN.decode(path.read_bytes())
+        return plan_in(path.read_bytes())
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is not a readable plan ({error})") from error
 

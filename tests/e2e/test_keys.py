@@ -201,7 +201,7 @@ def test_an_evaluation_has_the_key_of_its_judge_while_it_asks(run: Run) -> None:
         kwargs = f"base_url={server.base_url},api_key_env=OTHER_API_KEY,max_attempts=1,backoff=0.01"
         words += ["--judge_kwargs", kwargs]
         run(*words, "--dry_run")
-        assert run.keys("imageevalkit.extras.dry_run.questions") == {"OTHER_API_KEY"}
+        assert run.keys("imageevalkit.extras.dry_run.forecasts", "evaluate") == {"OTHER_API_KEY"}
         run(*words)
         assert run.keys("imageevalkit.evaluate") == {"OTHER_API_KEY"}
         run(*words, "--rescore")

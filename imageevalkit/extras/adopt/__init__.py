@@ -5,4 +5,5 @@ CONNECTS = {
     "resolve": "planning:resolve",
     "image_jobs": "planning:adopt_jobs",
     "images_to_come": "planning:to_come",
+    "forecast": "__main__:forecast_of",
 }

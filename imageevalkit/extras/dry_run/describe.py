@@ -16,6 +16,7 @@ from imageevalkit.common.errors import ExitStatus, show
 from imageevalkit.common.machine import available_cores
 from imageevalkit.common.text import counted, dollars, some
 from imageevalkit.extension_points import connected
+from imageevalkit.extras.dry_run.forecasts import Request, ask
 from imageevalkit.jobs.estimates import SECONDS_OF_A_REPLY, SECONDS_OF_AN_IMAGE, Estimate
 from imageevalkit.jobs.plan import (
     AdoptOrder,
@@ -29,7 +30,7 @@ from imageevalkit.jobs.plan import (
 )
 from imageevalkit.plan.config import DRIVER_PYTHON, Config, python_of
 from imageevalkit.plan.options import resolve
-from imageevalkit.plan.planner import Request, ask, plan_run, text_of
+from imageevalkit.plan.planner import plan_run
 from imageevalkit.slurm.commands import replicas_of, sbatch_words, with_nodes, words_for_size
 from imageevalkit.store.cell import Cell
 
@@ -155,14 +156,10 @@ def _requests(plan: Plan, job: Job) -> list[Request]:
             {"cells": [cell], "order": job.order, "images": _images_of(plan, job, cell_of(cell))}
             for cell in job.cells
         )
-        return [
-            Request(("imageevalkit.extras.dry_run.questions",), python, text, tuple(job.secrets))
-            for text in texts
-        ]
-    if isinstance(job.order, GenerateOrder):
-        return [Request(("imageevalkit.generate.estimate",), DRIVER_PYTHON, text_of(job), tuple(job.secrets))]
-    if isinstance(job.order, AdoptOrder | RewriteOrder):  # the program of the job itself: python -m MODULE
-        return [Request((job.command[2], "--forecast"), DRIVER_PYTHON, text_of(job), tuple(job.secrets))]
+        return [Request(job.order.kind, python, text, tuple(job.secrets)) for text in texts]
+    if isinstance(job.order, AdoptOrder | GenerateOrder | RewriteOrder):
+        text = {"cells": job.cells, "order": job.order, "shard": job.shard}
+        return [Request(job.order.kind, DRIVER_PYTHON, text, tuple(job.secrets))]
     return []
 
 
@@ -189,7 +186,7 @@ def _ask_all(plan: Plan, requests: Iterable[Request]) -> None:
     cores = available_cores()
     together: dict[tuple[str, ...], dict[str, list[Request]]] = {}
     for request in requests:
-        place = (*request.program, request.python, *request.secrets)
+        place = (request.kind, request.python, *request.secrets)
         benchmark = cell_of(request.text["cells"][0]).benchmark
         together.setdefault(place, {}).setdefault(benchmark, []).append(request)
     groups = [list(of_benchmarks.values()) for of_benchmarks in together.values()]

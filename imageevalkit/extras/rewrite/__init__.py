@@ -4,4 +4,5 @@ CONNECTS = {
     "options": "options:OPTIONS",
     "resolve": "planning:resolve",
     "first_jobs": "planning:rewrite_jobs",
+    "forecast": "__main__:forecast_of",
 }
