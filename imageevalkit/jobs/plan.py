@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import traceback
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from imageevalkit.common.atomic import write_atomic
 from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, said_of
 from imageevalkit.common.guest_code import guest_code
 from imageevalkit.common.redaction import one_line, redact
+from imageevalkit.extension_points import connected
 from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.store.cell import REPORT_MB, Cell, short_path
 from imageevalkit.store.jsonl import Int, Number, Reader, parse
@@ -39,25 +41,7 @@ ModelSettings = dict[str, dict[str, Any]]
 class Order:
     """The work of a job on its cells. The field ``kind`` of a class names it in the plan."""
 
-
-@dataclass(frozen=True)
-class RewriteOrder(Order):
-    """Rewrite the prompts of all cells with the rewriter ``rewriter`` and its settings ``kwargs``.
-
-    The limits of its requests are those of :class:`JudgeOptions`.
-    """
-
-    rewriter: str
-    kwargs: dict[str, Any]
-    limit: Int | None = None
-    """The number of items of each cell, from the first; None: all."""
-    overwrite: bool = False
-    retry_refused: bool = False
-    workers: Int = 4
-    requests_per_minute: Number | None = None
-    max_cost: Number | None = None
-    shared: str = ""
-    kind: Literal["rewrite"] = "rewrite"
+    kind: str
 
 
 @dataclass(frozen=True)
@@ -88,20 +72,6 @@ class GenerateOrder(Order):
     replicas: Int | None = None
     item_timeout: Number | None = None
     kind: Literal["generate"] = "generate"
-
-
-@dataclass(frozen=True)
-class AdoptOrder(Order):
-    """Import the images of all cells from ``sources``, a folder or file for each benchmark.
-
-    ``among`` is a folder with the images of several models (empty: there is one model).
-    """
-
-    sources: dict[str, str]
-    among: str = ""
-    limit: Int | None = None
-    overwrite: bool = False
-    kind: Literal["adopt"] = "adopt"
 
 
 @dataclass(frozen=True)
@@ -169,19 +139,21 @@ class ReportOrder(Order):
     kind: Literal["report"] = "report"
 
 
-_ORDERS: dict[Any, Reader[Order]] = {
-    kind.kind: Reader(kind)
-    for kind in (RewriteOrder, GenerateOrder, AdoptOrder, EvaluateOrder, ServeOrder, ReportOrder)
-}
 OrderT = TypeVar("OrderT", bound=Order)
+
+
+@functools.cache
+def _orders() -> dict[str, Reader[Order]]:
+    own = (GenerateOrder, EvaluateOrder, ServeOrder, ReportOrder)
+    return {kind.kind: Reader(kind) for kind in (*own, *connected("order").values())}
 
 
 def order_of(_: type, value: Any) -> Order:
     """Returns the order in a JSON object. Raises ValueError if it is invalid."""
     kind = value.get("kind") if isinstance(value, dict) else None
-    if kind not in _ORDERS:
+    if kind not in _orders():
         raise ValueError(f"an order has the unknown kind {kind!r}")
-    return _ORDERS[kind].read(value)
+    return _orders()[kind].read(value)
 
 
 @dataclass(frozen=True)

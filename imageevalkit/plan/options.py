@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from imageevalkit.common.errors import UserError, suggest
 from imageevalkit.extension_points import connected
@@ -31,7 +31,7 @@ from imageevalkit.store.cell import REPORT_MB, Cell, check_name, split_names
 
 if TYPE_CHECKING:
     from imageevalkit.api.prices import Price
-    from imageevalkit.judges.rewriter import Rewriter
+    from imageevalkit.assets import RewriterFiles
     from imageevalkit.store.results import Until
 
 
@@ -95,6 +95,17 @@ _switch = partial(_decisive, _TRUTH, parse=parse_boolean)
 _flag = partial(option, "", parse=parse_boolean, default=False)
 _in_config = partial(option, "", "", prefetch="config")
 """Declares a setting that only config.sh can set."""
+
+
+class Rewriter(Protocol):
+    """The prompt rewriter of a run, as the planner sees it (``Rewriter`` of the extra ``rewrite``)."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def model_id(self) -> str: ...
+    def files(self) -> RewriterFiles: ...
+    def check(self, raw: Cell, limit: int | None) -> None: ...
 
 
 @dataclass

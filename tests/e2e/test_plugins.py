@@ -66,7 +66,7 @@ class Nodding(Judge):
 """,
     "rewriter.py": """
 from imageevalkit.benchmark.question import Message
-from imageevalkit.judges.rewriter import Rewriter
+from imageevalkit.extras.rewrite.contract import Rewriter
 
 class Blue(Rewriter):
     name = "tiny_blue"

@@ -13,9 +13,9 @@ from zipfile import ZipFile
 
 import pytest
 from PIL import Image
+from rich.cells import cell_len
 
 from imageevalkit.common.errors import CellFailure, ExitStatus
-from imageevalkit.common.text import columns_of
 from imageevalkit.generate.cell_run import GenerateOptions
 from imageevalkit.jobs.plan import COMPLETE, ReportOrder
 from imageevalkit.report.__main__ import main, make_report
@@ -482,7 +482,7 @@ def test_terminal_table_is_aligned_with_wide_characters() -> None:
     write_cell("gap", "text", [*THREE, Made("images/p/9_1", "x", "refused")], score(0.99))
     lines = format_table(results(), 100).splitlines()
     numbers = [re.search(r"0\.[89]000", line) for line in lines[1:3]]
-    ends = {columns_of(number.string[: number.end()]) for number in numbers if number}
+    ends = {cell_len(number.string[: number.end()]) for number in numbers if number}
     assert len(ends) == 1
     assert [line.split()[0] for line in lines[1:4]] == ["*", "a-rather-long-model-name", "gap"]
     assert "±0.0100" in lines[1]
@@ -495,7 +495,7 @@ def test_terminal_table_fits_a_narrow_terminal() -> None:
         "m" * 60, "text", [*THREE, Made("images/p/9_1", "x", "refused")], score(0.9), treatment="official"
     )
     table = format_table(results(), 60).splitlines()
-    assert max(columns_of(line) for line in table) <= 60
+    assert max(cell_len(line) for line in table) <= 60
     assert "0.9000" in table[1]
     assert "3/4" in table[1]
 

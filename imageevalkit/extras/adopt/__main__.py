@@ -9,11 +9,11 @@ from typing import Any
 
 from imageevalkit.common.errors import ExitStatus, run_main, say, worst
 from imageevalkit.extras.adopt.copies import STAGE, adopt_cell, check_cell
+from imageevalkit.extras.adopt.order import AdoptOrder
 from imageevalkit.extras.adopt.sources import places_of_job
 from imageevalkit.jobs.estimates import Datasets, Estimate, Forecast
 from imageevalkit.jobs.plan import (
     STATUS_OF_STATE,
-    AdoptOrder,
     Outcome,
     cell_of,
     given_job,

@@ -19,12 +19,10 @@ from imageevalkit.extension_points import connected
 from imageevalkit.extras.dry_run.forecasts import Request, ask
 from imageevalkit.jobs.estimates import SECONDS_OF_A_REPLY, SECONDS_OF_AN_IMAGE, Estimate
 from imageevalkit.jobs.plan import (
-    AdoptOrder,
     EvaluateOrder,
     GenerateOrder,
     Job,
     Plan,
-    RewriteOrder,
     ServeOrder,
     cell_of,
 )
@@ -157,7 +155,7 @@ def _requests(plan: Plan, job: Job) -> list[Request]:
             for cell in job.cells
         )
         return [Request(job.order.kind, python, text, tuple(job.secrets)) for text in texts]
-    if isinstance(job.order, AdoptOrder | GenerateOrder | RewriteOrder):
+    if job.order and not job.always:
         text = {"cells": job.cells, "order": job.order, "shard": job.shard}
         return [Request(job.order.kind, DRIVER_PYTHON, text, tuple(job.secrets))]
     return []

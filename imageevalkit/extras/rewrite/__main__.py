@@ -14,11 +14,11 @@ from imageevalkit.api.prices import quoted
 from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, run_main, say, worst
 from imageevalkit.common.redaction import one_line
 from imageevalkit.common.text import counted
+from imageevalkit.extras.rewrite.order import RewriteOrder
 from imageevalkit.extras.rewrite.rewriting import STAGE, RewriteRun, make_rewriter, read_replies, texts_of
 from imageevalkit.jobs.estimates import SECONDS_OF_A_REPLY, Datasets, Estimate, Forecast
 from imageevalkit.jobs.plan import (
     STATUS_OF_STATE,
-    RewriteOrder,
     cell_of,
     given_job,
     outcome_of,

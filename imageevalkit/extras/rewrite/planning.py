@@ -10,8 +10,9 @@ from typing import Any
 from imageevalkit import registry
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.common.errors import UserError
-from imageevalkit.jobs.plan import Job, RewriteOrder
-from imageevalkit.judges.rewriter import Rewriter
+from imageevalkit.extras.rewrite.contract import Rewriter
+from imageevalkit.extras.rewrite.order import RewriteOrder
+from imageevalkit.jobs.plan import Job
 from imageevalkit.plan.benchmarks import checked
 from imageevalkit.plan.config import DRIVER_PYTHON, Config, parse_kwargs
 from imageevalkit.plan.options import Options
