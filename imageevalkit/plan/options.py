@@ -226,6 +226,10 @@ class Options:
     """The number of items to generate, in random order, by benchmark (no number: all items)."""
     until: dict[str, Until] = field(default_factory=dict)
     """Why a run asks for a part of the items, by benchmark."""
+    kept_servers: dict[str, str] = field(default_factory=dict)
+    """The files with the addresses of servers that other processes keep, by the full name of their judge."""
+    kept_programs: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    """The arguments of Python that hand an evaluate job to a process with its judge, by the judge and the Python."""
     needs_keys: bool = True
     """False if the plan is only shown: a key that is not set becomes a note."""
     weights_are_here: bool = True

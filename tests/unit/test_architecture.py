@@ -209,9 +209,9 @@ def test_only_the_planner_changes_a_plan_or_a_job() -> None:
         if isinstance(call.func, ast.Name)
         and re.search(r"(?:^|[._])(?:plan|job|part)$", ast.unparse(call.args[0]))
     }
-    # the jobs that repeat questions are those of the evaluation; a watch lets jobs use the judges that it keeps
-    extras = {"imageevalkit/extras/noise/planning.py", "imageevalkit/extras/watch/keepers.py"}
-    assert changing == {"imageevalkit/plan/planner.py", "imageevalkit/plan/stage_jobs.py", *extras}
+    # the jobs that repeat questions are those of the evaluation: while a plan is made, they are copied
+    noise = "imageevalkit/extras/noise/planning.py"
+    assert changing == {"imageevalkit/plan/planner.py", "imageevalkit/plan/stage_jobs.py", noise}
 
 
 def test_documents_name_files_that_there_are() -> None:

@@ -326,7 +326,7 @@ class _Watch:
             if self._stop is not None:
                 return _STOPPED[self._stop]
             options = replace(self._options, models=models, bounds=self._own)
-            plan = self._keepers.fitted(plan_run(options, self._config))
+            plan = plan_run(self._keepers.with_judges(options), self._config)
             require(_FILES + _FILES_OF_CELL * len(plan.cells))
             locks = dict[str, int]()
             for key in sorted(plan.cells):
