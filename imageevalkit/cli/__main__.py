@@ -74,7 +74,7 @@ def main() -> ExitStatus:
         raise UserError(f"--report runs nothing: leave out {next(name for name in given if name in _RUNS)}")
     options = with_nodes(resolve(given, config), config)
     plan = plan_run(options, config)
-    words = sbatch_words(config, plan) if plan.cluster else {}
+    sbatch = sbatch_words(config, plan) if plan.cluster else {}
     require(_FILES + _FILES_OF_CELL * len(plan.cells))
     if options.hands_over and (early := [name for name in given if name in of_results]):
         raise UserError(
@@ -119,7 +119,7 @@ def main() -> ExitStatus:
         summary = next(iter(schedulers.values())).run(options, config, plan, locks)
     else:
         summary = (
-            cluster.run_plan(plan, found, slurm, words, options.detach) if found else run_plan(plan, locks)
+            cluster.run_plan(plan, found, slurm, sbatch, options.detach) if found else run_plan(plan, locks)
         )
     print_repeats(plan)
     print_report(plan)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from imageevalkit.common.errors import UserError, suggest
 from imageevalkit.extension_points import connected
@@ -99,6 +99,8 @@ _in_config = partial(option, "", "", prefetch="config")
 
 class Rewriter(Protocol):
     """The prompt rewriter of a run, as the planner sees it (``Rewriter`` of the extra ``rewrite``)."""
+
+    name: ClassVar[str]
 
     @property
     def id(self) -> str: ...

@@ -466,7 +466,7 @@ def _jobs_there(plan: Plan, slurm: Slurm, owed: Sequence[str]) -> dict[str, Foun
         if job.name in jobs and (lacking := _not_at_hand(plan, job, jobs)):
             number = jobs[job.name].number
             raise UserError(
-                f"{job.name} is Slurm job {number} of an earlier run, whose {lacking} has not made all: wait, or "
+                f"{job.name} is Slurm job {number} of an earlier run, whose {lacking} is not complete: wait, or "
                 f"end it (scancel {number})"
             )
     theirs = ending | {key for job in plan.jobs if job.name in jobs for key in job.owed}

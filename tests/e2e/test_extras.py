@@ -28,6 +28,9 @@ def evaluate(checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_the_quick_start_needs_no_extra(checkout: Path) -> None:
     for name in extras():
         shutil.rmtree(checkout / "imageevalkit/extras" / name)
+    missing = evaluate(checkout, "prefetch", "--ds_names", "wise")
+    assert missing.returncode == 2 and missing.stderr.count("\n") == 1, missing.stderr
+    assert missing.stderr.startswith("error: prefetch: this checkout has no imageevalkit/extras/prefetch")
     done = evaluate(find_no_text(checkout), "--quickstart", "--limit", "2")
     assert done.returncode == 0, done.stdout + done.stderr
     assert (checkout / "output/leaderboard.csv").read_text().count("quicktext") >= 2

@@ -34,12 +34,13 @@ from imageevalkit.common.grids import Grid
 from imageevalkit.common.images import CorruptImage, encode, is_plain, sha256_file
 from imageevalkit.evaluate.answerers import Answerers, request_hash
 from imageevalkit.evaluate.interview import Interview
+from imageevalkit.extras.dry_run.questions import images_to_come
 from imageevalkit.jobs.plan import EvaluateOrder
 from imageevalkit.judges.api import fitted_size, judge_picture, open_picture, sent_picture
 from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.results import Evaluator
-from imageevalkit.store.states import images_to_come, survey_images
+from imageevalkit.store.states import survey_images
 from tests.support import tiny_vlm
 from tests.support.beside import run_beside
 from tests.support.generation import FakeDataset, items

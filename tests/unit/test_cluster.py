@@ -576,7 +576,7 @@ def test_what_an_earlier_run_has_left_in_the_queue_ends_before_others_begin(
     """Only an evaluation is left: the images are looked at again after it, which has the cell."""
     slurm = SimulatedSlurm(plan, seconds=500)
     slurm.take([f"--job-name=evaluate:{KEYS[0]}", comment(plan, plan.jobs[1])])
-    with pytest.raises(UserError, match="earlier run, whose generate:m has not made all: wait, or end it"):
+    with pytest.raises(UserError, match="earlier run, whose generate:m is not complete: wait, or end it"):
         look_around(replace(plan, run_folder=str(tmp_path / "20261125-101010-3")), slurm)
     write_outcome(Path(plan.run_folder), cell_of(KEYS[0]), "generate", Outcome(COMPLETE))
     again = replace(plan, run_folder=str(tmp_path / "20261125-101010-2"))

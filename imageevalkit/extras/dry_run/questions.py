@@ -99,13 +99,24 @@ def _shown(
         task, of_task = datasets[cell.benchmark].dataset_task, images["settings"]
         settings = fp.settings_of(task, of_task[task]) if of_task else None
         shown = as_shown(cell, items)
-        found = survey(cell, shown, settings, pixels=True)
-        made = found.to_make(images["overwrite"], images["retry_refused"])
-        states = scorable({**found.states, **{item.id: to_come(item) for item in made}}, blank=False)
+        states = images_to_come(cell, shown, settings, images["overwrite"], images["retry_refused"])
     else:
         blank = order.official and benchmark.scores_blank
         states = scorable(survey_images(cell, items, mend=False).states, blank)
     return judged_items(cell, items), states
+
+
+def images_to_come(
+    cell: Cell,
+    items: Sequence[Item],
+    settings: Mapping[str, Any] | None,
+    overwrite: bool = False,
+    retry_refused: bool = False,
+) -> dict[str, ImageState]:
+    """Returns the images by id that will exist after generation. Raises as generation would; only reads."""
+    found = survey(cell, items, settings, pixels=True)
+    anew = {item.id: to_come(item) for item in found.to_make(overwrite, retry_refused)}
+    return scorable({**found.states, **anew}, blank=False)
 
 
 def effort(judge: str, questions: Sequence[Question], options: JudgeOptions) -> tuple[float | None, str]:
