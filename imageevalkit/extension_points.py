@@ -16,8 +16,10 @@ objects (``"module:object"``, below the extra's folder). The core asks for the o
 | ``first_jobs`` | a function that returns the jobs of a run before its images |
 | ``image_jobs`` | a function that returns the jobs that bring images in place of a model |
 | ``last_jobs`` | a function of the jobs so far that returns jobs after them, before the report |
+| ``order`` | the class of the :class:`~imageevalkit.jobs.plan.Order` of the extra's jobs; standard library only |
 | ``judge_server`` | :class:`~imageevalkit.plan.stage_jobs.ServedJudge`: how a run serves a judge itself |
 | ``images_to_come`` | a function that returns the items of a cell and the states that these jobs will leave |
+| ``forecast`` | a function of a request of a dry run and the datasets that estimates such a job for a cell |
 | ``after_questions`` | :class:`~imageevalkit.evaluate.after_questions.AfterQuestions`: further questions of a result |
 | ``commands`` | a list of :class:`~imageevalkit.cli.command_line.Command`: each takes the place of a run |
 | ``scheduler`` | a :class:`~imageevalkit.cli.command_line.Scheduler`: it runs several plans in place of one |

@@ -461,7 +461,7 @@ def rewriter_names() -> list[str]:
 
 
 def rewriter_class(name: str) -> Any:
-    """Returns the class of the rewriter ``name`` (:class:`imageevalkit.judges.rewriter.Rewriter`).
+    """Returns the class of the rewriter ``name`` (:class:`imageevalkit.extras.rewrite.contract.Rewriter`).
 
     Raises UserError if there is none, or its file has an error.
     """
@@ -481,7 +481,7 @@ def rewriter_class(name: str) -> Any:
     if not classes or inspect.isabstract(classes[0]):
         raise UserError(
             f"{where} holds no class with name = '{name}' and all methods of a Rewriter "
-            "(imageevalkit/judges/rewriter.py)"
+            "(imageevalkit/extras/rewrite/contract.py)"
         )
     return classes[0]
 

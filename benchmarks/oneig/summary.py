@@ -42,7 +42,7 @@ from benchmarks.oneig.scores import (
 )
 from imageevalkit.common.errors import Arguments, ExitStatus, UserError, run_main, show, suggest
 from imageevalkit.common.grids import Grid
-from imageevalkit.common.text import columns_of, csv_text
+from imageevalkit.common.text import csv_text
 from imageevalkit.metrics import groups
 from imageevalkit.store.cell import Cell, output_root, portable_path, split_names
 from imageevalkit.store.results import Metric, Result, Score, standing
@@ -252,9 +252,11 @@ def _markdown(table: Sequence[Sequence[str]]) -> str:
 
 
 def _aligned(table: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(columns_of, column)) for column in zip(*table, strict=True)]
+    from rich.cells import cell_len  # of the driver's environment, which prints this table
+
+    widths = [max(map(cell_len, column)) for column in zip(*table, strict=True)]
     lines = (
-        "  ".join(cell + " " * (width - columns_of(cell)) for cell, width in zip(row, widths, strict=True))
+        "  ".join(cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True))
         for row in table
     )
     return "".join(f"{line.rstrip()}\n" for line in lines)

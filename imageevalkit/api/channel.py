@@ -10,7 +10,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from imageevalkit.api.client import Clients, Request, Unsuccessful, in_time, read_body
+from imageevalkit.api.client import Clients, Request, RequestHook, Unsuccessful, in_time, read_body
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.failures import Failure, Kind, classify_status, page_in, used_up_for
 from imageevalkit.api.in_flight import under_way
@@ -98,7 +98,7 @@ async def retry(
 class Engine:
     """Sends the requests of one model or judge ``who`` ("judge 'x'") within the limits of ``traffic``.
 
-    A reply has at most ``longest_reply`` bytes. ``price`` is None if unknown.
+    A reply has at most ``longest_reply`` bytes. ``price`` is None if unknown. ``look``: see :class:`Clients`.
     """
 
     def __init__(
@@ -109,8 +109,9 @@ class Engine:
         traffic: Traffic,
         longest_reply: int,
         price: Price | None = None,
+        look: RequestHook | None = None,
     ) -> None:
-        self.endpoint, self.settings, self._price = endpoint, settings, price
+        self.endpoint, self.settings, self._price, self._look = endpoint, settings, price, look
         self.limiter = traffic.limiter(endpoint, settings.max_outage)
         self.answered = False
         self.worked = False
@@ -132,7 +133,7 @@ class Engine:
     def clients(self) -> Clients:
         """The HTTP clients of the running event loop: connections cannot move to another loop."""
         if self._clients is None or self._clients.loop is not asyncio.get_running_loop():
-            self._clients = Clients(self.endpoint, self.limiter.ceiling, self.settings.timeout)
+            self._clients = Clients(self.endpoint, self.limiter.ceiling, self.settings.timeout, self._look)
         return self._clients
 
     async def close(self) -> None:

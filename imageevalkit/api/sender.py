@@ -45,11 +45,13 @@ class Sender(ABC):
     """Sends the requests of one cell to the endpoint. Belongs to one event loop.
 
     ``price_share`` is the price of a request relative to a single one, ``most`` the number of items that can
-    wait for replies at the same time. ``way``, ``discount`` and ``time`` are words for the user.
+    wait for replies at the same time. ``option`` asks for the sender. ``way``, ``discount`` and ``time`` are words for
+    the user.
     """
 
     price_share: ClassVar[float]
     most: ClassVar[int]
+    option: ClassVar[str]
     way: ClassVar[str]
     discount: ClassVar[str]
     time: ClassVar[str]

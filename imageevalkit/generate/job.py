@@ -243,7 +243,7 @@ class _Generation:
         if kind and run.setting.get("api") and not model.takes_sender:
             raise CellFailure(
                 "its class makes its requests itself or has an environment of its own (INFER_ENV_MAP), so that none "
-                f"can go {kind.way}: leave out --{self.order.sender}"
+                f"can go {kind.way}: leave out {kind.option}"
             )
         return model
 

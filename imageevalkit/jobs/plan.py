@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import traceback
 from collections.abc import Callable, Sequence
@@ -15,9 +16,10 @@ from imageevalkit.common.atomic import write_atomic
 from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, said_of
 from imageevalkit.common.guest_code import guest_code
 from imageevalkit.common.redaction import one_line, redact
+from imageevalkit.extension_points import connected
 from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.store.cell import REPORT_MB, Cell, short_path
-from imageevalkit.store.jsonl import Int, Number, Reader
+from imageevalkit.store.jsonl import Int, Number, Reader, parse
 from imageevalkit.store.results import Until
 
 ATTEMPT_ENV, CORES_ENV = "IMAGEEVALKIT_ATTEMPT", "IMAGEEVALKIT_CORES"
@@ -39,25 +41,7 @@ ModelSettings = dict[str, dict[str, Any]]
 class Order:
     """The work of a job on its cells. The field ``kind`` of a class names it in the plan."""
 
-
-@dataclass(frozen=True)
-class RewriteOrder(Order):
-    """Rewrite the prompts of all cells with the rewriter ``rewriter`` and its settings ``kwargs``.
-
-    The limits of its requests are those of :class:`JudgeOptions`.
-    """
-
-    rewriter: str
-    kwargs: dict[str, Any]
-    limit: Int | None = None
-    """The number of items of each cell, from the first; None: all."""
-    overwrite: bool = False
-    retry_refused: bool = False
-    workers: Int = 4
-    requests_per_minute: Number | None = None
-    max_cost: Number | None = None
-    shared: str = ""
-    kind: Literal["rewrite"] = "rewrite"
+    kind: str
 
 
 @dataclass(frozen=True)
@@ -88,20 +72,6 @@ class GenerateOrder(Order):
     replicas: Int | None = None
     item_timeout: Number | None = None
     kind: Literal["generate"] = "generate"
-
-
-@dataclass(frozen=True)
-class AdoptOrder(Order):
-    """Import the images of all cells from ``sources``, a folder or file for each benchmark.
-
-    ``among`` is a folder with the images of several models (empty: there is one model).
-    """
-
-    sources: dict[str, str]
-    among: str = ""
-    limit: Int | None = None
-    overwrite: bool = False
-    kind: Literal["adopt"] = "adopt"
 
 
 @dataclass(frozen=True)
@@ -169,19 +139,21 @@ class ReportOrder(Order):
     kind: Literal["report"] = "report"
 
 
-_ORDERS: dict[Any, Reader[Order]] = {
-    kind.kind: Reader(kind)
-    for kind in (RewriteOrder, GenerateOrder, AdoptOrder, EvaluateOrder, ServeOrder, ReportOrder)
-}
 OrderT = TypeVar("OrderT", bound=Order)
+
+
+@functools.cache
+def _orders() -> dict[str, Reader[Order]]:
+    own = (GenerateOrder, EvaluateOrder, ServeOrder, ReportOrder)
+    return {kind.kind: Reader(kind) for kind in (*own, *connected("order").values())}
 
 
 def order_of(_: type, value: Any) -> Order:
     """Returns the order in a JSON object. Raises ValueError if it is invalid."""
     kind = value.get("kind") if isinstance(value, dict) else None
-    if kind not in _ORDERS:
+    if kind not in _orders():
         raise ValueError(f"an order has the unknown kind {kind!r}")
-    return _ORDERS[kind].read(value)
+    return _orders()[kind].read(value)
 
 
 @dataclass(frozen=True)
@@ -247,13 +219,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Cluster:
-    """How a plan runs on Slurm. ``sbatch`` are the arguments for each job, by name.
+    """How a plan runs on Slurm.
 
     Slurm tells a job to end ``grace`` seconds before its time limit. At most ``max_jobs`` jobs of the run,
     with at most ``max_gpus`` GPUs, are in the queue at once.
     """
 
-    sbatch: dict[str, list[str]]
     grace: Int
     max_jobs: Int | None = None
     max_gpus: Int | None = None
@@ -312,19 +283,34 @@ class Plan:
         folder = Path(self.run_folder)
         return [key for key in job.owed if read_outcome(folder, cell_of(key), job.step) is None]
 
+    @property
+    def as_json(self) -> str:
+        """The text of ``plan.json``."""
+        return json.dumps({"version": VERSION, **vars(self)}, default=vars, indent=1, ensure_ascii=False)
+
     def save(self) -> Path:
         """Write ``plan.json`` into the run folder and return its path."""
-        write_atomic(self.path, json.dumps(self, default=vars, indent=1, ensure_ascii=False))
+        write_atomic(self.path, self.as_json)
         return self.path
 
 
+VERSION = 1
+"""The version of ``plan.json``. Otherwise, a job of an older run that waits on Slurm could misread its order."""
 _PLAN = Reader(Plan, order_of)
+
+
+def plan_in(data: bytes) -> Plan:
+    """Returns the plan in the bytes of a ``plan.json``. Raises ValueError if it is invalid or of another version."""
+    written = parse(data)
+    if isinstance(written, dict) and written.get("version") != VERSION:
+        raise ValueError("another version of ImageEvalKit wrote it: start the run again")
+    return _PLAN.read(written)
 
 
 def load_plan(path: Path) -> Plan:
     """Returns the plan in ``path``. Raises UserError if the file is missing or invalid."""
     try:
-        return _PLAN.decode(path.read_bytes())
+        return plan_in(path.read_bytes())
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is not a readable plan ({error})") from error
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from imageevalkit.common.errors import UserError, suggest
 from imageevalkit.extension_points import connected
@@ -31,7 +31,7 @@ from imageevalkit.store.cell import REPORT_MB, Cell, check_name, split_names
 
 if TYPE_CHECKING:
     from imageevalkit.api.prices import Price
-    from imageevalkit.judges.rewriter import Rewriter
+    from imageevalkit.assets import RewriterFiles
     from imageevalkit.store.results import Until
 
 
@@ -95,6 +95,19 @@ _switch = partial(_decisive, _TRUTH, parse=parse_boolean)
 _flag = partial(option, "", parse=parse_boolean, default=False)
 _in_config = partial(option, "", "", prefetch="config")
 """Declares a setting that only config.sh can set."""
+
+
+class Rewriter(Protocol):
+    """The prompt rewriter of a run, as the planner sees it (``Rewriter`` of the extra ``rewrite``)."""
+
+    name: ClassVar[str]
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def model_id(self) -> str: ...
+    def files(self) -> RewriterFiles: ...
+    def check(self, raw: Cell, limit: int | None) -> None: ...
 
 
 @dataclass
@@ -215,10 +228,16 @@ class Options:
     """The number of items to generate, in random order, by benchmark (no number: all items)."""
     until: dict[str, Until] = field(default_factory=dict)
     """Why a run asks for a part of the items, by benchmark."""
+    kept_servers: dict[str, str] = field(default_factory=dict)
+    """The files with the addresses of servers that other processes keep, by the full name of their judge."""
+    kept_programs: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    """The arguments of Python that hand an evaluate job to a process with its judge, by the judge and the Python."""
     needs_keys: bool = True
     """False if the plan is only shown: a key that is not set becomes a note."""
     weights_are_here: bool = True
     """False if the weights of the models need not exist yet."""
+    gpus_per_node: int | None = None
+    """The number of GPUs of a node of the cluster; None: the run does not use Slurm."""
     bounds: Path | None = None
     """The folder of several runs that share their request limits and budget; None: those of this run only."""
     extra: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from imageevalkit.common.text import columns_of
+from rich.cells import cell_len
+
 from imageevalkit.metrics import grouped
 from imageevalkit.report.comparison import Comparison, Measured, adjust, compare
 from imageevalkit.report.leaderboard import (
@@ -160,9 +161,9 @@ def curve_tables(found: Sequence[Curve]) -> str:
     lines = list[str]()
     for curve in found:
         rows = [[curve.label, *COLUMNS[1:]], *([f"  step {row[0]}", *row[1:]] for row in curve.rows())]
-        widths = [max(columns_of(row[i]) for row in rows) for i in range(len(COLUMNS))]
+        widths = [max(cell_len(row[i]) for row in rows) for i in range(len(COLUMNS))]
         for row in rows:
-            cells = (text + " " * (width - columns_of(text)) for text, width in zip(row, widths, strict=True))
+            cells = (text + " " * (width - cell_len(text)) for text, width in zip(row, widths, strict=True))
             lines.append("  ".join(cells).rstrip())
         lines.append("")
     return "\n".join([*lines, CURVE_NOTE]) if lines else ""

@@ -8,7 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from imageevalkit.common.text import columns_of, counted, decimals, fit, some
+from rich.cells import cell_len
+from rich.text import Text
+
+from imageevalkit.common.text import counted, decimals, some
 from imageevalkit.metrics import FEWEST_PROMPTS, grouped
 from imageevalkit.report.collect import STALE, CellReport
 from imageevalkit.store.cell import Cell, by_name
@@ -533,12 +536,12 @@ def _row(figure: Figure, beside: str) -> list[str]:
 
 def _layout(blocks: list[tuple[str, list[list[str]]]], width: int) -> list[str]:
     every = [row for _, rows in blocks for row in rows]
-    widths = [max(columns_of(row[i]) for row in [_HEADER, *every]) for i in range(len(_HEADER))]
-    widths[0] = max(widths[0], *(columns_of(label) for label, _ in blocks))
+    widths = [max(cell_len(row[i]) for row in [_HEADER, *every]) for i in range(len(_HEADER))]
+    widths[0] = max(widths[0], *(cell_len(label) for label, _ in blocks))
     spare = width - sum(widths) - len(_GAP) * (len(_HEADER) - 1)
     if spare < 0:
         # the last column shrinks first: the reasons below the table repeat its text
-        give = max(0, min(-spare, widths[-1] - columns_of("9999/9999")))
+        give = max(0, min(-spare, widths[-1] - cell_len("9999/9999")))
         widths[-1] -= give
         widths[0] = max(_MIN_NAME, widths[0] + spare + give)
     lines = []
@@ -547,11 +550,18 @@ def _layout(blocks: list[tuple[str, list[list[str]]]], width: int) -> list[str]:
     return lines
 
 
+def fit(text: str, columns: int) -> str:
+    """Returns ``text``, cut to so many columns of a terminal with an ellipsis if it is longer."""
+    cut = Text(text)
+    cut.truncate(columns, overflow="ellipsis")
+    return cut.plain
+
+
 def _line(row: list[str], widths: list[int]) -> str:
     parts = []
     for i, (text, width) in enumerate(zip(row, widths, strict=True)):
         text = fit(text, width)
-        pad = " " * (width - columns_of(text))
+        pad = " " * (width - cell_len(text))
         parts.append(pad + text if i in _RIGHT else text + pad)
     return _GAP.join(parts).rstrip()
 

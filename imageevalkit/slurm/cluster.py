@@ -20,7 +20,6 @@ from types import FrameType
 
 from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, complain
 from imageevalkit.common.redaction import environ_with
-from imageevalkit.common.slurm import SlurmFailed
 from imageevalkit.common.text import counted
 from imageevalkit.jobs.plan import (
     FAILED,
@@ -34,7 +33,6 @@ from imageevalkit.jobs.plan import (
 )
 from imageevalkit.jobs.progress import Pace, PaceReader
 from imageevalkit.plan.config import DRIVER_PYTHON, with_our_paths
-from imageevalkit.plan.sbatch import words_for_size
 from imageevalkit.run.display import (
     INTERRUPTED,
     SKIPPED,
@@ -46,16 +44,22 @@ from imageevalkit.run.display import (
     print_table,
 )
 from imageevalkit.run.ledger import Ledger, money_of
-from imageevalkit.slurm.commands import ENDED, KILLED, NODES_FAULT, Queued, Slurm
-from imageevalkit.slurm.submitted import (
+from imageevalkit.slurm.commands import (
+    ENDED,
     FILES_COME_WITHIN,
+    KILLED,
+    NODES_FAULT,
     Found,
+    Queued,
     Report,
+    Slurm,
+    SlurmFailed,
     comment_of,
     files_of,
     read_report,
     report_path,
     run_of,
+    words_for_size,
 )
 from imageevalkit.store.cell import REPO
 
@@ -110,6 +114,7 @@ def run_plan(
     plan: Plan,
     found: Found,
     slurm: Slurm,
+    words: Mapping[str, Sequence[str]],
     detached: bool = False,
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
@@ -120,11 +125,12 @@ def run_plan(
 
     Args:
         found: The result of :func:`look_around`; jobs that are already in the queue are not submitted again.
+        words: The sbatch options of each job by name (:func:`sbatch_words`).
         detached: If True, the signals end only the launcher: a rebooting login node must not cancel all jobs.
         now: Returns the time in seconds; a simulation has a clock of its own.
         sleep: Waits for so many seconds of that clock.
     """
-    return _Run(plan, found, slurm, detached, now, sleep).run()
+    return _Run(plan, found, slurm, words, detached, now, sleep).run()
 
 
 class _Run:
@@ -133,12 +139,13 @@ class _Run:
         plan: Plan,
         found: Found,
         slurm: Slurm,
+        words: Mapping[str, Sequence[str]],
         detached: bool,
         now: Callable[[], float],
         sleep: Callable[[float], object],
     ) -> None:
         assert plan.cluster
-        self._cluster, self._found, self._slurm = plan.cluster, found, slurm
+        self._cluster, self._found, self._slurm, self._words = plan.cluster, found, slurm, words
         self._is_detached, self._now, self._sleep = detached, now, sleep
         self._plan, self._folder = plan, Path(plan.run_folder)
         self._display = choose_display(sys.stderr)
@@ -289,7 +296,7 @@ class _Run:
 
     def _submit(self, job: Job, comment: str) -> str:
         """Submits ``job`` and returns its number. Raises SlurmFailed."""
-        words = self._faults.words(job.name, self._cluster.sbatch.get(job.name, []))
+        words = self._faults.words(job.name, self._words.get(job.name, []))
         before = self._before(job)
         depends = [f"--dependency=afterany:{':'.join(before)}"] if before else []
         log = files_of(self._folder) / f"{job.stem}.log"

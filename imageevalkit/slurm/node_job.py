@@ -1,11 +1,14 @@
-"""Runs one job of a plan on a cluster node. sbatch or an exported script starts it; Slurm may restart it."""
+"""Runs one job of a plan on a cluster node, started by sbatch or by a script that ``--launcher export`` writes here.
+
+Slurm may restart the job, also on another node.
+"""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
+import shlex
 import signal
 import socket
 import time
@@ -14,29 +17,37 @@ from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
-from imageevalkit.common import logs
 from imageevalkit.common.atomic import write_atomic
 from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, run_main, say
 from imageevalkit.common.locks import drop_lock, take_lock
 from imageevalkit.common.machine import available_cores, start_of
-from imageevalkit.common.redaction import one_line
-from imageevalkit.common.slurm import SlurmFailed
+from imageevalkit.common.redaction import one_line, secret_names
+from imageevalkit.common.text import counted
 from imageevalkit.jobs.plan import (
     USABLE,
     Job,
+    Order,
     Plan,
     cell_of,
-    load_plan,
+    given_job,
+    job_words,
     lost_before,
     outcome_path,
     read_outcome,
     write_outcome,
 )
+from imageevalkit.plan.config import DRIVER_PYTHON, with_our_paths
 from imageevalkit.plan.gpus import visible_gpus
 from imageevalkit.run.runner import JobRun, job_environ, lifeline
-from imageevalkit.slurm.commands import Slurm
-from imageevalkit.slurm.submitted import FILES_COME_WITHIN, Report, read_report, report_path
-from imageevalkit.store.cell import REPO, lock_cell, lock_shard
+from imageevalkit.slurm.commands import (
+    FILES_COME_WITHIN,
+    Report,
+    Slurm,
+    SlurmFailed,
+    read_report,
+    report_path,
+)
+from imageevalkit.store.cell import REPO, lock_cell, lock_shard, short_path
 from imageevalkit.store.records import merge_shards
 from imageevalkit.store.shards import Shard, own_file
 
@@ -56,14 +67,9 @@ _LEFT_WITHIN = FILES_COME_WITHIN + _LOOK_AT_CLAIM_EVERY
 
 def main(words: Sequence[str] | None = None) -> ExitStatus:
     """Runs the job that the command line names, unless an earlier stage failed, and writes its report."""
-    parser = argparse.ArgumentParser(description="A job of a run, as a cluster starts it.")
-    parser.add_argument("--plan", type=Path, required=True)
-    parser.add_argument("--job", required=True)
-    args = parser.parse_args(words)
     os.chdir(REPO)
-    logs.print_without_fear()
-    plan = load_plan(args.plan)
-    return _NodeJob(plan, plan.job(args.job)).run()
+    plan, job, _ = given_job(Order, words)
+    return _NodeJob(plan, job).run()
 
 
 class _Claim:
@@ -359,6 +365,86 @@ class _NodeJob:
                 say(f"{key}: {outcome.state}: {outcome.message}")
         # An incomplete cell is no failure: a workflow engine must not start its script again.
         return ExitStatus.COMPLETE if report.is_good else ExitStatus.FAILED
+
+
+# The scripts of --launcher export
+
+# The variables that eval.sh exports, and our own: without them a job would behave differently elsewhere.
+_PASSED_ON = (
+    *(
+        "CONDA_BASE",
+        "CUDA_BASE",
+        "TORCH_HOME",
+        "HF_HOME",
+        "TRANSFORMERS_CACHE",
+        "HF_HUB_OFFLINE",
+        "TRANSFORMERS_OFFLINE",
+    ),
+    *(
+        "BASE_URL",
+        "AZURE_OPENAI_ENDPOINT",
+        "OPENAI_API_VERSION",
+        "OPENAI_ORG_ID",
+        "OPENAI_PROJECT_ID",
+        "HF_ENDPOINT",
+    ),
+    *(
+        "IMAGEEVALKIT_OUTPUT",
+        "IMAGEEVALKIT_LOG",
+        "ORT_DISABLE_TELEMETRY",
+        "DO_NOT_TRACK",
+        "PYTHONUTF8",
+        "PYTHONPATH",
+    ),
+)
+
+
+def export(plan: Plan) -> ExitStatus:
+    """Writes the scripts of ``plan`` and says where. Raises CellFailure: the disk is full."""
+    folder = write_scripts(plan)
+    say(f"{counted(len(plan.jobs), 'script')} and jobs.json in {short_path(folder)}: nothing was started")
+    return ExitStatus.COMPLETE
+
+
+def write_scripts(plan: Plan) -> Path:
+    """Writes the scripts of ``plan`` to ``export`` in its run folder, which is returned.
+
+    Raises CellFailure: the disk is full.
+
+    ``jobs.json`` lists the jobs in an order in which they can run. ``after`` names the jobs that must end
+    first, well or not. Jobs of the same ``level`` do not depend on each other. A ``light`` job waits for
+    endpoints most of the time. ``secrets`` are the variables that the engine must pass to the job.
+    """
+    folder, levels, jobs = (
+        Path(plan.run_folder).absolute() / "export",
+        dict[str, int](),
+        list[dict[str, object]](),
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, job in enumerate(plan.jobs, 1):
+        levels[job.name] = 1 + max((levels[name] for name in job.after), default=0)
+        script = folder / f"{number:04}-{job.stem}.sh"
+        write_atomic(script, _script(plan, job))
+        script.chmod(0o755)
+        told = {"name": job.name, "script": str(script), "after": job.after, "level": levels[job.name]}
+        told |= {"gpus": job.gpus_at_most, "cpus": job.cores, "light": job.light, "secrets": job.secrets}
+        jobs.append(told)
+    write_atomic(folder / "jobs.json", json.dumps(jobs, indent=1, ensure_ascii=False) + "\n")
+    return folder
+
+
+def _script(plan: Plan, job: Job) -> str:
+    environ, secrets = with_our_paths(dict(os.environ)), {*secret_names()}
+    told = {name: environ[name] for name in _PASSED_ON if environ.get(name) and name not in secrets}
+    lines = [
+        "#!/usr/bin/env bash",
+        f"# {job.name}: {counted(job.gpus_at_most, 'GPU')}, {counted(job.cores, 'core')}",
+    ]
+    lines += [f"# needs {name} in its environment" for name in job.secrets]
+    lines += ["set -euo pipefail", f"cd {shlex.quote(str(REPO))}"]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in told.items()]
+    words = [DRIVER_PYTHON, "-P", "-m", "imageevalkit.slurm.node_job", *job_words(plan.path, job.name)]
+    return "\n".join([*lines, f"exec {shlex.join(words)}"]) + "\n"
 
 
 if __name__ == "__main__":

@@ -305,16 +305,3 @@ def scorable(states: Mapping[str, ImageState], blank: bool) -> dict[str, ImageSt
 def to_come(item: Item) -> ImageState:
     """Returns the state of an image that does not exist yet, with a hash unlike any other."""
     return ImageState(item, GENERATED, sha256=f"to come: {item.id}")
-
-
-def images_to_come(
-    cell: Cell,
-    items: Sequence[Item],
-    settings: Mapping[str, Any] | None,
-    overwrite: bool = False,
-    retry_refused: bool = False,
-) -> dict[str, ImageState]:
-    """Returns the images by id that will exist after generation. Raises as generation would; only reads."""
-    found = survey(cell, items, settings, pixels=True)
-    anew = {item.id: to_come(item) for item in found.to_make(overwrite, retry_refused)}
-    return scorable({**found.states, **anew}, blank=False)

@@ -22,7 +22,7 @@ from imageevalkit.benchmark.question import Message
 from imageevalkit.common.errors import CellFailure
 from imageevalkit.common.text import counted
 from imageevalkit.extras.relations import files as relation_files
-from imageevalkit.judges.rewriter import NotRewritten, Rewriter
+from imageevalkit.extras.rewrite.contract import NotRewritten, Rewriter
 from imageevalkit.store.cell import Cell, short_path
 from imageevalkit.store.items import Item
 from imageevalkit.store.jsonl import read_json

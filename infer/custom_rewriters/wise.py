@@ -15,7 +15,7 @@ from pathlib import Path
 
 from imageevalkit.benchmark.question import Message
 from imageevalkit.common.errors import CellFailure, UserError
-from imageevalkit.judges.rewriter import Rewriter, RewriterSettings
+from imageevalkit.extras.rewrite.contract import Rewriter, RewriterSettings
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item
 

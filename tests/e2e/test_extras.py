@@ -14,6 +14,9 @@ def test_the_quick_start_needs_no_extra(tmp_path: Path) -> None:
     checkout = find_no_text(make_checkout(tmp_path))
     for name in extras():
         shutil.rmtree(checkout / "imageevalkit/extras" / name)
+    missing = run_eval(checkout, "prefetch", "--ds_names", "wise")
+    assert missing.returncode == 2 and missing.stderr.count("\n") == 1, missing.stderr
+    assert missing.stderr.startswith("error: prefetch: this checkout has no imageevalkit/extras/prefetch")
     done = run_eval(checkout, "--quickstart", "--limit", "2")
     assert done.returncode == 0, done.stdout + done.stderr
     assert (checkout / "output/leaderboard.csv").read_text().count("quicktext") >= 2

@@ -13,11 +13,11 @@ import pytest
 
 from imageevalkit.common import images
 from imageevalkit.extras.dry_run.describe import gpus_of
+from imageevalkit.generate.calls_left import calls_of
 from imageevalkit.generate.cell_run import GenerateOptions
-from imageevalkit.generate.estimate import calls_of
 from imageevalkit.generate.model import Refused
 from imageevalkit.jobs.estimates import Datasets
-from imageevalkit.jobs.plan import GenerateOrder, Job, Plan, cell_of
+from imageevalkit.jobs.plan import GenerateOrder, Job, Plan
 from imageevalkit.plan import planner as gpus_of_work
 from imageevalkit.plan.planner import with_gpus_of_work
 from imageevalkit.store.cell import Cell
@@ -39,8 +39,8 @@ def order(overwrite: bool = False, retry_refused: bool = False, **kwargs: Any) -
 
 
 def left(cells: list[str], given: GenerateOrder, enough: int) -> int:
-    calls = calls_of({"order": vars(given), "enough": enough, "shard": ""}, Datasets())
-    return sum(calls(cell_of(key)) for key in cells)
+    job = Job("generate:m", "generate", [], cells, [], gpus=1, gpus_at_most=enough, order=given)
+    return calls_of(job, Datasets())
 
 
 @pytest.fixture
@@ -119,7 +119,9 @@ def test_refused_items_count_when_they_are_sent_again(benchmark: Callable[[int],
 def test_gpus_of_a_job(
     monkeypatch: pytest.MonkeyPatch, calls: int | None, gpus: int, at_most: int, shown: str
 ) -> None:
-    monkeypatch.setattr(gpus_of_work, "_calls_left", lambda plan, jobs: {jobs[0].name: calls})
+    monkeypatch.setattr(
+        gpus_of_work, "_calls_left", lambda plan: {} if calls is None else {plan.jobs[0].name: calls}
+    )
     given = replace(order(), replica_gpus=2, replicas=5)
     job = Job("generate:m", "generate", [], ["m/fake"], [], gpus=2, gpus_at_most=8, order=given)
     other = Job("evaluate:m/fake", "evaluate", [], ["m/fake"], [], gpus=1)

@@ -16,6 +16,7 @@ from imageevalkit.judges.server import ServerAddress, ServerSettings
 from imageevalkit.plan import gpus
 from imageevalkit.plan.config import DRIVER_PYTHON
 from imageevalkit.plan.gpus import Gpu
+from imageevalkit.plan.options import Options
 from imageevalkit.run.gpu_pool import LEASES, lock
 from tests.support.checkout import needs_driver_env
 from tests.support.fake_gpus import install_fake_gpus
@@ -78,7 +79,7 @@ def test_without_a_gpu_for_both_the_judge_is_loaded_for_each_checkpoint(
     assert told.startswith(
         "judge vllm:org/judge is loaded for each checkpoint anew: it takes 1 GPU and other jobs 1, of 1"
     )
-    assert keepers.fitted(plan) == plan
+    assert keepers.with_judges(Options()) == Options()
     assert keepers.all_work
     keepers.close()
     shared = Keepers(plan_on(1, shares=True), tmp_path / "watch")
@@ -94,14 +95,7 @@ def test_a_served_judge_keeps_its_gpu_and_comes_back(plan_on: Callable[..., Plan
         keepers.plan.save()
         keepers.start(lambda: False)
         assert sum(map(is_held, UUIDS)) == 1
-        fitted = keepers.fitted(plan)
-        assert not any(isinstance(job.order, ServeOrder) for job in fitted.jobs)
-        asking = fitted.job(f"evaluate:{CELL}")
-        assert isinstance(asking.order, EvaluateOrder)
-        assert asking.after == ["generate:run@5"]
-        assert fitted.jobs[-1].after == ["generate:run@5", asking.name]
-        assert "127.0.0.1" in asking.environ["NO_PROXY"]
-        address = ServerAddress(Path(asking.order.judge_options.address_file))
+        address = ServerAddress(Path(keepers.with_judges(Options()).kept_servers["vllm:org/judge"]))
         url = address.wait()
         assert url.startswith("http://127.0.0.1:")
         [keeper] = keepers._running()

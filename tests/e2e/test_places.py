@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 import httpx2
 import pytest
 
+from custom_models.model_utils.image_downloads import NotAllowed, Places, kind_of
 from custom_models.model_utils.openai_images import OpenAIImagesT2I
-from imageevalkit.api.endpoint import NotAllowed, Places, kind_of
 from imageevalkit.generate.model import GenerationError, ItemFailed
 from tests.support.checkout import REPO
 from tests.support.image_server import KEY, ImageServer, png_of

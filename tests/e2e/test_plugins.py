@@ -64,7 +64,7 @@ class Nodding(Judge):
 """,
     "rewriter.py": """
 from imageevalkit.benchmark.question import Message
-from imageevalkit.judges.rewriter import Rewriter
+from imageevalkit.extras.rewrite.contract import Rewriter
 
 class Blue(Rewriter):
     name = "tiny_blue"
@@ -76,10 +76,10 @@ class Blue(Rewriter):
 import json
 import subprocess
 
-from imageevalkit.slurm import export
+from imageevalkit.slurm.node_job import write_scripts
 
 def run(plan):
-    jobs = json.loads((export.write_scripts(plan) / "jobs.json").read_text())
+    jobs = json.loads((write_scripts(plan) / "jobs.json").read_text())
     ended = {subprocess.run([job["script"]]).returncode for job in jobs}
     return 0 if ended == {0} else 3 if ended <= {0, 3} else 1
 

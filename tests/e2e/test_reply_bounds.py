@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from custom_models.model_utils.image_replies import refusal_in_words
+from custom_models.model_utils.image_routes import Chat, read_content
 from custom_models.model_utils.openai_images import OpenAIImagesT2I
 from imageevalkit import registry
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.failures import in_words, parse_error
-from imageevalkit.api.replies import refusal_in_words
-from imageevalkit.api.routes import Chat, read_content
 from imageevalkit.benchmark.question import Answer, Message, Picture, Question, Sampling
 from imageevalkit.common.images import CorruptImage, decode, facts, opened
 from imageevalkit.common.redaction import beginning, one_line

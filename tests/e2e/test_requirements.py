@@ -138,7 +138,11 @@ def model_modules(environment: str) -> list[str]:
 
 
 # what only the driver's report runs
-OF_THE_REPORT = ("imageevalkit.report.comparison", "imageevalkit.report.ranks", "imageevalkit.stats")
+OF_THE_REPORT = (
+    "imageevalkit.report.comparison",
+    "imageevalkit.report.ranks",
+    "imageevalkit.extras.compare.power",
+)
 
 
 def evaluation(benchmarks: list[str], evaluators: tuple[str, ...]) -> list[str]:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from imageevalkit.common.slurm import SlurmFailed
-from imageevalkit.slurm.commands import Queued, Slurm
+from imageevalkit.slurm.commands import Queued, Slurm, SlurmFailed
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ import pytest
 from PIL import Image, ImageOps
 
 from benchmarks.oneig.benchmark import PIXELS as ONEIG
+from custom_models.model_utils.image_routes import inputs_of
 from custom_models.model_utils.inputs import split_inputs
 from imageevalkit import registry
-from imageevalkit.api.routes import inputs_of
 from imageevalkit.benchmark.contract import Answers, Benchmark
 from imageevalkit.benchmark.question import (
     QWEN_VL_UTILS,
@@ -30,11 +30,12 @@ from imageevalkit.common.grids import Grid
 from imageevalkit.common.images import encode, is_plain, sha256_file
 from imageevalkit.evaluate.answerers import Answerers, request_hash
 from imageevalkit.evaluate.interview import Interview
+from imageevalkit.extras.dry_run.questions import images_to_come
 from imageevalkit.jobs.plan import EvaluateOrder
 from imageevalkit.judges.api import fitted_size, judge_picture, open_picture, sent_picture
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.results import Evaluator
-from imageevalkit.store.states import images_to_come, survey_images
+from imageevalkit.store.states import survey_images
 from tests.support.beside import run_beside
 from tests.support.generation import FakeDataset, items
 from tests.support.prepared_pixels import prepared

@@ -11,10 +11,10 @@ import pytest
 from PIL import Image, ImageDraw
 
 from custom_models.load_model import API_MODELS, MODEL_SETTINGS
+from custom_models.model_utils import image_routes as routes
+from custom_models.model_utils.image_replies import ImageReply
 from custom_models.model_utils.openai_images import OpenAIImagesEdit, OpenAIImagesT2I
-from imageevalkit.api import routes
 from imageevalkit.api.failures import Kind, classify_status
-from imageevalkit.api.replies import ImageReply
 from imageevalkit.generate.model import GenerationError, ItemFailed, ModelUnusable, Refused
 from imageevalkit.plan.models import resolve_model
 from imageevalkit.store.fingerprint import explain, settings_of

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.documentation import pages
+
 REPO = Path(__file__).resolve().parents[2]
 ROOMS = ("imageevalkit", "eval_models", "benchmarks", "infer")
 # what each may import of the others; beside it itself, and what is no part of the project
@@ -27,7 +29,7 @@ BY_NAME = {"imageevalkit/registry.py", "imageevalkit/extension_points.py"}
 
 # files that have a reason to ask what an object may lack
 MAY_LACK = {
-    "imageevalkit/api/routes.py": "Pillow: only an image that was opened has a file",
+    "infer/custom_models/model_utils/image_routes.py": "Pillow: only an image that was opened has a file",
     "imageevalkit/benchmark/contract.py": "Pillow: only an image that was opened has a file",
     "imageevalkit/store/items.py": "a dataset of the user's, and Pillow",
     "imageevalkit/common/images.py": "Pillow: a format of one frame counts none",
@@ -197,6 +199,28 @@ def test_no_extra_imports_another() -> None:
 def test_one_file_starts_the_processes_of_jobs() -> None:
     starting = {module for module, imported in import_graph().items() if "imageevalkit.run.guard" in imported}
     assert starting == {"imageevalkit.run.runner"}
+
+
+def test_only_the_planner_changes_a_plan_or_a_job() -> None:
+    changing = {
+        path
+        for path, tree in sources("imageevalkit").items()
+        for call in calls_of(tree, "replace")
+        if isinstance(call.func, ast.Name)
+        and re.search(r"(?:^|[._])(?:plan|job|part)$", ast.unparse(call.args[0]))
+    }
+    # the jobs that repeat questions are those of the evaluation: while a plan is made, they are copied
+    noise = "imageevalkit/extras/noise/planning.py"
+    assert changing == {"imageevalkit/plan/planner.py", "imageevalkit/plan/stage_jobs.py", noise}
+
+
+def test_documents_name_files_that_there_are() -> None:
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages())
+    folders = "imageevalkit|benchmarks|eval_models|infer|utils|docs|perf"
+    named = set(re.findall(rf"(?<![\w/.])((?:{folders})/[\w/]*\w\.(?:py|sh|md))\b", text))
+    there = {path for path in named if not Path(path).name.startswith("my_") and "/my_" not in path}
+    assert there
+    assert [path for path in sorted(there) if not (REPO / path).is_file()] == []
 
 
 def test_the_map_has_every_folder() -> None:

@@ -6,12 +6,13 @@ import pytest
 
 from imageevalkit.common.atomic import part_path
 from imageevalkit.common.errors import CellFailure
+from imageevalkit.extras.dry_run.questions import images_to_come
 from imageevalkit.generate.cell_run import GenerateOptions
 from imageevalkit.generate.model import Refused
 from imageevalkit.store import fingerprint as fp
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.records import last_records
-from imageevalkit.store.states import images_to_come, scorable, survey, survey_images
+from imageevalkit.store.states import scorable, survey, survey_images
 from tests.support.generation import SETTING, FakeDataset, FakeModel, generate, items, picture
 
 CELL = Cell("m", "fake")

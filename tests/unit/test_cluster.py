@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from imageevalkit.common.errors import ExitStatus, UserError
-from imageevalkit.common.slurm import SlurmFailed
 from imageevalkit.jobs.plan import (
     COMPLETE,
     Cluster,
@@ -30,12 +29,23 @@ from imageevalkit.jobs.plan import (
     write_outcome,
 )
 from imageevalkit.plan.config import Config
-from imageevalkit.plan.sbatch import words_for, words_for_size
 from imageevalkit.run.display import RunSummary
 from imageevalkit.slurm import node_job
 from imageevalkit.slurm.cluster import run_plan
-from imageevalkit.slurm.commands import Queued, Slurm
-from imageevalkit.slurm.submitted import Found, Report, identity, look_around, read_report, report_path
+from imageevalkit.slurm.commands import (
+    Found,
+    Queued,
+    Report,
+    Slurm,
+    SlurmFailed,
+    identity,
+    look_around,
+    read_report,
+    report_path,
+    sbatch_words,
+    words_for,
+    words_for_size,
+)
 from imageevalkit.store.cell import lock_cell
 
 KEYS = ("m/a", "m/b")
@@ -122,9 +132,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     jobs.append(
         Job("report", "report", ["r"], [], [f"{tmp_path}/r.log"], after=names, always=True, order=report)
     )
-    made = Plan(
-        str(tmp_path / "20261125-101010-1"), None, jobs, cluster=Cluster({job.name: [] for job in jobs}, 120)
-    )
+    made = Plan(str(tmp_path / "20261125-101010-1"), None, jobs, cluster=Cluster(120))
     made.save()
     return made
 
@@ -142,8 +150,10 @@ def run(
     slurm: SimulatedSlurm,
     found: Found = Found(),  # noqa: B008
     detached: bool = False,
+    words: Sequence[str] = (),
 ) -> RunSummary:
-    return run_plan(plan, found, slurm, detached, lambda: slurm.now, slurm.sleep)
+    options = dict.fromkeys((job.name for job in plan.jobs), words)
+    return run_plan(plan, found, slurm, options, detached, lambda: slurm.now, slurm.sleep)
 
 
 def test_outcomes_come_with_the_report_when_their_files_are_not_seen_yet(plan: Plan) -> None:
@@ -439,6 +449,16 @@ def test_words_that_are_the_launchers_own_are_refused(words: str, wrong: str) ->
         UserError, match=re.escape(f"SLURM_ARGS_MAP in config.sh: '{wrong}' is the launcher's")
     ):
         words_for(config, job)
+
+
+def test_a_misspelt_key_of_a_map_is_refused(plan: Plan) -> None:
+    """Its job would go to another partition."""
+    for variable in ("SLURM_MEM_MAP", "SLURM_ARGS_MAP"):
+        with pytest.raises(
+            UserError, match=rf"^{variable} .* names unknown key 'generat' \(did you mean 'generate'"
+        ):
+            sbatch_words(Config(maps={variable: {"generat": "1G"}}), plan)
+    assert sbatch_words(Config(maps={"SLURM_MEM_MAP": {"cvtg": "1G"}}), plan)["report"] == []
 
 
 @pytest.mark.parametrize(

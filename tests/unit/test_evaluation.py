@@ -20,6 +20,7 @@ from imageevalkit.benchmark.question import Answer, Picture, Question, measure
 from imageevalkit.common.errors import CellFailure
 from imageevalkit.evaluate.interview import Interview
 from imageevalkit.evaluate.scoring import evaluate_cell
+from imageevalkit.extras.dry_run.questions import images_to_come
 from imageevalkit.generate.cell_run import GenerateOptions
 from imageevalkit.generate.model import Refused
 from imageevalkit.jobs.plan import COMPLETE, FAILED, INCOMPLETE, EvaluateOrder, Outcome
@@ -28,7 +29,6 @@ from imageevalkit.report.collect import collect
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item
 from imageevalkit.store.results import Metric, Result, Score, read_result, standing, validate
-from imageevalkit.store.states import images_to_come
 from tests.support.generation import FakeDataset, FakeModel, generate, items
 from tests.support.red_benchmark import RedBenchmark
 from tests.support.waiting import LONGEST_WAIT

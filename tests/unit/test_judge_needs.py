@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ import pytest
 from imageevalkit import assets
 from imageevalkit.common.errors import UserError
 from imageevalkit.extras.prefetch.__main__ import read_request
+from imageevalkit.jobs.plan import EvaluateOrder, ServeOrder, job_words
 from imageevalkit.plan.benchmarks import choose_benchmark
-from imageevalkit.plan.config import Config
+from imageevalkit.plan.config import DRIVER_ENV, Config
 from imageevalkit.plan.options import Options, resolve
 from imageevalkit.plan.planner import make_plan
 from imageevalkit.plan.stage_jobs import JudgeNeeds, Run, evaluate_jobs, judge_needs
+from imageevalkit.run.runner import job_environ
 from imageevalkit.store.cell import Cell
 from tests.support.fake_vllm import install
 
@@ -138,3 +141,40 @@ def test_results_share_a_job_as_far_as_they_share_what_it_loads(tmp_path: Path) 
     assert [cells for cells, _ in jobs(judges, rescore=True)] == [
         [f"{model}/{name}"] for model in models for name in names
     ]
+
+
+def test_a_job_asks_the_server_that_another_process_keeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It starts after the images, as a job that a server starts itself, and reaches this machine past any proxy."""
+    monkeypatch.setattr(assets.BenchmarkFiles, "problems", lambda self: [])  # prefetch has run
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("NO_PROXY", "lab")
+    words = {"--model_names": "reference-noise", "--ds_names": "quicktext"}
+    options = resolve({**words, "--judges": "quicktext=vllm:org/judge"}, Config())
+    served = make_plan(options, Config())
+    assert isinstance(served.jobs[1].order, ServeOrder)
+    address = str(tmp_path / "address")
+    generating, asking, report = make_plan(
+        replace(options, kept_servers={"vllm:org/judge": address}), Config()
+    ).jobs
+    assert isinstance(asking.order, EvaluateOrder) and isinstance(served.parts[0].order, EvaluateOrder)
+    assert asking.order.judge_options == replace(served.parts[0].order.judge_options, address_file=address)
+    assert (asking.after, report.after) == ([generating.name], [generating.name, asking.name])
+    assert (asking.light, asking.follows, asking.gpus) == (False, False, 0)
+    assert job_environ(asking, {}, 1)["NO_PROXY"] == "lab,127.0.0.1"
+
+
+def test_a_job_is_handed_to_the_process_that_has_loaded_its_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assets.BenchmarkFiles, "problems", lambda self: [])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    words = {"--model_names": "reference-noise", "--ds_names": "quicktext"}
+    words |= {"--judges": "quicktext=transformers:org/judge", "--judge_kwargs": f"environment={DRIVER_ENV}"}
+    options, judge = resolve(words, Config()), "transformers:org/judge"
+    python = make_plan(options, Config()).jobs[1].command[0]
+    options.kept_programs = {(judge, python): ["-m", "keeper", "socket"]}
+    asking = make_plan(options, Config()).jobs[1]
+    assert asking.command == [python, "-m", "keeper", "socket", *job_words(asking.command[-3], asking.name)]
+    assert (asking.gpus, asking.gpus_at_most) == (0, 0)
+    rescored = make_plan(replace(options, rescore=True, infer=False), Config()).jobs[0]
+    assert "keeper" not in rescored.command

@@ -15,8 +15,8 @@ import httpx2
 import pytest
 from PIL import Image
 
+from custom_models.model_utils import image_routes as routes
 from custom_models.model_utils.openai_images import OpenAIImagesEdit, OpenAIImagesT2I
-from imageevalkit.api import routes
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.failures import (
     Failure,

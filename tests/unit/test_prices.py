@@ -17,8 +17,8 @@ from imageevalkit.benchmark.question import Message, Picture, Question, Sampling
 from imageevalkit.common.errors import UserError
 from imageevalkit.common.text import dollars
 from imageevalkit.evaluate.scoring import provenance
+from imageevalkit.extras.dry_run.generation import money
 from imageevalkit.extras.dry_run.questions import effort
-from imageevalkit.generate.estimate import money
 from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.store import fingerprint as fp
 from imageevalkit.store.cell import Cell

@@ -17,8 +17,9 @@ from imageevalkit import registry
 from imageevalkit.assets import PromptsAsset
 from imageevalkit.assets.data import pinned_texts
 from imageevalkit.common.errors import CellFailure, UserError
+from imageevalkit.extras.rewrite.order import RewriteOrder
 from imageevalkit.extras.rewrite.rewriting import Reply, RewriteRun, make_rewriter
-from imageevalkit.jobs.plan import COMPLETE, FAILED, INCOMPLETE, Outcome, RewriteOrder
+from imageevalkit.jobs.plan import COMPLETE, FAILED, INCOMPLETE, Outcome
 from imageevalkit.jobs.progress import ProgressWriter
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item
@@ -267,7 +268,7 @@ def test_the_official_texts_are_in_the_official_program() -> None:
 
 PLAINER = """
 from imageevalkit.benchmark.question import Message
-from imageevalkit.judges.rewriter import NotRewritten, Rewriter
+from imageevalkit.extras.rewrite.contract import NotRewritten, Rewriter
 
 
 class Plainer(Rewriter):

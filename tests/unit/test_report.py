@@ -13,9 +13,9 @@ from zipfile import ZipFile
 
 import pytest
 from PIL import Image
+from rich.cells import cell_len
 
 from imageevalkit.common.errors import CellFailure, ExitStatus
-from imageevalkit.common.text import columns_of
 from imageevalkit.jobs.plan import ReportOrder
 from imageevalkit.report.__main__ import main, make_report
 from imageevalkit.report.cell_parts import _Previews
@@ -338,7 +338,7 @@ def test_terminal_table_is_aligned_with_wide_characters() -> None:
     write_cell("gap", "text", [*THREE, Made("images/p/9_1", "x", "refused")], score(0.99))
     lines = format_table(results(), 100).splitlines()
     numbers = [re.search(r"0\.[89]000", line) for line in lines[1:3]]
-    ends = {columns_of(number.string[: number.end()]) for number in numbers if number}
+    ends = {cell_len(number.string[: number.end()]) for number in numbers if number}
     assert len(ends) == 1
     assert [line.split()[0] for line in lines[1:4]] == ["*", "a-rather-long-model-name", "gap"]
     assert "±0.0100" in lines[1]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from imageevalkit.extras.compare.power import power_of
 from imageevalkit.metrics import mean, weighted
 from imageevalkit.report.comparison import (
     Measured,
@@ -21,7 +22,6 @@ from imageevalkit.report.comparison import (
     told_apart,
 )
 from imageevalkit.report.ranks import compact_groups, rank_groups
-from imageevalkit.stats.power import power_of
 from imageevalkit.store.results import Metric, Score
 
 Random = np.random.Generator

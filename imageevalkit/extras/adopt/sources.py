@@ -14,8 +14,8 @@ from typing import Any, Protocol, runtime_checkable
 from imageevalkit.benchmark.image_files import Place, best, files_below
 from imageevalkit.common.errors import CellFailure
 from imageevalkit.common.images import IMAGE_FORMATS
+from imageevalkit.extras.adopt.order import AdoptOrder
 from imageevalkit.jobs.estimates import Datasets
-from imageevalkit.jobs.plan import AdoptOrder
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.items import Item
 from imageevalkit.store.jsonl import read_json

@@ -120,6 +120,7 @@ class Batches(Sender):
 
     price_share = 0.5  # https://platform.openai.com/docs/guides/batch
     most = _MOST_REQUESTS
+    option = "--batch"
     way, discount, time = "in batches", "half of", "up to 24 hours for batches"
 
     def __init__(self, folder: Path, cell: str, submits: bool) -> None:

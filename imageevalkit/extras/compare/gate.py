@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 from zipfile import is_zipfile
 
+from rich.cells import cell_len
+
 from imageevalkit.common.atomic import write_atomic
 from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, say, show, worst
-from imageevalkit.common.text import columns_of, counted, plain
+from imageevalkit.common.text import counted, plain
 from imageevalkit.extras.compare.junit import Case, junit_xml
 from imageevalkit.extras.compare.sides import Pair
 from imageevalkit.report.comparison import Comparison, Measured, adjust, compare_all
@@ -339,12 +341,10 @@ def told(checks: Sequence[Check]) -> Iterator[str]:
         )
         for one in checks
     ]
-    widths = [max(columns_of(row[n]) for row in rows) for n in range(6)]
+    widths = [max(cell_len(row[n]) for row in rows) for n in range(6)]
     for row in rows:
         padded = [
-            " " * (width - columns_of(text)) + text
-            if n in (2, 3, 4)
-            else text + " " * (width - columns_of(text))
+            " " * (width - cell_len(text)) + text if n in (2, 3, 4) else text + " " * (width - cell_len(text))
             for n, (text, width) in enumerate(zip(row, widths, strict=False))
         ]
         yield "  ".join([*padded, row[6]]).rstrip()

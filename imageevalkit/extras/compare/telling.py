@@ -8,14 +8,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from rich.cells import cell_len
+
 from imageevalkit.common.atomic import write_atomic
 from imageevalkit.common.errors import CellFailure, ExitStatus, show
 from imageevalkit.common.machine import garbage_collection
-from imageevalkit.common.text import columns_of, csv_text, fit, plain
+from imageevalkit.common.text import csv_text, plain
 from imageevalkit.extras.compare.moves import UNTOLD, WITHIN_NOISE, Agreement, Item, Move, moves_of
 from imageevalkit.extras.compare.sides import find_sides, pairs_of
 from imageevalkit.metrics import grouped
-from imageevalkit.report.leaderboard import format_value
+from imageevalkit.report.leaderboard import fit, format_value
 from imageevalkit.report.pages import COMPARISON_PAGE, comparison_page
 from imageevalkit.store.cell import COMPARISONS, output_root, short_path
 from imageevalkit.store.results import DRIFTED, folder_name
@@ -180,7 +182,7 @@ def _grid(header: Sequence[str], table: Sequence[Sequence[str]], right: set[int]
     width = shutil.get_terminal_size((_WIDTH_OF_A_PIPE, 24)).columns
     if not sys.stdout.isatty():
         width = max(width, _WIDEST)
-    widths = [max(map(columns_of, column)) for column in zip(header, *table, strict=True)]
+    widths = [max(map(cell_len, column)) for column in zip(header, *table, strict=True)]
     words = [n for n, name in enumerate(header) if name in _WORDS]
     spare = width - len(_GAP) * (len(header) - 1) - sum(widths) + widths[narrow]
     spare += sum(widths[n] - min(widths[n], _LEAST) for n in words)
@@ -251,7 +253,12 @@ def page(moves: Sequence[Move], names: tuple[str, str], notes: Sequence[str]) ->
         ]
 
     def listed(one: Item, move: Move) -> list[str]:
-        return [one.item, fit(one.prompt, _LONGEST_PROMPT), _value(one.before, move), _value(one.after, move)]
+        return [
+            one.item,
+            fit(one.prompt, _LONGEST_PROMPT),
+            _value(one.before, move),
+            _value(one.after, move),
+        ]
 
     sections = [
         {

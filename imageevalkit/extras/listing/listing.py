@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rich.cells import cell_len
+
 from imageevalkit import registry
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.assets import HubAsset, Needed
@@ -16,7 +18,7 @@ from imageevalkit.assets.check import check_asset, is_offline
 from imageevalkit.benchmark.contract import benchmark_code
 from imageevalkit.cli.command_line import Command
 from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, show
-from imageevalkit.common.text import columns_of, some
+from imageevalkit.common.text import some
 from imageevalkit.plan.benchmarks import BenchmarkChoice, ConfiguredJudge, choose_benchmark
 from imageevalkit.plan.config import Config, program_of
 from imageevalkit.plan.models import check_model, model_needs, model_tasks, resolve_model
@@ -142,12 +144,12 @@ def _plugins() -> list[tuple[str, dict[str, str]]]:
 
 def _table(title: str, shown: Sequence[str], rows: Sequence[_Row], columns: int | None) -> list[str]:
     texts = [[title, *shown], *([f"  {row.name}", *(getattr(row, name) for name in shown)] for row in rows)]
-    widths = [max(map(columns_of, of_column)) for of_column in zip(*texts, strict=True)]
+    widths = [max(map(cell_len, of_column)) for of_column in zip(*texts, strict=True)]
     lines = list[str]()
     for text, row in zip(texts, [None, *rows], strict=True):
-        cells = [word + " " * (width - columns_of(word)) for word, width in zip(text, widths, strict=True)]
+        cells = [word + " " * (width - cell_len(word)) for word, width in zip(text, widths, strict=True)]
         whole = "  ".join(cells).rstrip()
-        fits = row is None or columns is None or columns_of(whole) <= columns
+        fits = row is None or columns is None or cell_len(whole) <= columns
         lines += [whole] if fits else ["  ".join(cells[:-1]).rstrip(), f"      {text[-1]}"]
         if row and row.problem:
             lines.append(f"      {row.problem}")

@@ -11,18 +11,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from imageevalkit.cli.command_line import Command
-from imageevalkit.cli.launcher import has_launcher, launcher_of
 from imageevalkit.common.atomic import write_atomic
 from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, say, show
 from imageevalkit.common.machine import start_of
 from imageevalkit.common.redaction import one_line
-from imageevalkit.common.slurm import SlurmFailed
 from imageevalkit.common.text import counted
+from imageevalkit.jobs.launcher import has_launcher, launcher_of
 from imageevalkit.jobs.plan import Plan, cell_of, load_plan, read_outcome, stop_path
 from imageevalkit.jobs.progress import ProgressReader
 from imageevalkit.plan.config import Config
-from imageevalkit.slurm.commands import Slurm
-from imageevalkit.slurm.submitted import files_of, run_of, waiting_or_running
+from imageevalkit.slurm.commands import Slurm, SlurmFailed, files_of, run_of, waiting_or_running
 from imageevalkit.store.cell import log_root, short_path
 
 

@@ -24,12 +24,13 @@ from imageevalkit.common.errors import say
 from imageevalkit.common.locks import held
 from imageevalkit.common.redaction import one_line, redact
 from imageevalkit.common.text import counted, dollars, some
+from imageevalkit.extras.rewrite.contract import NotRewritten, Rewriter
+from imageevalkit.extras.rewrite.order import RewriteOrder
 from imageevalkit.extras.rewrite.refusals import is_refusal
-from imageevalkit.jobs.plan import COMPLETE, FAILED, INCOMPLETE, BenchmarkSettings, Outcome, RewriteOrder
+from imageevalkit.jobs.plan import COMPLETE, FAILED, INCOMPLETE, BenchmarkSettings, Outcome
 from imageevalkit.jobs.progress import Progress, ProgressWriter, watched
 from imageevalkit.judges.choice import JudgeChoice, JudgeOptions, JudgeSetting
 from imageevalkit.judges.client import ApiJudge
-from imageevalkit.judges.rewriter import NotRewritten, Rewriter
 from imageevalkit.store.cell import REWRITES, Cell, output_root, short_path
 from imageevalkit.store.items import Item, ShownTexts, items_of
 from imageevalkit.store.jsonl import JsonlWriter, Reader, read_jsonl

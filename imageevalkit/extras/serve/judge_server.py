@@ -40,7 +40,6 @@ from imageevalkit.run.runner import (
     last_line,
     lifeline,
     log_of,
-    past_proxies,
     shorten,
     tail_of,
 )
@@ -243,7 +242,6 @@ class _SharedEvaluation:
     def _evaluate(self, part: Job) -> None:
         """Evaluates the cells of ``part``, and writes the outcome of those for which its process writes none."""
         environ = job_environ(part, {}, int(os.environ.get(CORES_ENV, part.cores)))
-        environ |= past_proxies(environ)
         # metric models of the part need the GPUs first
         self._server.next_cell(makes_room=part.gpus > 0)
         before = int(os.environ.get(ATTEMPT_ENV, "1")) - 1

@@ -15,8 +15,9 @@ from imageevalkit.common.text import counted
 from imageevalkit.jobs.plan import EvaluateOrder, Job, Plan, ServeOrder, job_words
 from imageevalkit.judges.server import ServerAddress
 from imageevalkit.plan.gpus import MinFreeMemory, visible, visible_gpus
+from imageevalkit.plan.options import Options
 from imageevalkit.run.gpu_pool import GpuPool, Lease, Offer
-from imageevalkit.run.runner import Guarded, describe_exit, job_environ, past_proxies
+from imageevalkit.run.runner import Guarded, describe_exit, job_environ
 from imageevalkit.store.cell import REPO, log_root, short_path
 
 _TICK = 0.2
@@ -54,7 +55,7 @@ class Keepers:
     """
 
     def __init__(self, plan: Plan, folder: Path) -> None:
-        self.plan = Plan(str(folder.absolute()), None, [])
+        self._folder = folder.absolute()
         self._keepers: dict[tuple[str, str], _Keeper] = {}
         self.told = list[str]()
         self._lifeline, self._end = os.pipe()
@@ -86,14 +87,14 @@ class Keepers:
             for job in (*plan.jobs, *plan.parts)
             if isinstance(job.order, EvaluateOrder) and job.gpus and not _key(job)
         ]
-        self.plan = replace(self.plan, jobs=[keeper.job for keeper in self._keepers.values()])
+        self.plan = Plan(str(self._folder), None, [keeper.job for keeper in self._keepers.values()])
 
     def _keeper(self, judge: str, job: Job, number: int) -> _Keeper:
-        run = Path(self.plan.run_folder)
+        run = self._folder
         name, log = f"judge:{judge}", str(log_root() / f"keeper{number}_{run.name}.log")
         if isinstance(job.order, ServeOrder):
             place = run / "judges" / Path(job.order.address_file).name
-            command = [*job.command[:3], *job_words(self.plan.path, name)]
+            command = [*job.command[:3], *job_words(run / "plan.json", name)]
             log = str(log_root() / f"judge_{place.name}_{run.name}.log")
             order = replace(job.order, parts=[], address_file=str(place), log=log)
             secrets = order.secrets
@@ -105,23 +106,12 @@ class Keepers:
         )
         return _Keeper(judge, kept, place)
 
-    def fitted(self, plan: Plan) -> Plan:
-        """Return ``plan`` with its evaluation jobs changed to use the kept judges."""
-        jobs, parts = list[Job](), dict[str, list[str]]()
-        for job in plan.jobs:
-            keeper = self._keepers.get(_key(job) or ("", ""))
-            if keeper is None:
-                after = [name for each in job.after for name in parts.get(each, [each])]
-                jobs.append(replace(job, after=after))
-            elif isinstance(job.order, ServeOrder):
-                parts[job.name] = job.order.parts
-                jobs += [_asking(plan.job(name), keeper.place) for name in job.order.parts]
-            else:
-                python, _, _, *words = job.command
-                command = [python, "-m", _KEEPER, str(keeper.place), *words]
-                jobs.append(replace(job, command=command, gpus=0, gpus_at_most=0))
-        served = {name for names in parts.values() for name in names}
-        return replace(plan, jobs=jobs, parts=[part for part in plan.parts if part.name not in served])
+    def with_judges(self, options: Options) -> Options:
+        """Returns the ``options`` of a run that uses the kept judges."""
+        keepers = self._keepers.items()
+        servers = {judge: str(one.place) for (judge, _), one in keepers if one.serves}
+        programs = {key: ["-m", _KEEPER, str(one.place)] for key, one in keepers if not one.serves}
+        return replace(options, kept_servers=servers, kept_programs=programs)
 
     @property
     def all_work(self) -> bool:
@@ -211,11 +201,3 @@ def _key(job: Job) -> tuple[str, str] | None:
         return None
     kept = job.order.judge.startswith(_IN_PROCESS)
     return (job.order.judge, job.command[0]) if kept else None
-
-
-def _asking(part: Job, address: Path) -> Job:
-    """Return ``part`` of a serving job as a job of its own, which reads the server's address from a file."""
-    assert isinstance(part.order, EvaluateOrder)
-    options = replace(part.order.judge_options, address_file=str(address))
-    environ = {**part.environ, **past_proxies({**os.environ, **part.environ})}
-    return replace(part, environ=environ, order=replace(part.order, judge_options=options))

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from imageevalkit.assets.checkpoints import files_of, steps_in, tells_all, what_lacks
-from imageevalkit.cli import launcher
 from imageevalkit.cli.command_line import Command
 from imageevalkit.common import logs
 from imageevalkit.common.errors import CellFailure, ExitStatus, UserError, complain, say, worst
@@ -23,11 +22,8 @@ from imageevalkit.common.text import counted
 from imageevalkit.extension_points import extras
 from imageevalkit.extras.watch.checkpoints import DENOISER, LORA, WEIGHTS, checkpoint_kwargs
 from imageevalkit.extras.watch.keepers import Keepers
-from imageevalkit.jobs.plan import (
-    GenerateOrder,
-    Plan,
-    cell_of,
-)
+from imageevalkit.jobs.launcher import detach, note_launcher
+from imageevalkit.jobs.plan import GenerateOrder, Plan, cell_of
 from imageevalkit.plan.config import Config
 from imageevalkit.plan.options import LOCAL, Options, resolve
 from imageevalkit.plan.planner import make_plan, plan_run
@@ -148,8 +144,8 @@ class _Watch:
         except (OSError, CellFailure) as error:
             raise UserError(f"log/ cannot be written: {one_line(error)}") from error
         if self._options.detach:
-            launcher.detach(self._own)
-        launcher.note_launcher(self._own)
+            detach(self._own)
+        note_launcher(self._own)
         logs.print_without_fear()
         for line in self._keepers.told:
             say(line)
@@ -330,7 +326,7 @@ class _Watch:
             if self._stop is not None:
                 return _STOPPED[self._stop]
             options = replace(self._options, models=models, bounds=self._own)
-            plan = self._keepers.fitted(plan_run(options, self._config))
+            plan = plan_run(self._keepers.with_judges(options), self._config)
             require(_FILES + _FILES_OF_CELL * len(plan.cells))
             locks = dict[str, int]()
             for key in sorted(plan.cells):
@@ -338,7 +334,7 @@ class _Watch:
                     fds.append(lock_cell(cell_of(key), name=name))
                 locks[key] = fds[-2]
             plan.save()
-            fds += filter(None, [launcher.note_launcher(Path(plan.run_folder))])
+            fds.append(note_launcher(Path(plan.run_folder)))
             summary = run_plan(plan, locks)
             print_report(plan)
             return summary.status

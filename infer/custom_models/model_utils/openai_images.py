@@ -1,4 +1,4 @@
-"""Models behind an OpenAI-compatible API. ``imageevalkit.api.routes`` builds requests and reads replies.
+"""Models behind an OpenAI-compatible API. ``image_routes.py`` builds requests and reads replies.
 
 ``imageevalkit.api.failures`` classifies failed replies. This module raises ``Refused`` for REFUSAL,
 ``ModelUnusable`` for PERMANENT, ``OnHold`` for DOWN and SPENT, and ``ItemFailed`` for all others, for retried
@@ -16,8 +16,11 @@ from typing import Any
 
 from PIL import Image
 
+from custom_models.model_utils import image_routes as routes
+from custom_models.model_utils.image_downloads import Downloads
+from custom_models.model_utils.image_replies import LARGEST_REPLY, ImageReply
+from custom_models.model_utils.image_routes import Inputs, MaskError, inputs_of
 from custom_models.model_utils.inputs import joined_text, without_name
-from imageevalkit.api import routes
 from imageevalkit.api.channel import Engine
 from imageevalkit.api.client import Request, check_packages
 from imageevalkit.api.endpoint import Endpoint
@@ -25,8 +28,6 @@ from imageevalkit.api.failures import Failure, Kind
 from imageevalkit.api.limiter import Traffic
 from imageevalkit.api.money import Bill
 from imageevalkit.api.prices import cost_of_reply, price_and_estimate
-from imageevalkit.api.replies import LARGEST_REPLY, ImageReply, download_image
-from imageevalkit.api.routes import Inputs, MaskError, inputs_of
 from imageevalkit.api.sender import here
 from imageevalkit.api.settings import RequestSettings
 from imageevalkit.common.errors import UserError
@@ -61,7 +62,7 @@ class _OpenAIImages(ImageModel):
 
     Args:
         model_path: the model id; for the endpoint "responses" the text model that calls the image tool.
-        endpoint: a route of :mod:`imageevalkit.api.routes`.
+        endpoint: a route of :mod:`custom_models.model_utils.image_routes`.
         size: "WxH" in pixels, or a word such as ``auto``.
         send_seed: sends each item's seed, for gateways in front of diffusers models.
         given: fields of :class:`RequestSettings` and any other request parameter, sent unchanged. None
@@ -115,7 +116,16 @@ class _OpenAIImages(ImageModel):
 
     def use_traffic(self, traffic: Traffic) -> bool:
         who = f"model '{self._model_id}'"
-        self._engine = Engine(who, self._endpoint, self._settings, traffic, LARGEST_REPLY, self._price)
+        self._downloads = Downloads(self._endpoint, self._settings)
+        self._engine = Engine(
+            who,
+            self._endpoint,
+            self._settings,
+            traffic,
+            LARGEST_REPLY,
+            self._price,
+            self._downloads.places.learn,
+        )
         return True
 
     def expect(self, items: int) -> None:
@@ -126,6 +136,7 @@ class _OpenAIImages(ImageModel):
 
     async def aclose(self) -> None:
         await self._engine.close()
+        await self._downloads.close()
 
     def generate(self, given: Any, seed: int = 42) -> Generated:
         """Runs :meth:`generate_async` for callers without an event loop."""
@@ -211,7 +222,7 @@ class _OpenAIImages(ImageModel):
             return self._counted(reply) if reply.unlike and not self._engine.worked else reply
         if reply.url is None:
             return reply
-        image = await download_image(self._engine, reply.url)
+        image = await self._downloads.image(reply.url)
         if isinstance(image, Failure):
             return image._replace(maybe_billed=True)
         return reply._replace(image=image, url=None)

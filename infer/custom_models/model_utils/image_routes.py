@@ -15,23 +15,25 @@ from typing import Any, ClassVar, NamedTuple
 
 from PIL import Image
 
+from custom_models.model_utils.image_replies import (
+    ImageReply,
+    decoded,
+    found_below,
+    found_in,
+    no_image,
+    refusal_in_words,
+    strings_of,
+)
 from imageevalkit.api.client import Request
 from imageevalkit.api.failures import LONGEST_MESSAGE, Failure, Kind
 from imageevalkit.api.prices import reported_cost
 from imageevalkit.api.replies import (
-    ImageReply,
-    decoded,
     failure_in,
     finish_reasons,
-    found_below,
-    found_in,
     list_of,
-    no_image,
     objects_in,
     read_json,
-    refusal_in_words,
     stopped_by_policy,
-    strings_of,
     tokens_of,
 )
 from imageevalkit.common.errors import UserError, suggest
