@@ -17,8 +17,7 @@ class Trained:
 
     model_name = "trained"
 
-    def __init__(self, model_path, seconds=0.0, waits=0.0):
-        time.sleep(waits)
+    def __init__(self, model_path, seconds=0.0):
         data = (Path(model_path) / "model.safetensors").read_bytes()
         length = int.from_bytes(data[:8], "little")
         end = json.loads(data[8:8 + length])["level"]["data_offsets"][1]
