@@ -1,5 +1,3 @@
-
-
 def generate_text_to_image_prompt(prompt_text, templates=None):
     return "T" + prompt_text, "U"
 
