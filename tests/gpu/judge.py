@@ -5,13 +5,11 @@ The toolkit looks at an image once for all questions about it; the plain way, as
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from imageevalkit import registry
-from imageevalkit.benchmark.question import Picture, Question
+from imageevalkit.benchmark.question import Question
 from imageevalkit.judges.choice import JudgeOptions
 from perf.harness import Row, at_least, at_most
 from tests.gpu.architectures import QWEN2_5_VL_7B
@@ -27,9 +25,6 @@ _IMAGES, _TINY_IMAGES, _PER_TURN = 24, 4, 4
 _GREEDY = {"repetition_penalty": 1.0}
 """Soft-TIFA puts the checkpoint's own sampling aside."""
 _APART, _TINY_APART = 0.02, 1e-4
-_CONTROL = at_most(0.5)
-_CHECKED = 8
-"""The number of questions that a plain forward pass answers too, about their own and about another image."""
 
 
 def examine(part: Part) -> None:
@@ -57,27 +52,14 @@ def examine(part: Part) -> None:
         for question in asked:
             yield _shares(question, official.ask(question, **_GREEDY).probabilities)
 
-    def pass_forward(asked: Sequence[Question]) -> Iterator[Numbers]:
-        for question in asked:
-            yield _shares(question, official.forward(question))
-
     label = f"Qwen2.5-VL, {sum(map(len, turns))} questions about {count} images / generate calls"
-    limit = at_most(_TINY_APART if part.tiny else _APART)
     before = held()
     list(ask_judge(turns[0][:1]))  # loads the judge
     own = plain_own, held() - before
     both = compare(part, label, ask_plain, ask_judge, turns, _OF_PLAIN_CALLS, own)
+    limit = at_most(_TINY_APART if part.tiny else _APART)
     words = "  largest difference of a probability among the choices"
-    part.add(Row(f"{words}: generate calls", max(differences(*both)), limit))
-    asked = turns[0][:_CHECKED]
-    passed = list(pass_forward(asked))
-    difference = max(differences(passed, both[1][: len(asked)]))
-    part.add(Row(f"{words}: forward passes", difference, limit))
-    other = next(question.pictures[0] for question in turns[-1])
-    control = max(differences(passed, list(pass_forward([_about(other, question) for question in asked]))))
-    note = {"note": f"another image: {control:.2g}"}
-    ratio = difference / control if control else math.inf
-    part.add(Row("  the same / that of another image", ratio, _CONTROL, note))
+    part.add(Row(words, max(differences(*both)), limit))
     with VisionPasses() as vision:
         list(ask_judge([question for asked in turns for question in asked]))
     part.add(Row("  passes of images through the vision tower / images", vision.images / count, at_most(1.0)))
@@ -90,17 +72,6 @@ def _shares(question: Question, probabilities: Mapping[str, float]) -> list[floa
     """
     found = [probabilities[wanted] for wanted in question.choices]
     return [probability / sum(found) for probability in found]
-
-
-def _about(picture: Picture, question: Question) -> Question:
-    """Returns ``question`` about ``picture``."""
-    messages = [
-        message._replace(
-            parts=tuple(picture if isinstance(each, Picture) else each for each in message.parts)
-        )
-        for message in question.messages
-    ]
-    return replace(question, messages=tuple(messages))
 
 
 def _questions(part: Part, count: int) -> list[list[Question]]:

@@ -90,16 +90,6 @@ class PlainJudge:
             ids,
         )
 
-    def forward(self, question: Question) -> dict[str, float]:
-        """Returns the choices' probabilities after one forward pass, without ``generate``."""
-        import torch
-
-        with torch.inference_mode():
-            logits = self.model(**self.inputs(question)).logits[0, -1]
-        probabilities = torch.nn.functional.softmax(logits.float(), dim=-1)
-        encode = self.processor.tokenizer.encode
-        return {wanted: probabilities[encode(wanted)[0]].item() for wanted in question.choices}
-
     def first_tokens(self, question: Question) -> list[tuple[str, float]]:
         """Text and probability of each token of the vocabulary as the first one of the reply."""
         probabilities = self._first_probabilities(question)[0].tolist()

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -112,6 +112,23 @@ def test_bagel_is_put_together_as_its_authors_do(build: Callable[..., Any], tmp_
     assert first == again and all(one != two for one, two in zip(first, other, strict=True))
 
 
+@pytest.mark.usefixtures("bagel_weights")
+def test_bagel_edit_reads_texts_and_images_in_order(build: Callable[..., Any]) -> None:
+    parts = [PHOTO, "like this one:", PHOTO.convert("RGBA"), "but blue"]
+    build("edit", "bagel").generate(parts, 7)
+    (call,) = calls("interleave_inference")
+    assert call["input_lists"] == parts
+    assert (call["cfg_img_scale"], call["cfg_renorm_type"]) == (2.0, "text_channel")
+
+
+@pytest.mark.usefixtures("bagel_weights")
+def test_bagel_think_plans_first_and_keeps_the_plan(build: Callable[..., Any]) -> None:
+    answer = build("t2i", "bagel-think").generate("a red bus", 7)
+    (call,) = calls("interleave_inference")
+    assert (call["think"], call["max_think_token_n"], call["do_sample"]) == (True, 1000, False)
+    assert answer.extra == {"thought": "a plan"} and image_of(answer).size == (1024, 1024)
+
+
 # ---- Lumina-DiMOO
 
 
@@ -151,6 +168,20 @@ def test_lumina_dimoo_text_to_image(build: Callable[..., Any]) -> None:
         model.generate("BC", seed)
     first, again, other = (call["drawn"] for call in calls("generate_image"))
     assert first == again and all(one != two for one, two in zip(first, other, strict=True))
+
+
+@pytest.mark.usefixtures("lumina_weights")
+def test_lumina_dimoo_edit(build: Callable[..., Any]) -> None:
+    model = build("edit", "lumina-dimoo")
+    assert image_of(model.generate([PHOTO, "BC"], 7)).size == (64, 32)
+    (call,) = calls("generate_i2i")
+    row, shown = [900] * 4 + [901], [904, 700, 905]
+    # the image stands before the prompt's last token: EB C
+    assert call["prompt"].tolist() == [[4, 1, *shown, 2, 902, 904, *row, *row, 905, 903]]
+    assert (call["code_start"], call["seq_len"], call["newline_every"]) == (8, 8, 4)
+    assert (call["cfg_scale"], call["cfg_img"]) == (2.5, 4.0)
+    with pytest.raises(ItemFailed, match="exactly one input image"):
+        model.generate(["BC"], 7)
 
 
 # ---- OminiControl
@@ -199,60 +230,6 @@ def test_ominicontrol(build: Callable[..., Any], tmp_path: Path, monkeypatch: py
 
 
 # ---- All of them
-
-
-class Case(NamedTuple):
-    """An item for a model, and what reaches a function of its authors'."""
-
-    task: str
-    name: str
-    weights: str
-    inputs: Any
-    function: str
-    arguments: dict[str, Any]
-    size: tuple[int, int]
-
-
-CASES = [
-    Case(
-        *("edit", "bagel", "bagel_weights", [PHOTO, "like this one:", PHOTO, "but blue"]),
-        "interleave_inference",
-        {
-            "input_lists": [PHOTO, "like this one:", PHOTO, "but blue"],
-            "cfg_img_scale": 2.0,
-            "cfg_renorm_type": "text_channel",
-        },
-        (1024, 1024),
-    ),
-    Case(
-        *("t2i", "bagel-think", "bagel_weights", "a red bus", "interleave_inference"),
-        {"think": True, "max_think_token_n": 1000, "do_sample": False},
-        (1024, 1024),
-    ),
-    Case(
-        *("edit", "lumina-dimoo", "lumina_weights", [PHOTO, "BC"], "generate_i2i"),
-        {"code_start": 8, "seq_len": 8, "newline_every": 4, "cfg_scale": 2.5, "cfg_img": 4.0},
-        (64, 32),
-    ),
-]
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.name}-{case.task}")
-def test_authors_code_gets_the_item_and_the_settings_of_the_entry(
-    case: Case, build: Callable[..., Any], request: pytest.FixtureRequest
-) -> None:
-    request.getfixturevalue(case.weights)
-    model = build(case.task, case.name)
-    answer = model.generate(case.inputs, 7)
-    assert image_of(answer).size == case.size
-    assert (answer.extra if isinstance(answer, Generated) else {}) == (
-        {"thought": "a plan"} if case.name == "bagel-think" else {}
-    )
-    (call,) = calls(case.function)
-    assert {name: call[name] for name in case.arguments} == case.arguments
-    if case.task != "t2i":
-        with pytest.raises(ItemFailed):
-            model.generate(["no image"], 7)
 
 
 @pytest.mark.parametrize(("task", "name", "entry"), ENTRIES, ids=IDS)

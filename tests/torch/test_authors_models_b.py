@@ -1,4 +1,4 @@
-"""Janus, JanusFlow, Show-o, Orthus and VILA-U: what reaches their authors' code, and the arithmetic that is ours."""
+"""Janus, JanusFlow, Show-o and VILA-U: what reaches their authors' code, and the arithmetic that is ours."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import torch
 from custom_models.load_model import MODEL_SETTINGS, load_model
 from imageevalkit.generate.model import ModelUnusable
 from tests.support.authors_code import import_instead, stand_in
-from tests.support.mirror import official_source
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -133,37 +132,6 @@ def test_show_o_hands_its_authors_prompts_masks_and_settings(authors: Path, weig
     assert (abs(pixels(image)[..., 0] - grey) <= 1).all()
 
 
-@pytest.mark.parametrize("authors", ["orthus"], indirect=True)
-def test_orthus_hands_its_authors_both_texts(
-    authors: Path, weights: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    import_instead("transformers", authors / "transformers/src/transformers/__init__.py")
-    model = build("orthus-7b-instruct", weights, device="cpu", cfg_scale=4.0)
-    image = model.generate("a cat", seed=3)
-    assert model._model.loaded == {
-        "folder": weights,
-        "device_map": {"": "cpu"},
-        "torch_dtype": torch.bfloat16,
-        "attn_implementation": "sdpa",
-    }
-    assert model._model.calls == [
-        {
-            "text": ["a cat", "the text beside it"],
-            "padding": True,
-            "return_tensors": "pt",
-            "device": "cpu",
-            "dtype": torch.bfloat16,
-            "cfg_scale": 4.0,
-            "multimodal_generation_mode": "image-only",
-            "use_cache": True,
-        }
-    ]
-    assert "a line for each feature" not in capsys.readouterr().out
-    torch.manual_seed(3)
-    grey = torch.rand(1024, 256)[:, 0].reshape(32, 32).numpy().repeat(16, 0).repeat(16, 1) * 255
-    assert image.size == (512, 512) and (abs(pixels(image)[..., 0] - grey) <= 1).all()
-
-
 def transformers_of(version: str, code: Path) -> None:
     """A package ``transformers`` of that version, with modules that VILA-U's authors replace."""
     # a folder for each: Python takes a file of the same size and second for the one that it has compiled
@@ -194,12 +162,3 @@ def test_vila_u_runs_on_its_authors_modules_of_transformers(
     torch.manual_seed(3)
     expected = (torch.rand(1, 3, 256, 256) * 255)[0].to(torch.uint8).permute(1, 2, 0).numpy()
     assert (pixels(image) == expected).all()
-
-
-def test_orthus_text_beside_the_prompt_is_in_the_authors_script(tmp_path: Path) -> None:
-    from custom_models.model_utils.orthus import unconditional_prompt
-
-    entry = MODEL_SETTINGS["t2i"]["orthus-7b-base"]["assets"][0]
-    script = tmp_path / "script.py"
-    script.write_text(official_source(entry["code"], entry["commit"], "inference/t2i_generation.py"))
-    assert unconditional_prompt(script).endswith("an image.")

@@ -65,8 +65,9 @@ def test_references_make_what_they_make_of_the_prompt_alone() -> None:
 # --- BLIP-Diffusion, whose environment has an older diffusers ---
 
 
-@pytest.fixture
-def blip_diffusion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def test_blip_diffusion_draws_the_subject_that_it_sees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The registered model without its weights: a call that the real pipeline's signature would not take fails."""
     diffusers = pytest.importorskip("diffusers")
     from custom_models.model_utils import diffusers_models
@@ -79,20 +80,12 @@ def blip_diffusion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         calls.append(signature.bind(None, **arguments).arguments)
         return diffusers.ImagePipelineOutput(images=[Image.new("RGB", (512, 512))])
 
-    def pipeline_class(*_: Any) -> Any:
-        return diffusers.BlipDiffusionPipeline
-
-    monkeypatch.setattr(diffusers_models, "_pipeline_class", pipeline_class)
+    monkeypatch.setattr(diffusers_models, "_pipeline_class", lambda *_: diffusers.BlipDiffusionPipeline)
     monkeypatch.setattr(BlipDiffusion, "_load", lambda *_: pipeline)
     entry = MODEL_SETTINGS["subject"]["blip-diffusion"]
     model = BlipDiffusion(str(tmp_path), **{**entry["model_kwargs"], "device": "cpu"})
-    return SimpleNamespace(model=model, calls=calls)
-
-
-def test_blip_diffusion_draws_the_subject_that_it_sees(blip_diffusion: Any) -> None:
-    result = blip_diffusion.model.generate(["dog", PHOTO, "on a sofa"], 7)
-    assert isinstance(result, Generated)
-    (call,) = blip_diffusion.calls
+    assert isinstance(model.generate(["dog", PHOTO, "on a sofa"], 7), Generated)
+    (call,) = calls
     assert call["prompt"] == ["on a sofa"]
     assert call["source_subject_category"] == call["target_subject_category"] == ["dog"]
     assert call["reference_image"].mode == "RGB"
@@ -101,7 +94,7 @@ def test_blip_diffusion_draws_the_subject_that_it_sees(blip_diffusion: Any) -> N
     # the words of the example in diffusers' docstring
     assert call["neg_prompt"].startswith("over-exposure")
     with pytest.raises(ItemFailed, match="a subject's name and exactly one image"):
-        blip_diffusion.model.generate([PHOTO, "on a sofa"], 7)
+        model.generate([PHOTO, "on a sofa"], 7)
 
 
 def test_q_former_is_asked_for_with_tokenizer_commit_and_type(

@@ -151,11 +151,11 @@ def test_qwen2_5_vl_shares_too_and_the_checkpoints_penalty_counts_only_where_tem
     assert passes.images == 2
     assert_like_plain(greedy, plain, questions, repetition_penalty=1.0)
 
-    left = [with_sampling(question, Sampling(1, temperature=None)) for question in questions]
+    left = [replace(question, sampling=Sampling(1, temperature=None)) for question in questions]
     penalised = replies(judge("qwen2_5_vl"), left)
     # ``generate`` with the checkpoint's 1.3
     assert_like_plain(penalised, plain, left)
-    given = [with_sampling(q, Sampling(1, extra={"repetition_penalty": 1.3})) for q in questions]
+    given = [replace(q, sampling=Sampling(1, extra={"repetition_penalty": 1.3})) for q in questions]
     assert replies(judge("qwen2_5_vl"), given) == penalised
     assert greedy != penalised
 
@@ -338,10 +338,6 @@ def test_a_tokenizer_that_is_not_the_official_one_is_refused(
     assert replies(ours, [replace(question, choice_ids=ids)])
     with pytest.raises(JudgeUnusable, match=rf"begins '{_YES_NO[1]}' with token {ids[1]} instead of 7"):
         list(ours.ask([replace(question, choice_ids=(ids[0], 7, *ids[2:]))]))
-
-
-def with_sampling(question: Question, sampling: Sampling) -> Question:
-    return Question(question.name, question.messages, sampling, question.choices, item=question.item)
 
 
 def remove_a_tensor(folder: Path) -> None:
