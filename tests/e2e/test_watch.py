@@ -95,7 +95,7 @@ def test_checkpoints_are_evaluated_as_they_become_whole_by_one_server(tree: Tree
     watching.until("run@700 waits:")
     watching.until("2 not whole yet")
     shutil.rmtree(tree.folder / "checkpoint-700")
-    watching.until("run@700 has gone before it was whole: passed over")
+    watching.until("run@700 was deleted before it was complete: skipped")
     assert not starts(starts_file)
     end_checkpoint(tree.folder / "checkpoint-500", 40)
     watching.is_evaluated(500)
@@ -119,7 +119,7 @@ def test_checkpoints_are_evaluated_as_they_become_whole_by_one_server(tree: Tree
     assert "has changed" not in again.said
     shutil.rmtree(tree.folder / "checkpoint-500")
     end_checkpoint(tree.folder / "checkpoint-500", 90)
-    again.until("run@500 has changed since it was taken up: it is evaluated anew once it is whole")
+    again.until("run@500 has changed since its evaluation: it is evaluated again once complete")
     again.until("add --overwrite to make them again")
     again.until("1 checkpoint evaluated, 1 not complete")
     assert "Traceback" not in again.said + watching.said
