@@ -33,11 +33,11 @@ from imageevalkit.benchmark.question import (
 from imageevalkit.common.errors import CellFailure, UserError
 from imageevalkit.common.images import sha256_file
 from imageevalkit.evaluate.answerers import request_hash
+from imageevalkit.extras.serve.judge_server import Address
 from imageevalkit.jobs.progress import watched
 from imageevalkit.judges.api import FEW_LOGPROBS, FEWER_THAN_SCORED, NO_LOGPROBS, read_reply
 from imageevalkit.judges.choice import ApiSettings, JudgeChoice, JudgeOptions, JudgeSetting
 from imageevalkit.judges.client import ApiJudge
-from imageevalkit.judges.server import Address
 from imageevalkit.plan.benchmarks import checked
 from imageevalkit.plan.config import parse_kwargs
 from imageevalkit.store.results import Evaluator
