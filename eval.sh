@@ -15,6 +15,10 @@ esac
 
 unset PYTHONHOME # of another Python, which ours cannot start with
 REPO="$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd -P)"
+if [[ ${1-} == --prefetch && ! -d $REPO/imageevalkit/extras/prefetch ]]; then
+  echo "error: prefetch: this checkout has no imageevalkit/extras/prefetch; restore the folder" >&2
+  exit 2
+fi
 # shellcheck source=utils/config_defaults.sh
 . "$REPO/utils/config_defaults.sh"
 if [[ $REPO == *:* ]]; then

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from imageevalkit.extras.serve.planning import serve_command
 from imageevalkit.extras.watch.keepers import Keepers
 from imageevalkit.jobs.plan import EvaluateOrder, Job, Plan, ServeOrder
 from imageevalkit.judges.choice import JudgeOptions
@@ -44,7 +45,7 @@ def plan_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         monkeypatch.setenv("FAKE_NVML", install_fake_gpus(tmp_path / "gpus", UUIDS[:count]))
         gpus.visible.cache_clear()
         program, address = str(tmp_path / "vllm/bin/vllm"), str(tmp_path / "run/judges/one")
-        serve = ServerSettings().command(Path(program), "org/judge", 1)
+        serve = serve_command(ServerSettings(), Path(program), "org/judge", 1)
         server = ServeOrder(
             "vllm:org/judge", "org/judge", serve, [], 1, 60.0, "", address, [f"evaluate:{CELL}"]
         )

@@ -21,6 +21,7 @@ from imageevalkit.benchmark.question import JudgeUnusable
 from imageevalkit.common.errors import UserError
 from imageevalkit.extras.serve import judge_server
 from imageevalkit.extras.serve.judge_server import JudgeServer
+from imageevalkit.extras.serve.planning import serve_command
 from imageevalkit.jobs.plan import ServeOrder
 from imageevalkit.judges.server import ServerAddress, ServerSettings
 from tests.support.checkout import (
@@ -184,7 +185,7 @@ def test_flags_on_speed_memory_and_place_do_not_make_another_judge(flags: str, d
 
 def test_settings_become_flags() -> None:
     settings = ServerSettings(revision="abc", serve_args="--dtype 'float 16' --max-logprobs 5")
-    command = settings.command(Path("/env/bin/vllm"), "/models/judge", 2)
+    command = serve_command(settings, Path("/env/bin/vllm"), "/models/judge", 2)
     assert command[:3] == ["/env/bin/vllm", "serve", "/models/judge"]
     given = dict(zip(command[3::2], command[4::2], strict=True))
     assert given == {
@@ -199,7 +200,7 @@ def test_settings_become_flags() -> None:
         "--dtype": "float 16",
         "--max-logprobs": "5",  # the user's is the last, and counts
     }
-    assert "--max-model-len" not in ServerSettings().command(Path("vllm"), "org/judge", 0)
+    assert "--max-model-len" not in serve_command(ServerSettings(), Path("vllm"), "org/judge", 0)
 
 
 # ---- the server alone ----------------------------------------------------------------------------------------
@@ -212,7 +213,7 @@ def make_server(tmp_path: Path) -> Iterator[Callable[..., JudgeServer]]:
 
     def make(timeout: float = 20.0, **fake: object) -> JudgeServer:
         install(tmp_path / "env")
-        command = ServerSettings().command(tmp_path / "env/bin/vllm", "org/judge", 0)
+        command = serve_command(ServerSettings(), tmp_path / "env/bin/vllm", "org/judge", 0)
         environment = {**os.environ, "FAKE_VLLM": json.dumps(fake), "TEST_MARKER": str(tmp_path)}
         log, address = str(tmp_path / "judge.log"), str(tmp_path / "address")
         order = ServeOrder("judge", "org/judge", command, [], 0, timeout, log, address)

@@ -93,7 +93,7 @@ def test_checkpoints_are_evaluated_as_they_become_whole_by_one_server(tree: Tree
     watching.until("run@700 waits:")
     watching.until("2 not whole yet")
     shutil.rmtree(tree.folder / "checkpoint-700")
-    watching.until("run@700 has gone before it was whole: passed over")
+    watching.until("run@700 was deleted before it was complete: skipped")
     assert not starts(starts_file)
     end_checkpoint(tree.folder / "checkpoint-500", 40)
     watching.is_evaluated(500)

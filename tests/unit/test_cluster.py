@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import shlex
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from imageevalkit.common.errors import ExitStatus, UserError
+from imageevalkit.extras.adopt.order import AdoptOrder
+from imageevalkit.extras.rewrite.order import RewriteOrder
 from imageevalkit.jobs.plan import (
     COMPLETE,
+    VERSION,
     Cluster,
+    EvaluateOrder,
     GenerateOrder,
     Job,
     Outcome,
     Plan,
     ReportOrder,
+    ServeOrder,
     cell_of,
+    load_plan,
     outcome_path,
     stop_path,
     write_outcome,
 )
+from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.plan.config import Config
 from imageevalkit.run.display import RunSummary
 from imageevalkit.slurm import node_job
@@ -47,6 +55,7 @@ from imageevalkit.slurm.commands import (
     words_for_size,
 )
 from imageevalkit.store.cell import lock_cell
+from imageevalkit.store.results import Until
 
 KEYS = ("m/a", "m/b")
 POLICY = (
@@ -516,3 +525,29 @@ def test_a_job_asks_a_controller_that_is_away_again_to_requeue_it(
     job._back_in_queue("its time limit came")
     report = read_report(Path(plan.run_folder), plan.jobs[0])
     assert (report is None) == is_requeued and len(asked) == (3 if is_requeued else 1)
+
+
+@pytest.mark.parametrize("version", ["", '"version": 0, '])
+def test_a_plan_of_another_version_is_refused(plan: Plan, version: str) -> None:
+    """A job that waited while the toolkit was updated would read orders that mean something else."""
+    written = json.dumps(json.loads(plan.path.read_text()))
+    assert load_plan(plan.path) == plan and written.startswith('{"version": ')
+    plan.path.write_text(re.sub(r'"version": \d+, ', version, written, count=1))
+    with pytest.raises(
+        UserError, match=r"a readable plan \(another version of ImageEvalKit wrote it: start the run"
+    ):
+        load_plan(plan.path)
+
+
+def test_the_reason_of_an_invalid_order_is_told(plan: Plan) -> None:
+    plan.path.write_text(plan.as_json.replace('"kind": "report"', '"kind": "tell"'))
+    with pytest.raises(UserError, match=r"'jobs\.3\.order': an order has the unknown kind 'tell'"):
+        load_plan(plan.path)
+
+
+def test_a_change_of_what_jobs_read_has_a_version_of_its_own() -> None:
+    orders = (GenerateOrder, EvaluateOrder, ServeOrder, ReportOrder, AdoptOrder, RewriteOrder)
+    kinds = (Plan, Cluster, Job, *orders, JudgeOptions, Until)
+    told = repr([(kind.__name__, [(each.name, each.type) for each in fields(kind)]) for kind in kinds])
+    known = (VERSION, hashlib.sha256(told.encode()).hexdigest()[:12])
+    assert known == (1, "cf207307790b"), "raise VERSION in jobs/plan.py, and write both here"

@@ -30,10 +30,10 @@ from imageevalkit.benchmark.question import (
 from imageevalkit.common.errors import CellFailure, UserError
 from imageevalkit.common.images import sha256_file
 from imageevalkit.evaluate.answerers import request_hash
+from imageevalkit.extras.serve.judge_server import Address
 from imageevalkit.judges.api import FEW_LOGPROBS, FEWER_THAN_SCORED, NO_LOGPROBS, read_reply
 from imageevalkit.judges.choice import ApiSettings, JudgeChoice, JudgeOptions, JudgeSetting
 from imageevalkit.judges.client import ApiJudge
-from imageevalkit.judges.server import Address
 from imageevalkit.plan.benchmarks import checked
 from imageevalkit.store.results import Evaluator
 from tests.support.image_server import KEY

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from imageevalkit.common import logs
+from imageevalkit.common.atomic import write_atomic
 from imageevalkit.common.errors import CellFailure, ExitStatus, run_main, worst
+from imageevalkit.common.locks import open_lock, take_lock
 from imageevalkit.common.python_path import usable_paths
 from imageevalkit.common.redaction import environ_with
 from imageevalkit.jobs.plan import (
@@ -30,7 +32,7 @@ from imageevalkit.jobs.plan import (
     write_outcome,
 )
 from imageevalkit.jobs.progress import Progress, ProgressReader, ProgressWriter
-from imageevalkit.judges.server import Address
+from imageevalkit.judges.server import DIED, ERROR, ServerAddress
 from imageevalkit.plan.config import OUR_PATHS
 from imageevalkit.run.runner import (
     Guarded,
@@ -53,6 +55,39 @@ _PORTS = 3  # tries: another process may take a port before the server does
 _LIVES = 2  # in one cell: a cell that kills the server twice would kill it again
 _LOG_TAIL = 1 << 16
 _TELLING = re.compile(r"(?:\b[\w.]*(?:Error|Exception)|\berror): .+")
+
+
+class Address(ServerAddress):
+    """The address file for the job that serves the judge. Creating it removes the state of an earlier job."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = open_lock(self._keeper)
+        take_lock(self._lock, self._keeper, wait=True)
+        self.forget()
+
+    @property
+    def wanted(self) -> bool:
+        """True if a client wants to ask questions."""
+        return self._wanted.exists()
+
+    def give(self, base_url: str) -> None:
+        """Announces that the judge answers at ``base_url``."""
+        write_atomic(self.path, base_url)
+
+    def give_up(self, why: str, for_good: bool) -> None:
+        """Announces that the judge will not answer: ever, or about the present cell. ``why`` is one line."""
+        write_atomic(self.path, (ERROR if for_good else DIED) + why)
+
+    def withdraw(self) -> None:
+        """Announces that the judge does not answer now: clients wait."""
+        self.path.unlink(missing_ok=True)
+
+    def forget(self) -> None:
+        """Removes the address and all requests for a server."""
+        self.withdraw()
+        self._wanted.unlink(missing_ok=True)
 
 
 class JudgeServer:

@@ -198,10 +198,10 @@ class _Watch:
         except FileNotFoundError:
             there = {}
         except (UserError, OSError) as error:
-            self._tell(f"nothing is taken up: {one_line(error)}")
+            self._tell(f"no checkpoint is evaluated: {one_line(error)}")
             return {}
         for step in [step for step in self._seen if step not in there]:
-            say(f"{self._name(step)} has gone before it was whole: passed over")
+            say(f"{self._name(step)} was deleted before it was complete: skipped")
             del self._seen[step]
         ready = dict[int, Path]()
         for step, path in there.items():
@@ -212,7 +212,7 @@ class _Watch:
                     del self._taken[step]
                     self._anew.add(step)
                     say(
-                        f"{self._name(step)} has changed since it was taken up: it is evaluated anew once it is whole"
+                        f"{self._name(step)} has changed since its evaluation: it is evaluated again once complete"
                     )
                 if why := self._why_not(step, path):
                     self._tell_why(step, why)

@@ -142,17 +142,18 @@ _MOST_REDIRECTS = 20
 
 
 class Downloads:
-    """Downloads images of the replies of ``endpoint``. Belongs to one event loop until it is closed."""
+    """Downloads images of the replies of ``endpoint``."""
 
     def __init__(self, endpoint: Endpoint, settings: RequestSettings) -> None:
         self._endpoint, self._settings = endpoint, settings
         self.places = Places(endpoint.base_url)
         self._client: httpx2.AsyncClient | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def close(self) -> None:
         """Closes the connections. A later download opens new ones."""
         client, self._client = self._client, None
-        if client:
+        if client and self._loop is asyncio.get_running_loop():
             await client.aclose()
 
     async def image(self, link: str) -> EncodedImage | Failure:
@@ -175,7 +176,9 @@ class Downloads:
         headers = {"Authorization": f"Bearer {self._endpoint.key}"} if same_origin else {}
 
         async def fetch() -> EncodedImage | Failure:
-            if self._client is None:
+            # connections cannot move to another loop
+            if self._client is None or self._loop is not asyncio.get_running_loop():
+                self._loop = asyncio.get_running_loop()
                 self._client = http_client(timeout, httpx2.create_ssl_context())
                 self._client.event_hooks = {"request": [self.places.guard]}
             request = self._client.build_request("GET", url, headers=headers)
