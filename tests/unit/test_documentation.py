@@ -12,6 +12,7 @@ from imageevalkit.common.errors import ExitStatus
 from imageevalkit.plan.options import TABLE
 from imageevalkit.store.cell import REPO
 from tests.support.documentation import blocks, is_chinese, name_of, pages, prose
+from tests.support.extras import needs_extra
 from utils.reference_pages import written
 
 ENGLISH = [page for page in pages() if not is_chinese(page)]
@@ -59,7 +60,11 @@ def test_links_and_anchors_resolve(page: Path) -> None:
 
 # ---- the reference
 
+# the options of all of them are in the tables: a tree without extras has none of these
+_ALL_EXTRAS = needs_extra("noise")
 
+
+@_ALL_EXTRAS
 def test_tables_of_the_reference_are_up_to_date() -> None:
     for page, text in written().items():
         assert page.read_text(encoding="utf-8") == text, "run .venv/bin/python -m utils.reference_pages"
@@ -69,6 +74,7 @@ def test_tables_of_the_reference_are_up_to_date() -> None:
 
 
 @_BOTH
+@_ALL_EXTRAS
 def test_every_option_is_in_the_reference_once(end: str) -> None:
     found = [
         word for word in first_words(reference("options", end).split("bash eval.sh env")[0]) if word[0] == "-"

@@ -12,6 +12,7 @@ from imageevalkit.common.errors import UserError
 from imageevalkit.plan.config import Config
 from imageevalkit.plan.options import resolve
 from imageevalkit.plan.planner import make_plan
+from tests.support.extras import needs_extra
 
 NOISE = ["--model_names", "reference-noise", "--ds_names", "quicktext"]
 GENEVAL = ["--ds_names", "geneval", "--ds_kwargs"]
@@ -35,25 +36,39 @@ def mistake(*words: str) -> str:
     [
         (["--no_such_option"], "unknown option '--no_such_option'"),
         ([*NOISE, "--eval", "perhaps"], "use true or false"),
-        (
+        pytest.param(
             [*NOISE[:3], "wise", "--relations", "wise=realism/2,consistancy/2"],
             "--relations: wise: there is no metric 'consistancy/2' of items (did you mean 'consistency'?)",
+            marks=needs_extra("relations"),
         ),
         (
             ["--model_names", "comparisons", "--ds_names", "quicktext", "--use_api", "true"],
             "'comparisons' cannot be a name: output/comparisons is for other files of the runs",
         ),
-        ([*NOISE, "--judge_repeats", "some"], "--judge_repeats: 'some' is no number of questions"),
+        pytest.param(
+            [*NOISE, "--judge_repeats", "some"],
+            "--judge_repeats: 'some' is no number of questions",
+            marks=needs_extra("noise"),
+        ),
         (
             ["--model_names", "reference-noise;reference-blank", *GENEVAL, f"detections={__file__}"],
             "--ds_kwargs: the setting detections of geneval is a path of one model's, but this run has several: "
             "write <MODEL_NAME> where it has their names",
         ),
-        ([*NOISE, "--prompt_rewriter", "dtn"], "unknown prompt rewriter 'dtn' (did you mean 'dtm'?)"),
-        ([*NOISE, "--rewriter_kwargs", "model=x"], "--rewriter_kwargs is given, but no --prompt_rewriter"),
-        (
+        pytest.param(
+            [*NOISE, "--prompt_rewriter", "dtn"],
+            "unknown prompt rewriter 'dtn' (did you mean 'dtm'?)",
+            marks=needs_extra("rewrite"),
+        ),
+        pytest.param(
+            [*NOISE, "--rewriter_kwargs", "model=x"],
+            "--rewriter_kwargs is given, but no --prompt_rewriter",
+            marks=needs_extra("rewrite"),
+        ),
+        pytest.param(
             [*NOISE, "--prompt_rewriter", "wise", "--rewriter_kwargs", "api_key_env=REWRITER_API_KEY"],
             "prompt rewriter 'wise' is reached through an API: REWRITER_API_KEY is not set",
+            marks=needs_extra("rewrite"),
         ),
     ],
 )

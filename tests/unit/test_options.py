@@ -11,6 +11,7 @@ from imageevalkit.cli.command_line import main, parse
 from imageevalkit.common.errors import UserError
 from imageevalkit.plan.config import Config
 from imageevalkit.plan.options import TABLE, Options, resolve
+from tests.support.extras import needs_extra
 
 
 def options(argv: list[str], **scalars: str) -> Options:
@@ -94,6 +95,7 @@ def test_help_names_every_option_that_a_program_takes_and_no_other(
     assert shown["--prefetch"] == of["decisive"] | of["own"]
 
 
+@needs_extra("dry_run")
 def test_names_may_be_spelt_with_dashes_and_values_after_an_equals_sign() -> None:
     assert parse(["--model-names=a=b", "--ds_names", "x", "--dry-run"]) == {
         "--model_names": "a=b",
@@ -103,6 +105,7 @@ def test_names_may_be_spelt_with_dashes_and_values_after_an_equals_sign() -> Non
     assert parse(["--limit", "1", "--limit=2"]) == {"--limit": "2"}, "the last one counts"
 
 
+@needs_extra("adopt")
 def test_an_empty_value_takes_back_what_config_sh_says() -> None:
     base = ["--model_names", "a", "--ds_names", "x"]
     assert options(base, REQUESTS_PER_MINUTE="60").requests_per_minute == 60
@@ -121,13 +124,14 @@ def test_a_map_that_is_none_is_told() -> None:
     [
         ("run --model_names a", "--model_names a"),
         ("report one two --sort_by x", "--report one two --sort_by x"),
-        ("vote a.json b.json", "--votes a.json;b.json"),
+        pytest.param("vote a.json b.json", "--votes a.json;b.json", marks=needs_extra("votes")),
     ],
 )
 def test_a_subcommand_is_its_option(short: str, long: str) -> None:
     assert parse(short.split()) == parse(long.split())
 
 
+@needs_extra("dry_run", "listing", "watch")
 def test_one_command_at_a_time() -> None:
     assert _command({"--list": "false", "--limit": "1"}) is None
     listing = _command({"--list": "true"})

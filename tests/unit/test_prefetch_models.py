@@ -10,6 +10,9 @@ import pytest
 from custom_models.load_model import MODEL_SETTINGS
 from imageevalkit.plan.models import missing_of_model
 from tests.support.commands import prefetch_here
+from tests.support.extras import needs_extra
+
+pytestmark = needs_extra("prefetch")
 
 CODE = "print('hello')\n"
 # git's hash of a folder with CODE as run.py
