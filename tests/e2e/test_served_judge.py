@@ -405,7 +405,8 @@ def test_a_server_makes_room_for_a_cell_with_models_of_its_own(
 
 def test_who_waits_learns_that_the_job_is_gone(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from imageevalkit.judges.server import Address\n"
+        "import sys; from pathlib import Path\n"
+        "from imageevalkit.extras.serve.judge_server import Address\n"
         "Address(Path(sys.argv[1])); print(flush=True); sys.stdin.read()"
     )
     job = subprocess.Popen(
