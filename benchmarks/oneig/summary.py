@@ -252,11 +252,9 @@ def _markdown(table: Sequence[Sequence[str]]) -> str:
 
 
 def _aligned(table: Sequence[Sequence[str]]) -> str:
-    from rich.cells import cell_len  # of the driver's environment, which prints this table
-
-    widths = [max(map(cell_len, column)) for column in zip(*table, strict=True)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = (
-        "  ".join(cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True))
+        "  ".join(cell + " " * (width - len(cell)) for cell, width in zip(row, widths, strict=True))
         for row in table
     )
     return "".join(f"{line.rstrip()}\n" for line in lines)

@@ -8,9 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from rich.cells import cell_len
-from rich.text import Text
-
 from imageevalkit.common.text import counted, decimals, some
 from imageevalkit.metrics import FEWEST_PROMPTS, grouped
 from imageevalkit.report.collect import STALE, CellReport
@@ -535,6 +532,8 @@ def _row(figure: Figure, beside: str) -> list[str]:
 
 
 def _layout(blocks: list[tuple[str, list[list[str]]]], width: int) -> list[str]:
+    from rich.cells import cell_len  # here: benchmarks read leaderboards in environments without rich
+
     every = [row for _, rows in blocks for row in rows]
     widths = [max(cell_len(row[i]) for row in [_HEADER, *every]) for i in range(len(_HEADER))]
     widths[0] = max(widths[0], *(cell_len(label) for label, _ in blocks))
@@ -552,12 +551,16 @@ def _layout(blocks: list[tuple[str, list[list[str]]]], width: int) -> list[str]:
 
 def fit(text: str, columns: int) -> str:
     """Returns ``text``, cut to so many columns of a terminal with an ellipsis if it is longer."""
+    from rich.text import Text
+
     cut = Text(text)
     cut.truncate(columns, overflow="ellipsis")
     return cut.plain
 
 
 def _line(row: list[str], widths: list[int]) -> str:
+    from rich.cells import cell_len
+
     parts = []
     for i, (text, width) in enumerate(zip(row, widths, strict=True)):
         text = fit(text, width)

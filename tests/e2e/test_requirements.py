@@ -140,6 +140,7 @@ def model_modules(environment: str) -> list[str]:
 # what only the driver's report runs
 OF_THE_REPORT = (
     "imageevalkit.report.comparison",
+    "imageevalkit.report.leaderboard",
     "imageevalkit.report.ranks",
     "imageevalkit.extras.compare.power",
 )
