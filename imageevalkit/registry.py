@@ -1,9 +1,9 @@
 """The registry of ``benchmarks/``, ``infer/``, ``eval_models/`` and plug-ins by name. No other file looks
 into them.
 
-Heavy modules are imported only when used. A plug-in is an entry point of an installed package: its group is
-one of :data:`PLUGIN_KINDS` after ``imageevalkit.``, its name is the name that users write. A name of the
-tree always means the tree's own.
+Heavy modules are imported only when used. A plug-in is an entry point of an installed package. Its group is
+one of :data:`PLUGIN_KINDS` after ``imageevalkit.``, its name is the name that users write. A name of the tree
+always means the tree's own object.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ def make_benchmark(name: str, settings: Mapping[str, Any], judge: str) -> Benchm
 
 
 def benchmark_tasks(plugins: Iterable[str] = ()) -> dict[str, str]:
-    """Returns the task of every benchmark of the tree, foreign ones included, and of those of ``plugins``.
+    """Returns the task of every benchmark of the tree, foreign ones included, and of each of ``plugins``.
 
     ``plugins`` may have names of other benchmarks and unknown names.
 

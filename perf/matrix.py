@@ -4,7 +4,8 @@ The local launcher runs 5 models × 6 benchmarks on 8 simulated GPUs with jobs t
 benchmark after another; each evaluation waits for its images; every third evaluation needs no GPU. The lower bound of
 the makespan is the larger of two: all GPU seconds over the number of GPUs, and the longest chain of jobs.
 
-The plan is ``--dry_run`` of 500 models behind an API × 2 benchmarks of 800 items, compared with that of one model.
+The plan is ``--dry_run`` of 500 models behind an API × 2 benchmarks of 800 items, compared with the plan of
+one model.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def local_rows(folder: Path, mean: float) -> list[Row]:
 
 
 def plan_rows(kit: Toolkit, models: int) -> list[Row]:
-    """The plan of so many models over that of one."""
+    """The plan of so many models over the plan of one."""
     words = ["--use_api", "true", "--dry_run", "--ds_names", f"{BENCHMARK};{JUDGED}", "--model_names"]
     one = kit.run(*words, "model-0")
     many = kit.run(*words, ";".join(f"model-{n}" for n in range(models)))

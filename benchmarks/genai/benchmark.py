@@ -90,7 +90,7 @@ class GenAI(Benchmark):
         return "images" if self.settings.prompts == 1600 else "images_527"
 
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
-        """Finds images by prompt number, whatever the digit count: ``000000000.jpg``, or
+        """Finds images by prompt number, with any digit count: ``000000000.jpg``, or
         ``<model>/00000.jpeg``.
 
         Raises CellFailure if number 0 exists with the 527 prompts, whose numbers begin with 1.

@@ -215,7 +215,7 @@ class GenEval(Benchmark):
         return {"results.jsonl": "".join(lines)}
 
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
-        """Finds images in the official folders, whatever the digit count. If a folder contains a
+        """Finds images in the official folders, with any digit count. If a folder contains a
         ``metadata.jsonl``, that file decides the prompt; otherwise the folder's number does."""
         # the driver imports this module before packages are installed
         from imageevalkit.benchmark.image_files import Place, only_one

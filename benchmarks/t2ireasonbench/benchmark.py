@@ -156,7 +156,7 @@ class T2IReasonBench(Benchmark):
     def parse(self, question: Question, answer: Answer) -> Any:
         """Returns the description, or the grades of a block.
 
-        Official rules read the list "score" of the JSON object between braces, whatever its length and values
+        Official rules read the list "score" of the JSON object between braces, with any length and values
         (quirk). Corrected rules search all JSON objects, then bare lists, and require a grade of 0, 0.5 or 1
         per question.
         """

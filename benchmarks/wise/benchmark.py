@@ -245,7 +245,7 @@ class WiseVerified(Wise):
     """WISE_Verified: upstream's current prompts with a binary score. Ids may mean other prompts than in the
     paper.
 
-    The scores are not comparable with those of ``wise``.
+    The scores are not comparable with the scores of ``wise``.
     """
 
     name, title = "wise-verified", "WISE Verified"

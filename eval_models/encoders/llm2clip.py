@@ -196,8 +196,8 @@ def _adapter(source: WeightsSource, state: Mapping[str, torch.Tensor], features:
 def encode_texts(texts: Sequence[str], source: WeightsSource, device: str) -> dict[str, Vectors]:
     """Returns the vectors of each distinct text. Loads the LLM and frees it again.
 
-    Texts go through the LLM one at a time, as in the official code: a vector then has the same bits in every
-    run, also in a resumed one. A batch would save only seconds, because a single text keeps a GPU busy.
+    Texts go through the LLM one at a time, as in the official code. A vector then has the same bits in every
+    run, resumed runs included. A batch would save only seconds, because a single text keeps a GPU busy.
     Raises CellFailure if the LLM does not load, lacks weights, or does not fit into memory.
     """
     tokenizer = load_tokenizer(source)

@@ -115,7 +115,7 @@ class Engine:
         self.answered = False
         self.worked = False
         """True after the first usable reply, in this run or an earlier one."""
-        self._is_api = False  # True after a reply that is no web page
+        self._is_api = False  # True after a reply that is not a web page
         self._budget = traffic.budget
         self._dearest = 0.0
         self._where = f"{who} at {endpoint.host}"
@@ -181,7 +181,7 @@ class Engine:
                     bill.add(cost, tokens)
                 return result
             except asyncio.CancelledError:
-                if not parcel:  # else the request goes on, and the next run receives its reply
+                if not parcel:  # in a batch the request continues, and the next run receives its reply
                     cost = guess
                     bill.add(cost, maybe=True)
                 raise

@@ -108,7 +108,7 @@ class InFlight(Generic[T]):
                 self._cancel(sent=time.monotonic() - given_up > self._last_answers)
 
     async def abandon(self) -> None:
-        """Cancels all running tasks, except those that are storing an answer, and waits for their end."""
+        """Cancels all running tasks, except tasks that store an answer, and waits for their end."""
         while self._tasks:
             self._cancel(sent=True)
             await asyncio.wait(self._tasks, timeout=_TICK)

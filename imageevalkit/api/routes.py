@@ -77,9 +77,9 @@ class Inputs(NamedTuple):
 def inputs_of(prompt: str, pictures: Sequence[Image.Image]) -> Inputs:
     """Encodes ``pictures``. A picture whose ``info["role"]`` is "mask" is the mask. Takes CPU time.
 
-    The bytes of an unchanged PNG, JPEG or WebP file are sent as they are, if every server decodes them to the
-    RGB pixels that local models get (no alpha, rotation or frames). Any other picture becomes an RGB PNG
-    without alpha, as for local models.
+    The bytes of an unchanged PNG, JPEG or WebP file are sent as they are if every server decodes them to the
+    same RGB pixels (no alpha, rotation or frames). Any other picture becomes an RGB PNG without alpha, as for
+    local models.
 
     Raises MaskError: there is more than one mask, or the mask is unusable.
     """
@@ -313,8 +313,9 @@ class Chat(Route):
     """Chat completions with the image in one of three places.
 
     Images are in ``message.images`` (OpenRouter, LiteLLM, Vercel), in ``content`` as Markdown, data URL or
-    URL (new-api), or among its parts. Of several images the last one is the result. The earlier ones are
-    drafts of a model that thinks (https://ai.google.dev/gemini-api/docs/image-generation#thinking-process).
+    URL (new-api), or among its parts. If there are several images, the last one is the result. The earlier
+    ones are drafts of a model that thinks
+    (https://ai.google.dev/gemini-api/docs/image-generation#thinking-process).
     """
 
     name = "chat"

@@ -1,8 +1,8 @@
 """Checks offline whether the files of models, judges and encoders on this machine are complete.
 
 The check before a run compares only sizes, because hashes would take long. It reads the hub's cache without
-huggingface_hub. Prefetch writes a record of all files of a repository, with sizes and hashes, before it
-downloads them: after a killed download the check knows the missing files. The record is in the repository's
+huggingface_hub. Before a download, prefetch writes a record of all files of a repository with sizes and
+hashes. So the check finds the missing files after a killed download. The record is in the repository's
 folder, so it stays with any copy of the folder. huggingface_hub ignores it.
 """
 
@@ -204,7 +204,7 @@ def check_hub(asset: HubAsset, hashes: bool) -> Finding:
     """Checks the sizes of the files of ``asset`` in the cache, and their content if ``hashes``.
 
     If prefetch has downloaded the repository, even only in part, all its files are checked. Otherwise only
-    existing files and files that a checkpoint needs are checked; a note says so.
+    existing files and files that a checkpoint needs are checked; a note says this.
     """
     name, commit = name_of(asset), commit_of(asset)
     absent = Finding([f"{name} is not in the cache {cache_folder()}"])

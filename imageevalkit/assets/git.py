@@ -74,7 +74,7 @@ def _cloned(folder: Path) -> Record | None:
 
 
 def copied(folder: Path, asset: CodeAsset) -> Record | None:
-    """Returns a record of ``folder`` if its files (compiled ones aside) are those of ``asset``, else None."""
+    """Returns a record of ``folder`` if its files (but compiled ones) equal those of ``asset``, else None."""
     with tempfile.TemporaryDirectory(prefix="imageevalkit-") as temporary:
         repository = _new_repository(Path(temporary))
         if tree_of(repository, folder) != asset.tree:
@@ -93,7 +93,7 @@ def tree_of(repository: Path, folder: Path) -> str:
 def fetch_code(asset: CodeAsset, name: str, mirror: Path | None) -> Finding:
     """Gets ``asset`` from ``mirror`` or GitHub if it is incomplete.
 
-    Raises CellFailure if this fails or the files are not those of the pinned commit.
+    Raises CellFailure if this fails or the files differ from the pinned commit.
     """
     folder = REPO / asset.path
     with alone(part_path(folder)) as work:

@@ -34,9 +34,9 @@ _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 def snapshot(asset: HubAsset, hashes: bool = False) -> Path:
     """Downloads the files of ``asset`` into the cache and returns their folder.
 
-    Complete files in the cache are kept: those of the right size, and with ``hashes`` of the right content. A
-    record of all files is written first (see :mod:`imageevalkit.assets.check`). Transient failures are
-    retried. Raises CellFailure at once if the repository is unknown, access is refused, or the disk is full.
+    Files in the cache are kept if their size is right and, with ``hashes``, their content too. A record of
+    all files is written first (see :mod:`imageevalkit.assets.check`). Transient failures are retried. Raises
+    CellFailure at once if the repository is unknown, access is refused, or the disk is full.
     """
     from huggingface_hub import constants
     from huggingface_hub.utils import logging

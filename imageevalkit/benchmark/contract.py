@@ -61,7 +61,7 @@ class Settings:
 class Unparsed(Exception):
     """:meth:`Benchmark.parse` raises Unparsed if a reply has no value. The text is ``why`` and the ``reply``.
 
-    If ``final`` is true, the engine does not ask the question again, whatever ``Benchmark.tries`` is: the
+    If ``final`` is true, the engine does not ask the question again, for any ``Benchmark.tries``: the
     official program accepts such a reply too.
     """
 
@@ -298,7 +298,7 @@ class Benchmark(ABC):
 
     @property
     def is_official(self) -> bool:
-        """Whether the settings are those of the official evaluator."""
+        """Whether the settings equal the settings of the official evaluator."""
         return self.settings.rules == "official"
 
     def read_json(self, file: str, count: int | None = None) -> Any:
@@ -448,7 +448,7 @@ class Benchmark(ABC):
         """Returns files that compare several models; the report writes them to ``output/comparisons/``.
 
         ``scores`` holds the scores of each model by its name, of the same items and the same evaluator.
-        ``self.settings`` are those of the run that writes the report.
+        ``self.settings`` are the settings of the run that writes the report.
         """
         return {}
 

@@ -54,7 +54,7 @@ _FILES_OF_CELL = 3
 
 
 def main() -> ExitStatus:
-    """Does what the command line asks for and returns the exit status; for a run, that of the worst cell."""
+    """Does what the command line asks for and returns the exit status: after a run, its worst cell's status."""
     words = sys.argv[1:]
     if words[:1] != ["--config-fd"]:
         raise UserError("start this through eval.sh: bash eval.sh --help")

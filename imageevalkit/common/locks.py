@@ -64,8 +64,8 @@ def drop_lock(fd: int) -> None:
 def take_byte(fd: int, path: Path, byte: int, wait: bool = False) -> bool:
     """Lock one ``byte`` of ``fd``, an open file at ``path``. Returns False if another process holds it.
 
-    Unlike :func:`take_lock`, the lock belongs to the process: a process can lock a byte repeatedly, and loses
-    all of them once it closes any descriptor of the file. Raises as :func:`take_lock` does.
+    Unlike :func:`take_lock`, the process owns the lock: it can lock a byte repeatedly. Closing any descriptor
+    of the file releases all its locks. Raises as :func:`take_lock` does.
     """
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, byte)

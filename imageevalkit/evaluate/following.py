@@ -76,8 +76,8 @@ def follow(
 ) -> Interview | None:
     """Asks about the images of ``items`` until ``generation`` has ended, and returns the interview.
 
-    If asking fails, it prints the reason and returns None at once: a job that cannot ask must not hold its
-    GPU until the generation ends. The answers are on record. None also if the generation did not begin.
+    If asking fails, this function prints the reason and returns None at once: a job that cannot ask must not
+    hold its GPU. The answers so far are on record. It also returns None if the generation did not begin.
     """
     interview = None
     try:

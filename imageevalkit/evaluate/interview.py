@@ -67,8 +67,9 @@ RECORD = Reader(Record)
 
 
 def _begun(cell: Cell, latest: str) -> str:
-    """Returns the start of this run, ISO 8601: ``latest``, the start of the last recorded run, if that run is
-    younger than a day and wrote no result; otherwise the current time."""
+    """Returns the start of this run, ISO 8601. The value is ``latest``, the start of the last recorded run,
+    if that run is younger than a day and wrote no result. Otherwise it is the current time.
+    """
     now = datetime.now(timezone.utc)
     told = (one.provenance.get("run") or "" for one in standing(cell) if latest)
     if latest > max(told, default=""):
@@ -112,8 +113,8 @@ class Reply(NamedTuple):
 class Place:
     """The state of one question about one item, in its present wording.
 
-    ``run`` and ``host`` are those of the ``answer``; ``reason`` explains a missing answer. ``seen`` counts
-    the replies that were parsed, by request; ``text`` is the last one. ``forgiven`` is the number of attempts
+    ``run`` and ``host`` belong to the ``answer``; ``reason`` explains a missing answer. ``seen`` counts the
+    replies that were parsed, by request; ``text`` is the last one. ``forgiven`` is the number of attempts
     without a value that do not count (``--retry_unparsed``). ``final``: the official program asks no more.
     """
 
@@ -203,7 +204,7 @@ class Interview:
         self._reused += len(self._asking) - len(self._open) - answered
 
     def show_only(self, images: Mapping[str, ImageState]) -> None:
-        """Calls :meth:`show` and forgets all other images. Not allowed while questions are being asked."""
+        """Calls :meth:`show` and drops all other images. Not allowed while questions are being asked."""
         for item in self._pictures.keys() - images.keys():
             self._drop(item)
         self.show(images)
@@ -234,8 +235,9 @@ class Interview:
 
     @property
     def spent(self) -> dict[str, Any]:
-        """The calls, tokens and USD of the judge in all runs, with repeated questions. Without a judge, those
-        of the metric models. USD are None if no price is known."""
+        """The calls, tokens and USD of the judge in all runs, with repeated questions. Without a judge, the
+        metric models count. USD are None if no price is known.
+        """
         spent, tokens = self._spent[(self.answerers.judge or self).evaluator.id], Counter[str]()
         for counts, _ in spent:
             tokens.update(counts)
@@ -322,8 +324,8 @@ class Interview:
     def take(self, answer: Answer, writer: JsonlWriter) -> None:
         """Parses the answer to an open question and writes it to the record.
 
-        Raises CellFailure if the question was not open or the benchmark breaks its contract, JudgeUnusable if
-        the answerer has only failed so far, and often enough.
+        Raises CellFailure if the question was not open or the benchmark breaks its contract. Raises
+        JudgeUnusable if the judge or metric model has only failed so far, and often enough.
         """
         question, raw, asked = answer.question, answer.text, self.answerers.of(answer.question)
         place, who = self._places[question.item][question.name], asked.evaluator.id

@@ -111,9 +111,9 @@ class EvaluateJob:
     def run(self) -> ExitStatus:
         """Evaluates every cell without outcome and returns the worst status of the cells.
 
-        An early start takes cells whose images are complete first, then those being generated. It returns
-        LATER if the remaining cells need complete images, or the evaluator cannot be asked: a job that waits
-        for nothing else must not hold its GPU.
+        An early start takes cells whose images are complete first, then those being generated. The start
+        returns LATER if the remaining cells need complete images, or if the evaluator cannot be asked: a
+        waiting job must not hold its GPU.
         """
         left = [key for key in self._job.cells if self._job.always or not self._outcome(key)]
         left.sort(key=self._crashed.count)

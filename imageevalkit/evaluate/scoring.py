@@ -54,9 +54,9 @@ def evaluate_cell(
 ) -> jobs.Outcome:
     """Scores ``items`` of ``cell`` and writes scores.jsonl, result.json and the benchmark's official files.
 
-    With the option ``official``, blank placeholders are scored like images and the official headline is shown
-    for any coverage: many official evaluators score whatever files they find. Otherwise an incomplete result
-    has no headline. If the evaluator stops answering, the result is incomplete and the outcome is failed.
+    With the option ``official``, blank placeholders are scored like images, and any coverage has the official
+    headline: many official evaluators score all files. Otherwise an incomplete result has no headline. If the
+    evaluator stops answering, the result is incomplete and the outcome is failed.
 
     Args:
         interview: An interview that began while the images were generated; None to start a new one.
@@ -243,8 +243,9 @@ def scores_text(
 ) -> str:
     """Returns the text of scores.jsonl: one record per item.
 
-    ``parts`` in a record is the item's share in each of the ``metrics`` with a value, by name: lists of
-    total, weight, group and cluster, without nulls at the end."""
+    ``parts`` in a record is the item's share in each of the ``metrics`` with a value, by name. A share is a
+    list of total, weight, group and cluster, without nulls at the end.
+    """
     parts: dict[str, dict[str, list[list[Any]]]] = {}
     for name, metric in metrics.items():
         # if a benchmark merged several items into one score, the share of a single item is unknown

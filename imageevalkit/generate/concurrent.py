@@ -113,8 +113,8 @@ class _CellInFlight:
             seconds = time.perf_counter() - started
             if isinstance(returned, Generated) and returned.seconds is not None:
                 seconds = returned.seconds
-            # encoding and fsync run outside the loop, so that slow disks do not delay replies; paid images
-            # are stored even if the cell is given up meanwhile
+            # Encoding and fsync run outside the loop, so that slow disks do not delay replies. Paid images
+            # are stored even if the cell is stopped meanwhile.
             problem = await asyncio.shield(on_cpu(run.store, item, returned, seconds))
             run.stored(item, returned, problem, seconds)
         # one thread: outcomes that arrive while it waits for the disk are made durable together

@@ -266,8 +266,8 @@ class _Generation:
         order = self.order
         fit = Fit(order.workers)
         if order.api:
-            # each request needs descriptors for itself and for the download of its image; idle connections of
-            # a model stay open for a while after its turn
+            # Each request needs descriptors for itself and for the download of its image. Idle connections of
+            # a model stay open for a while after its turn.
             clients = sum(map(len, order.settings.values()))
             settings = [one for tasks in order.settings.values() for one in tasks.values()]
             endpoints = {Endpoint.of(one["model_kwargs"]) for one in settings if one.get("api")}

@@ -116,8 +116,8 @@ _LOOK_EVERY = 0.5  # seconds
 _STALL_FACTOR, _STALL_AFTER, _STALL_AFTER_AT_FIRST = 10, 60.0, 600.0
 _RECENT = 100  # images in the median
 # The first call of a process may compile for minutes (torch.compile does so for each batch size). Its limit
-# is this many times ITEM_TIMEOUT, and at least this many seconds. Once the model has made a first call, the
-# limit is this many times the slowest one: an item that hangs must not cost ten minutes in each new process.
+# is this many times ITEM_TIMEOUT, and at least this many seconds. After the first calls of a model, the limit
+# is this many times the slowest one. Otherwise an item that hangs would cost ten minutes in each new process.
 _FIRST_CALL_FACTOR, _FIRST_CALL_SECONDS, _KNOWN_FIRST_CALL_FACTOR = 10, 600.0, 3
 
 

@@ -204,7 +204,7 @@ class _Session:
         in_flight = InFlight(self._answer, lambda: bool(self._problem), self._fail, _LAST_ANSWERS)
         settled = asyncio.create_task(in_flight.settled(self._look))
         try:
-            # more tasks than slots: other questions use the slots of those that wait for a retry
+            # more tasks than slots: while a question waits for a retry, another one uses its slot
             room = asyncio.Semaphore(self._sender.most if self._sender else max(4, 2 * limiter.ceiling))
             await in_flight.begin(questions, room, self._expect)
             await settled

@@ -342,7 +342,7 @@ def check_class(module: str, name: str, where: str, package: str = MODELS) -> No
 
 @functools.cache  # many models share one file
 def _names_in(path: Path) -> tuple[set[str] | None, set[str]]:
-    """Returns the names that a module defines, and those of its classes that cannot generate images.
+    """Returns the names that a module defines, and the names of its classes that cannot generate images.
 
     The first set is None if the names cannot be known from the source.
     """

@@ -1,4 +1,4 @@
-"""The table of options of ``eval.sh`` and ``prefetch.sh``, and their values over those of config.sh.
+"""The table of options of ``eval.sh`` and ``prefetch.sh``, and their values, which override config.sh.
 
 The help works before any environment exists, so this module imports the standard library only.
 """
@@ -220,7 +220,9 @@ class Options:
     weights_are_here: bool = True
     """False if the weights of the models need not exist yet."""
     bounds: Path | None = None
-    """The folder of several runs that share their request limits and budget; None: those of this run only."""
+    """The folder of several runs that share their request limits and budget; None: this run shares with no
+    other.
+    """
     extra: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The values of the options of extras, by extra and name."""
 
@@ -240,7 +242,7 @@ class Options:
 
     @property
     def makes_images(self) -> bool:
-        """True if this run generates images, instead of adopting those of ``--images``."""
+        """True if this run generates images, instead of adopting the images of ``--images``."""
         return self.infer and self.images is None
 
     @property
@@ -325,7 +327,7 @@ def with_absolute_paths(given: Mapping[str, Any], here: Path) -> dict[str, Any]:
 
 
 def options_over(given: Mapping[str, Any], config: Config) -> Options:
-    """Returns the options: those on the command line (``given``), then those of config.sh, then the defaults.
+    """Returns the options: from the command line (``given``), else from config.sh, else the default.
 
     Raises UserError: a value is malformed, or options contradict each other.
     """
@@ -374,7 +376,8 @@ def resolve(given: Mapping[str, Any], config: Config) -> Options:
             )
     benchmarks = [*options.benchmarks, *benchmark_tasks()] if options.sort_by else []
     for word in options.sort_by:
-        # A name of a column begins with that of its benchmark. Results may be of benchmarks that are unknown here.
+        # A name of a column begins with the name of its benchmark. Results may be of benchmarks that are
+        # unknown here.
         near = suggest(word.partition("/")[0], benchmarks)
         if near and not word.startswith(tuple(benchmarks)):
             raise UserError(f"--sort_by: no benchmark or column is called '{word}'{near}")

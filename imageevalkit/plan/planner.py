@@ -49,7 +49,7 @@ _TELL_AFTER = 2.0
 def plan_run(options: Options, config: Config, stamp: str = "", with_report: bool = True) -> Plan:
     """Returns :func:`make_plan` with no more GPUs for each job than its remaining images need.
 
-    Starts processes that count these images. Nothing changes the plan afterwards.
+    Starts processes that count these images. No code changes the plan afterwards.
     """
     return with_gpus_of_work(make_plan(options, config, stamp, with_report))
 
@@ -100,7 +100,7 @@ def _supply(options: Options, config: Config) -> Supply:
     """Returns the GPUs that a job can have. Raises UserError: the cluster does not say what GPUs it has."""
     if options.launcher == SLURM:
         return Supply(sbatch.gpus_per_node(config))
-    # jobs that are handed over run on unknown machines: no request for GPUs is refused here
+    # jobs of another engine run on unknown machines: no request for GPUs is refused here
     return Supply(_ANY if options.hands_over else None)
 
 
@@ -231,7 +231,7 @@ def _check_images_of(model: str) -> None:
 def _check_maps(options: Options, config: Config) -> None:
     """Prints a note for each unknown name in a map of config.sh that resembles a known one.
 
-    Other unknown names are left alone: a user may share config.sh with a toolkit that has more benchmarks.
+    Other unknown names are ignored: a user may share config.sh with a toolkit that has more benchmarks.
 
     Raises UserError: --judges names an unknown benchmark, or a Slurm map has a misspelt key: its job would go
     to another partition.
@@ -274,7 +274,7 @@ def _block(options: Options, benchmarks: Mapping[str, BenchmarkChoice], blocked:
     for model, kwargs in options.models.items():
         lacks = {}
         if options.makes_images:
-            # jobs that are handed over run on another machine
+            # jobs of another engine run on another machine
             is_here = not options.hands_over and options.weights_are_here
             lacks = {
                 task: missing_of_model(model, task, options.use_api, kwargs, is_here)
@@ -358,7 +358,7 @@ def _fitted(job: Job, calls: int | None) -> Job:
     if calls is None:
         return job
     if not calls:
-        # A job without images to generate loads no model. It must not wait for a GPU that others use.
+        # A job without images to generate loads no model: this job must not wait for a GPU that others use.
         return replace(job, gpus=0, gpus_at_most=0)
     return replace(job, gpus_at_most=min(job.gpus_at_most, job.gpus * calls))
 

@@ -101,8 +101,9 @@ def _wrong_first(answer: Answer) -> int:
 def _answers(item: ItemView, records: Sequence[_Reply], scales: Mapping[str, float]) -> list[Answer]:
     """Return the answers, with scores only if it is certain which score belongs to which answer.
 
-    This is the case if there are as many points as answers or as values in the only answer, or if there is
-    one answer and one value."""
+    The scores are certain if there are as many points as answers, or as values in the only answer. They are
+    also certain with one answer and one value.
+    """
     points = [one for one in item.points if one is not None and 0 <= one <= 1]
     is_told = item.judged == "judged" and len(points) == len(item.points)
     answers = [

@@ -153,9 +153,9 @@ class CellReport(NamedTuple):
 def collect(tell: Tell = tell_nobody, below: Path | None = None) -> list[CellReport]:
     """Read every cell below the output root, sorted by model and benchmark.
 
-    A cell with several evaluators has one report for each, the latest first. ``below`` limits the cells to
-    those that contain this folder or are inside it. ``tell`` gets one line for each file, line and folder
-    that cannot be read.
+    A cell with several evaluators has one report for each, the latest first. With ``below``, only cells that
+    contain this folder or are inside it are read. ``tell`` gets one line for each file, line and folder that
+    cannot be read.
     """
     cells = cells_there(tell)
     if below is not None:

@@ -48,8 +48,8 @@ from imageevalkit.run.display import (
 from imageevalkit.run.runner import describe_exit, last_line, log_of, shorten
 from imageevalkit.store.cell import log_root
 
-# From best to worst: a cell has the state of its worst stage. SKIPPED is better than FAILED, so that the
-# message of the failed stage is shown, not that of the stage skipped after it.
+# From best to worst: a cell has the state of its worst stage. SKIPPED is better than FAILED: the message of
+# the failed stage is shown, not of the stage skipped after it.
 _GRAVITY = (COMPLETE, INCOMPLETE, SKIPPED, INTERRUPTED, STALE, FAILED)
 _STATUS = STATUS_OF_STATE | dict.fromkeys((SKIPPED, BLOCKED, INTERRUPTED), ExitStatus.FAILED)
 _JOB_STATES: dict[int | None, str] = {ExitStatus.COMPLETE: COMPLETE, ExitStatus.INCOMPLETE: INCOMPLETE}
@@ -189,8 +189,8 @@ class Ledger:
     ) -> set[str]:
         """Record the final end of a started job. A cell without an outcome has failed or was interrupted.
 
-        Returns the cells whose failure could not be written: no other process will learn of it. If there is
-        no exit ``status``, ``problem`` says why. ``stopped_by`` names the signal that stopped the run.
+        Returns the cells whose failure could not be written: other processes cannot read it. If there is no
+        exit ``status``, ``problem`` says why. ``stopped_by`` names the signal that stopped the run.
         """
         how = "" if status is None else describe_exit(status)
         if how == "SIGKILL" and not stopped_by:  # in a stopped run the guard sends SIGKILL after SIGTERM

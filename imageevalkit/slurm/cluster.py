@@ -329,7 +329,7 @@ class _Run:
         self._ledger.collect({one.job.name: 1 for one in self._active})
         try:
             there = self._slurm.queue()
-        except SlurmFailed as error:  # the controller may be restarting; the jobs go on
+        except SlurmFailed as error:  # the controller may be restarting; the jobs continue
             self._silence = str(error)
             return
         self._silence = ""
@@ -359,7 +359,7 @@ class _Run:
                 continue
             report = read_report(one.folder, one.job)
             one.gone_since = one.gone_since or now
-            if queued:  # remembered, because Slurm soon forgets the job
+            if queued:  # stored, because Slurm soon drops the job
                 one.state = queued.state
             state = one.state if one.state in ENDED else ""
             # a killed job that has not written its report writes none later
@@ -503,7 +503,9 @@ class _Run:
             self._stop, self._stop_time = signal.Signals(number), self._now()
 
     def _leave(self, why: signal.Signals) -> RunSummary:
-        """Returns the summary of a run whose jobs go on. It writes no file: the run has not ended."""
+        """Returns the summary of a run whose jobs continue. No file is written, because the run has not
+        ended.
+        """
         text = (
             f"{why.name}: this launcher ends, and {counted(len(self._active), 'job')} go on in Slurm's queue"
         )

@@ -231,13 +231,13 @@ class _NodeJob:
         return outcome is not None and outcome.state in USABLE
 
     def _drop_locks_of_done(self, locks: Mapping[str, list[int]]) -> None:
-        """Unlocks completed cells: their evaluation may start on another node while this job goes on."""
+        """Unlocks completed cells: their evaluation may start on another node while this job runs."""
         for key, (lock, *_) in locks.items():
             if self._is_done(key):
                 drop_lock(lock)
 
     def _gather(self, locks: Mapping[str, list[int]]) -> None:
-        """Merges the records of all shards into those of the cell, if no other shard is still at work."""
+        """Merges the records of all shards into the cell's, if no other shard is still running."""
         for key, (lock, *_) in locks.items():
             # BlockingIOError: other shards are at work. After other errors, the next job of the cell merges.
             with contextlib.suppress(BlockingIOError, UserError, CellFailure, OSError):
@@ -280,12 +280,12 @@ class _NodeJob:
             self._job_run.ask_to_end()
 
     def _stopped(self, attempt: int, has_moved: bool) -> ExitStatus:
-        """Requeues a job that was stopped, if it can go on later, and returns the exit status.
+        """Requeues a job that was stopped, if it can continue later, and returns the exit status.
 
         If the job ran into its time limit without having recorded anything, it fails: it would never finish.
         """
         if self._stopping != signal.SIGUSR1 or not self._is_slurms:
-            return ExitStatus.TERMINATED  # Slurm itself requeues the job if it shall go on
+            return ExitStatus.TERMINATED  # Slurm itself requeues the job if it is to continue
         if self._is_preempted():
             if self._is_ending:
                 return ExitStatus.TERMINATED  # SIGTERM came, too: Slurm has requeued the job itself

@@ -68,8 +68,8 @@ def adopt_cell(
 ) -> Outcome:
     """Copies the images at ``places`` (below ``source``) to ``cell``. Skips images that are already there.
 
-    Files are copied byte for byte, parts of a grid as PNG. An item is recorded as failed if it has no image,
-    if its part of a grid is black padding, or if its file is not a complete image. Raises CellFailure as
+    Files are copied byte for byte, parts of a grid as PNG. An item is recorded as failed without an image,
+    with black padding as its part of a grid, or with an incomplete image file. Raises CellFailure as
     :func:`check_cell`, or if the disk is full.
     """
     key = fp.remember(cell.fingerprints, check_cell(cell, items, source, places, overwrite), {})

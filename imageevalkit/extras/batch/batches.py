@@ -2,9 +2,9 @@
 
 Each task waits here for the result line of its request. When no more requests come, all waiting ones are sent
 as one file (as several files if one would be too large). Each batch has a state file, which is written before
-and after each step: uploading → creating (the batch may exist from now on) → created (its id is known) →
-finished (its status and result files are known) → downloaded (all results are here and counted) → read (no
-task waits for a line any more).
+and after each step. The states are uploading → creating (the batch may exist from now on) → created (its id
+is known) → finished (its status and result files are known) → downloaded (all results are here and counted) →
+read (no task waits for a line any more).
 
 After "creating", a request is sent again only if its result line says that it was not processed. A request
 without a result line is lost. It may have been billed, so it is bought again only if the user deletes the
@@ -173,7 +173,9 @@ class Batches(Sender):
         sync_folder(self._folder)
 
     def _drop(self, one: _Set) -> None:
-        """Forgets a batch that was not created or is read. Its state file remains if requests are lost."""
+        """Drops a batch that was not created, or whose lines are all read. Its state file remains if requests
+        are lost.
+        """
         if one.lost:
             self._save(one, "read")
         else:

@@ -23,8 +23,9 @@ from imageevalkit.store.results import DRIFTED
 LEVEL = 0.04
 """The gate fails if the p of a fall, adjusted by Holm's method over all metrics, is below this level.
 
-The level bounds the share of unchanged reruns that fail at 5 %: with 0.05 itself, half of all trials of
-1,000 reruns would count more than 50 failures."""
+With this level, at most 5 % of unchanged reruns fail. With 0.05 itself, half of all trials of 1,000 reruns
+would count more than 50 failures.
+"""
 
 HOLDS: Final = "holds"
 FELL: Final = "fell"
@@ -70,7 +71,8 @@ class Asked(NamedTuple):
 
 
 def falls(asked: Sequence[Asked]) -> list[Comparison]:
-    """Compare now - before of each metric. ``p`` is that of a fall, ``adjusted`` is p by Holm's method.
+    """Compare now - before of each metric. ``p`` is the probability of such a fall, ``adjusted`` is p by
+    Holm's method.
 
     The test is one-sided because a rise does not fail the gate. Its p is half of the p of the symmetric
     two-sided test. :func:`~imageevalkit.report.comparison.compare` says how the judge's noise counts.
@@ -85,7 +87,7 @@ def _of_fall(found: Comparison) -> float | None:
     return found.p / 2 if found.difference < 0 else 1 - found.p / 2
 
 
-# ---- results against those of a baseline
+# ---- results against a baseline
 
 
 def check(

@@ -54,8 +54,8 @@ class Agreement:
 class Move:
     """The change of a ``metric``. ``cell`` is model/benchmark, or the benchmark if the models differ.
 
-    ``found`` compares after - before. If it is paired, it covers the items that both results have: their
-    means may differ a little from the values of all items in ``before`` and ``after``. ``warning`` says that
+    ``found`` compares after - before. A paired comparison covers the items that both results have. Their
+    means may differ a little from ``before`` and ``after``, the values of all items. ``warning`` says that
     a judge has drifted."""
 
     cell: str
@@ -88,8 +88,9 @@ class Move:
     def verdict(self) -> str:
         """``better``, ``worse``, ``cannot be told apart``, ``within the judge's noise`` or ``not tested``.
 
-        Two judges, and metrics that are not headline metrics, get ``higher`` and ``lower``: no file says
-        whether a lower value is better (as for an edit distance)."""
+        Two judges, and metrics that are not headline metrics, get ``higher`` and ``lower``: a lower value may
+        be better (an edit distance).
+        """
         if self.found.p is None:
             return "not tested"
         if not self.found.told:
@@ -117,8 +118,9 @@ class Move:
 def moves_of(pairs: Sequence[Pair], names: tuple[str, str], tell: Tell) -> list[Move]:
     """Return the change of every metric that both results of a pair have, headline metrics first.
 
-    Holm's method adjusts p over the headline metrics of all ``pairs``, and separately over all other metrics:
-    else hundreds of subgroups would hide a change of a headline metric."""
+    Holm's method adjusts p over the headline metrics of all ``pairs``, and separately over all other metrics.
+    Otherwise hundreds of subgroups would hide a change of a headline metric.
+    """
     found = [move for pair in pairs for move in _of_pair(pair, names, tell)]
     for is_headline in (True, False):
         places = [n for n, move in enumerate(found) if move.headline == is_headline]

@@ -115,7 +115,7 @@ def _value(value: float, move: Move) -> str:
 def shown(moves: Sequence[Move]) -> tuple[list[Move], int]:
     """Return the metrics to show and the number of all others.
 
-    Shown are the headline metrics, and those of the others with the most significant changes."""
+    Shown are the headline metrics, and other metrics with the most significant changes."""
     headline = [move for move in moves if move.headline]
     told = [move for move in moves if not move.headline and move.found.told]
     told.sort(key=lambda move: move.found.adjusted or 0.0)

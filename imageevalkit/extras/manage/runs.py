@@ -29,8 +29,9 @@ from imageevalkit.store.cell import log_root, short_path
 class _UnderWay(NamedTuple):
     """A run that has not ended.
 
-    ``launcher`` is the id of its launcher process on this machine (None: no such process), ``host`` the name
-    of another machine with the launcher (empty: none). ``jobs`` are the numbers of its jobs in Slurm's queue.
+    ``launcher`` is the id of its launcher process on this machine (None: no such process). ``host`` is the
+    name of another machine with the launcher (empty: this machine or unknown). ``jobs`` are the numbers of
+    its jobs in Slurm's queue.
     """
 
     plan: Plan

@@ -5,12 +5,12 @@ The repeated replies are in ``repeats.jsonl``, separate from the answers that co
 The standard error of a metric M from the judge's randomness is estimated as follows. Let x and y be two
 independent replies to question j from the same distribution. If y replaces x, M changes by d. To first order
 the replies to different questions change M independently, so E[d²] = 2 · (variance of M due to j). Variances
-of independent replies add up: the standard error of M is √(Q / N · Σ d² / 2), where N of the Q questions are
-a random sample (by hash). The code replaces a block of questions at once: the mixed terms of d² have mean
-zero, the sum over blocks has the same mean, and fewer metrics are computed. If a repeated answer would lead
-to other questions, these are not asked, so M changes only by the value of the answer itself. (Two
-measurements per subject: J. M. Bland and D. G. Altman, "Measurement error", BMJ 313 (1996) 744; a sample for
-the whole: W. G. Cochran, "Sampling Techniques", section 2.3.)
+of independent replies add up. With a random sample (by hash) of N of the Q questions, the standard error of M
+is √(Q / N · Σ d² / 2). The code replaces a block of questions at once, to compute fewer metrics. The mixed
+terms of d² have mean zero, so the sum over blocks has the same mean. If a repeated answer would lead to other
+questions, these are not asked, so M changes only by the value of the answer itself. (Two measurements per
+subject: J. M. Bland and D. G. Altman, "Measurement error", BMJ 313 (1996) 744; a sample for the whole: W. G.
+Cochran, "Sampling Techniques", section 2.3.)
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class _Repeated(NamedTuple):
 class Repeats(AfterQuestions):
     """The repeated questions of ``interview`` and the judge's probes; empty if the benchmark asks no judge.
 
-    The costs are added to those of the interview. Raises CellFailure if a file cannot be read or written.
+    The costs are added to the interview's costs. Raises CellFailure if a file cannot be read or written.
     """
 
     def __init__(
@@ -327,7 +327,7 @@ class Repeats(AfterQuestions):
     ) -> Noise | None:
         """Returns the noise measured by this run, or else by the last run with repeats on record, or None.
 
-        ``metrics`` are those of ``scores``, from the answers that count.
+        ``metrics`` are the metrics of ``scores``, from the answers that count.
         """
         probing, places = self._probing, self._places
         if probing and self._judge:

@@ -22,7 +22,7 @@ from imageevalkit.plan.options import Options, options_over
 
 
 class Request:
-    """The files to download or check for the options of a run. ``remarks`` tell the user about files that are not.
+    """The files to download or check for the options of a run. ``remarks`` name files that are neither.
 
     ``data`` are benchmark files by benchmark, ``assets`` all other files, with the models or benchmarks that
     need them. ``problems``: needs that are unknown because of an error.

@@ -31,7 +31,7 @@ from imageevalkit.store.results import ItemPart, Metric, Result
 VERSION = "0.3.0"
 _LIBRARY = "ImageEvalKit"
 _UNKNOWN = "unknown"
-_ADDED = ("kwargs.lora", "kwargs.denoiser")  # weights beside those of the model's repository
+_ADDED = ("kwargs.lora", "kwargs.denoiser")  # weights beside the model's repository
 _UNITS = {1.0: "proportion", 100.0: "percent"}
 
 

@@ -228,8 +228,9 @@ def _licences(benchmark: str) -> list[str]:
 def _eval_results(results: Sequence[Result], tell: Tell) -> dict[str, str]:
     """Return ``.eval_results/<benchmark>.yaml`` of each model, by path, for full, official results only.
 
-    ``tell`` gets a line for each Hub model whose weights or settings are changed, and for models that would
-    share a file: they are left out."""
+    ``tell`` gets a line for each model that is left out: a Hub model with changed weights or settings, or
+    models that would share a file.
+    """
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
     from huggingface_hub.utils import yaml_dump
 
@@ -258,7 +259,7 @@ def _eval_results(results: Sequence[Result], tell: Tell) -> dict[str, str]:
             for name in result.headline
             if (metric := result.metrics[name]).value is not None
         ]
-        # the first result of a model is that of the latest evaluator: it wins
+        # the first result of a model is by the latest evaluator: it wins
         path = f"{model}/.eval_results/{result.benchmark}.yaml"
         found.setdefault(path, yaml_dump(eval_result_entries_to_yaml(entries)))
         of_model.setdefault(path, {})[result.model] = None

@@ -1,6 +1,6 @@
 """``python -m imageevalkit.extras.watch.keeper SOCKET``: a process that runs evaluate jobs one after another.
 
-With ``--plan PLAN --job JOB``, the process hands that job over through the socket instead of running it. So
+With ``--plan PLAN --job JOB``, the process passes that job on through the socket instead of running it. So
 all jobs share the judge that one process has loaded."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TICK = 0.1
 
 
 def main() -> ExitStatus:
-    """Keeps the judge, or hands over a job and returns its exit status."""
+    """Keeps the judge loaded, or passes a job to such a process and returns the job's exit status."""
     address, *words = sys.argv[1:]
     return _hand_over(Path(address), words) if words else _keep(address)
 

@@ -58,7 +58,7 @@ COMMANDS = [Command("--watch", _watch, uses_results=False)]
 def watch(options: Options, config: Config) -> ExitStatus:
     """Evaluates the checkpoints that appear in the folder of ``--watch`` until a signal (Ctrl-C, SIGTERM) comes.
 
-    Returns the worst status of the evaluated checkpoints, or that of a run that the signal interrupted.
+    Returns the worst status of the evaluated checkpoints, or the status of a run that the signal interrupted.
 
     Raises UserError: an option does not go with --watch, or no run with these options could start.
     """

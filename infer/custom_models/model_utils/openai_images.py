@@ -180,7 +180,7 @@ class _OpenAIImages(ImageModel):
         except asyncio.CancelledError:
             if not bill.maybe_billed:
                 raise
-            # the run gave up while the request was in flight; the provider may still bill it
+            # the run ended while the request was in flight; the provider may still bill it
             raise ItemFailed("given up while under way", attempts, transient=True) from None
         result = tried.result
         if isinstance(result, Failure):
