@@ -451,7 +451,7 @@ def model_entries(name: str) -> Mapping[str, Any]:
         )
     for entry in value.values():
         if isinstance(entry, Mapping) and str(entry.get("module")).startswith("."):
-            raise CellFailure(f"{where}: 'module' is {entry['module']!r}: write the whole name of the module")
+            raise CellFailure(f"{where}: 'module' is {entry['module']!r}: write the full name of the module")
     return value
 
 
@@ -615,7 +615,7 @@ def measurer(name: str, options: Mapping[str, Any]) -> Answerer:
         raise
     except Exception as error:
         why = f"{type(error).__name__}: {one_line(error)}{remedy_of_import(error, 'EVAL_ENV_MAP')}"
-        raise UserError(f"metric model '{name}' cannot be made: {why}") from error
+        raise UserError(f"metric model '{name}' cannot be created: {why}") from error
     if not isinstance(answerer, Answerer):
         raise UserError(f"metric model '{name}' is no Answerer (imageevalkit/benchmark/answerer.py)")
     return answerer

@@ -24,7 +24,7 @@ try:
     from tqdm import tqdm
 except ImportError as error:
     print(  # noqa: T201 - nothing of ours can be imported yet
-        f"error: this Python lacks {error.name}; use one that has it: {REPO}/.venv/bin/python {__file__} DIR",
+        f"error: this Python has no {error.name}; use one that has it: {REPO}/.venv/bin/python {__file__} DIR",
         file=sys.stderr,
     )
     sys.exit(2)

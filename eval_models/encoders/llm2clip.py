@@ -71,7 +71,7 @@ class Llm2ClipEncoder(Encoder):
             if (gives := found.exact.shape[-1]) != takes:
                 raise CellFailure(
                     f"encoders: the text vectors of {llm.model_path} have {gives} numbers, LLM2CLIP's adapter takes "
-                    f"{takes}: the two do not belong together"
+                    f"{takes}: the two do not match"
                 )
             of_official, of_exact = (one.to(self.device) for one in found)
             with inference("a reference answer"):

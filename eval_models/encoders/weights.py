@@ -278,5 +278,5 @@ def refuse_unfit(
     if found:
         raise CellFailure(
             f"{user.name}: {source.model_path} does not hold the weights of its model: it {'; it '.join(found)}; "
-            "download it anew"
+            "download it again"
         )

@@ -84,7 +84,9 @@ class Budget:
                     return False
                 self._account.held += amount
         except (OSError, UserError) as error:
-            raise BudgetSpent(f"what was spent of --max_cost cannot be known: {one_line(error)}") from None
+            raise BudgetSpent(
+                f"the cost so far, which --max_cost bounds, is unknown: {one_line(error)}"
+            ) from None
         return True
 
     def settle(self, amount: float, cost: float) -> None:

@@ -101,7 +101,7 @@ def _image(n: int, image: Image.Image) -> Upload:
 
 def _mask(mask: Image.Image, images: Sequence[Image.Image]) -> Upload:
     if not mask.has_transparency_data:
-        raise MaskError("the mask has no transparency, which says what is to be edited")
+        raise MaskError("the mask has no transparent area, which marks the part to edit")
     if images and mask.size != images[0].size:
         sizes = " and ".join(f"{width}x{height}" for width, height in (mask.size, images[0].size))
         raise MaskError(f"the mask and the image differ in size: {sizes}")

@@ -55,7 +55,7 @@ def check_code(asset: CodeAsset, hashes: bool) -> Finding:
     try:
         record = recorded or _cloned(folder) or copied(folder, asset)
     except CellFailure as failure:
-        return Finding([f"{name} was not put there by prefetch, and cannot be told: {failure}"])
+        return Finding([f"{name} is not from prefetch, and cannot be identified: {failure}"])
     if record is None:
         return Finding([f"{name} is not commit {asset.commit}, or was changed"])
     if (commit := record.known.get("commit")) != asset.commit:

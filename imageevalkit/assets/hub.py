@@ -113,7 +113,7 @@ def _attempt(asset: HubAsset, hashes: bool) -> Path:
     _complete_large_files(asset, revision, missing)
     patterns = list(asset.patterns) or None
     snapshot_download(asset.hub, revision=revision, repo_type=asset.type, allow_patterns=patterns)
-    if lost := compared("it did not arrive whole", folder, wanted, hashes=False):
+    if lost := compared("the download is incomplete", folder, wanted, hashes=False):
         raise OSError(*lost)
     return folder
 
@@ -149,7 +149,9 @@ def _complete_large_files(
             file.flush()
             if facts.problem(part, path, hashes=True):
                 part.unlink()
-                raise OSError(f"{url}: the bytes received are not those the hub names; starting it anew")
+                raise OSError(
+                    f"{url}: the received bytes have another hash than on the hub; the download restarts"
+                )
             part.replace(blob)
 
     sizes = range(LARGE, constants.MAX_HTTP_DOWNLOAD_SIZE + 1)

@@ -341,7 +341,7 @@ class Benchmark(ABC):
             raise CellFailure(f"{where} cannot be read ({error.strerror}); {remedy}") from None
         except (KeyError, TypeError, AttributeError, ValueError, RecursionError, csv.Error) as error:
             said = f"{error} is missing" if isinstance(error, KeyError) else one_line(error)
-            raise CellFailure(f"{where} is not what it should be ({said}); {remedy}") from None
+            raise CellFailure(f"{where} is invalid ({said}); {remedy}") from None
 
     def _place(self, file: str) -> tuple[Path, str, str]:
         """Returns the path of ``file``, and the beginning and the remedy of an error message about it."""

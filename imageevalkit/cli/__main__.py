@@ -92,7 +92,7 @@ def main() -> ExitStatus:
         plan.save()
     except (OSError, CellFailure) as error:
         raise UserError(f"output/ or log/ cannot be written: {one_line(error)}") from error
-    cells, jobs = counted(len(plan.cells), "cell"), counted(len(plan.jobs), "job")
+    cells, jobs = counted(len(plan.cells), "result"), counted(len(plan.jobs), "job")
     say(f"{cells}, {jobs}; run folder {plan.run_folder}")
     orders = [job.order for job in plan.jobs if isinstance(job.order, GenerateOrder)]
     for note in plan.notes:

@@ -179,7 +179,7 @@ class EvaluateJob:
         self._aside.add(key)
         self._cannot_ask |= evaluation.interview is None
         why = outcome.message or "images are missing"
-        say(f"{why}; this goes on from what was answered once all images are made")
+        say(f"{why}; once all images exist, evaluation resumes with the recorded answers")
         self._note_cell_in_work("")
 
     def _score(self, keys: Sequence[str]) -> None:

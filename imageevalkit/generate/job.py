@@ -153,8 +153,8 @@ class _Generation:
                     with contextlib.suppress(OSError):
                         os.utime(item.path)
                 raise CellFailure(
-                    "images were damaged or removed after the run had begun, and its job has no GPU to make them "
-                    "again: the same command does"
+                    "images were damaged or removed after the start of the run, and its job has no GPU to "
+                    "generate them again: the same command does"
                 )
             model = asyncio.run_coroutine_threadsafe(load_replicated(replicas, run), loop).result()
             return self._bounded(model, traffic, run)
@@ -238,7 +238,9 @@ class _Generation:
         """
         is_bounded = model.use_traffic(traffic)
         if not is_bounded and run.setting.get("api") and traffic.budget.max_cost is not None:
-            raise CellFailure("--max_cost cannot bound a model class that does not tell what its images cost")
+            raise CellFailure(
+                "--max_cost cannot bound a model class that does not report the cost of its images"
+            )
         kind = kind_of_sender(self.order.sender)
         if kind and run.setting.get("api") and not model.takes_sender:
             raise CellFailure(

@@ -365,8 +365,8 @@ class Replicas:
             bound = max(_STALL_AFTER, _STALL_FACTOR * items * statistics.median(self._seconds))
         if seconds > bound and not worker.stalls:
             worker.stalls = True
-            bounds = "" if self._item_timeout else "; ITEM_TIMEOUT in config.sh ends what takes too long"
-            self._tell(f"a worker has made no image for {seconds:.0f} s{self._usual()}{bounds}")
+            bounds = "" if self._item_timeout else "; ITEM_TIMEOUT in config.sh ends calls that take too long"
+            self._tell(f"a worker has generated no image for {seconds:.0f} s{self._usual()}{bounds}")
 
     def _limit_of_first_call(self, chunk: Chunk, usual: float, warm: set[int]) -> float:
         """Returns the seconds for a call that may compile (else at most ``usual``); 0: nothing to compile."""
@@ -450,7 +450,9 @@ class Replicas:
         if worker.retired:
             self._tell(f"a worker died {worker.deaths_in_all} times and is given up: {self._last_death}")
         else:
-            self._tell(f"a worker died, and is started again; its items are made again: {self._last_death}")
+            self._tell(
+                f"a worker died, and is started again; its items are generated again: {self._last_death}"
+            )
         self._go_on()
 
     def _given_back(self, chunk: Chunk, death: Exception) -> list[Chunk]:
@@ -464,7 +466,7 @@ class Replicas:
         before, batch = self._together, min(len(chunk.items), self._together)
         if batch > 1:  # the kernel may have killed it for its use of memory
             self._together = batch // 2
-            self._tell(f"a worker died on a batch of {batch}: going on with {self._together}")
+            self._tell(f"a worker died on a batch of {batch}: continuing with {self._together}")
         # one item per chunk, so that an item that kills a worker does not fail the others
         return [Chunk(chunk.key, chunk.log, [item], chunk.deaths + 1, before) for item in chunk.items]
 

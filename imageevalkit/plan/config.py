@@ -61,7 +61,7 @@ def read_config(fd: int) -> Config:
         data = pipe.read()
     *entries, end = data.decode(errors="surrogateescape").split("\0")[:-1]
     if end != "end":
-        raise UserError("config.sh or config.local.sh cannot be read whole (see the line above)")
+        raise UserError("config.sh or config.local.sh cannot be read completely (see the line above)")
     config, words = Config(), iter(entries)
     for kind in words:
         name, count = next(words), int(next(words))

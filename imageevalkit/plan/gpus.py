@@ -119,7 +119,7 @@ def _mig_handles(nvml: Any, gpu: Any) -> list[Any]:
 
 
 def _failure(error: object) -> UserError:
-    return UserError(f"NVML failed ({error}); mend the driver, or run without GPUs: CUDA_VISIBLE_DEVICES=")
+    return UserError(f"NVML failed ({error}); repair the driver, or run without GPUs: CUDA_VISIBLE_DEVICES=")
 
 
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?) *(%|MiB|GiB)?", re.IGNORECASE)

@@ -176,8 +176,8 @@ def _check_names(options: Options) -> None:
         if options.infer:
             name = cell.rewriter.rpartition("-")[0]
             raise UserError(
-                f"'{cell.model}' is what results of rewritten prompts are called: make its images with --model_names "
-                f"{cell.raw.model} --prompt_rewriter {name}; by this name --infer false scores those there are"
+                f"'{cell.model}' is a name of results with rewritten prompts: generate its images with --model_names "
+                f"{cell.raw.model} --prompt_rewriter {name}; with --infer false, this name scores the existing ones"
             )
         if options.rewriter:
             raise UserError(
@@ -372,9 +372,7 @@ def _calls_left(plan: Plan, jobs: Sequence[Job]) -> Mapping[str, int | None]:
         )
         for job in jobs
     ]
-    late = threading.Timer(
-        _TELL_AFTER, say, ["looking through the images there are, to see which jobs need GPUs"]
-    )
+    late = threading.Timer(_TELL_AFTER, say, ["checking the existing images, to see which jobs need GPUs"])
     late.start()
     try:
         ask(plan, [requests])

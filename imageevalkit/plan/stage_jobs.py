@@ -141,7 +141,8 @@ class Run:
         shards = parse_count(given.get(key, "1").strip() or "1", where)
         if shards > 1 and (why := why_of_one_machine(output_root())):
             raise UserError(
-                f"{where}: {output_root()} is on {why}: machines that do not see each other's locks cannot share a cell"
+                f"{where}: {output_root()} is on {why}: machines that do not "
+                "see each other's locks cannot share a result"
             )
         return shards
 

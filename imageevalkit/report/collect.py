@@ -173,7 +173,7 @@ def _with_drift(reports: Sequence[CellReport]) -> list[CellReport]:
     for one in reports:
         result = one.result
         if result and not (result.noise and result.noise.has_drifted) and (by := told.get(_judge_of(result))):
-            note = f"{DRIFTED}, as {by} tells: scores of before and after do not compare"
+            note = f"{DRIFTED}, as {by} shows: older and newer scores are not comparable"
             one = one._replace(result=replace(result, notes=[*result.notes, note]))
         warned.append(one)
     return warned
@@ -297,15 +297,19 @@ def _without_stale(result: Result, made: Mapping[str, Record], scored: Scores) -
     If there are such images, the result is withheld."""
     measured = _time(result.provenance.get("time"))
     stale = {
-        id: {**score, "status": STALE, "values": {}, "detail": {}, "reason": "made again after it was judged"}
+        id: {
+            **score,
+            "status": STALE,
+            "values": {},
+            "detail": {},
+            "reason": "generated again after it was judged",
+        }
         for id, score in scored.items()
         if measured and _is_newer(made.get(id), score, measured)
     }
     if not stale:
         return result, scored
-    reason = (
-        f"{STALE}: {len(stale)} of {len(scored)} items were made again after this evaluation; evaluate again"
-    )
+    reason = f"{STALE}: {len(stale)} of {len(scored)} items were generated again after this evaluation; evaluate again"
     return replace(result, headline=[], withheld=reason), {**scored, **stale}
 
 

@@ -306,9 +306,7 @@ class _Tests(NamedTuple):
                 theirs = self.tables[other]
                 if mine is None or theirs is None:
                     silent = [column[n].name for n in (one, other) if self.tables[n] is None]
-                    self.why[start + other] = (
-                        f"the files of {' and '.join(silent)} do not say what each item gives"
-                    )
+                    self.why[start + other] = f"the files of {' and '.join(silent)} have no values of items"
                 elif column[one].metric.shares != column[other].metric.shares:
                     self.why[start + other] = "their groups weigh differently"
                 else:

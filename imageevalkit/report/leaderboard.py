@@ -30,7 +30,7 @@ GROUP_NOTE = (
 )
 DRIFT = "!"
 """The mark at a score whose judge has drifted."""
-DRIFT_NOTE = f"{DRIFT}: {DRIFTED}; its scores of before and after do not compare (see the notes)."
+DRIFT_NOTE = f"{DRIFT}: {DRIFTED}; its older and newer scores are not comparable (see the notes)."
 
 
 class Board(NamedTuple):

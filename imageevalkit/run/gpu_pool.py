@@ -186,7 +186,7 @@ class GpuPool:
         self._useless.pop(gpu, None)
         if memory is None:  # some GPUs never report it; a GPU that stops reporting it is lost
             if gpu in self._with_memory:
-                self._useless[gpu] = "does not answer any more (nvidia-smi tells why)"
+                self._useless[gpu] = "does not answer any more (see nvidia-smi)"
             return self._useless.get(gpu, "")
         self._with_memory.add(gpu)
         needed, asked = self._min_free.of(memory.total), f"GPU_MIN_FREE_MEMORY={self._min_free.text}"

@@ -220,7 +220,7 @@ class Ledger:
         elif lacks_outcomes:
             state = FAILED  # the messages of its cells say why
         elif state == FAILED and all(self._stages[job.name, cell].state in USABLE for cell in job.owed):
-            message = f"{told} (although every cell has its outcome)" if job.owed else told
+            message = f"{told} (although every result has its outcome)" if job.owed else told
         self._finish(JobSummary(job.name, job.stage, state, message, how, attempts, seconds, log))
         return untold
 

@@ -103,7 +103,7 @@ class _Submitted:
         told = f"in Slurm's queue ({self.reason}), job {self.id}"
         # "launch failed requeued held", "JobHeldUser": the job waits until a user releases it
         is_held = "held" in self.reason.lower()
-        return f"{told}: scontrol release {self.id} lets it go on" if is_held else told
+        return f"{told}: scontrol release {self.id} lets it continue" if is_held else told
 
 
 def run_plan(
@@ -506,9 +506,7 @@ class _Run:
         """Returns the summary of a run whose jobs continue. No file is written, because the run has not
         ended.
         """
-        text = (
-            f"{why.name}: this launcher ends, and {counted(len(self._active), 'job')} go on in Slurm's queue"
-        )
+        text = f"{why.name}: this launcher ends, and {counted(len(self._active), 'job')} continue in Slurm's queue"
         if late := len(self._pending):
             text += f"; {counted(late, 'more job')} not submitted yet"
         self._display.tell(
@@ -531,7 +529,7 @@ class _Run:
         if count := len(ids) + len(self._unsure):
             by_number = f" (scancel {' '.join(ids)})" if ids else ""
             left = f"{counted(count, 'job')} of this run may be in Slurm's queue yet"
-            complain(f"{left}: bash eval.sh --cancel ends what is left, once Slurm answers{by_number}")
+            complain(f"{left}: bash eval.sh --cancel ends the others, once Slurm answers{by_number}")
 
 
 class NodeFaults:

@@ -292,7 +292,7 @@ class _NodeJob:
             return self._back_in_queue("another job takes its place", attempt)
         if not has_moved:
             problem = (
-                "it was told to end, SLURM_GRACE seconds before its time limit, before it had anything done: give it "
+                "it had to end SLURM_GRACE seconds before its time limit, without any progress: give it "
                 "more time (SLURM_TIME_MAP)"
             )
             return self._leave(Report(None, problem, attempts=attempt))

@@ -140,7 +140,7 @@ def look_around(plan: Plan, slurm: Slurm) -> Found:
     if why := why_of_one_machine(output_root()):
         say(
             f"{output_root()} is on {why}: locks there hold on one machine only. A user's runs with --launcher slurm "
-            "see each other in the queue; keep others away from these cells"
+            "see each other in the queue; start no other runs on these results"
         )
     owed = sorted({key for job in plan.jobs for key in job.owed})
     with contextlib.ExitStack() as on_failure:
@@ -180,7 +180,7 @@ def _jobs_there(plan: Plan, slurm: Slurm, owed: Sequence[str]) -> dict[str, Foun
         if job.name in jobs and (lacking := _not_at_hand(plan, job, jobs)):
             number = jobs[job.name].number
             raise UserError(
-                f"{job.name} is Slurm job {number} of an earlier run, whose {lacking} has not made all: wait, or "
+                f"{job.name} is Slurm job {number} of an earlier run, whose {lacking} is not complete: wait, or "
                 f"end it (scancel {number})"
             )
     theirs = ending | {key for job in plan.jobs if job.name in jobs for key in job.owed}

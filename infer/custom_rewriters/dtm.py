@@ -66,7 +66,7 @@ class Dtm(Rewriter):
     def basis(self, raw: Cell) -> str:
         found = relation_files.read(raw.relations)
         if found is None:
-            return f"by relations of an evaluator that {short_path(raw.relations)} does not tell"
+            return f"by relations of an evaluator that {short_path(raw.relations)} does not name"
         trial = f" of a trial (--limit {found.limit})" if found.limit else ""
         return f"by the relations of {counted(found.items, 'item')}{trial} that {found.evaluator} scored"
 

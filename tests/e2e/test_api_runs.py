@@ -222,7 +222,7 @@ def test_max_cost_stops_before_it_is_exceeded_and_goes_on_with_more(api: ApiRuns
     assert first.returncode == 3, text_of(first)
     assert len(api.server.requests) == 5
     assert "--max_cost 0.05 is used up: $0.05 spent" in message(first, "--max_cost")
-    assert "5 of 8 images" in message(first, "the same command goes on")
+    assert "5 of 8 images" in message(first, "the same command continues")
     assert api.statuses() == {"ok": 5}, "an item that was not sent has not failed"
 
     second = api.run("--max_cost", "0.1", kwargs="price=0.01", limit=8)
@@ -417,7 +417,7 @@ def test_an_outage_that_lasts_ends_the_run_incomplete_and_resumable(api: ApiRuns
     assert run.returncode == 3, text_of(run)
     line = message(run, "the endpoint has been down")
     assert "for 2 s the endpoint has been down: HTTP 503: Service Unavailable" in line
-    assert line.endswith("the same command goes on from here")
+    assert line.endswith("the same command resumes here")
     assert api.statuses()["ok"] == 10
     assert api.statuses().get("failed", 0) == 0, "no item is to blame"
 

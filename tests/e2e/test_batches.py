@@ -406,7 +406,7 @@ def test_what_a_provider_never_shows_is_looked_for_by_the_next_run(
             left.remove(answer.question)
     [state] = folder.glob("*.json")
     assert (
-        f"the same command looks again, or delete {os.path.relpath(state)} to buy its requests again"
+        f"the same command checks again, or delete {os.path.relpath(state)} to buy its requests again"
         in str(told.value)
     )
     assert len(judge.batches) == 1
@@ -525,7 +525,7 @@ def test_ctrl_c_says_what_goes_on(runs: ApiRuns, server: ImageBatches) -> None:
     os.killpg(started.pid, signal.SIGINT)
     told, _ = started.communicate(timeout=LONGEST_WAIT)
     assert started.returncode == 130, told
-    assert "batch_1 goes on at the provider, and the same command collects it" in told
+    assert "batch_1 continues at the provider, and the same command collects it" in told
     assert not runs.all_records(), "nothing failed, and nothing is paid by guess"
     server.open.set()
     assert runs.run(limit=3).returncode == 0

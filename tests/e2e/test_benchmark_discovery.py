@@ -104,7 +104,7 @@ def test_one_file_is_a_benchmark_and_its_variant(checkout: Path) -> None:
 @needs_driver_env
 def test_settings_are_checked_at_planning_and_reach_every_job(checkout: Path) -> None:
     add(checkout, "signs", SIGNS)
-    assert "3 images to make" in plan(checkout, "street-signs", "--ds_kwargs", "count=3,size=large")[1]
+    assert "3 images to generate" in plan(checkout, "street-signs", "--ds_kwargs", "count=3,size=large")[1]
     says = "there is no setting 'cuont' (did you mean 'count'?); known: rules, count, size, grid, marks"
     assert plan(checkout, "street-signs", "--ds_kwargs", "cuont=3") == (
         2,
@@ -212,7 +212,7 @@ def test_faults_are_told_and_block_their_own_cells_alone(checkout: Path) -> None
     usable = ("quicktext", "street-signs", "large-signs", "a_copy", "b_copy", "more")
     status, said = plan(checkout, ";".join([*usable, *folders, *told, *lines]))
     assert status == 1
-    assert "reference-typeset/quicktext: 48 images to make" in said
+    assert "reference-typeset/quicktext: 48 images to generate" in said
     for folder, (_, says) in zip(folders, _BROKEN, strict=True):
         found = [line for line in listed.stdout.splitlines() if line.startswith(f"  benchmarks/{folder}/")]
         assert any(says in line for line in found) and len({*found}) == len(found)
@@ -240,5 +240,5 @@ def test_a_fresh_machine_plans_in_the_environment_that_it_has_just_made(checkout
         "chmod +x .venv/bin/python; echo made >.venv/.imageevalkit-requirements\n"
     )
     status, said = plan(checkout, "quicktext", "--eval", "false")
-    assert (status, "48 images to make" in said) == (0, True), said
+    assert (status, "48 images to generate" in said) == (0, True), said
     assert "-P -m imageevalkit.cli --config-fd 3 --model_names" in (checkout / "runs.txt").read_text()

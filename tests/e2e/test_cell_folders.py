@@ -97,7 +97,7 @@ def test_what_is_in_the_way_of_images_is_met_before_any_is_paid_for(api: ApiRuns
     (folder / "en").write_text("a file")
     run = api.run(models=["m"], limit=4)
     assert run.returncode == 1
-    assert f"no image can be stored in {folder}/en: File exists; remove or mend what is there" in text_of(run)
+    assert f"no image can be stored in {folder}/en: File exists; remove or repair it" in text_of(run)
     assert not api.server.requests
 
 

@@ -132,7 +132,7 @@ def test_the_words_of_a_question_change_with_the_attempt_and_not_with_a_restart(
             if evaluate(Reworded(), "again")[0].state == COMPLETE:
                 break
         except CellFailure as error:
-            assert "the next run goes on" in str(error)
+            assert "the next run continues" in str(error)
     assert replies == uninterrupted
     assert len(cell.judgements.read_text().splitlines()) == 9
 
@@ -652,7 +652,7 @@ def test_a_file_of_prompts_that_is_none_is_named_with_what_it_must_be(
     benchmark, a_list = load(tmp_path, _YES_NO, monkeypatch), r"and must be a list of objects"
     for text, says in (
         (None, r"cannot be read \(No such file or directory\); put it there$"),
-        ('[{"prompt": a}]', r"is not what it should be \(Expecting value: .*\); mend it$"),
+        ('[{"prompt": a}]', r"is invalid \(Expecting value: .*\); mend it$"),
         ('{"a": 1}', rf"holds \{{'a': 1\}}, {a_list} with \"prompt\", \"language\", \"words\"$"),
         ("[]", rf"holds \[\], {a_list}"),
         ('["a dog"]', rf"holds \['a dog'\], {a_list}"),

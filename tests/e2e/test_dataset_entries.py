@@ -168,7 +168,7 @@ def test_what_cannot_be_used_is_told_in_the_list_the_plan_and_the_run_and_costs_
     for name, says in {**absent, **wrong}.items():
         [line] = [line for line in dry.stdout.splitlines() if line.startswith("blocked ") and says in line]
         assert f"{name}/quicktext" in line or f"{name}/" in line or f"slow-noise/{name}" in line
-    assert dry.stdout.count("0 images to make, 1 to reuse") == 2, dry.stdout + dry.stderr
+    assert dry.stdout.count("0 images to generate, 1 to reuse") == 2, dry.stdout + dry.stderr
     assert (checkout / "looks").read_text() == "look\n", "a dataset is checked once for all models"
     cells = json.loads(next(checkout.glob("log/runs/*/summary.json")).read_text())["cells"]
     assert {cell["cell"] for cell in cells if cell["state"] == "complete"} == {

@@ -129,7 +129,7 @@ def test_small_run_end_to_end(tmp_path: Path) -> None:
     log = max(
         (checkout / "log/reference-noise").glob("quicktext_generate_*"), key=lambda p: p.stat().st_mtime
     )
-    assert "4 of 4 images are there, 0 to make" in log.read_text()
+    assert "4 of 4 images exist, 0 to generate" in log.read_text()
     assert "model loaded" not in log.read_text()
 
 
@@ -161,7 +161,7 @@ def test_dry_run_needs_no_key_and_adds_up_images_requests_dollars_and_minutes(ch
     run = run_eval(checkout, *words, "--custom_model_kwargses", kwargs, "--dry_run", API_KEY="", BASE_URL="")
     assert run.returncode == 0, outcome_lines(run)
     assert "note: API_KEY is not set: this plan needs no key, the run does" in run.stdout
-    assert "total: 6 images to make, 6 API requests, about $1.27, about 1 minute\n" in run.stdout
+    assert "total: 6 images to generate, 6 API requests, about $1.27, about 1 minute\n" in run.stdout
     assert "  not in it: the time that this machine takes for ppocr-v4" in run.stdout
     says = "note: model 'gpt-image-2': the request parameter 'sise' is sent as it is; if you mean 'size'"
     assert says in run.stdout and "'steps'" not in run.stdout
@@ -220,10 +220,10 @@ def test_dry_run_reads_a_benchmark_once_however_many_models_there_are_and_writes
     assert not (checkout / "output").exists()
     assert not (checkout / "log").exists()
     for model in models:
-        assert f"  {model}/loud: 1 image to make" in run.stdout
-        assert f"  {model}/quicktext: 48 images to make, 0 to reuse, 0 to repair" in run.stdout
+        assert f"  {model}/loud: 1 image to generate" in run.stdout
+        assert f"  {model}/quicktext: 48 images to generate, 0 to reuse, 0 to repair" in run.stdout
         assert f"  {model}/quicktext: 48 of 48 questions to ask of ppocr-v4" in run.stdout
-        assert f"  {model}/many: 400 images to make, 0 to reuse, 0 to repair" in run.stdout
+        assert f"  {model}/many: 400 images to generate, 0 to reuse, 0 to repair" in run.stdout
     assert Path(f"{quicktext}.read").read_text() == "xx", "for its images, and for its questions"
     asked = Path(f"{quicktext}.asked").read_text().split()
     assert len(asked) == len(set(asked)), "about images that are all to come the same is asked of all models"

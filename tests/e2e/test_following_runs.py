@@ -176,7 +176,7 @@ def test_images_are_judged_while_others_are_made(runs: Runs) -> None:
 
 @pytest.mark.parametrize("victims", [[b"infer/generate.py", b"imageevalkit.evaluate"], [b"imageevalkit.cli"]])
 def test_killed_in_the_middle_nothing_is_paid_twice(runs: Runs, victims: list[bytes]) -> None:
-    """Both jobs (which are started again), or the launcher (the same command goes on)."""
+    """Both jobs (which are started again), or the launcher (the same command continues)."""
     runs.images.free = 8
     process = runs.start()
     wait_for(lambda: len(runs.lines("judgements.jsonl")) >= 4)

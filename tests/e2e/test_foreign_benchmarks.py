@@ -129,7 +129,7 @@ def test_a_score_is_never_one_of_other_images_of_another_script_or_of_other_data
     assert run_eval(checkout, *RUN).returncode == 0
     again = run_eval(checkout, *RUN, "--infer", "false")
     assert again.returncode == 0
-    assert "the result of an earlier run stands" in again.stdout
+    assert "the result of an earlier run is kept" in again.stdout
     assert [row["value"] for row in board_of(checkout)] == ["0.5"]
 
     own = checkout / CELL / "official/table.txt"

@@ -326,7 +326,7 @@ def test_a_file_that_is_damaged_or_somebody_elses_is_one_line(tmp_path: Path) ->
     with zipfile.ZipFile(evil, "w") as file:
         file.writestr("../../../escaped/result.json", "{}")
     for path, says in (
-        (tmp_path / "none.zip", "none.zip is not there: bash eval.sh --save_baseline FILE makes one"),
+        (tmp_path / "none.zip", "none.zip does not exist: bash eval.sh --save_baseline FILE writes one"),
         (text, "text.zip is no folder of results, and no file of --save_baseline"),
         (empty, "empty.zip holds no results"),
         (evil, "holds no results|evil.zip"),
@@ -336,7 +336,7 @@ def test_a_file_that_is_damaged_or_somebody_elses_is_one_line(tmp_path: Path) ->
         assert "\n" not in str(caught.value)
         assert "/tmp/tmp" not in str(caught.value)
     assert not (tmp_path.parents[1] / "escaped").exists()
-    with pytest.raises(UserError, match="the baseline is what is in output/ now"):
+    with pytest.raises(UserError, match="the baseline is the present output/"):
         Gate.of(output_root(), None).close()
     with pytest.raises(UserError, match="is a folder: name a file in it"):
         Gate.of(None, tmp_path)
@@ -475,8 +475,8 @@ def test_a_gate_that_could_not_look_is_refused_before_a_run_starts(tmp_path: Pat
     write_scored(Cell("m", "text"), HUNDRED)
     Gate.of(None, saved := tmp_path / "b.zip").close()
     for words, says in (
-        ([], "b.zip has no cell of this run; it has m/text"),
-        (["--detach"], "--detach ends before the gate has looked"),
+        ([], "b.zip has no result of this run; it has m/text"),
+        (["--detach"], "--detach ends before the gate"),
     ):
         options = resolve(parse(["--quickstart", "--gate", str(saved), *words]), Config())
         with pytest.raises(UserError, match=says):

@@ -118,7 +118,7 @@ def test_a_driver_that_fails_while_the_run_goes_on(tmp_path: Path, machine: Path
     fail_memory(machine, "GPU is lost")
     summary = run(tmp_path, [gpu_job(tmp_path, "m", 1), gpu_job(tmp_path, "n", 0)])
     assert [cell.state for cell in summary.cells] == ["failed", "complete"]
-    assert summary.cells[0].message.startswith("generate: NVML failed (GPU is lost); mend the driver")
+    assert summary.cells[0].message.startswith("generate: NVML failed (GPU is lost); repair the driver")
 
 
 def test_an_early_look_at_gpus_that_fails_ends_nothing(tmp_path: Path, machine: Path) -> None:
@@ -136,7 +136,7 @@ outcome("m/a", "generate")
     jobs = [python_job(tmp_path, "generate:m", make, ["m/a"]), replace(evaluate, follows=True)]
     summary = run(tmp_path, jobs, parallel=True)
     assert [stage.state for stage in summary.cells[0].stages] == ["complete", "failed"]
-    assert summary.cells[0].message.startswith("evaluate: NVML failed (GPU is lost); mend the driver")
+    assert summary.cells[0].message.startswith("evaluate: NVML failed (GPU is lost); repair the driver")
 
 
 def test_the_plan_keeps_what_a_job_can_use(tmp_path: Path) -> None:

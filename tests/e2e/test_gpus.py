@@ -136,7 +136,7 @@ def test_a_driver_that_does_not_fit_its_library_is_one_clear_line(machine: Path)
     with pytest.raises(UserError) as caught:
         shown()
     assert str(caught.value) == (
-        "NVML failed (Driver/library version mismatch); mend the driver, or run without GPUs: CUDA_VISIBLE_DEVICES="
+        "NVML failed (Driver/library version mismatch); repair the driver, or run without GPUs: CUDA_VISIBLE_DEVICES="
     )
     assert shown("") == []
     assert _gpu_names() == [], "no result fails for its provenance"
@@ -151,11 +151,11 @@ def test_memory_of_gpus_and_mig_devices(machine: Path) -> None:
 
 def test_gpus_that_all_fail_are_one_clear_line(machine: Path) -> None:
     fail_memory(machine, "Timeout")
-    with pytest.raises(UserError, match=r"^NVML failed \(Timeout\); mend the driver"):
+    with pytest.raises(UserError, match=r"^NVML failed \(Timeout\); repair the driver"):
         gpus.memory()
     lose(machine, 0, 1, 2)
     with pytest.raises(
-        UserError, match=r"^NVML failed \(GPU is lost\); mend the driver, or run without GPUs"
+        UserError, match=r"^NVML failed \(GPU is lost\); repair the driver, or run without GPUs"
     ):
         shown()
 

@@ -168,7 +168,7 @@ def test_a_finished_run_waits_for_no_gpu(tmp_path: Path) -> None:
     image.write_bytes(data[:-1])
     os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns))
     damaged = run_eval(checkout, *words, FAKE_NVML=machine)
-    assert damaged.returncode == 1 and "no GPU to make them again" in damaged.stdout, damaged.stdout
+    assert damaged.returncode == 1 and "no GPU to generate them again" in damaged.stdout, damaged.stdout
     mended = run_eval(checkout, *words, FAKE_NVML=machine)
     for uuid in uuids:
         Path("/tmp/imageevalkit-gpus", uuid).unlink(missing_ok=True)

@@ -101,7 +101,7 @@ def test_the_plan_names_the_class_that_makes_the_images(checkout: Path) -> None:
     ]
     api = {"API_KEY": "EMPTY", "BASE_URL": "http://127.0.0.1:9/v1"}
     here = run_eval(checkout, *words, "--dry_run").stdout
-    assert "mine/quicktext: 2 images to make, 0 to reuse, 0 to repair, by mine.GuideT2I\n" in here
+    assert "mine/quicktext: 2 images to generate, 0 to reuse, 0 to repair, by mine.GuideT2I\n" in here
     there = run_eval(checkout, *words, "--dry_run", "--use_api", "true", **api).stdout
     assert "by openai_images.OpenAIImagesT2I at 127.0.0.1\n" in there
     assert there.count("by always_mine.GuideT2I\n") == 1

@@ -78,7 +78,7 @@ def test_without_a_gpu_for_both_the_judge_is_loaded_for_each_checkpoint(
     keepers = Keepers(plan, tmp_path / "watch")
     [told] = keepers.told
     assert told.startswith(
-        "judge vllm:org/judge is loaded for each checkpoint anew: it takes 1 GPU and other jobs 1, of 1"
+        "judge vllm:org/judge is loaded again for each checkpoint: it takes 1 GPU and other jobs 1, of 1"
     )
     assert keepers.fitted(plan) == plan
     assert keepers.all_work

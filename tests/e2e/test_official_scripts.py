@@ -118,7 +118,7 @@ def test_what_a_killed_evaluation_left_is_no_image_of_the_next(benchmark: Widths
 @pytest.mark.parametrize(
     ("program", "says"),
     [
-        ("raise SystemExit(5)", "its official program ended with status 5; the log has what it said"),
+        ("raise SystemExit(5)", "its official program ended with status 5; the log has its output"),
         ("", "metrics.json cannot be read: No such file or directory"),
         (PROGRAM.replace('"scale": 64', '"scale": 1'), "metric 'width': 32 is beyond its scale of 1"),
     ],

@@ -177,7 +177,7 @@ UNUSABLE = {
     "reference-noise": "'reference-noise' is a name of the toolkit, whose own is used: rename the entry point",
     "tiny-gone": f"model 'tiny-gone' {PLACE} (tiny_plugin.absent:MODEL) cannot be imported: ModuleNotFoundError: No "
     "module named 'tiny_plugin.absent'",
-    "tiny-relative": f"model 'tiny-relative' {PLACE} (tiny_plugin:RELATIVE): 'module' is '.model': write the whole "
+    "tiny-relative": f"model 'tiny-relative' {PLACE} (tiny_plugin:RELATIVE): 'module' is '.model': write the full "
     "name of the module",
     "tiny-circles": f"benchmark 'tiny-circles' {PLACE} (tiny_plugin.bench:Squares): its class has the name "
     "'tiny-squares': the two names must be equal",

@@ -102,7 +102,7 @@ def test_what_nobody_has_published_is_trusted_once(web: HubServer, root: Path) -
     # the file is lost, and the address gives another one now
     (root / PLACE).unlink()
     web.files["w.pt"] = altered
-    with pytest.raises(CellFailure, match=r"as it was first fetched; delete .*\.w\.pt\.fetched\.json"):
+    with pytest.raises(CellFailure, match=r"than at the first download; delete .*\.w\.pt\.fetched\.json"):
         fetch(wanted)
     web.files["w.pt"] = CONTENT
     fetch(wanted)
@@ -327,7 +327,7 @@ def damaged(offset: int, value: bytes, method: int = zipfile.ZIP_DEFLATED) -> by
 def test_an_archive_that_cannot_be_unpacked_is_one_line_and_fetched_anew(
     web: HubServer, root: Path, content: bytes, said: str
 ) -> None:
-    with pytest.raises(CellFailure, match=rf"^.*gives no ZIP file that can be unpacked \(.*({said}).*\)$"):
+    with pytest.raises(CellFailure, match=rf"^.*is no ZIP file that can be unpacked \(.*({said}).*\)$"):
         fetch(archive_asset(web, content))
     assert files(root) == set()
     assert fetch(archive_asset(web, zipped(MEMBERS)))

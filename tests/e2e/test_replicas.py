@@ -154,8 +154,8 @@ def test_out_of_memory_lowers_the_batch_and_says_so(notes: Path) -> None:
     outcome, said = generate(1, 16, notes=notes, batch_size=8, fits=3)
     assert outcome.state == COMPLETE
     assert [line for line in said if "out of memory" in line] == [
-        "out of memory with a batch of 8: going on with 4",
-        "out of memory with a batch of 4: going on with 2",
+        "out of memory with a batch of 8: continuing with 4",
+        "out of memory with a batch of 4: continuing with 2",
     ]
     assert sum(line[2] == "too large" for line in calls(notes)) == 2, "the smaller batch is kept"
     assert {(record.extra or {})["batch"] for record in last_records(CELL).values()} == {2}
@@ -165,8 +165,8 @@ def test_batches_that_the_kernel_kills_become_smaller(notes: Path) -> None:
     outcome, said = generate(1, 40, notes=notes, batch_size=8, kernel_fits=2)
     assert outcome.state == COMPLETE
     assert [line for line in said if "a batch of" in line] == [
-        "a worker died on a batch of 8: going on with 4",
-        "a worker died on a batch of 4: going on with 2",
+        "a worker died on a batch of 8: continuing with 4",
+        "a worker died on a batch of 4: continuing with 2",
     ]
     assert sum(line[2] == "load" for line in lines(notes)) == 3
 
@@ -183,7 +183,7 @@ def test_an_item_that_kills_its_worker_leaves_the_batches_as_they_were() -> None
 def test_out_of_memory_of_one_image_is_that_items_failure() -> None:
     outcome, said = generate(1, 3, batch_size=2, fits=0)
     assert outcome.state == FAILED
-    assert "out of memory with a batch of 2: going on with 1" in said
+    assert "out of memory with a batch of 2: continuing with 1" in said
     error = last_records(CELL)["images/00002"].error
     assert error == {"class": "OutOfMemoryError", "text": "CUDA out of memory. Attempt to allocate 20.00 GiB"}
 
@@ -195,7 +195,9 @@ def test_an_item_that_fails_a_batch_does_not_take_the_others_along() -> None:
         "class": "ValueError",
         "text": "cannot draw prompt 5",
     }
-    assert "a batch of 4 failed (ValueError: cannot draw prompt 5): its items are made singly" in said
+    assert (
+        "a batch of 4 failed (ValueError: cannot draw prompt 5): its items are generated one by one" in said
+    )
 
 
 def test_failures_keep_their_class_and_words() -> None:

@@ -15,4 +15,4 @@ def test_the_records_of_shards_are_no_other_models_folder() -> None:
     words = ["--model_names", "reference-noise", "--ds_names", "quicktext", "--limit", "2"]
     done = eval_here(*words, "--dry_run")
     assert done.status == 0, done
-    assert "reference-noise/quicktext: 2 images to make" in done.said
+    assert "reference-noise/quicktext: 2 images to generate" in done.said

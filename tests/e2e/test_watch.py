@@ -93,9 +93,9 @@ def test_checkpoints_are_evaluated_as_they_become_whole_by_one_server(tree: Tree
     begin_checkpoint(tree.folder / "checkpoint-500")
     watching.until("run@500 waits: model.safetensors has 1000 bytes instead of")
     watching.until("run@700 waits:")
-    watching.until("2 not whole yet")
+    watching.until("2 not complete yet")
     shutil.rmtree(tree.folder / "checkpoint-700")
-    watching.until("run@700 has gone before it was whole: passed over")
+    watching.until("run@700 was deleted before it was complete: skipped")
     assert not starts(starts_file)
     end_checkpoint(tree.folder / "checkpoint-500", 40)
     watching.is_evaluated(500)
@@ -111,7 +111,7 @@ def test_checkpoints_are_evaluated_as_they_become_whole_by_one_server(tree: Tree
 
     # another start goes on: what is done is not done again
     again = tree.watch(**conda)
-    again.until("run@500, run@1000: whole, and evaluated by the results there are")
+    again.until("run@500, run@1000: complete, and evaluated before")
     again.until("2 checkpoints evaluated; ")
     assert len(starts(starts_file)) == 1
 
@@ -119,8 +119,8 @@ def test_checkpoints_are_evaluated_as_they_become_whole_by_one_server(tree: Tree
     assert "has changed" not in again.said
     shutil.rmtree(tree.folder / "checkpoint-500")
     end_checkpoint(tree.folder / "checkpoint-500", 90)
-    again.until("run@500 has changed since it was taken up: it is evaluated anew once it is whole")
-    again.until("add --overwrite to make them again")
+    again.until("run@500 has changed since its evaluation: once complete, it is evaluated again")
+    again.until("add --overwrite to generate them again")
     again.until("1 checkpoint evaluated, 1 not complete")
     assert "Traceback" not in again.said + watching.said
     assert again.stop(signal.SIGINT) == 1
@@ -142,7 +142,7 @@ def test_what_was_under_way_is_gone_on_with_and_what_goes_meanwhile_has_failed(
     end_checkpoint(tree.folder / "2000", 80)
     again.until("running     generate run@2000/alpha 0/3 loading model")
     shutil.rmtree(tree.folder / "2000")
-    again.until("2000 has gone while it was evaluated")
+    again.until("2000 was deleted during its evaluation")
     again.until("1 checkpoint evaluated, 1 not complete")
     assert "No such file or directory" in again.said
     assert again.stop() == 1

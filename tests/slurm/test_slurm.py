@@ -127,7 +127,7 @@ def test_a_run_goes_on_without_a_terminal_is_told_of_and_ended(
 ) -> None:
     words = add_slow_model(checkout, gpus=0)
     done = run_eval(checkout, *words, "--launcher", launcher, "--detach")
-    assert done.returncode == 0 and "the run goes on in the background" in done.stdout, done.stderr
+    assert done.returncode == 0 and "the run continues in the background" in done.stdout, done.stderr
     wait_for(lambda: count(checkout, "slow") > 0)
     status = run_eval(checkout, "--status").stdout
     assert re.search(

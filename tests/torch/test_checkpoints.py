@@ -209,7 +209,7 @@ def test_shards_wait_for_each_other_and_for_their_index(tmp_path: Path) -> None:
         assert "is one of 3 shards" in what_lacks(tmp_path)
     (tmp_path / "model-00002-of-00003.safetensors").write_bytes(weights(2))
     (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-000')
-    assert what_lacks(tmp_path) == "model.safetensors.index.json is no whole JSON"
+    assert what_lacks(tmp_path) == "model.safetensors.index.json is no complete JSON"
     (tmp_path / "model.safetensors.index.json").write_text(
         '{"weight_map": {"a": "model-00002-of-00003.safetensors"}}'
     )

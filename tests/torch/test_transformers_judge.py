@@ -691,7 +691,7 @@ def make_it_a_language_model(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "kwargs", "words"),
     [
-        (remove_a_tensor, {}, "judge: .* it lacks lm_head.weight; download it anew"),
+        (remove_a_tensor, {}, "judge: .* it lacks lm_head.weight; download it again"),
         (remove_the_weights, {}, "does not load: OSError"),
         (remove_the_template, {}, "has no chat template"),
         (make_it_a_language_model, {}, "qwen3.* is no image-text-to-text model"),

@@ -110,7 +110,7 @@ def test_a_file_that_is_no_whole_image_is_named_and_corrupt_and_all_others_are_t
     first = again()
     assert first.state == INCOMPLETE
     assert "1 of 4 images are not to be had: 00003.png (the first: there is no image of it" in first.message
-    told = f"1 of 4 images are corrupt and not taken: 00001.png (the first: {bad} does not decode ("
+    told = f"1 of 4 images are corrupt and not copied: 00001.png (the first: {bad} does not decode ("
     assert told in first.message and says in first.message.split(told)[1]
     assert any(line.startswith(f"corrupt: images/00001: {bad} does not decode (") for line in logged)
     assert not (CELL.folder / "images/00001.png").exists()
@@ -143,7 +143,7 @@ def test_what_an_earlier_version_took_for_an_image_is_looked_into(tmp_path: Path
     record |= {"image_sha256": hashlib.sha256(b"no image").hexdigest(), "size": None, "flat": None}
     with CELL.generation.open("a") as file:
         file.write(json.dumps(record) + "\n")
-    assert "corrupt and not taken: 00001.png" in adopt(source, 2).message
+    assert "corrupt and not copied: 00001.png" in adopt(source, 2).message
     assert not copied.exists()
 
 

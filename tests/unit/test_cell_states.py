@@ -59,7 +59,7 @@ def test_what_is_left_follows_from_the_settings() -> None:
         *("prompt 2", "prompt 3", "prompt 5")
     ]
     assert len(found.to_make(overwrite=True, retry_refused=True)) == 5
-    assert found.explain_stale() == "no record says how the image was made: 1 image is stale"
+    assert found.explain_stale() == "no record describes the generation of the image: 1 image is stale"
 
 
 def test_a_plan_knows_the_images_to_come() -> None:

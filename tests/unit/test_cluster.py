@@ -468,7 +468,7 @@ def test_a_signal_ends_a_detached_launcher_and_no_job(
     assert run(plan, slurm, detached=True).status == ExitStatus.TERMINATED
     assert len(slurm.there) == len(plan.jobs) and slurm.now < 60
     told = capsys.readouterr().err
-    assert f"{number.name}: this launcher ends, and 4 jobs go on in Slurm's queue" in told
+    assert f"{number.name}: this launcher ends, and 4 jobs continue in Slurm's queue" in told
     assert "bash eval.sh --cancel ends it" in told
     assert not (Path(plan.run_folder) / "summary.json").exists(), "the run has not ended"
 
@@ -518,7 +518,7 @@ def test_what_a_controller_that_stays_away_may_have_left_is_told(
     assert run(plan, slurm).status == ExitStatus.TERMINATED
     assert slurm.now < 120
     what = (
-        "of this run may be in Slurm's queue yet: bash eval.sh --cancel ends what is left, once Slurm answers"
+        "of this run may be in Slurm's queue yet: bash eval.sh --cancel ends the others, once Slurm answers"
     )
     assert f"{left} {what}{by_number}\n" in capsys.readouterr().err
 
@@ -532,9 +532,7 @@ def test_what_lets_a_held_job_go_on_is_told(plan: Plan, capsys: pytest.CaptureFi
             return there | held if self.now < 10 else there
 
     assert run(plan, Holding(plan)).status == ExitStatus.COMPLETE
-    what = (
-        "generate:m in Slurm's queue (launch failed requeued held), job 1: scontrol release 1 lets it go on"
-    )
+    what = "generate:m in Slurm's queue (launch failed requeued held), job 1: scontrol release 1 lets it continue"
     assert what in capsys.readouterr().err
 
 
@@ -576,7 +574,7 @@ def test_what_an_earlier_run_has_left_in_the_queue_ends_before_others_begin(
     """Only an evaluation is left: the images are looked at again after it, which has the cell."""
     slurm = SimulatedSlurm(plan, seconds=500)
     slurm.take([f"--job-name=evaluate:{KEYS[0]}", comment(plan, plan.jobs[1])])
-    with pytest.raises(UserError, match="earlier run, whose generate:m has not made all: wait, or end it"):
+    with pytest.raises(UserError, match="earlier run, whose generate:m is not complete: wait, or end it"):
         look_around(replace(plan, run_folder=str(tmp_path / "20261125-101010-3")), slurm)
     write_outcome(Path(plan.run_folder), cell_of(KEYS[0]), "generate", Outcome(COMPLETE))
     again = replace(plan, run_folder=str(tmp_path / "20261125-101010-2"))

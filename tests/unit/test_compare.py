@@ -134,7 +134,7 @@ def test_what_cannot_be_compared_is_one_line(tmp_path: Path) -> None:
     for words, says in (
         (
             ("flx", "sd3"),
-            r"'flx' is no model, cell or folder with results \(did you mean 'flux'\?\); .*output has bare, flux",
+            r"'flx' is no model, result or folder with results \(did you mean 'flux'\?\); .*output has bare, flux",
         ),
         (("flux", "sd3"), "have nothing in common: results of text; of signs"),
         (("flux", "old"), r"other versions of the benchmark \(1, 0\)"),
@@ -144,7 +144,7 @@ def test_what_cannot_be_compared_is_one_line(tmp_path: Path) -> None:
         (("flux/text@ppocr", "flux/text@qwen"), "'qwen' in 'flux/text@qwen' is no evaluator"),
         (("flux/text@ppocr-v4", "other/text@qwen"), "did not judge the same images"),
         (("flux", "flux@ppocr-v4"), "both are the same result"),
-        (("./none", "flux"), r"'\./none' is not there"),
+        (("./none", "flux"), r"'\./none' does not exist"),
         (("flux", "bare"), "'bare' has no result yet"),
     ):
         with pytest.raises(UserError, match=says) as caught:
@@ -193,7 +193,7 @@ def test_results_of_older_versions_and_incomplete_ones_are_compared_on_what_both
         "cannot be told apart",
     )
     assert (
-        "'new' has no whole score (incomplete: 10 refused): compared on what both have"
+        "'new' has no complete score (incomplete: 10 refused): compared on common items"
         in capsys.readouterr().out
     )
 

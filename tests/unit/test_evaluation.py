@@ -437,7 +437,7 @@ def test_a_judge_that_dies_fails_the_cell_and_keeps_what_it_said(capsys: pytest.
     outcome, result = evaluate(RedBenchmark(faults={"images/00003": "judge dies"}))
     assert outcome.state == FAILED
     assert "\nred-v1 stopped answering: the key is rejected\n" in capsys.readouterr().out
-    assert outcome.message == "the key is rejected (3 of 5 judged; the next run goes on)"
+    assert outcome.message == "the key is rejected (3 of 5 judged; the next run continues)"
     assert (result.coverage.judged, result.coverage.judge_failed, result.headline) == (3, 2, [])
     again = RedBenchmark()
     outcome, undisturbed = evaluate(again)
@@ -464,13 +464,13 @@ def test_rescoring_asks_nothing_and_parses_anew() -> None:
     assert outcome.state == INCOMPLETE
     assert result.coverage.judge_failed == 1
     reasons = [json.loads(line)["reason"] for line in CELL.scores.read_text().splitlines()]
-    assert reasons[-1] == "not asked: --rescore takes what is on record"
+    assert reasons[-1] == "not asked: --rescore uses recorded answers only"
 
 
 def test_rescoring_for_a_judge_that_said_nothing_replaces_no_result() -> None:
     generate(FakeModel(), FakeDataset(5))
     evaluate(RedBenchmark("red-v1"))
-    with pytest.raises(CellFailure, match="red-v2 has said nothing about these images"):
+    with pytest.raises(CellFailure, match="red-v2 has no recorded answers about these images"):
         evaluate(RedBenchmark("red-v2"), options=EvaluateOrder(ask=False))
     assert read_result(CELL.result).evaluator.id == "red-v1"
 
@@ -512,7 +512,7 @@ def test_a_trial_replaces_no_complete_result_even_of_an_evaluator_before_the_lat
         evaluate(RedBenchmark(evaluator))
     trial = items(FakeDataset(5))[:2]
     outcome = evaluate_cell(CELL, RedBenchmark("red-v1"), trial, ProgressWriter(), EvaluateOrder(limit=2))
-    assert outcome.message.endswith("the result of 5 items stands")
+    assert outcome.message.endswith("the result of 5 items is kept")
     judged = {cell.result.evaluator.id: cell.result.coverage.judged for cell in collect() if cell.result}
     assert judged == {"red-v1": 5, "red-v2": 5}
 

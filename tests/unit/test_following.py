@@ -239,7 +239,7 @@ def test_only_whole_records_of_whole_images_of_these_settings_count(tmp_path: Pa
 
 
 def test_a_generation_that_fails_ends_the_following_without_a_result(tmp_path: Path) -> None:
-    """Its answers stay, and the same command goes on from them."""
+    """Its answers stay, and the same command continues from them."""
 
     def breaks(prompt: str) -> None:
         if prompt == "prompt 7":
@@ -265,7 +265,7 @@ def test_a_judge_that_dies_is_asked_again_when_all_images_are_there(tmp_path: Pa
     followed = left_behind()
     dying = RedBenchmark(faults={"images/00003": "judge dies"})
     assert (outcome, followed) == in_turn(dying, FakeAsyncModel())
-    assert outcome.message == "the key is rejected (3 of 12 judged; the next run goes on)"
+    assert outcome.message == "the key is rejected (3 of 12 judged; the next run continues)"
 
 
 def test_who_cannot_be_asked_any_more_does_not_wait_for_the_images(tmp_path: Path) -> None:

@@ -413,7 +413,7 @@ def test_the_scores_of_the_same_judge_in_other_cells_are_warned_of_too(judged: J
     reports = {one.cell.model: one.result for one in collect()}
     told, other = reports["m"], reports["earlier"]
     assert told and other and told.notes[0].startswith("the judge has drifted: ")
-    assert other.notes[-1].startswith("the judge has drifted, as m/graded tells: ")
+    assert other.notes[-1].startswith("the judge has drifted, as m/graded shows: ")
 
 
 def test_without_the_option_or_the_key_nothing_is_asked_again(

@@ -344,7 +344,7 @@ def test_longtext_paths_and_seeds(longtext: LongText) -> None:
     [
         (None, "cannot be read"),
         ("", "holds 159 records, not 160"),
-        ('{"prompt": "cut', "is not what it should be (line 160: Unterminated string"),
+        ('{"prompt": "cut', "is invalid (line 160: Unterminated string"),
     ],
 )
 def test_a_damaged_prompt_file_is_one_line(longtext: LongText, damage: str | None, says: str) -> None:

@@ -145,7 +145,7 @@ def test_nothing_is_right_by_content_that_was_not_hashed(monkeypatch: pytest.Mon
     (folder / "model.bin").write_bytes(b"w")
     result = prefetch_here("--check", "--hashes", "--model_names", "tiny")
     assert result.status == 0 and "by content" not in result.said
-    assert "is there; nothing tells what its files must be" in result.said
+    assert "exists; its expected files are unknown" in result.said
 
 
 def test_files_that_only_a_person_can_fetch_are_named_with_address_and_place(

@@ -340,5 +340,5 @@ def test_the_rewriter_of_the_guide_rewrites_what_is_long(add_rewriter: Callable[
     with RewriterServer() as server:
         outcome, texts, _ = rewrite(server, rewriter="my_shorter")
     assert outcome.state == FAILED and not texts and not server.requests
-    told = "6 stay as they are (the first: it is short): the images would be those of the raw prompts"
+    told = "6 stay as they are (the first: it is short): the images would have the raw prompts"
     assert told in outcome.message

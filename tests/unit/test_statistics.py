@@ -161,7 +161,7 @@ def test_two_means_without_items_are_compared_as_of_different_prompts() -> None:
     found = compare(silent(measured("a", a)), measured("b", b, top=1.1))
     assert not found.paired
     assert found.p == pytest.approx(ttest_ind(a, b, usevar="unequal")[1], abs=0.01)
-    assert found.test == "Welch's t-test of two means: the files of a do not say what each item gives"
+    assert found.test == "Welch's t-test of two means: the files of a have no values of items"
     nothing = compare(Measured("a", Metric(0.5, 8)), Measured("b", Metric(0.4, 8)))
     assert (nothing.p, nothing.interval, nothing.told) == (None, None, False)
     assert nothing.test.startswith("no test: ")

@@ -233,7 +233,7 @@ def test_one_wording_replaces_no_result_of_both(tmp_path: Path, monkeypatch: pyt
     assert evaluate(Tiff(), made)[0].state == "complete"
     short = Tiff(TiffSettings(wording="short"))
     outcome, result = evaluate(short, items(short))
-    assert outcome.state == "complete" and outcome.message.endswith("the result of 554 items stands")
+    assert outcome.state == "complete" and outcome.message.endswith("the result of 554 items is kept")
     assert set(result.headline) == {"short", "long"} and len(asked) == 554
 
 

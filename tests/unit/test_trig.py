@@ -314,7 +314,7 @@ def test_a_file_that_holds_no_items(tmp_path: Path, content: Any, says: str) -> 
     file.write_text(json.dumps(content))
     with pytest.raises(CellFailure) as error:
         items(TrigT2I(TrigSettings(prompts=str(file))))
-    assert f"is not what it should be ({says}); mend it" in str(error.value)
+    assert f"is invalid ({says}); mend it" in str(error.value)
 
 
 @pytest.mark.parametrize("given", [{"pairs": "IQ-R_TA-C,D-A_R-T"}, {"per_pair": {"R-T_R-B": 3}}])
@@ -392,7 +392,7 @@ def test_rows_are_trusted_once_and_then_known(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "home/hub").rename(tmp_path / "old")
     trig_data.write_hub_cache(tmp_path / "home", "p2p", 2)
     [problem] = fetch(files, shared_mirror())
-    assert "gives other rows than when it was first fetched" in problem and str(record_of(rows)) in problem
+    assert "has other rows than at the first download" in problem and str(record_of(rows)) in problem
     assert not image.exists() and not list(benchmark.data.glob(".*.part"))
     record_of(rows).unlink()
     with_texts(benchmark)

@@ -92,7 +92,7 @@ def adopt_cell(
             progress.report(Progress(cell.key, STAGE, n, len(items), n - copied, len(lost)), n == len(items))
     log(f"{cell.key}: {copied} images copied from {source}, {len(items) - len(lost) - copied} were here")
     problems = []
-    for word, what in (("missing", "not to be had"), ("corrupt", "corrupt and not taken")):
+    for word, what in (("missing", "not available"), ("corrupt", "corrupt and not copied")):
         records = [lost[item.id] for item in items if item.id in lost]
         records = [one for one in records if (one.outcome == CORRUPT) == (word == "corrupt")]
         for record in records:
@@ -275,7 +275,7 @@ def _lost(record: Record, kind: str, text: str) -> Record:
 def _cell(record: Record, cell: Image.Image, grid: Grid) -> tuple[Record, EncodedImage | None]:
     if not grid.whole and is_black(cell):
         place = f"cell {(record.cell or 0) + 1} of {record.source}"
-        text = f"{place} is black: the official padding for an image that was not made"
+        text = f"{place} is black: the official padding for a missing image"
         return _lost(record, "ItemFailed", text), None
     buffer = io.BytesIO()
     cell.save(buffer, "PNG", **FAST_PNG)

@@ -115,7 +115,7 @@ class Desk:
                 failure = classify_connection(error.__cause__ or error)
             except (openai.APIError, AttributeError, TypeError, ValueError):
                 # some gateways reply to an unknown address with HTTP 200 and their own page
-                failure = Failure(Kind.TRANSIENT, "the reply (HTTP 200) is not that of a Batch API")
+                failure = Failure(Kind.TRANSIENT, "the reply (HTTP 200) is not from a Batch API")
                 if not (known or once):
                     raise self._not_there("", failure.text) from None
             if once and failure.kind is Kind.TRANSIENT:

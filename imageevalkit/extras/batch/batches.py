@@ -157,7 +157,7 @@ class Batches(Sender):
         if not batches:
             return ""
         return (
-            f"{', '.join(batches)} goes on at the provider, and the same command collects it "
+            f"{', '.join(batches)} continues at the provider, and the same command collects it "
             f"(POST /batches/{batches[0]}/cancel there ends it)"
         )
 
@@ -323,7 +323,7 @@ class Batches(Sender):
                 self._save(one, "created")
                 count = len(one.lines)
                 say(
-                    f"{one.batch}: a batch of {count} requests, at half the price; it goes on if this run ends"
+                    f"{one.batch}: a batch of {count} requests, at half the price; it continues if this run ends"
                 )
             if one.state != "downloaded" or not all(file.exists() for file in self._results_of(one)):
                 await self._finish(desk, one)
@@ -333,7 +333,7 @@ class Batches(Sender):
             if not isinstance(error, BatchFailed):
                 error = BatchFailed(desk.endpoint.redact(f"{type(error).__name__}: {one_line(error)}"))
             elif error.gone:
-                text = f"{error}: the same command looks again"
+                text = f"{error}: the same command checks again"
                 if one.account != desk.endpoint.account:
                     text = (
                         f"{one.batch or one.file} was sent with another key or to another endpoint: use that"

@@ -109,7 +109,7 @@ class Move:
     def summary(self) -> str:
         """``37 of 1,000 items moved: 12 up, 25 down``."""
         if not self.items:
-            return "the files do not say what each item gives"
+            return "the files have no values of items"
         up = sum(one.moved > 0 for one in self.moved)
         how = f": {up:,} up, {len(self.moved) - up:,} down" if self.moved else ""
         return f"{len(self.moved):,} of {len(self.items):,} items moved{how}"
@@ -141,7 +141,7 @@ def _of_pair(pair: Pair, names: tuple[str, str], tell: Tell) -> list[Move]:
     for name, scored in zip(names, (before, after), strict=True):
         if scored.result.withheld:
             tell(
-                f"{cell}: '{name}' has no whole score ({scored.result.withheld}): compared on what both have"
+                f"{cell}: '{name}' has no complete score ({scored.result.withheld}): compared on common items"
             )
         if scored.result.drift:
             tell(f"{cell}: '{name}': {scored.result.drift}")
@@ -160,7 +160,7 @@ def _of_pair(pair: Pair, names: tuple[str, str], tell: Tell) -> list[Move]:
             continue
         comparison = compare(one, other)
         if not comparison.paired and (before.result.limit != after.result.limit or left_out):
-            tell(f"{cell}: {metric} is not compared: the results are of other items, which nothing pairs")
+            tell(f"{cell}: {metric} is not compared: the results are on other items, and nothing pairs them")
             continue
         items = _items(other.metric, one.metric, {**before.prompts, **after.prompts})
         agreement = _agreement(items) if pair.judges and items else None

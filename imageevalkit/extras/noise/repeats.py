@@ -446,7 +446,7 @@ def notes_of(noise: Noise | None, probes_file: str = "") -> list[str]:
     if noise is None:
         return []
     notes = list[str]()
-    end = "scores of before and after do not compare"
+    end = "older and newer scores are not comparable"
     if (of := noise.repeats) and of.found:
         day = of.since[:10] or "an unknown day"
         notes.append(
@@ -458,7 +458,7 @@ def notes_of(noise: Noise | None, probes_file: str = "") -> list[str]:
         shown = ", ".join(of.changed[:3]) + " …" * (len(of.changed) > 3)
         than = f"on {of.since[:10]}"
         if of.host:
-            than = f"at {of.host} {than}: two endpoints serve other things under one name"
+            than = f"at {of.host} {than}: two endpoints serve different models under one name"
             probes_file = str(PurePath(probes_file).parent.parent)  # the folder of all hosts
         notes.append(
             f"{DRIFTED}: {len(of.changed)} of {of.asked} probes ({shown}) have another answer than {than}; {end}. "

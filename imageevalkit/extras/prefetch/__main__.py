@@ -150,7 +150,7 @@ def _placed(request: Request) -> list[str]:
             show(f"note: {note}")
         outcome = f"all right {how}" if request.only_checks else "all right"
         if not found.is_known:
-            outcome = "is there; nothing tells what its files must be"
+            outcome = "exists; its expected files are unknown"
         if not found.problems:
             show(f"{name} for {whose}: {outcome}")
         problems += [f"{whose}: {problem}" for problem in found.problems]

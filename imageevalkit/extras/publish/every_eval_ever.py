@@ -62,7 +62,7 @@ def why_not_of_hub(result: Result) -> str:
             return f"it has {added[0]}"
         kwargs = _kwargs(one)
         if not any(kwargs == default for default in _defaults(one)):
-            return "its settings are not those of an entry of its model"
+            return "its settings differ from every entry of its model"
     return ""
 
 

@@ -132,8 +132,8 @@ def _say(folder: Path, cells: Sequence[CellReport], models: Iterable[str], tell:
     repos = dict.fromkeys(Path(name).parent.parent.as_posix() for name in models)
     if not repos:
         tell(
-            "no .eval_results: no result is a whole, official measurement of a model on the Hub, by a benchmark whose "
-            "dataset is there"
+            "no .eval_results: no result is a complete, official measurement of a model on the Hub, by a benchmark "
+            "whose dataset is there"
         )
     tell(f"nothing was uploaded; to do so: hf upload <you>/<name> {place} . --repo-type dataset")
     for repo in map(shlex.quote, repos):
@@ -209,7 +209,11 @@ def _card(cells: Sequence[CellReport]) -> str:
         "Prompts and questions are the benchmarks' own: their licences hold for them.\n",
         *[f"{line}\n" for line in licences],
         markdown_text([cell for cell in cells if cell.result]).rstrip() + "\n",
-        *(["## What is no whole, official measurement\n", "\n".join(named) + "\n"] if named else []),
+        *(
+            ["## Results that are no complete, official measurement\n", "\n".join(named) + "\n"]
+            if named
+            else []
+        ),
     ]
     return "\n".join(parts)
 

@@ -101,7 +101,7 @@ class _Rounds:
             return summary
         for name in in_rounds:
             if name not in self._settled:
-                what = "the same command goes on" if name in self._asked else "all items were asked for"
+                what = "the same command continues" if name in self._asked else "all items were asked for"
                 say(f"{name}: it is not settled which of the two is better; {what}")
         stopped = self._asked.keys() - self._settled
         return replace(summary, status=worst([summary.status, *[ExitStatus.INCOMPLETE] * bool(stopped)]))
@@ -134,7 +134,7 @@ class _Rounds:
         elif found:
             say(f"{benchmark}: all items are asked for already; {found.told(self._rivals)}")
         else:
-            say(f"{benchmark}: of {counted(total, 'item')} none can be spared")
+            say(f"{benchmark}: all {counted(total, 'item')} are needed")
         return asked < total
 
     def _goes_on(self, benchmark: str) -> bool:
@@ -152,9 +152,7 @@ class _Rounds:
             self._settled.add(benchmark)
             return False
         if found.verdicts and found.both <= self._both.get(benchmark, 0):
-            say(
-                f"{benchmark}: stopped after {asked:,} items: the last round has brought no score of both models"
-            )
+            say(f"{benchmark}: stopped after {asked:,} items: the last round added no score of both models")
             return False
         self._both[benchmark] = found.both
         more = next_round(asked, found.total)

@@ -126,7 +126,7 @@ def _drawn(pair: Sequence[Scored], name: str) -> _Drawn | None:
         return None
     one, other = known
     if one.shares != other.shares:
-        raise Unfit("its groups are weighted by what the models made")
+        raise Unfit("the items of the models decide the weights of its groups")
     names: list[str | None] = [*one.shares] if one.shares else [None]
     mine, theirs = _by_item(one), _by_item(other)
     first = min(pair, key=lambda one: one.result.coverage.asked)
@@ -157,7 +157,7 @@ def _drawn(pair: Sequence[Scored], name: str) -> _Drawn | None:
 def _by_item(metric: Metric) -> dict[str, tuple[float, str | None]]:
     """Return each item's value on a scale of 1, and its group. Raises Unfit if a value is unusable."""
     if not metric.parts:
-        raise Unfit("the files do not say what each item gives to it")
+        raise Unfit("the files have no values of items for it")
     found = dict[str, tuple[float, str | None]]()
     for part in metric.parts:
         if part.weight != 1 or part.item in found:

@@ -73,7 +73,7 @@ class Keepers:
             judge = key[0]
             if job.gpus and scarce:
                 self.told.append(
-                    f"judge {judge} is loaded for each checkpoint anew: it takes {counted(job.gpus, 'GPU')} and other "
+                    f"judge {judge} is loaded again for each checkpoint: it takes {counted(job.gpus, 'GPU')} and other "
                     f"jobs {others}, of {len(visible())}; with SHARE_GPUS=true both stay on one, where they fit"
                 )
                 continue
@@ -82,7 +82,7 @@ class Keepers:
             log = short_path(self._keepers[key].job.logs[0])
             self.told.append(f"judge {judge} is loaded once{unless}, log {log}")
         self.told += [
-            f"evaluating {job.cells[0].rpartition('/')[2]} loads its metric models for each checkpoint"
+            f"evaluating {job.cells[0].rpartition('/')[2]} loads its metric models again for each checkpoint"
             for job in (*plan.jobs, *plan.parts)
             if isinstance(job.order, EvaluateOrder) and job.gpus and not _key(job)
         ]

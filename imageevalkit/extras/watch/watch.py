@@ -202,10 +202,10 @@ class _Watch:
         except FileNotFoundError:
             there = {}
         except (UserError, OSError) as error:
-            self._tell(f"nothing is taken up: {one_line(error)}")
+            self._tell(f"no checkpoint is evaluated: {one_line(error)}")
             return {}
         for step in [step for step in self._seen if step not in there]:
-            say(f"{self._name(step)} has gone before it was whole: passed over")
+            say(f"{self._name(step)} was deleted before it was complete: skipped")
             del self._seen[step]
         ready = dict[int, Path]()
         for step, path in there.items():
@@ -216,7 +216,7 @@ class _Watch:
                     del self._taken[step]
                     self._anew.add(step)
                     say(
-                        f"{self._name(step)} has changed since it was taken up: it is evaluated anew once it is whole"
+                        f"{self._name(step)} has changed since its evaluation: once complete, it is evaluated again"
                     )
                 if why := self._why_not(step, path):
                     self._tell_why(step, why)
@@ -244,13 +244,13 @@ class _Watch:
         if seen.lacks is None:
             seen.lacks = what_lacks(path)
         if not files:
-            return "waits: nothing is in it yet"
+            return "waits: it is empty"
         if seen.lacks:
             return f"waits: {seen.lacks}"
         # With ``denoiser=PATH``, the weights may be in a subfolder such as transformer/, with a config.json.
         wholes = [path, *path.glob("*/")] if self._key == DENOISER else [path]
         if not any(map(tells_all, wholes)) and now - seen.since < _QUIET:
-            return f"waits: nothing in it tells what belongs to it; whole once unchanged for {_QUIET:.0f} s"
+            return f"waits: no file lists its parts; complete once unchanged for {_QUIET:.0f} s"
         return ""
 
     # Messages
@@ -275,7 +275,7 @@ class _Watch:
         if failed := len(self._taken) - done:
             told.append(f"{failed} not complete")
         if waiting := len(self._seen):
-            told.append(f"{waiting} not whole yet")
+            told.append(f"{waiting} not complete yet")
         return ", ".join(told)
 
     # One run
@@ -293,8 +293,7 @@ class _Watch:
         chosen = done or {first: ready[first]}
         names = ", ".join(map(self._name, chosen))
         say(
-            f"{names}: whole{', and evaluated by the results there are' * bool(done)}; "
-            f"{len(ready) - len(chosen)} more ready"
+            f"{names}: complete{', and evaluated before' * bool(done)}; {len(ready) - len(chosen)} more ready"
         )
         files = {step: self._seen[step].files for step in chosen}
         status = self._run_of(chosen)
@@ -305,7 +304,7 @@ class _Watch:
             self._taken[step] = _Taken(status, files[step])
             self._seen.pop(step, None)
             if status != ExitStatus.COMPLETE and not path.exists():
-                say(f"{self._name(step)}: {path} has gone while it was evaluated")
+                say(f"{self._name(step)}: {path} was deleted during its evaluation")
         return status
 
     def _looks_done(self, step: int) -> bool:
