@@ -49,7 +49,7 @@ def test_through_eval_sh_from_another_folder(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
     result = json.loads((checkout / "output/a/quicktext/result.json").read_text())
     assert result["coverage"]["judged"] == 4
-    assert "4 images were made elsewhere: nothing says how" in result["notes"]
+    assert "4 images come from elsewhere: their settings are unknown" in result["notes"]
     assert result["provenance"]["model_settings"] == [{"images": "made elsewhere", "source": str(theirs)}]
     Image.new("RGB", (64, 64), "red").save(theirs / "en/00.png")
     assert "a/quicktext: 1 of 4 questions to ask of ppocr-v4" in planned(), "an image is another one now"

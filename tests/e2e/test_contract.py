@@ -239,10 +239,10 @@ def test_boxes_vectors_and_words_about_one_image_come_of_several_measurers(judge
         ("dreamsin", "unknown metric model 'dreamsin' (did you mean 'dreamsim'?); known: ppocr, "),
         (
             "benchmarks.nowhere:Gauge",
-            "metric model 'benchmarks.nowhere:Gauge' cannot be made: ModuleNotFoundError",
+            "metric model 'benchmarks.nowhere:Gauge' cannot be created: ModuleNotFoundError",
         ),
         (f"{__name__}:Measured", "' is no Answerer"),
-        (f"{__name__}:Gauge", "' cannot be made: TypeError: Gauge.__init__() missing 1 required"),
+        (f"{__name__}:Gauge", "' cannot be created: TypeError: Gauge.__init__() missing 1 required"),
     ],
 )
 def test_a_measurer_that_is_none_is_a_line(measurer: str, says: str) -> None:

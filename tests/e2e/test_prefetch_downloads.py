@@ -85,7 +85,7 @@ def test_a_pinned_file_arrives_through_cuts_and_busy_servers(web: HubServer, roo
 
 def test_a_file_that_is_not_the_pinned_one_is_refused(web: HubServer, root: Path) -> None:
     for wrong in ({"sha256": sha256(b"other")}, {"size": 7}):
-        with pytest.raises(CellFailure, match="does not give the file as it is pinned"):
+        with pytest.raises(CellFailure, match="has another file than pinned"):
             fetch(asset(web, **wrong))
     assert files(root) == set()
 
@@ -292,7 +292,7 @@ def test_an_archive_is_unpacked_and_every_file_of_it_known(web: HubServer, root:
     [
         (zipped({**MEMBERS, "../escape": b"x"}), "would leave the folder"),
         (zipped({"a.pth": b""}), r"lacks lora/config\.json"),
-        (b"<html>not found</html>", "gives no ZIP file"),
+        (b"<html>not found</html>", "is no ZIP file"),
     ],
 )
 def test_a_bad_archive_leaves_nothing(web: HubServer, root: Path, content: bytes, said: str) -> None:

@@ -248,7 +248,7 @@ def test_the_command_publishes_and_takes_votes_of_what_is_there(folder: Path, tm
     [
         ({"kwargs.lora": "mine.safetensors", "weights of kwargs.lora": "ab12"}, "weights of kwargs.lora"),
         ({"kwargs.lora": "org/lora"}, "kwargs.lora"),
-        ({"kwargs.num_inference_steps": 3}, "its settings are not those of an entry"),
+        ({"kwargs.num_inference_steps": 3}, "its settings differ from every entry"),
     ],
 )
 def test_a_model_that_is_not_that_of_the_hub_is_not_called_so(

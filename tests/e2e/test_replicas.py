@@ -341,7 +341,7 @@ def test_a_worker_that_stalls_is_told_and_not_ended(tmp_path: Path, monkeypatch:
     assert any(
         re.match(r"1 of 1 workers: no image for \d+ s \(\S+ s is usual\)", note) for note in remarks(progress)
     )
-    (told,) = [line for line in run.said if "has made no image for" in line]
+    (told,) = [line for line in run.said if "has generated no image for" in line]
     assert "ITEM_TIMEOUT" in told
 
 

@@ -191,7 +191,7 @@ def test_a_table_of_questions_that_is_none_is_told_in_a_line(benchmark: Any, tmp
     assert len(made._of(item_of("p1", 0))) == 4
     for wrong in (text.replace("item_id", "item"), text.replace(",2,", ",two,"), text.replace("tuple", "x")):
         table.write_text(wrong, encoding="utf-8")
-        with pytest.raises(CellFailure, match=r"dpgbench\.csv is not what it should be") as caught:
+        with pytest.raises(CellFailure, match=r"dpgbench\.csv is invalid") as caught:
             DPGBench()._of(item_of("p1", 0))
         assert "\n" not in str(caught.value)
 
@@ -390,7 +390,7 @@ def test_official_grids_are_adopted_as_four_images(tmp_path: Path, monkeypatch: 
         found = find_images(source, made, [], DPGBench().find_images)
         assert found.keys() == {one.id for one in made} - {"images/vrd2/1", "images/vrd2/3"}
     outcome = adopt_cell(cell, made, theirs, found, ProgressWriter())
-    assert outcome.state == INCOMPLETE and "2 of 12 images are not to be had" in outcome.message
+    assert outcome.state == INCOMPLETE and "2 of 12 images are not available" in outcome.message
     for name in ("226/0", "226/1", "226/2", "226/3", "vrd1/2"):
         with Image.open(cell.folder / f"images/{name}.png") as ours, Image.open(cells / f"{name}.png") as one:
             assert (ours.size, ours.tobytes()) == (one.size, one.tobytes())

@@ -109,7 +109,7 @@ def test_a_file_that_is_no_whole_image_is_named_and_corrupt_and_all_others_are_t
 
     first = again()
     assert first.state == INCOMPLETE
-    assert "1 of 4 images are not to be had: 00003.png (the first: there is no image of it" in first.message
+    assert "1 of 4 images are not available: 00003.png (the first: there is no image of it" in first.message
     told = f"1 of 4 images are corrupt and not copied: 00001.png (the first: {bad} does not decode ("
     assert told in first.message and says in first.message.split(told)[1]
     assert any(line.startswith(f"corrupt: images/00001: {bad} does not decode (") for line in logged)
@@ -152,7 +152,7 @@ def test_of_two_files_of_one_name_none_is_taken(tmp_path: Path) -> None:
     (source / "00001.jpg").write_bytes(saved("JPEG"))
     outcome = adopt(source, 3)
     said = f"00001.png (the first: 2 files in {source} may be it (00001.jpg, 00001.png): leave one)"
-    assert outcome == Outcome(INCOMPLETE, f"1 of 3 images are not to be had: {said}")
+    assert outcome == Outcome(INCOMPLETE, f"1 of 3 images are not available: {said}")
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -166,7 +166,7 @@ def test_the_suffix_of_another_format_is_told(tmp_path: Path, count: int) -> Non
             adopt(tmp_path / "theirs", 3)
         assert str(error.value) == said
     else:
-        assert f"1 of 3 images are not to be had: 00000.png (the first: {said})" == adopt(source, 3).message
+        assert f"1 of 3 images are not available: 00000.png (the first: {said})" == adopt(source, 3).message
 
 
 @pytest.mark.parametrize("name", ["0.png", "000.PNG", "0000000.jpg"])
@@ -174,7 +174,7 @@ def test_a_file_of_nearly_the_name_is_told_and_not_taken(tmp_path: Path, name: s
     source = made_elsewhere(tmp_path / "theirs", 3)
     (source / "00000.png").rename(source / name)
     said = f"there is {source / name}, nearly 00000: rename it if it is the image"
-    assert adopt(source, 3).message == f"1 of 3 images are not to be had: 00000.png (the first: {said})"
+    assert adopt(source, 3).message == f"1 of 3 images are not available: 00000.png (the first: {said})"
     (source / name).rename(source / "0-copy.png")
     assert ", nearly " not in adopt(source, 3).message, "another name says nothing"
 
@@ -217,7 +217,7 @@ def test_a_json_cannot_name_several_images_of_a_prompt(tmp_path: Path) -> None:
     listed = tmp_path / "paths.json"
     listed.write_text(json.dumps({"a cat": "00000.png", "prompt 2": "00002.png"}))
     reason = f"{listed} names one image for a prompt that 2 images are made of: give a folder in the official layout"
-    said = f"2 of 3 images are not to be had: 00000.png, 00001.png (the first: {reason})"
+    said = f"2 of 3 images are not available: 00000.png, 00001.png (the first: {reason})"
     assert adopt(listed, 3, dataset).message == said
 
 

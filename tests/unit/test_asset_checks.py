@@ -325,7 +325,7 @@ def test_the_cache_is_where_the_library_has_it(
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        ([], "or nothing in it"),
+        ([], "is missing or empty"),
         (["model_index.json", "unet/config.json"], "no weights"),
         (["config.json"], "no weights"),
         (["config.json", "model.safetensors.index.json"], "no weights"),

@@ -787,7 +787,7 @@ def test_images_made_elsewhere_are_scored_and_noted() -> None:
     write_over(CELL.generation, None)
     outcome, result = evaluate(RedBenchmark(), n=3)
     assert outcome.state == COMPLETE
-    assert result.notes == ["3 images were made elsewhere: nothing says how"]
+    assert result.notes == ["3 images come from elsewhere: their settings are unknown"]
 
 
 @pytest.mark.parametrize("what", [CELL.benchmark, "images"])

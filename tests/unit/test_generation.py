@@ -446,7 +446,11 @@ def without(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
             "no image is saved with the suffix '.gif'",
         ),
         ("t2i", T2I | {"image_save_path": "<MODEL_NAME>/fake/a"}, "no image is saved with the suffix ''"),
-        ("t2i", T2I | {"image_save_path": "<MODEL_NAME>/fake/images/00000.jpg"}, "is that of entry 0 too"),
+        (
+            "t2i",
+            T2I | {"image_save_path": "<MODEL_NAME>/fake/images/00000.jpg"},
+            "is also the path of entry 0",
+        ),
         ("edit", EDIT | {"input_list": "red"}, "input_list is 'red', and must be a list"),
         (
             "edit",

@@ -610,7 +610,7 @@ def test_the_first_items_cover_every_atomicity(official: GenEval2) -> None:
     [
         (None, "cannot be read"),
         ("", "holds 799 records, not 800"),
-        ('{"prompt": "cut', "is not what it should be"),
+        ('{"prompt": "cut', "is invalid"),
     ],
 )
 def test_a_damaged_data_file_is_one_line(official: GenEval2, damage: str | None, says: str) -> None:

@@ -42,7 +42,7 @@ def missing(*words: str | Path) -> str:
 
 def test_a_model_path_of_the_users_own_may_be_a_folder(root: Path) -> None:
     words = ["--model_names", "diffusers", "--custom_model_kwargses"]
-    assert "there is no /no/where" in prefetch_here(*words, "model_path=/no/where").error
+    assert "/no/where is missing" in prefetch_here(*words, "model_path=/no/where").error
     (root / "model.safetensors").write_bytes(b"w")
     assert prefetch_here(*words, f"model_path={root}").said.startswith("[1/1]")
 
@@ -243,7 +243,7 @@ def test_judges() -> None:
     assert "is not in" not in served and "is asked over the network" in served
     mine = of("geneval2", "--judges", "geneval2=transformers:org/mine")
     assert "org/mine is not in the cache" in mine
-    assert "there is no /models/mine" in of("geneval2", "--judges", "geneval2=vllm:/models/mine")
+    assert "/models/mine is missing" in of("geneval2", "--judges", "geneval2=vllm:/models/mine")
     pinned = of("geneval2", "--judge_kwargs", f"revision={'d' * 40}")
     assert "Qwen/Qwen3-VL-8B-Instruct at ddddddd" in pinned
 
@@ -266,4 +266,4 @@ def test_encoders() -> None:
     assert "csd/checkpoint.pth" in some and "Qwen" not in some and "dreamsim" not in some
     weights = 'tasks="style",weights={"csd":"/w/csd.pth","se":"org/se"}'
     own = missing("--ds_names", "oneig", "--ds_kwargs", weights)
-    assert "there is no /w/csd.pth" in own and "org/se is not in" in own and "eval_models" not in own
+    assert "/w/csd.pth is missing" in own and "org/se is not in" in own and "eval_models" not in own

@@ -90,7 +90,7 @@ def test_a_cut_reply_is_no_prompt_and_more_tokens_are_another_request() -> None:
         server.fail("puzzle 2", "no_logprobs", "ok")  # "Yes", for the length
         outcome, texts, _ = rewrite(server)
         assert outcome.state == INCOMPLETE and "1 could not be and are used" in outcome.message
-        assert "the reply was cut" in outcome.message
+        assert "the reply reached its token limit" in outcome.message
         assert 'extra_body={"max_tokens":8000}' in outcome.message
         assert texts["images/2"] == ["puzzle 2"]
         again = rewrite(server, extra_body={"max_tokens": 8000})

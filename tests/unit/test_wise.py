@@ -691,7 +691,7 @@ def test_the_editions_are_not_one_another(official: dict[str, dict[int, Mapping[
     ("content", "says"),
     [
         (None, "cannot be read"),
-        ("[{", "is not what it should be"),
+        ("[{", "is invalid"),
         (lambda rows: rows[:350], "holds 350 records, not 400"),
         (lambda rows: [rows[0], *rows[:-1]], "its ids are not 1 to 400, each once"),
         (lambda rows: [{**rows[0], "prompt_id": "1"}, *rows[1:]], "'<' not supported"),
@@ -700,7 +700,7 @@ def test_the_editions_are_not_one_another(official: dict[str, dict[int, Mapping[
             "'Explanation' is missing",
         ),
         (lambda rows: [{**rows[0], "Explanation": None}, *rows[1:]], "prompt 1 lacks a text"),
-        (lambda rows: {row["prompt_id"]: row for row in rows}, "is not what it should be"),
+        (lambda rows: {row["prompt_id"]: row for row in rows}, "is invalid"),
     ],
 )
 def test_wrong_data_file_is_one_line(
