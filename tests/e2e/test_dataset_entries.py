@@ -41,7 +41,8 @@ FAULTS = {
     ),
     "twice": (
         "self.data[4]['image_save_path'] = '<MODEL_NAME>/twice/1.jpg'",
-        "entry 4 (data[4]): image_save_path (the file of a Sample) '<MODEL_NAME>/twice/1.jpg' is also the path of entry 1",
+        "entry 4 (data[4]): image_save_path (the file of a Sample) '<MODEL_NAME>/twice/1.jpg' is "
+        "also the path of entry 1",
     ),
     "named": ("self.dataset_name = 'other'", "dataset_name of class Broken is 'other', and must be 'named'"),
     "tasked": ("self.dataset_task = 'edit'", "dataset_task of class Broken is 'edit', and must be 't2i'"),
