@@ -266,9 +266,9 @@ class Limiter:
             self._limit = min(self.ceiling, self._limit + max(1.0, self.ceiling / _STEPS) / self._limit)
         self._pump()
 
-    def expect(self, who: object, items: int) -> None:
-        """Sets the number of items of the model ``who`` that have not asked for a slot yet."""
-        self._expected[who] = items
+    def expect(self, model: object, items: int) -> None:
+        """Sets the number of items of ``model`` that have not asked for a slot yet."""
+        self._expected[model] = items
 
     def failed(self, trial: Trial, reason: str) -> bool:
         """Records a temporary failure of a request of ``trial``, with its ``reason``.

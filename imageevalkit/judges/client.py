@@ -23,7 +23,7 @@ from imageevalkit.api.feed import Feed
 from imageevalkit.api.in_flight import InFlight
 from imageevalkit.api.limiter import Traffic
 from imageevalkit.api.money import Bill
-from imageevalkit.api.sender import Parcel, Sender, here, open_sender
+from imageevalkit.api.sender import Delivery, Sender, current_delivery, open_sender
 from imageevalkit.assets.weights import find_weights
 from imageevalkit.benchmark.question import Answer, JudgeOnHold, JudgeUnusable, Question
 from imageevalkit.benchmark.thoughts import begins_inside
@@ -237,7 +237,7 @@ class _Session:
     async def _answer(self, question: Question) -> None:
         estimate, bill = cost_of_asking([question], self._engine.price), Bill()
         if self._sender:
-            here.set(Parcel(self._sender, _key_of(question)))
+            current_delivery.set(Delivery(self._sender, _key_of(question)))
         try:
             tried = await self._engine.ask(
                 lambda: self._attempt(question), lambda answer: (answer.usd, {}), estimate, bill

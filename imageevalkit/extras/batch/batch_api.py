@@ -61,7 +61,7 @@ class Line(NamedTuple):
     length: int
 
 
-class Desk:
+class BatchClient:
     """A client for the files and batches of an endpoint.
 
     It repeats requests while the endpoint is down, for at most ``max_outage`` seconds.

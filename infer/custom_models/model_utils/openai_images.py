@@ -27,7 +27,7 @@ from imageevalkit.api.money import Bill
 from imageevalkit.api.prices import cost_of_reply, price_and_estimate
 from imageevalkit.api.replies import LARGEST_REPLY, ImageReply, download_image
 from imageevalkit.api.routes import Inputs, MaskError, inputs_of
-from imageevalkit.api.sender import here
+from imageevalkit.api.sender import current_delivery
 from imageevalkit.api.settings import RequestSettings
 from imageevalkit.common.errors import UserError
 from imageevalkit.common.machine import on_cpu
@@ -164,7 +164,7 @@ class _OpenAIImages(ImageModel):
             if self._unusable:
                 raise ModelUnusable(self._unusable, attempts)
             # each call builds the request again, because waiting items must not keep their images in memory
-            if here.get():
+            if current_delivery.get():
                 attempts += 1
                 return await self._attempt(await on_cpu(self._request, given, seed, True))
             if request is None:  # built once for all retries
