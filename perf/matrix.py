@@ -1,4 +1,4 @@
-"""Models × benchmarks: how well the launcher uses 8 GPUs, and what the plan of many models takes.
+"""Models × benchmarks: how well the launcher uses 8 GPUs, and the time of planning many models.
 
 The local launcher runs 5 models × 6 benchmarks on 8 simulated GPUs with jobs that sleep. A generate job makes one
 benchmark after another; each evaluation waits for its images; every third evaluation needs no GPU. The lower bound of

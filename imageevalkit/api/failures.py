@@ -142,8 +142,8 @@ class Failure(NamedTuple):
 
     ``maybe_billed``: the provider may have generated an image, because the reply was lost, late or broken.
     ``tokens`` and ``reported_cost`` (USD) come from the reply (see ``ImageReply``). ``doubt``: the text for
-    the case that the item is to blame after all (before any success); empty if there is no doubt. ``unlike``:
-    how a reply of status 200 differs from a usable one (its keys); empty for other failures.
+    the case that the item caused the failure (before any success); empty if this is excluded. ``unlike``: how
+    a reply of status 200 differs from a usable one (its keys); empty for other failures.
     """
 
     kind: Kind

@@ -66,7 +66,7 @@ _Numbered = tuple[re.Match[str], Path]
 def _with_weights(numbered: list[_Numbered]) -> list[_Numbered]:
     """Returns the folders of ``numbered`` with the same kind of name (digits aside) as a folder with weights.
 
-    If no folder has weights yet, returns those with usual names of checkpoints, or else all.
+    If no folder has weights yet, returns the folders with usual names of checkpoints, or else all.
     """
     kinds = dict[str, list[_Numbered]]()
     for number, path in numbered:

@@ -72,7 +72,7 @@ class Answerer(ABC):
                 raise JudgeUnusable(f"{left} of {len(batch)} questions got neither an answer nor an error")
 
     def has_answered(self) -> None:  # noqa: B027  # optional to override
-        """Records that an earlier run got answers: a bad request is then its question's fault."""
+        """Records that an earlier run got answers: then the question is the cause of a bad request."""
 
     def holdup(self) -> str:
         """Returns in a few words why answers are late now, or "". Another thread calls it."""

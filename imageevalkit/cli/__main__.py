@@ -202,7 +202,7 @@ def _of_results(options: Options, here: Path) -> ExitStatus:
 
 
 def _report(options: Options, here: Path) -> ExitStatus:
-    """Writes the report of the existing results, or of those in the folders of ``--report``.
+    """Writes the report of the existing results, or of the results in the folders of ``--report``.
 
     Raises UserError: a folder does not exist or holds no results. CellFailure: a file cannot be written.
     """

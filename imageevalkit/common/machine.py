@@ -77,7 +77,7 @@ LEAST = 128
 _USED_UP = (errno.EMFILE, errno.ENFILE)
 _LOOK_AGAIN = 0.05
 _PATIENCE = 60.0  # seconds; requests that end free their descriptors
-_PATIENCE_IN_LOOP = 1.0  # requests of a blocked event loop cannot end, other threads go on
+_PATIENCE_IN_LOOP = 1.0  # requests of a blocked event loop cannot end; other threads continue
 
 
 class Fit(NamedTuple):

@@ -106,8 +106,9 @@ class _Follower:
         self._out: Counter[Answerer] = Counter()
 
     def run(self, images: StoredImages, generation: Generation, writer: JsonlWriter) -> None:
-        """Asks about all images. If an answerer fails, raises its JudgeUnusable or CellFailure after the
-        answers that are under way are on record."""
+        """Asks about all images. If a judge or metric model fails, raises its JudgeUnusable or CellFailure
+        after the pending answers are on record.
+        """
         try:
             self._ask(images, generation, writer)
         except BaseException:

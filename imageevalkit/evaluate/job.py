@@ -85,7 +85,7 @@ class Evaluation:
         self.interview = Interview(self.cell, benchmark, items, images, self.order, say)
 
     def score(self) -> jobs.Outcome:
-        """Asks what is left to ask and scores the cell (:func:`imageevalkit.evaluate.scoring.evaluate_cell`)."""
+        """Asks open questions and scores the cell (:func:`imageevalkit.evaluate.scoring.evaluate_cell`)."""
         items = self._items
         judged, unasked = judged_items(self.cell, items), len(self._whole) - len(items)
         return evaluate_cell(
@@ -111,7 +111,7 @@ class EvaluateJob:
     def run(self) -> ExitStatus:
         """Evaluates every cell without outcome and returns the worst status of the cells.
 
-        An early start takes cells whose images are complete first, then those being generated. The start
+        An early start takes cells with complete images first, then cells that are being generated. The start
         returns LATER if the remaining cells need complete images, or if the evaluator cannot be asked: a
         waiting job must not hold its GPU.
         """
@@ -258,6 +258,6 @@ class EvaluateJob:
         return []
 
     def _note_cell_in_work(self, key: str) -> None:
-        """Records the cell that is to blame if this process crashes from now on; empty: none is."""
+        """Records the cell that counts as the cause if this process crashes from now on; empty: none."""
         with contextlib.suppress(CellFailure, OSError):  # a full disk
             write_atomic(self._in_work, "\n".join([*self._crashed, key]))

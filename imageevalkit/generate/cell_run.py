@@ -106,7 +106,7 @@ class CellRun:
         self._refused, self._failed, self._made = self._refused_before, 0, list[Path]()
         self._maybe_billed = self._lost_in_a_row = self._outages_in_a_row = 0
         self._last_error = self._last_failure = ""
-        self._on_hold = False  # the reason to stop is temporary: a later run can go on
+        self._on_hold = False  # the reason to stop is temporary: a later run can continue
         self._failure: BaseException | None = None
         self._model = ImageModel()
         self._writer: RecordWriter | None = None

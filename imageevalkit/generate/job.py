@@ -282,7 +282,7 @@ class _Generation:
         try:
             self.leave(planned.cell, outcome)
         except (CellFailure, OSError) as error:
-            # the launcher explains a cell without an outcome; the other cells go on
+            # the launcher explains a cell without an outcome; the other cells continue
             complain(str(error))
             return ExitStatus.FAILED
         return STATUS_OF_STATE[outcome.state]

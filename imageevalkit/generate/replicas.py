@@ -90,7 +90,7 @@ class Chunk:
     number: int = field(default_factory=itertools.count().__next__)
 
     def forget_the_cancelled(self) -> None:
-        """Drop the items that nobody waits for any longer."""
+        """Drop the items whose tasks were cancelled."""
         self.items = [item for item in self.items if not item.answer.done()]
 
     def fail(self, error: Exception) -> None:
@@ -157,7 +157,7 @@ class _Worker:
         self.deaths = self.deaths_in_all = self.timeouts = 0
 
     async def run(self, on_message: Callable[[Any], None], on_start: Callable[[], None]) -> Exception:
-        """Start the process and pass on its messages. Returns the cause of death when the process is gone.
+        """Start the process and pass on its messages. Returns why the process ended, once it has ended.
 
         Raises OSError if no process can be started.
         """
@@ -433,7 +433,9 @@ class Replicas:
                 item.answer.set_result(returned)
 
     def _on_death(self, worker: _Worker, death: Exception) -> None:
-        if worker.ended_because:  # a timeout is the item's fault: more such items must not remove the worker
+        if (
+            worker.ended_because
+        ):  # the item is the cause of a timeout: more such items must not remove the worker
             worker.timeouts += 1
         else:
             worker.deaths += 1
@@ -511,7 +513,7 @@ class Replicas:
                     self._have_loaded(worker, chunk.key)
                 return
             if worker.chunks and (chunk.deaths or worker.chunks[0].deaths):
-                return  # generated alone: a death can also lose an answer, and must have one culprit
+                return  # generated alone: if the worker dies, exactly one item must be the cause
             self._queue.remove(chunk)
             chunk.forget_the_cancelled()
             if chunk.items:

@@ -284,7 +284,7 @@ class _Worker:
         self._threads: ThreadPoolExecutor | None = None
 
     def obey(self, order: LoadOrder | MakeOrder) -> bool:
-        """Execute ``order``. Returns whether the process can go on."""
+        """Execute ``order``. Returns whether the process can continue."""
         if order.log != self._log:
             self._log = order.log
             print_to(Path(order.log))

@@ -380,7 +380,7 @@ _OUTCOME = Reader(_WrittenOutcome)
 
 
 def outcome_of(step: Callable[[], Outcome], log: Callable[[str], None]) -> Outcome:
-    """Returns the result of ``step``. An exception becomes a FAILED outcome, so that other cells can go on.
+    """Returns the result of ``step``. An exception becomes a FAILED outcome, so that other cells continue.
 
     ``log`` receives the traceback, which the outcome's one line omits.
     """

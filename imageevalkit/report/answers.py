@@ -81,7 +81,7 @@ def _evaluators(result: Result | None) -> set[str]:
 
 
 def answers_of(item: ItemView, said: Said | None, scales: Mapping[str, float]) -> list[Answer]:
-    """Return the answers about ``item``: wrong ones, failed ones, those without a score, right ones.
+    """Return the answers about ``item``: wrong, failed, without a score, right, in this order.
 
     ``scales`` has the largest possible value of each score, by name."""
     if said is None or item.judged not in ("judged", "unparsed", "judge_failed"):

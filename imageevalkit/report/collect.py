@@ -205,7 +205,7 @@ def _cells(root: Path, tell: Tell) -> Iterator[Cell]:
         if len(relative.parts) >= 2 and names & _OF_A_CELL:
             yield Cell(relative.parent.as_posix(), relative.name)
             continue  # a cell holds images and no further cells
-        # a link may lead back up, so only those on the first two levels count (a model on another disk)
+        # a link may lead back up, so links count on the first two levels only (a model on another disk)
         follow = len(relative.parts) < 2
         within = _WITHIN_A_CELL if len(relative.parts) >= 2 else ()
         shown = [entry for entry in entries if not entry.name.startswith(".") and entry.name not in within]

@@ -120,8 +120,8 @@ def compare_all(column: Sequence[Measured], with_intervals: bool = True) -> list
 def told_apart(column: Sequence[Measured]) -> list[tuple[int, int]] | None:
     """Returns the pairs of ``column``, as indices, that differ significantly; None if no pair can be tested.
 
-    The pairs are those with :attr:`Comparison.told` in :func:`compare_all`, found in less time: 300 models
-    have 44,850 pairs, and nobody reads their intervals. Raises ValueError if a model has no value.
+    The pairs have :attr:`Comparison.told` in :func:`compare_all`. This function is faster, because it
+    computes no intervals: 300 models have 44,850 pairs. Raises ValueError if a model has no value.
     """
     if len(column) < 2 and all(one.metric.value is not None for one in column):
         return None  # importing numpy and scipy would take a third of the time of a report on a single model

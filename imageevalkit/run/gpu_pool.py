@@ -113,7 +113,7 @@ _ASK_HOLDER_EVERY = 1.0
 
 
 class GpuPool:
-    """The ``gpus`` of a run. Unless the run ``shares`` GPUs, a job only gets GPUs that nobody else uses.
+    """The ``gpus`` of a run. Unless the run ``shares`` GPUs, a job only gets unused GPUs.
 
     A GPU is unused if no other run has its lock and ``min_free`` of its memory is free. ``ours`` are the GPUs
     of this run's jobs.

@@ -196,7 +196,7 @@ class Ledger:
         if how == "SIGKILL" and not stopped_by:  # in a stopped run the guard sends SIGKILL after SIGTERM
             how = "SIGKILL (out of memory?)"
         log = log_of(job)
-        # if several models share a process, nobody knows which of them its last line is about
+        # if several models share a process, its last line may be about any of them
         shared = len({cell_of(cell).model for cell in job.cells}) > 1
         said = "" if status is None or shared else shorten(last_line(log))
         told = (problem or how) + (f": {said}" if said else "")
@@ -325,7 +325,7 @@ def money_of(paces: Iterable[PaceReader]) -> str:
 
 
 def _goes_on(job: Job, key: str) -> str:
-    """Return a note on requests of a stopped ``job`` that go on at the provider; empty if none do."""
+    """Return a note on requests of a stopped ``job`` that continue at the provider; empty if none do."""
     cell = cell_of(key)
     folder = cell.batches if job.stage == "generate" else cell.judge_batches
     notes = (kind.goes_on(folder) for kind in connected("sender").values())

@@ -105,7 +105,7 @@ class _Claim:
         return self._is_ours
 
     def let_go(self) -> None:
-        """Gives the job up; a process that has claimed it meanwhile learns that this one has ended."""
+        """Releases the claim. A process that has claimed the job meanwhile sees that this one has ended."""
         with contextlib.suppress(CellFailure, OSError):
             if self._path.read_text() == self._own:
                 self._path.unlink()
@@ -239,7 +239,7 @@ class _NodeJob:
     def _gather(self, locks: Mapping[str, list[int]]) -> None:
         """Merges the records of all shards into the cell's, if no other shard is still running."""
         for key, (lock, *_) in locks.items():
-            # BlockingIOError: other shards are at work. After other errors, the next job of the cell merges.
+            # BlockingIOError: other shards are running. After other errors, the next job of the cell merges.
             with contextlib.suppress(BlockingIOError, UserError, CellFailure, OSError):
                 take_lock(lock, cell_of(key).folder)
                 merge_shards(cell_of(key))

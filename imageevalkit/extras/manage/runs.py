@@ -116,7 +116,7 @@ def show_status(given: Mapping[str, Any], config: Config, here: Path) -> ExitSta
 def cancel(given: Mapping[str, Any], config: Config, here: Path) -> ExitStatus:
     """Ends each run of this user: its launcher ends its jobs.
 
-    If the launcher has gone, or is on another machine, Slurm cancels the jobs.
+    If the launcher has ended, or is on another machine, Slurm cancels the jobs.
 
     Raises UserError: Slurm does not cancel a job, or its queue cannot be read.
     """

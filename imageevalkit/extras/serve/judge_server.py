@@ -241,7 +241,7 @@ class _SharedEvaluation:
         return worst(STATUS_OF_STATE[one.state] if one else ExitStatus.FAILED for one in outcomes)
 
     def _evaluate(self, part: Job) -> None:
-        """Evaluates the cells of ``part``, and writes the outcome of those for which its process writes none."""
+        """Evaluates the cells of ``part``. If its process writes no outcome of a cell, this function does."""
         environ = job_environ(part, {}, int(os.environ.get(CORES_ENV, part.cores)))
         environ |= past_proxies(environ)
         # metric models of the part need the GPUs first

@@ -71,7 +71,7 @@ def verdict(
         sign: log_capital(sign * differences, total, kinds, np.asarray(shares, float)) for sign in (1, -1)
     }
     reached = {sign: np.flatnonzero(capital >= needed) for sign, capital in capitals.items()}
-    # the first verdict stands: later items do not change it
+    # the first verdict is final: later items do not change it
     if settled := {int(places[0]): sign for sign, places in reached.items() if len(places)}:
         place = min(settled)
         sign = settled[place]

@@ -71,7 +71,7 @@ def _point_to(streams: Sequence[int], keep: bool = False) -> None:
 def _hand_over(address: Path, words: Sequence[str]) -> ExitStatus:
     """Lets the process at the socket ``address`` run the job that ``words`` name. Returns its exit status.
 
-    The job prints to the output of this process. Raises CellFailure if the other process is gone.
+    The job prints to the output of this process. Raises CellFailure if the other process has ended.
     """
     gone = CellFailure("the process that keeps the judge has ended")
     until = time.monotonic() + _STARTS_WITHIN

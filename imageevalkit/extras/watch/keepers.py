@@ -154,7 +154,7 @@ class Keepers:
                     f"judge {keeper.judge} cannot be kept: {error.strerror}: {error.filename}"
                 ) from None
             keeper.lease = lease
-            # a job that asks the server before it is kept would take it for gone
+            # a job that reads the address before it is written would report an ended server
             while (
                 keeper.serves
                 and keeper.works
