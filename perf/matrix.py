@@ -89,11 +89,11 @@ def local_rows(folder: Path, mean: float) -> list[Row]:
     jobs, bound = jobs_of(place, mean)
     plan = Plan(str(place / "run"), True, jobs)
     outcome_path(place / "run", cell_of(plan.cells[0]), "").parent.mkdir(parents=True)
-    said = io.StringIO()
+    output = io.StringIO()
     with (
         simulated_gpus(place / "gpus"),
-        contextlib.redirect_stdout(said),
-        contextlib.redirect_stderr(said),
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(output),
         Meter() as meter,
     ):
         summary = local.run_plan(plan, {})

@@ -272,9 +272,11 @@ class DPGBench(Benchmark):
 
         file = one.image or one.item.path
         where = f"{portable_path(file)}, {(0, 0, *opened(file).size)}"
-        said = {name: text if self.backend else json.loads(text) for name, text in one.replies.items()}
+        values_by_question = {
+            name: text if self.backend else json.loads(text) for name, text in one.replies.items()
+        }
         return [
-            f"{where}, {proposition.question}, {one_line(said[f'question/{number}'])}"
+            f"{where}, {proposition.question}, {one_line(values_by_question[f'question/{number}'])}"
             for number, proposition in self._of(one.item).items()
         ]
 

@@ -188,9 +188,11 @@ def _details(one: ScoredPrompt, task: Task, run: Run, texts: Mapping[str, str]) 
                 "question_id": number,
                 "question": question,
                 "judge_prompt": texts[QUESTION_TEXT].format(question=question),
-                "judge_outputs": [{"grid_idx": place, **said[number][0]} for place, said in images.items()],
+                "judge_outputs": [
+                    {"grid_idx": place, **answers[number][0]} for place, answers in images.items()
+                ],
                 "dependency": list(prompt.parents.get(number, ())) or [0],
-                "filtered_scores": [said[number][1] for said in images.values()],
+                "filtered_scores": [answers[number][1] for answers in images.values()],
             }
             for number, question in prompt.questions.items()
         ]

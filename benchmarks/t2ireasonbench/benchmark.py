@@ -144,13 +144,13 @@ class T2IReasonBench(Benchmark):
         yield Question(_DESCRIPTION, (first,), sampling)
         if _DESCRIPTION not in answers:
             return
-        told = Message("assistant", (answers[_DESCRIPTION].value,))
+        description = Message("assistant", (answers[_DESCRIPTION].value,))
         for block, text in zip(dimension.blocks, texts[1:], strict=True):
             asked = item.data["blocks"][block.name]
             # the official program inserts the block as Python prints it
             words = text.format(**{block.placeholder: asked})
             count = sum(bool(_ASKED.fullmatch(name)) for name in asked)
-            messages = (first, told, Message("user", (words,)))
+            messages = (first, description, Message("user", (words,)))
             yield Question(block.name, messages, sampling, data=(dimension.braces, count))
 
     def parse(self, question: Question, answer: Answer) -> Any:

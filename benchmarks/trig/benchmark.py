@@ -339,8 +339,8 @@ class TrigT2I(Benchmark):
         # quirk: the official program accepts any list of tokens: short, long, empty or with duplicates
         accepts: Accepts = "ended" if self.settings.rules == "corrected" else "any"
         for dimension in data["pair"].split("_"):
-            told = self.prompts[f"{_CONFIG}_dimension_msg['{self.key}']['{dimension}']"]
-            system = self.prompts[f"{_CONFIG}_system_msg['{self.key}']"].format(*about, told)
+            instruction = self.prompts[f"{_CONFIG}_dimension_msg['{self.key}']['{dimension}']"]
+            system = self.prompts[f"{_CONFIG}_system_msg['{self.key}']"].format(*about, instruction)
             messages = Message("system", (system,)), Message("user", (*user, image))
             yield Question(dimension, messages, _SAMPLING, likeliest=_LISTED, accepts=accepts)
         for name in self.settings.others_of(data["pair"]):
@@ -364,12 +364,12 @@ class TrigT2I(Benchmark):
 
     def score(self, item: Item, answers: Answers) -> Score:
         values = {dimension: answers[dimension].value for dimension in item.data["pair"].split("_")}
-        said = {dimension: _shown(answers[dimension].probabilities or {}) for dimension in values}
+        likeliest = {dimension: _shown(answers[dimension].probabilities or {}) for dimension in values}
         for dimension, names in self.settings.others.items():
-            if dimension in said:
+            if dimension in likeliest:
                 found = {f"{dimension}/{name}": answers[name].value for name in names}
                 values |= {name: value for name, value in found.items() if value is not None}
-        return Score(values, {"pair": item.data["pair"]}, said)
+        return Score(values, {"pair": item.data["pair"]}, likeliest)
 
     def metrics(self, scores: Scores) -> dict[str, Metric]:
         """Returns the mean rating (0-1) of each dimension over all pairs, and as ``<dimension>/<pair>``

@@ -185,11 +185,13 @@ def _git(repository: Path, *words: str, work_tree: Path | None = None) -> str:
         raise CellFailure("git is not installed: authors' code comes with it; install git") from None
     if done.returncode == 0:
         return done.stdout
-    said = done.stderr.strip()
+    message = done.stderr.strip()
     for text, code in (("No space left on device", errno.ENOSPC), ("Disk quota exceeded", errno.EDQUOT)):
-        if text in said:
+        if text in message:
             raise OSError(code, text)
-    lines = [line for line in said.splitlines() if line.startswith(("fatal:", "error:"))] or said.splitlines()
+    lines = [
+        line for line in message.splitlines() if line.startswith(("fatal:", "error:"))
+    ] or message.splitlines()
     why = one_line(f"git {words[0]}: {lines[0] if lines else f'status {done.returncode}'}")
-    may_pass = words[0] == "fetch" and not any(word in said for word in _FINAL)
+    may_pass = words[0] == "fetch" and not any(word in message for word in _FINAL)
     raise PassingFailure(why) if may_pass else CellFailure(why)

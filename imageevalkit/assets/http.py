@@ -176,8 +176,8 @@ def until_it_passes(name: str, attempt: Callable[[], T]) -> T:
                 failures, wait = 0, _FIRST_WAIT
             failures += 1
             if failures == TRIES:
-                said = f"{failure} (after {TRIES} tries; the same command resumes here)"
-                raise CellFailure(said) from None
+                message = f"{failure} (after {TRIES} tries; the same command resumes here)"
+                raise CellFailure(message) from None
             pause = min(max(wait, failure.wait), _LONGEST_WAIT)
             say(f"{name}: {failure}; try {failures + 1} of {TRIES} in {pause:g} s", sys.stderr)
         time.sleep(pause)

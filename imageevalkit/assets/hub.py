@@ -46,10 +46,10 @@ def snapshot(asset: HubAsset, hashes: bool = False) -> Path:
     remedy = "set HF_ENDPOINT to a mirror of the hub, or run this where there is internet"
     check_reach(constants.ENDPOINT, remedy, asset.hub)
     logging.set_verbosity_error()  # until_it_passes already announces each retry
-    return until_it_passes(asset.hub, lambda: _told(asset, hashes))
+    return until_it_passes(asset.hub, lambda: _classified(asset, hashes))
 
 
-def _told(asset: HubAsset, hashes: bool) -> Path:
+def _classified(asset: HubAsset, hashes: bool) -> Path:
     """Calls :func:`_attempt`. Raises CellFailure for final failures, PassingFailure if a retry may help."""
     from huggingface_hub import constants, errors
 

@@ -340,8 +340,8 @@ class Benchmark(ABC):
         except OSError as error:
             raise CellFailure(f"{where} cannot be read ({error.strerror}); {remedy}") from None
         except (KeyError, TypeError, AttributeError, ValueError, RecursionError, csv.Error) as error:
-            said = f"{error} is missing" if isinstance(error, KeyError) else one_line(error)
-            raise CellFailure(f"{where} is invalid ({said}); {remedy}") from None
+            problem = f"{error} is missing" if isinstance(error, KeyError) else one_line(error)
+            raise CellFailure(f"{where} is invalid ({problem}); {remedy}") from None
 
     def _place(self, file: str) -> tuple[Path, str, str]:
         """Returns the path of ``file``, and the beginning and the remedy of an error message about it."""
@@ -392,9 +392,9 @@ class Benchmark(ABC):
             return self._images[path]
         except (OSError, CorruptImage) as error:
             is_missing = isinstance(error, FileNotFoundError)
-            said = "is missing" if is_missing else f"cannot be read ({one_line(error)})"
+            problem = "is missing" if is_missing else f"cannot be read ({one_line(error)})"
             remedy = remedy or f"run: bash utils/prefetch.sh --ds_names {self.name}"
-            raise CellFailure(f"benchmark {self.name}: {short_path(path)} {said}; {remedy}") from None
+            raise CellFailure(f"benchmark {self.name}: {short_path(path)} {problem}; {remedy}") from None
 
     def check(self) -> None:  # noqa: B027 - optional to override
         """Checks settings and judge while the run is planned. Raises UserError if they do not go together."""

@@ -89,11 +89,11 @@ def why_of_one_machine(folder: Path, mounts: str | None = None) -> str:
     The answer comes from the mount's options. ``mounts`` replaces the text of /proc/self/mounts.
     """
     try:
-        told = Path("/proc/self/mounts").read_text(errors="surrogateescape") if mounts is None else mounts
+        table = Path("/proc/self/mounts").read_text(errors="surrogateescape") if mounts is None else mounts
     except OSError:
         return ""
     whole, best, why = folder.resolve(), -1, ""
-    for line in told.splitlines():
+    for line in table.splitlines():
         _, place, kind, options, *_ = [*line.split(" "), "", "", "", ""]
         # spaces and the like are written as octal numbers: proc(5)
         mount = Path(re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), place))

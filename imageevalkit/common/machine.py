@@ -81,10 +81,10 @@ _PATIENCE_IN_LOOP = 1.0  # requests of a blocked event loop cannot end; other th
 
 
 class Fit(NamedTuple):
-    """The number of requests that may be in flight; ``told`` explains a reduction."""
+    """The number of requests that may be in flight; ``reason`` explains a reduction."""
 
     requests: int
-    told: str = ""
+    reason: str = ""
 
 
 def requests_that_fit(wanted: int, each: int = 1) -> Fit:

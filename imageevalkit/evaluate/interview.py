@@ -71,8 +71,8 @@ def _begun(cell: Cell, latest: str) -> str:
     if that run is younger than a day and wrote no result. Otherwise it is the current time.
     """
     now = datetime.now(timezone.utc)
-    told = (one.provenance.get("run") or "" for one in standing(cell) if latest)
-    if latest > max(told, default=""):
+    starts = (one.provenance.get("run") or "" for one in standing(cell) if latest)
+    if latest > max(starts, default=""):
         with contextlib.suppress(ValueError):
             if now - datetime.fromisoformat(latest) < _CUT_OFF:
                 return latest

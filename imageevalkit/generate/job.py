@@ -275,7 +275,7 @@ class _Generation:
             endpoints = {Endpoint.of(one["model_kwargs"]) for one in settings if one.get("api")}
             fit = requests_that_fit(order.workers, each=len(endpoints) + clients)
         shared = shared_bounds(self._folder)
-        return Traffic(fit.requests, order.requests_per_minute, order.max_cost, fit.told, shared)
+        return Traffic(fit.requests, order.requests_per_minute, order.max_cost, fit.reason, shared)
 
     def _settle(self, planned: CellPlan, outcome: Outcome) -> ExitStatus:
         planned.log(f"=== {outcome.state}: {outcome.message}")

@@ -135,11 +135,11 @@ class ApiJudge(Judge):
         except UserError as error:
             raise CellFailure(f"the {self.role} cannot be asked: {error}") from None
         fit = requests_that_fit(self.options.workers)
-        if fit.told:
-            say(fit.told)
+        if fit.reason:
+            say(fit.reason)
         options, model = self.options, self.choice.setting.model_path
         folder = Path(options.shared) if options.shared else None
-        traffic = Traffic(fit.requests, options.requests_per_minute, options.max_cost, fit.told, folder)
+        traffic = Traffic(fit.requests, options.requests_per_minute, options.max_cost, fit.reason, folder)
         price = self.settings.price_of(model)
         who = f"{self.role} '{model}'"
         engine = Engine(who, endpoint, self.settings, traffic, _LARGEST_REPLY, price)
@@ -362,8 +362,8 @@ class _Session:
 
 def _refused_parameter(error: str, parameters: Collection[str]) -> str:
     """Returns the request parameter that an ``error`` of status 400 or 422 names; empty if it names none."""
-    said = re.split(r"\bHTTP 4(?:00|22)\b", error, maxsplit=1)[1:]
-    words = re.findall(r"\w+", "".join(said))
+    rest = re.split(r"\bHTTP 4(?:00|22)\b", error, maxsplit=1)[1:]
+    words = re.findall(r"\w+", "".join(rest))
     needed = ("max_tokens", "max_completion_tokens", "logprobs", "top_logprobs")
     return next((word for word in words if word in parameters and word not in needed), "")
 

@@ -182,12 +182,12 @@ def write_reports(
     shutil.rmtree(root / THUMBNAILS, ignore_errors=True)  # older versions stored all thumbnails there
     # the numbers first: else they would wait for thousands of thumbnails, and be lost if these fail
     tables = write_tables(root, cells, unreadable, ranks, over_steps)
-    told = list(unreadable)
+    lines = list(unreadable)
     for section in sections:
-        section.update(cells, told.append)
-    for line in told[len(unreadable) :]:
+        section.update(cells, lines.append)
+    for line in lines[len(unreadable) :]:
         show(plain(line))
-    found = Found(sections, over_steps, told)
+    found = Found(sections, over_steps, lines)
     return [*tables, *write_site(root, cells, found, ranks, megabytes)]
 
 
@@ -257,9 +257,9 @@ def _print(
         # the run's table already shows cells that failed before they had a file
         if key not in failed and all(cell.key != key for cell in cells):
             show(f"{key}: nothing in {output_root()}")
-    told = {cell.problem for cell in without}
+    lines = {cell.problem for cell in without}
     for line in unreadable:
-        if line not in told:
+        if line not in lines:
             show(plain(line))
 
 

@@ -165,14 +165,18 @@ def collect(tell: Tell = tell_nobody, below: Path | None = None) -> list[CellRep
 
 def _with_drift(reports: Sequence[CellReport]) -> list[CellReport]:
     """Return ``reports`` with a note at each result whose judge has drifted on another result."""
-    told = dict[str, str]()
+    drifted = dict[str, str]()
     for one in reports:
         if one.result and one.result.noise and one.result.noise.has_drifted:
-            told.setdefault(_judge_of(one.result), one.key)
+            drifted.setdefault(_judge_of(one.result), one.key)
     warned = list[CellReport]()
     for one in reports:
         result = one.result
-        if result and not (result.noise and result.noise.has_drifted) and (by := told.get(_judge_of(result))):
+        if (
+            result
+            and not (result.noise and result.noise.has_drifted)
+            and (by := drifted.get(_judge_of(result)))
+        ):
             note = f"{DRIFTED}, as {by} shows: older and newer scores are not comparable"
             one = one._replace(result=replace(result, notes=[*result.notes, note]))
         warned.append(one)

@@ -73,7 +73,7 @@ class Comparison:
     noise: float = 0.0
 
     @property
-    def told(self) -> bool:
+    def is_significant(self) -> bool:
         """Whether the two models differ significantly. All tables, pages and files use this property."""
         p = self.p if self.adjusted is None else self.adjusted
         return p is not None and p < LEVEL
@@ -117,10 +117,10 @@ def compare_all(column: Sequence[Measured], with_intervals: bool = True) -> list
     return adjust([_comparison(tests, n, *pair, with_intervals) for n, pair in enumerate(pairs)])
 
 
-def told_apart(column: Sequence[Measured]) -> list[tuple[int, int]] | None:
+def significant_pairs(column: Sequence[Measured]) -> list[tuple[int, int]] | None:
     """Returns the pairs of ``column``, as indices, that differ significantly; None if no pair can be tested.
 
-    The pairs have :attr:`Comparison.told` in :func:`compare_all`. This function is faster, because it
+    The pairs have :attr:`Comparison.is_significant` in :func:`compare_all`. This function is faster, because it
     computes no intervals: 300 models have 44,850 pairs. Raises ValueError if a model has no value.
     """
     if len(column) < 2 and all(one.metric.value is not None for one in column):
@@ -130,8 +130,8 @@ def told_apart(column: Sequence[Measured]) -> list[tuple[int, int]] | None:
     tests = _Tests.of(column)
     if np.isnan(tests.p).all():
         return None
-    told = _holm(np.maximum(tests.p, tests.by_noise)) < LEVEL
-    return list(zip(tests.first[told].tolist(), tests.second[told].tolist(), strict=True))
+    significant = _holm(np.maximum(tests.p, tests.by_noise)) < LEVEL
+    return list(zip(tests.first[significant].tolist(), tests.second[significant].tolist(), strict=True))
 
 
 def adjust(found: Sequence[Comparison]) -> list[Comparison]:

@@ -59,9 +59,9 @@ def test_steps_are_in_order_and_compared_with_the_one_before_and_the_best() -> N
     assert top.to_best is None
     assert top.to_previous and end.to_previous and start.to_best and end.to_best
     assert top.to_previous.difference == pytest.approx(32 / N)
-    assert top.to_previous.told
+    assert top.to_previous.is_significant
     assert end.to_previous.difference == pytest.approx(-2 / N)
-    assert not end.to_previous.told
+    assert not end.to_previous.is_significant
     # two questions of each kind are asked: Holm doubles the smaller p
     alone = compare(Measured("", top.metric), Measured("", start.metric))
     assert alone.p is not None
@@ -95,7 +95,7 @@ def test_two_runs_have_two_curves_and_chance_is_told_as_such() -> None:
     assert sorted(curve.run for curve in found) == ["other", "run"]
     text = curve_tables(found)
     assert len(re.findall(r"step \d+ \*", text)) == 2
-    assert text.count("not told apart") >= 2 * 8, "of ten checkpoints that are alike"
+    assert text.count("not significant") >= 2 * 8, "of ten checkpoints that are alike"
 
 
 def test_checkpoints_stand_together_by_step_where_their_best_would() -> None:

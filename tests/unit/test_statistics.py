@@ -24,8 +24,8 @@ from imageevalkit.report.comparison import (
     compare,
     compare_all,
     score_interval,
+    significant_pairs,
     smallest_difference,
-    told_apart,
 )
 from imageevalkit.report.ranks import compact_groups, rank_groups
 from imageevalkit.stats.power import power_of
@@ -163,7 +163,7 @@ def test_two_means_without_items_are_compared_as_of_different_prompts() -> None:
     assert found.p == pytest.approx(ttest_ind(a, b, usevar="unequal")[1], abs=0.01)
     assert found.test == "Welch's t-test of two means: the files of a have no values of items"
     nothing = compare(Measured("a", Metric(0.5, 8)), Measured("b", Metric(0.4, 8)))
-    assert (nothing.p, nothing.interval, nothing.told) == (None, None, False)
+    assert (nothing.p, nothing.interval, nothing.is_significant) == (None, None, False)
     assert nothing.test.startswith("no test: ")
 
 
@@ -178,7 +178,7 @@ def test_holm_is_that_of_statsmodels() -> None:
     ]
     expected = multipletests([one.p for one in found], method="holm")
     assert [one.adjusted for one in found] == pytest.approx(list(expected[1]))
-    assert [one.told for one in found] == list(expected[0])
+    assert [one.is_significant for one in found] == list(expected[0])
 
 
 # ---- what is compared
@@ -381,7 +381,7 @@ def test_an_interval_of_a_difference_of_sums_holds_the_truth(
     assert 0.93 - slack <= held / runs <= 0.97 + slack, held / runs
 
 
-def test_equal_models_are_seldom_told_apart() -> None:
+def test_equal_models_are_seldom_significant_pairs() -> None:
     rng = np.random.default_rng(13)
     told = 0
     for _ in range(250):
@@ -432,10 +432,10 @@ def test_groups_are_those_of_the_test_of_all_pairs() -> None:
         column[2] = column[2]._replace(noise=0.05)
         for one in (column, [measured(f"m{n}", own > 0.5) for n, own in enumerate(grades)]):
             pairs = combinations(range(count), 2)
-            told = {pair for pair, found in zip(pairs, compare_all(one), strict=True) if found.told}
-            assert {*(told_apart(one) or ())} == told
+            told = {pair for pair, found in zip(pairs, compare_all(one), strict=True) if found.is_significant}
+            assert {*(significant_pairs(one) or ())} == told
             assert told or prompts == 12
-    assert told_apart([Measured("a", Metric(1.0, 5)), Measured("b", Metric(0.5, 5))]) is None
+    assert significant_pairs([Measured("a", Metric(1.0, 5)), Measured("b", Metric(0.5, 5))]) is None
 
 
 # ---- power

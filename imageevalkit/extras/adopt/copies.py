@@ -103,8 +103,8 @@ def adopt_cell(
             first = f"(the first: {records[0].reason})"
             problems.append(f"{len(records)} of {len(items)} images are {what}: {names}{more} {first}")
     doubt = f"; {uneven} are of grids that do not divide evenly: is the grid right?" if uneven else ""
-    said = "; ".join(problems) or f"{len(items)} images of {source}"
-    return Outcome(INCOMPLETE if problems else COMPLETE, f"{said}{doubt}")
+    summary = "; ".join(problems) or f"{len(items)} images of {source}"
+    return Outcome(INCOMPLETE if problems else COMPLETE, f"{summary}{doubt}")
 
 
 def check_cell(

@@ -255,10 +255,10 @@ def read(line: Line, longest: int, proven: Callable[[], bool], key: str) -> byte
     """
     if line.length > longest:
         return Failure(Kind.ITEM, f"the reply is larger than {longest >> 20} MiB", maybe_billed=True)
-    said = _object_at(line)
-    if said is None:
+    parsed = _object_at(line)
+    if parsed is None:
         return Failure(Kind.ITEM, "the result line of the batch is no JSON object", maybe_billed=True)
-    response, error = said.get("response"), said.get("error")
+    response, error = parsed.get("response"), parsed.get("error")
     status = response.get("status_code") if isinstance(response, dict) else None
     body = json.dumps(response.get("body") if isinstance(response, dict) else None)
     if isinstance(status, int) and 200 <= status < 300:

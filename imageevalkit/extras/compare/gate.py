@@ -264,7 +264,7 @@ class Gate:
         assert self.place
         checks = check(self.baseline, now, run)
         place = short_path(self.place)
-        lines = list(told(checks))
+        lines = list(table_lines(checks))
         for line in lines:
             show(line)
         path = log_root() / "gate.xml"
@@ -327,7 +327,7 @@ def _tell(line: str) -> None:
     say(f"note: {plain(line)}")
 
 
-def told(checks: Sequence[Check]) -> Iterator[str]:
+def table_lines(checks: Sequence[Check]) -> Iterator[str]:
     """Yield the lines of the table of checks."""
     rows: list[tuple[str, ...]] = [("gate", "metric", "baseline", "now", "change", "", "")]
     rows += [

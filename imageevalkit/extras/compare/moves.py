@@ -16,7 +16,7 @@ from imageevalkit.report.reading import headline_of
 from imageevalkit.store.jsonl import Tell
 from imageevalkit.store.results import Metric
 
-UNTOLD, WITHIN_NOISE = "cannot be told apart", "within the judge's noise"
+NOT_SIGNIFICANT, WITHIN_NOISE = "no significant difference", "within the judge's noise"
 _MOST_GRADES = 12  # a scale with more values is not one of grades: judges rarely give the same value
 _SAME = 1e-9  # of the scale
 
@@ -86,15 +86,15 @@ class Move:
 
     @property
     def verdict(self) -> str:
-        """``better``, ``worse``, ``cannot be told apart``, ``within the judge's noise`` or ``not tested``.
+        """``better``, ``worse``, ``no significant difference``, ``within the judge's noise`` or ``not tested``.
 
         Two judges, and metrics that are not headline metrics, get ``higher`` and ``lower``: a lower value may
         be better (an edit distance).
         """
         if self.found.p is None:
             return "not tested"
-        if not self.found.told:
-            return WITHIN_NOISE if self.found.within_noise else UNTOLD
+        if not self.found.is_significant:
+            return WITHIN_NOISE if self.found.within_noise else NOT_SIGNIFICANT
         if self.agreement or not self.headline:
             return "higher" if self.found.difference > 0 else "lower"
         return "better" if self.found.difference > 0 else "worse"

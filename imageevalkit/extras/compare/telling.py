@@ -12,7 +12,7 @@ from imageevalkit.common.atomic import write_atomic
 from imageevalkit.common.errors import CellFailure, ExitStatus, show
 from imageevalkit.common.machine import garbage_collection
 from imageevalkit.common.text import columns_of, csv_text, fit, plain
-from imageevalkit.extras.compare.moves import UNTOLD, WITHIN_NOISE, Agreement, Item, Move, moves_of
+from imageevalkit.extras.compare.moves import NOT_SIGNIFICANT, WITHIN_NOISE, Agreement, Item, Move, moves_of
 from imageevalkit.extras.compare.sides import find_sides, pairs_of
 from imageevalkit.metrics import grouped
 from imageevalkit.report.leaderboard import format_value
@@ -93,10 +93,10 @@ def verdict(move: Move) -> str:
     """Return the verdict as shown. Without a difference, it adds the smallest one that the test detects.
 
     If a judge has drifted, the verdict says so."""
-    said = move.verdict
-    if said in (UNTOLD, WITHIN_NOISE) and move.smallest:
-        said += f" (from ±{format_value(move.smallest, move.scale)} on)"
-    return f"{said}; {DRIFTED}" if move.warning else said
+    text = move.verdict
+    if text in (NOT_SIGNIFICANT, WITHIN_NOISE) and move.smallest:
+        text += f" (from ±{format_value(move.smallest, move.scale)} on)"
+    return f"{text}; {DRIFTED}" if move.warning else text
 
 
 def kappa(found: Agreement) -> str:
@@ -117,9 +117,9 @@ def shown(moves: Sequence[Move]) -> tuple[list[Move], int]:
 
     Shown are the headline metrics, and other metrics with the most significant changes."""
     headline = [move for move in moves if move.headline]
-    told = [move for move in moves if not move.headline and move.found.told]
-    told.sort(key=lambda move: move.found.adjusted or 0.0)
-    kept = headline + told[:_OTHERS]
+    significant = [move for move in moves if not move.headline and move.found.is_significant]
+    significant.sort(key=lambda move: move.found.adjusted or 0.0)
+    kept = headline + significant[:_OTHERS]
     return kept, len(moves) - len(kept)
 
 

@@ -40,14 +40,14 @@ class _UnderWay(NamedTuple):
     jobs: list[str]
 
     def __str__(self) -> str:
-        told = [f"run {short_path(self.plan.run_folder)}"]
+        parts = [f"run {short_path(self.plan.run_folder)}"]
         if self.launcher:
-            told.append(f"process {self.launcher}")
+            parts.append(f"process {self.launcher}")
         if self.host:
-            told.append(f"watched from {self.host}")
+            parts.append(f"watched from {self.host}")
         if self.jobs:
-            told.append(f"{counted(len(self.jobs), 'job')} in Slurm's queue")
-        return ", ".join(told)
+            parts.append(f"{counted(len(self.jobs), 'job')} in Slurm's queue")
+        return ", ".join(parts)
 
 
 def _watching(folder: Path) -> tuple[int | None, str]:

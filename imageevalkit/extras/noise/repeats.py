@@ -151,8 +151,8 @@ class Repeats(AfterQuestions):
         return replace(result, noise=noise, notes=[*drifted, *result.notes], provenance=origin)
 
     def summary(self, result: Result) -> str:
-        told = self._summary(result.noise, result.headline)
-        return "; ".join(filter(None, [told, from_elsewhere(self.interview)]))
+        text = self._summary(result.noise, result.headline)
+        return "; ".join(filter(None, [text, from_elsewhere(self.interview)]))
 
     def ask_probes(self, progress: ProgressWriter) -> None:
         """Asks the judge's probes once in a run. The caller asks the questions that count first: these have
@@ -171,8 +171,8 @@ class Repeats(AfterQuestions):
                 self._paid += len(self._probing.paid) - before
                 self._spend(self._probing.usd)
         if (found := self._probing.drift(self._probe_run)) and not found.found:
-            told = f", another answer to {', '.join(found.changed)}" if found.changed else ""
-            say(f"{found.asked} probes: the judge of {found.since[:10]}{told}")
+            text = f", another answer to {', '.join(found.changed)}" if found.changed else ""
+            say(f"{found.asked} probes: the judge of {found.since[:10]}{text}")
 
     def ask_again(self, progress: ProgressWriter) -> None:
         """Asks a sample of questions again. If the judge fails, this prints the reason; the replies so far

@@ -195,10 +195,11 @@ def _card(cells: Sequence[CellReport]) -> str:
             {"config_name": "scores", "data_files": "scores.jsonl"},
         ],
     )
-    said = grouped(((why, one) for one in results for why in caveats(one)), lambda each: each[0])
+    remarks = grouped(((why, one) for one in results for why in caveats(one)), lambda each: each[0])
     licences = dict.fromkeys(line for one in results for line in _licences(one.benchmark))
     named = [
-        f"- {why}: {', '.join(f'{one.model} / {one.benchmark}' for _, one in of)}" for why, of in said.items()
+        f"- {why}: {', '.join(f'{one.model} / {one.benchmark}' for _, one in of)}"
+        for why, of in remarks.items()
     ]
     parts = [
         f"---\n{data.to_yaml()}\n---\n",

@@ -132,7 +132,7 @@ class _Rounds:
         if asked < total:
             self._asked[benchmark] = asked
         elif found:
-            say(f"{benchmark}: all items are asked for already; {found.told(self._rivals)}")
+            say(f"{benchmark}: all items are asked for already; {found.summary(self._rivals)}")
         else:
             say(f"{benchmark}: all {counted(total, 'item')} are needed")
         return asked < total
@@ -143,7 +143,7 @@ class _Rounds:
         if found is None or found.asked < asked:
             say(f"{benchmark}: stopped after {asked:,} items, which lack a score")
             return False
-        say(f"{benchmark}: {found.told(self._rivals)}")
+        say(f"{benchmark}: {found.summary(self._rivals)}")
         if found.unfit:
             del self._asked[benchmark]
             return False

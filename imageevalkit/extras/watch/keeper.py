@@ -43,12 +43,12 @@ def _keep(address: str) -> ExitStatus:
         while True:
             connection, _ = listening.accept()
             with connection:
-                told, streams, *_ = socket.recv_fds(connection, _MOST_WORDS, len(own))
-                if not told or len(streams) != len(own):
+                message, streams, *_ = socket.recv_fds(connection, _MOST_WORDS, len(own))
+                if not message or len(streams) != len(own):
                     continue  # the process of the job has ended
                 _point_to(streams)
                 try:
-                    status = status_of(partial(one, json.loads(told)))
+                    status = status_of(partial(one, json.loads(message)))
                 finally:
                     _point_to(own, keep=True)
                 try:

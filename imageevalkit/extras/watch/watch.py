@@ -111,13 +111,13 @@ class _Seen:
     """A checkpoint that waits for its evaluation.
 
     ``files`` holds size and time of each file, unchanged ``since`` a time (monotonic seconds). ``lacks`` says
-    what is missing (None: not checked yet). ``told`` is the last printed reason for the wait.
+    what is missing (None: not checked yet). ``reported`` is the last printed reason for the wait.
     """
 
     files: dict[str, tuple[int, int]] = field(default_factory=dict)
     since: float = 0.0
     lacks: str | None = None
-    told: str = ""
+    reported: str = ""
 
 
 class _Taken(NamedTuple):
@@ -139,7 +139,7 @@ class _Watch:
         self._taken: dict[int, _Taken] = {}
         self._anew = set[int]()
         self._stop: signal.Signals | None = None
-        self._told = ""
+        self._reported = ""
         self._began = time.monotonic()
 
     def run(self) -> ExitStatus:
@@ -151,7 +151,7 @@ class _Watch:
             launcher.detach(self._own)
         launcher.note_launcher(self._own)
         logs.print_without_fear()
-        for line in self._keepers.told:
+        for line in self._keepers.notes:
             say(line)
         self._listen()
         under_way = ExitStatus.COMPLETE
@@ -257,26 +257,26 @@ class _Watch:
 
     def _tell_why(self, step: int, why: str) -> None:
         seen, kind = self._seen[step], re.sub("[0-9]+", "", why)
-        if why != "is new" and kind != seen.told:
-            seen.told = kind
+        if why != "is new" and kind != seen.reported:
+            seen.reported = kind
             say(f"{self._name(step)} {why}")
 
     def _tell_waiting(self) -> None:
         self._tell(f"watching {self._folder}: {self._counts()}; Ctrl-C ends this")
 
     def _tell(self, text: str) -> None:
-        if text != self._told:
-            self._told = text
+        if text != self._reported:
+            self._reported = text
             say(text)
 
     def _counts(self) -> str:
         done = sum(one.status == ExitStatus.COMPLETE for one in self._taken.values())
-        told = [f"{counted(done, 'checkpoint')} evaluated"]
+        parts = [f"{counted(done, 'checkpoint')} evaluated"]
         if failed := len(self._taken) - done:
-            told.append(f"{failed} not complete")
+            parts.append(f"{failed} not complete")
         if waiting := len(self._seen):
-            told.append(f"{waiting} not complete yet")
-        return ", ".join(told)
+            parts.append(f"{waiting} not complete yet")
+        return ", ".join(parts)
 
     # One run
 

@@ -172,11 +172,11 @@ class _OpenAIImages(ImageModel):
             attempts += 1
             return await self._attempt(request)
 
-        def told(reply: ImageReply) -> tuple[float | None, Mapping[str, int]]:
+        def billed(reply: ImageReply) -> tuple[float | None, Mapping[str, int]]:
             return cost_of_reply(self._engine.price, reply.tokens, reply.reported_cost), reply.tokens
 
         try:
-            tried = await self._engine.ask(attempt, told, self._estimate, bill)
+            tried = await self._engine.ask(attempt, billed, self._estimate, bill)
         except asyncio.CancelledError:
             if not bill.maybe_billed:
                 raise
