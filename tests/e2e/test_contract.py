@@ -1,4 +1,4 @@
-"""What a benchmark may need of the contract, each need by a small benchmark of that shape, with a judge behind HTTP."""
+"""The features of the benchmark contract: each is tried by a small benchmark, with a judge behind HTTP."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ def test_a_measurer_that_is_none_is_a_line(measurer: str, says: str) -> None:
 
 
 class Absent(Gauge):
-    """Whose weights are not there."""
+    """A metric model without its weights."""
 
     @property
     def evaluator(self) -> Evaluator:
@@ -429,7 +429,7 @@ from imageevalkit.metrics import grouped, mean
 
 
 def report(checkout: Path) -> str:
-    """What the report of the checkout prints about the results of this test."""
+    """Returns the printed report of the checkout on the results of this test."""
     job = Job("report", "report", [], [], [], always=True, order=ReportOrder([]))
     settings = {"spread": {"rules": "corrected"}}
     plan = Plan(str(checkout / "log/run"), False, [job], settings=settings).save()

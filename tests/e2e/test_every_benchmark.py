@@ -123,8 +123,9 @@ HPSv2Encoder.load = _load_small
 
 
 class Seen(NamedTuple):
-    """What a run has left of a cell: its state, the line that is printed of it, the log of its evaluation, how many
-    replies of each kind its judge gave, and what its files hold."""
+    """The traces of a run for one cell: state, printed line, log of the evaluation, counts of the judge's replies by
+    kind, and contents of the files.
+    """
 
     state: str
     message: str

@@ -102,7 +102,7 @@ class Runs:
         return Counter(record["request"] for record in self.lines("judgements.jsonl"))
 
     def left_behind(self) -> dict[str, Any]:
-        """What a run leaves of the cell, without what tells of the time."""
+        """Returns the files of the cell after a run, without times."""
         result = json.loads((self.folder / "result.json").read_text())
         for name in ("time", "run", "generation_seconds"):
             del result["provenance"][name]

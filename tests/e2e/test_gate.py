@@ -104,7 +104,7 @@ def test_a_drop_of_a_mean_of_grades_is_caught_too() -> None:
 
 
 def baseline_of(tmp_path: Path) -> Path:
-    """What is in output/ so far, moved away."""
+    """Moves the present output/ away as a baseline and returns its path."""
     return output_root().rename(tmp_path / "baseline")
 
 

@@ -52,7 +52,7 @@ def run(folder: Path, jobs: list[Job], parallel: bool = False, **plan: object) -
 
 
 def seen(job: Job) -> str:
-    """What the job saw as CUDA_VISIBLE_DEVICES."""
+    """Returns the job's CUDA_VISIBLE_DEVICES."""
     found = re.search(r"^sees (.*)$", Path(job.logs[0]).read_text(), re.M)
     assert found, Path(job.logs[0]).read_text()
     return found[1]
@@ -239,7 +239,9 @@ def test_a_job_that_waits_for_long_says_so_again(monkeypatch: pytest.MonkeyPatch
 def test_a_job_that_follows_leaves_the_gpu_that_the_next_model_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spare: int, events: list[str]
 ) -> None:
-    """Of two GPUs one makes images; the other is for the model that waits for its prompts, if there is one."""
+    """One of two GPUs generates images; the other stays free for the model that waits for its prompts, if
+    there is one.
+    """
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     make = """
 from imageevalkit.jobs.plan import note_opened

@@ -1,4 +1,4 @@
-"""What was edited stays with what came of it: copies in the cell, and what a report makes of them."""
+"""Copies of the images to edit stay in the cell, and the report uses them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def saved(path: Path, image: Image.Image) -> Path:
 
 
 def inputs_of(site: Site, item: str, benchmark: str = "fake") -> list[dict[str, Any]]:
-    """What the site says of the sources of an item."""
+    """Returns the sources of an item in the site."""
     [row] = (row for row in site.prompts(benchmark)["rows"] if item in row["items"])
     found: list[dict[str, Any]] = row.get("inputs", [])
     return found

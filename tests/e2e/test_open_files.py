@@ -92,7 +92,7 @@ def test_every_cell_holds_two_locks_and_a_log(api: ApiRuns) -> None:
 
 
 def child(code: str, *given: str) -> str:
-    """What ``code`` prints in a process that may have 160 files open."""
+    """Returns the output of ``code`` in a process with a limit of 160 open files."""
     begin = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))\n"
     ended = subprocess.run(
         [sys.executable, "-c", begin + code, *given],

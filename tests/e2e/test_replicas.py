@@ -328,7 +328,7 @@ def is_alive(pid: int) -> bool:
 
 
 def remarks(progress: Path) -> list[str]:
-    """What the progress told besides the counts."""
+    """Returns the notes of the progress."""
     return [json.loads(line)["note"] for line in progress.read_text().splitlines()]
 
 

@@ -159,7 +159,7 @@ def evaluation(benchmarks: list[str], evaluators: tuple[str, ...]) -> list[str]:
 
 
 def missing(name: str, needed: dict[str, str]) -> dict[str, str]:
-    """What a list lacks of the ``needed`` modules, with a place where each is imported."""
+    """Returns the ``needed`` modules that a list does not install, each with a place of its import."""
     there = listed(name)
     return {module: place for module, place in needed.items() if there.isdisjoint(distributions_of(module))}
 
@@ -315,7 +315,7 @@ def ask_uv(path: Path, python: str, folder: Path, *options: str) -> str:
 
 
 def metadata(package: str) -> str:
-    """What uv is told of a package instead of building it."""
+    """Returns the metadata of a package, which uv gets instead of building it."""
     name, _, version = package.partition("==")
     return (
         f"[[dependency-metadata]]\nname = {json.dumps(name)}\nversion = {json.dumps(version)}\n"

@@ -42,7 +42,7 @@ def test_jobs_at_their_time_limit_and_preempted_ones_go_back_and_on(checkout: Pa
 
 
 def test_a_preempted_job_that_is_told_at_once_puts_itself_back(checkout: Path, cluster: Cluster) -> None:
-    """That it has nothing done yet is no fault of its time limit."""
+    """A preempted job without progress does not count as too slow for its time limit."""
     words = add_slow_model(checkout)
     with cluster.setting("SlurmctldParameters", "preempt_send_user_signal"):
         (checkout / "config.local.sh").write_text("declare -gA SLURM_PARTITION_MAP=(['generate']='low')\n")

@@ -60,7 +60,7 @@ def main(folder: Path) -> dict[str, Any]:
 
 
 def _encoders(folder: Path) -> dict[str, Any]:
-    """Those of the weights that are saved in ``folder``."""
+    """Returns the encoders with the weights in ``folder``."""
     t5 = {"clip_flant5_xxl": str(folder / "t5"), "clip_vit_l_336": str(folder / "tower")}
     detector = {"mask2former": str(folder / "detector"), "geneval_clip": str(folder / "clip")}
     return {
@@ -101,7 +101,7 @@ def _official(folder: Path) -> dict[str, list[bool]]:
 
 
 def _full(folder: Path, picture: Picture) -> dict[str, str]:
-    """What is said where memory runs out: in the answering network, in a text, and while a part is moved."""
+    """Returns the errors of exhausted memory: in the answering network, in a text, and while a part is moved."""
     import torch
 
     def no_memory(*inputs: Any, **options: Any) -> Any:

@@ -75,7 +75,7 @@ def save_mask2former(
 
 
 def clip_config(width: int = 16) -> dict[str, Any]:
-    """Of a CLIP of open_clip's for images of 32 pixels."""
+    """Returns the configuration of a CLIP of open_clip for images of 32 pixels."""
     return {
         "embed_dim": width,
         "vision_cfg": {"image_size": 32, "layers": 1, "width": 32, "head_width": 16, "patch_size": 8},
@@ -390,7 +390,7 @@ def save_niqe(path: Path) -> dict[str, Any]:
 
 
 def save_all(folder: Path, benchmarks: Collection[str]) -> dict[str, dict[str, str]]:
-    """Those of GenEval, HPSv2 and the style of OneIG-Bench: the places of their weights by benchmark."""
+    """Saves the weights of GenEval, HPSv2 and the style of OneIG-Bench; returns their places by benchmark."""
     places = {}
     # of a benchmark's own classes and reference vectors there are so many, and so wide
     if "geneval" in benchmarks:

@@ -17,7 +17,7 @@ from tests.support.beside import run_beside
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the registered model does, with the packages of requirements/test_blip_diffusion.txt."""
+    """Returns the findings on the registered model, with the packages of requirements/test_blip_diffusion.txt."""
     folder = tmp_path_factory.mktemp("blip-diffusion")
     packages = ("blip_diffusion",)
     done = run_beside("tiny_checkpoints.blip_diffusion", folder, packages=packages, HF_HUB_OFFLINE="1")

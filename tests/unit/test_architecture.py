@@ -1,4 +1,4 @@
-"""What the house promises of its rooms: who imports whom, and no back doors."""
+"""The rules of the folders: allowed imports, and no way around them."""
 
 from __future__ import annotations
 
@@ -230,13 +230,15 @@ def test_the_map_has_every_folder() -> None:
 
 
 def test_docstrings_name_their_subject() -> None:
-    """No docstring begins with What, Who, Those, That or Of."""
-    rooms = ("imageevalkit", "infer", "benchmarks", "eval_models", "utils", "perf")
+    """A docstring does not begin with What, Who, Whose, Those, That or Of; the tests may have ten that do."""
+    program = ("imageevalkit", "infer", "benchmarks", "eval_models", "utils", "perf")
     documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-    assert [
-        f"{path}: {text}"
-        for path, tree in sources(*rooms).items()
-        for node in nodes_of(tree)
-        if isinstance(node, documented) and (text := ast.get_docstring(node) or "")
-        if re.match(r"(What|Who|Those|That|Of)\b", text)
-    ] == []
+    for rooms, most in ((program, 0), (("tests",), 10)):
+        found = [
+            f"{path}: {text}"
+            for path, tree in sources(*rooms).items()
+            for node in nodes_of(tree)
+            if isinstance(node, documented) and (text := ast.get_docstring(node) or "")
+            if re.match(r"(What|Who|Whose|Those|That|Of)\b", text)
+        ]
+        assert len(found) <= most, found

@@ -1,4 +1,4 @@
-"""What became of each item of a cell, and what is left to do: one answer, whoever asks."""
+"""The state of each item of a cell and the items left to generate: all stages agree."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def fault(prompt: str) -> None:
 
 @pytest.fixture(autouse=True)
 def cell() -> None:
-    """Of six items one is made, one refused, one blank, one changed since, one put there by hand, one untouched."""
+    """Returns a cell of six items: generated, refused, blank, changed, put there by hand, untouched."""
     generate(FakeModel(fault), FakeDataset(4), GenerateOptions(blank_on_error=True))
     folder = CELL.folder / "images"
     (folder / "00003.png").write_bytes((folder / "00003.png").read_bytes()[:-20])

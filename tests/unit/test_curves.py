@@ -22,7 +22,7 @@ N = 60
 
 
 def result(step: int | None, right: Sequence[bool], evaluator: Evaluator = QWEN, **more: object) -> Result:
-    """Of a benchmark of right or wrong."""
+    """Returns a result of a right-or-wrong benchmark."""
     scores = [Score({"a": float(one)}).of_item(str(n)) for n, one in enumerate(right)]
     n = len(right)
     whole = Result(

@@ -52,7 +52,7 @@ def evaluate(benchmark: RedBenchmark, n: int = 5, options: EvaluateOrder = _ASK)
 
 
 def to_ask(benchmark: RedBenchmark, n: int = 5, options: EvaluateOrder = _ASK) -> tuple[int, int]:
-    """What a forecast tells: how many questions there are to ask, of how many."""
+    """Returns the forecast: the number of questions to ask, and of all questions."""
     of_cell = items(FakeDataset(n))
     known = Interview(CELL, benchmark, of_cell, images_to_come(CELL, of_cell, None), options)
     return len(known.open()), known.requests
@@ -170,7 +170,7 @@ def test_a_killed_run_does_not_forget_the_tries_it_made() -> None:
 
 
 def test_one_of_several_answerers_is_given_up_by_itself() -> None:
-    """What an encoder has answered, now or before, tells nothing of a judge that never does."""
+    """Answers of an encoder, now or before, do not prove that the judge works."""
 
     class Two(RedBenchmark):
         groups = ("encoder", "judge")

@@ -108,7 +108,7 @@ def generating(
 
 
 def evaluated(benchmark: RedBenchmark, generation: Generation | None, n: int = N) -> Outcome:
-    """What the evaluate job leaves: of a following one if ``generation`` goes on, else after it."""
+    """Runs the evaluate job, early if ``generation`` continues, else after it; returns the files of the cell."""
     of_cell, progress = items(FakeDataset(n)), ProgressWriter()
 
     def evaluate() -> Outcome:

@@ -369,7 +369,7 @@ def test_an_unsure_judge_raises_an_alarm_in_one_run_of_a_hundred_at_most(before:
 
 @pytest.mark.parametrize("before", [1, 2])
 def test_the_chance_of_a_question_is_that_of_all_its_orders(before: int) -> None:
-    """Of all orders of the replies, those that seem changed among those that count."""
+    """The chance is the share of orders of the replies that seem changed, among the orders that count."""
     steady_one = Series("q", [Reply(0)] * before, [])
     while steady_one.wanted:
         steady_one = Series("q", steady_one.before, [*steady_one.now, *[Reply(1)] * steady_one.wanted])

@@ -53,7 +53,7 @@ class FakeAnswerer(Answerer):
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was asked of whom, with fakes in the place of the judge and of all encoders."""
+    """Returns the questions by evaluator, with fakes of the judge and of all encoders."""
     questions: list[str] = []
     monkeypatch.setattr(registry, "judge", lambda name, *_: FakeAnswerer("judge", questions))
     monkeypatch.setattr(registry, "measurer", lambda name, options: FakeAnswerer(name, questions))
@@ -100,7 +100,7 @@ def names(questions: Iterable[Question]) -> list[str]:
 
 
 def answered(benchmark: OneIG, one: Item, said: Mapping[str, str], whole: bool = True) -> ScoredItem:
-    """What the engine makes of what was ``said``, by question; ``whole``: that is all it asked."""
+    """Returns the scored item for the replies ``said``, by question; ``whole``: no further question is allowed."""
     answers = {}
     for question in questions_of(benchmark, one):
         if question.name in said:

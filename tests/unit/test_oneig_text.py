@@ -171,7 +171,7 @@ def test_tokens_of_the_corrected_rule_cut_no_text(edition: Edition) -> None:
 
 
 class _Rows:
-    """What the official edit distance needs of numpy; its own matrix would take a minute here."""
+    """The part of numpy that the official edit distance uses; its own matrix would take a minute here."""
 
     @staticmethod
     def zeros(shape: tuple[int, int]) -> list[list[float]]:

@@ -35,7 +35,7 @@ def register(monkeypatch: pytest.MonkeyPatch, name: str, task: str = "t2i", **en
 
 
 def missing(*words: str | Path) -> str:
-    """What ``--check`` says."""
+    """Returns the lines of ``--check``."""
     ended = prefetch_here("--check", *words)
     return ended.said + ended.error
 

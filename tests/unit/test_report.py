@@ -433,7 +433,7 @@ def test_an_image_that_was_made_again_has_another_preview_and_the_old_one_goes(o
 
 
 def statuses() -> list[tuple[str, bool]]:
-    """Of the items of the only cell, as a report shows them now; and whether with a picture."""
+    """Returns the statuses of the items of the only cell in a report, and whether each has a picture."""
     return [(item["status"], "preview" in item) for item in reported().items("m", "fake").values()]
 
 

@@ -1,4 +1,4 @@
-"""What result files can decide: as statsmodels and scipy do, and in simulated benchmarks with a known truth."""
+"""Tests between results: compared with statsmodels and scipy, and in simulated benchmarks with a known truth."""
 
 from __future__ import annotations
 
@@ -422,7 +422,7 @@ def test_letters_are_the_largest_groups(
 
 
 def test_groups_are_those_of_the_test_of_all_pairs() -> None:
-    """Of grades and of right or wrong; of few prompts, of prompts that not all have, with noise, and without items."""
+    """Grades and right-or-wrong scores; few prompts, different prompts, noise, and no items."""
     rng = np.random.default_rng(20)
     for prompts, count in ((12, 6), (40, 12), (150, 30)):
         base = rng.random(prompts)

@@ -48,7 +48,7 @@ def question(count: int) -> Question:
 
 
 def scored(benchmark: UniGenBench, images: list[tuple[list[str], str]]) -> Scores:
-    """Of images with such test points and replies, four to a prompt."""
+    """Returns scored images with such test points and replies, four for each prompt."""
     found = []
     for n, (names, text) in enumerate(images):
         id = f"test_prompts_en/samples/{n // 4}_{n % 4}"
@@ -102,7 +102,7 @@ def test_the_whole_is_the_mean_of_the_ten() -> None:
 
 
 class AskedAgain(BaseException):
-    """What no official program catches."""
+    """An exception that no official program catches."""
 
 
 @pytest.mark.slow
@@ -277,7 +277,7 @@ def test_the_official_program_counts_our_file(tmp_path: Path) -> None:
 
 
 def judged_row(language: str, item: Item) -> tuple[Any, ...]:
-    """What an official program is told of an image, but for the judge."""
+    """Returns the input of an official program for an image, without the judge's reply."""
     data = item.data
     return data["index"], item.prompt, data["points"], data["descriptions"]
 
