@@ -229,7 +229,8 @@ class DPGBench(Benchmark):
         if not lost:
             return ()
         return [
-            f"no image of {', '.join(lost)} counts: there the official program fails (rules=corrected counts them)"
+            f"no image of {', '.join(lost)} counts, because the official program fails there "
+            "(rules=corrected counts them)"
         ]
 
     def official_files(self, scores: Scores) -> dict[str, str]:

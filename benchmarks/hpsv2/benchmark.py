@@ -77,7 +77,7 @@ class HPSv2(Benchmark):
         """Raises UserError if ``--judges`` names a judge: only the HPSv2 model computes this score."""
         if self.backend:
             raise UserError(
-                f"benchmark hpsv2: the model of that name measures, not the judge '{self.judge}': leave --judges out"
+                f"benchmark hpsv2: the HPSv2 model scores it, not the judge '{self.judge}': leave out --judges"
             )
 
     def samples(self) -> Iterable[Sample]:

@@ -292,7 +292,7 @@ def main() -> ExitStatus:
     alike = next((label for label in first if all(label in results for results in others)), None)
     if alike is None:
         measured = "; ".join(f"{model} is {next(iter(results))}" for model, results in of_models.items())
-        raise UserError(f"the models were not measured alike: {measured}; evaluate them alike")
+        raise UserError(f"the models were evaluated differently: {measured}; evaluate them alike")
     columns = {model: _column(results[alike]) for model, results in of_models.items()}
     show(_aligned(summary_table(first[alike].benchmark_version, columns, editions[args.ds_name])) + alike)
     for model, results in of_models.items():

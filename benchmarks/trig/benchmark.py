@@ -202,7 +202,7 @@ class TrigT2I(Benchmark):
     has_corrected_rules = True
     settings_class: ClassVar[type[Settings]] = TrigT2ISettings
     relations = DIMENSIONS
-    needs_all_items = "each of its scores is of some of the images"
+    needs_all_items = "each of its scores covers only some of the images"
     unbounded = zoo.UNBOUNDED
 
     settings: TrigSettings
@@ -315,7 +315,7 @@ class TrigT2I(Benchmark):
         pair = "_".join(sorted((first, second), key=lambda code: _ORDER.get(code, -1)))
         # the data id becomes a file name, so _DATA_ID limits its characters
         if pair not in PAIRS or not _DATA_ID.fullmatch(data_id) or set(dimensions) != {first, second}:
-            raise ValueError(f"item {data_id!r} is of no pair, or not of its dimensions {dimensions}")
+            raise ValueError(f"item {data_id!r} belongs to no pair, or not to its dimensions {dimensions}")
         if not prompt.strip():
             raise ValueError(f"item {data_id} lacks its prompt")
         return {"data_id": data_id, "pair": pair, "prompt": prompt}
@@ -403,9 +403,7 @@ class TrigT2I(Benchmark):
             listed = [answer.probabilities or {} for name, answer in answers if name in DIMENSIONS]
             unrated = sum(not tokens.keys() & WEIGHTS.keys() for tokens in listed)
             terrible = sum(bool(tokens.keys() & _QWEN_TERRIBLE.keys()) for tokens in listed)
-            why = (
-                "none of the likeliest tokens is one, as officially; rules=corrected tells them from ratings"
-            )
+            why = "none of the likeliest tokens is a rating, as officially; rules=corrected leaves them out"
             counted.append((unrated, f"{unrated} of {len(listed)} ratings are 0 because {why}"))
             why = (
                 "the judge may have begun 'terrible' with a token that does not count officially, which leaves a "

@@ -148,7 +148,7 @@ def test_a_prompt_at_which_the_official_program_fails_is_left_out(benchmark: Any
         assert (metrics[name].value, metrics[name].n) == (56.25, 4)
     assert "l1/a" not in metrics
     assert made.notes(scores) == [
-        "no image of partiprompts97 counts: there the official program fails (rules=corrected counts them)"
+        "no image of partiprompts97 counts, because the official program fails there (rules=corrected counts them)"
     ]
     assert made.notes(scored(made, example())) == ()
     corrected = benchmark(rows, "corrected")

@@ -518,7 +518,7 @@ def test_analysis_of_score_lists_made_elsewhere() -> None:
         (LISTS[:1], "it has scores of 1 prompts, but there are 2"),
         ([], "it has scores of 0 prompts, but there are 2"),
         ([LISTS[1], LISTS[0]], "prompt 0 has 4 scores, but 3 atoms"),
-        ([[0.5], [0.25]], "one score per prompt, as VQAScore gives"),
+        ([[0.5], [0.25]], "one score per prompt, as from VQAScore"),
     ],
 )
 def test_score_lists_that_are_none_of_these_prompts(lists: object, says: str) -> None:

@@ -414,7 +414,7 @@ def test_the_grid_of_each_model(tmp_path: Path) -> None:
         ({"grid": ""}, r"grid '' is not rows,cols"),
         ({"grid": "2,2", "images_per_prompt": 9}, r"grid must have 9 cells, the images_per_prompt"),
         ({"grid": {"a": "2,2", "b": "1,2"}}, r"grid must have 4 cells.* of all models"),
-        ({"images_per_prompt": 1}, r"no diversity where images_per_prompt is 1"),
+        ({"images_per_prompt": 1}, r"no diversity if images_per_prompt is 1"),
     ],
 )
 def test_settings_that_say_nothing_are_one_line(given: Mapping[str, Any], line: str) -> None:
@@ -457,7 +457,7 @@ def test_without_the_package_that_compares_texts_no_reading_is_asked(monkeypatch
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda rows: [*rows[:-1], rows[1]], r"prompt \d+ of \w+ is there twice"),
+        (lambda rows: [*rows[:-1], rows[1]], r"prompt \d+ of \w+ occurs twice"),
         (lambda rows: [*rows[:-1], rows[-1][:-1]], "lacks a column"),
         (lambda rows: rows[:-1], "holds 1119 records, not 1120"),
         (lambda rows: [["Category", *rows[0][1:]], *rows[1:]], "'category' is missing"),

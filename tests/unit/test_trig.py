@@ -273,7 +273,7 @@ def test_settings_are_checked_when_the_run_is_planned(given: dict[str, Any], say
         ({"data_id": "D-M_R-E_1"}, "item 'D-M_R-E_1' is of no pair"),
         ({"data_id": "IQ-R_IQ-O_../../1"}, "is of no pair"),
         ({"data_id": 7}, "item 1 of 90: 'data_id' is 7"),
-        ({"dimensions": ["IQ-R", "TA-C"]}, "or not of its dimensions ['IQ-R', 'TA-C']"),
+        ({"dimensions": ["IQ-R", "TA-C"]}, "or not to its dimensions ['IQ-R', 'TA-C']"),
         ({"dimensions": 3}, "item 1 of 90: 'dimensions' is 3"),
         ({"dimensions": None}, "item 1 of 90: 'dimensions' is null"),
         ({"dimensions": [["IQ-R"], "IQ-O"]}, "item 1 of 90: 'dimensions.0' is [\"IQ-R\"]"),
