@@ -128,7 +128,7 @@ class GenEval2(Benchmark):
         (GM).
 
         The ``_official`` metrics have no value unless all 800 prompts have a score. If the judge's backend
-        returned only the top tokens, ``_upper`` metrics are upper bounds, and ``outside_mass`` (0-1) is the
+        returned only the top tokens, ``_upper`` metrics are upper bounds. ``outside_mass`` (0-1) is then the
         unseen probability: its mean and its maximum over all questions.
         """
         exact = _all_exact(scores)

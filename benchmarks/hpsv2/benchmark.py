@@ -101,8 +101,8 @@ class HPSv2(Benchmark):
         """Returns, in percent, ``v2.1`` and ``v2.0``, the means over all images, and ``v2.1/anime``, … by
         style.
 
-        With official rules the value of a style is a mean of means: of chunks of 80 images in prompt order
-        (quirk: the last chunk may be smaller).
+        With official rules the value of a style is the mean over chunks of 80 images in prompt order. (Quirk:
+        the last chunk may be smaller.)
         """
         of_styles, found = _of_styles(scores), dict[str, Metric]()
         for version in VERSIONS:

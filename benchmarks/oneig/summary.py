@@ -6,8 +6,8 @@ prints the summary of evaluated models, one column per model.
 
 The official programs compute some means (alignment, reasoning, style, total average) with pandas; the last
 digit of these means may differ from every pandas version. In AISBench a sample is a grid; here its images are
-single files: ``image_paths`` lists them (null: missing), ``image_path`` is the first one, ``grid`` is the
-layout they would have, and ``grid_idx`` is an index into them.
+single files. ``image_paths`` lists them (null: missing), and ``image_path`` is the first one. ``grid`` is the
+layout that they would have, and ``grid_idx`` is an index into them.
 """
 
 from __future__ import annotations

@@ -59,8 +59,9 @@ class Block(NamedTuple):
 
 
 class Dimension(NamedTuple):
-    """A reasoning dimension. ``file`` is the stem of its prompt file and its image folder; ``program`` is the
-    suffix of its question file; ``braces`` matches the JSON object in a reply."""
+    """A reasoning dimension. ``file`` is the stem of its prompt file and its image folder. ``program`` is the
+    suffix of its question file. ``braces`` matches the JSON object in a reply.
+    """
 
     file: str
     program: str

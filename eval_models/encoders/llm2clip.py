@@ -105,8 +105,8 @@ class Llm2ClipEncoder(Encoder):
 class Vectors(NamedTuple):
     """The features of an image or a text in both precisions, (1, width) each.
 
-    The LLM's features of a text are float32 on the CPU: ``official`` is the mean of its bfloat16 states,
-    rounded to bfloat16, and ``exact`` their mean in float32. LLM2CLIP's features have length 1 and are on its
+    The LLM's features of a text are float32 on the CPU. ``official`` is the mean of its bfloat16 states,
+    rounded to bfloat16; ``exact`` is their mean in float32. LLM2CLIP's features have length 1 and are on its
     device.
     """
 
@@ -244,9 +244,9 @@ def load_llama(source: WeightsSource, device: str) -> Any:
     """Returns the LLM in bfloat16.
 
     This uses transformers' own class. The hub repository's code makes a Llama bidirectional by overriding
-    ``_update_causal_mask``, which current transformers never calls: the model would be causal and every score
-    silently wrong. Here :func:`last_states` passes the mask itself.
-    Raises CellFailure if the LLM does not load or lacks weights.
+    ``_update_causal_mask``, which current transformers never calls. The model would be causal, and every
+    score silently wrong. Here :func:`last_states` passes the mask itself. Raises CellFailure if the LLM does
+    not load or lacks weights.
     """
     # sdpa accepts a custom mask; the official runs use it too
     return load_pretrained(source, "LlamaModel", "bfloat16", device, _NOT_NEEDED, attn_implementation="sdpa")

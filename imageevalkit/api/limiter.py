@@ -156,8 +156,8 @@ class Limiter:
     """Gives out slots for requests to one endpoint with one key. Belongs to one event loop and its clock.
 
     * A single 429 delays only its own request. If several requests in a row get a 429, or most of the latest
-      ones, a rate-limit episode begins: all requests wait, because the account is limited. Without this test,
-      a gateway that limits one request in twenty at random would stop the other nineteen.
+      ones, a rate-limit episode begins. All requests then wait, because the account is limited. Without this
+      test, a gateway that limits one request in twenty at random would stop the other nineteen.
     * Concurrency starts at the user's ceiling. An episode multiplies it by ``_CUT`` once. Each round of
       served requests adds ``1/_STEPS`` of the ceiling back.
     * The number of requests served between two episodes gives the server's rate, also if it serves bursts.

@@ -77,9 +77,9 @@ class Inputs(NamedTuple):
 def inputs_of(prompt: str, pictures: Sequence[Image.Image]) -> Inputs:
     """Encodes ``pictures``. A picture whose ``info["role"]`` is "mask" is the mask. Takes CPU time.
 
-    The bytes of an unchanged PNG, JPEG or WebP file are sent as they are if every server decodes them to the
-    same RGB pixels (no alpha, rotation or frames). Any other picture becomes an RGB PNG without alpha, as for
-    local models.
+    The bytes of an unchanged PNG, JPEG or WebP file are sent as they are if all servers decode the same RGB
+    pixels (no alpha, rotation, frames). Any other picture becomes an RGB PNG without alpha, as for local
+    models.
 
     Raises MaskError: there is more than one mask, or the mask is unusable.
     """

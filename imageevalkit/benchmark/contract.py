@@ -195,9 +195,9 @@ class Benchmark(ABC):
     * ``hub_dataset`` is the benchmark's dataset on the Hugging Face Hub; published scores name it.
     * ``settings_class`` is the class of its :class:`Settings`; ``has_corrected_rules``: see ``Rules``.
 
-    An instance has the user's ``settings``, the chosen ``judge`` (a full name, the name of an OCR model, or
-    empty) and the full names of the ``official`` judges. ``readers`` are the names of all OCR models. The
-    constructor reads no file.
+    An instance has the user's ``settings``, the chosen ``judge`` and the full names of the ``official``
+    judges. ``judge`` is a full name, the name of an OCR model, or empty. ``readers`` are the names of all OCR
+    models. The constructor reads no file.
     """
 
     name: ClassVar[str]

@@ -112,7 +112,7 @@ class EvaluateJob:
         """Evaluates every cell without outcome and returns the worst status of the cells.
 
         An early start takes cells with complete images first, then cells that are being generated. The start
-        returns LATER if the remaining cells need complete images, or if the evaluator cannot be asked: a
+        returns LATER if the remaining cells need complete images, or if the evaluator cannot be asked. A
         waiting job must not hold its GPU.
         """
         left = [key for key in self._job.cells if self._job.always or not self._outcome(key)]

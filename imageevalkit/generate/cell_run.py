@@ -226,8 +226,8 @@ class CellRun:
     def _give_up(self, outage: bool) -> None:
         """Stop if the model has never worked, or if an endpoint has stopped answering.
 
-        Items that fail for their own reasons (a category of too long prompts) do not stop a model that has
-        worked, now or in an earlier run.
+        Items that fail for their own reasons (such as too long prompts) do not stop a model that has worked,
+        now or earlier.
         """
         self._lost_in_a_row += 1
         self._outages_in_a_row = self._outages_in_a_row + 1 if outage else 0

@@ -25,8 +25,8 @@ FEWEST_PROMPTS = 10
 _NO_VARIANCE = 1e-18
 _ROUNDING = 1e-9
 # The weight, in prompts, of the assumption "each score is 0 or 1" in the estimate of the variance. In
-# simulations of 10 prompts with skewed scores near an end, the interval contains the mean in 58 % of runs
-# with weight 0, and in 98 % with 0.5.
+# simulations of 10 prompts with skewed scores near an end, 58 % of intervals contain the mean with weight 0,
+# and 98 % with 0.5.
 _DOUBT = 0.2
 _NORMAL = NormalDist().inv_cdf(0.975)
 

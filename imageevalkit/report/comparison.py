@@ -439,8 +439,8 @@ def _given(
 
     Returns:
         The contribution of each prompt to the difference, shape (others, prompts). Then, for each other
-        model, the number of common prompts and three truths: each group has common prompts, both models have
-        the same prompts, all scores are right or wrong.
+        model, whether each group has common prompts, both models have the same prompts, and all scores are
+        right or wrong. Last, the number of common prompts.
     """
     import numpy as np
 

@@ -233,8 +233,8 @@ def _licences(benchmark: str) -> list[str]:
 def _eval_results(results: Sequence[Result], tell: Tell) -> dict[str, str]:
     """Return ``.eval_results/<benchmark>.yaml`` of each model, by path, for full, official results only.
 
-    ``tell`` gets a line for each model that is left out: a Hub model with changed weights or settings, or
-    models that would share a file.
+    ``tell`` gets a line for each model that is left out. These are Hub models with changed weights or
+    settings, and models that would share a file.
     """
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
     from huggingface_hub.utils import yaml_dump

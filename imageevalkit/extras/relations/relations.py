@@ -28,8 +28,9 @@ NONE: Final = -1
 
 
 class Kind(NamedTuple):
-    """The look of a relation: the ``colour`` of its field in the map, the ``ink`` and ``mark`` on the field,
-    and its ``type`` in the official file."""
+    """The appearance of a relation in the map: the ``colour`` of its field, with ``ink`` and ``mark``.
+    ``type`` is its name in the official file.
+    """
 
     name: str
     label: str

@@ -78,9 +78,9 @@ def rate(votes: Sequence[Vote]) -> list[Table]:
     model gets one more vote, a tie with the mean of all. This is the prior log-F(1, 1) (Greenland and
     Mansournia 2015, Statistics in Medicine 34).
 
-    In three cases an interval is at least as wide as with independent votes without ties: with this prior,
-    with a model that has ties only, and with fewer than :data:`FEWEST_ITEMS` items. So few items do not show
-    how votes on one item depend; the intervals then ignore it.
+    In three cases an interval is at least as wide as with independent votes without ties. The cases are this
+    prior, a model that has ties only, and fewer than :data:`FEWEST_ITEMS` items. So few items do not show how
+    votes on one item depend; the intervals then ignore it.
     """
     import numpy as np
     from scipy.sparse import coo_array
