@@ -90,7 +90,7 @@ class Measurer(NamedTuple):
     """A metric model that answers questions: from ``eval_models/measurers.py``, or an Answerer of your own.
 
     For your own subclass of :class:`imageevalkit.benchmark.answerer.Answerer`, ``name`` is its module and
-    class ("benchmarks.mine.detector:Detector"). The module is imported only to make the answerer: no other
+    class ("benchmarks.mine.detector:Detector"). The module is imported only to create the evaluator: no other
     code needs its packages. The class gets the ``options`` as keyword arguments. The text of each of its
     answers must be JSON.
     """

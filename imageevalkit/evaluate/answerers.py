@@ -58,7 +58,7 @@ class Answerers:
         return registry.measurer(one.judge, one.judge_options)
 
     def of(self, question: Question) -> Answerer:
-        """Returns the answerer of ``question``. Raises CellFailure if its group has none."""
+        """Returns the evaluator of ``question``. Raises CellFailure if its group has none."""
         if not self._groups:
             return self._judge()
         answerer = self._groups.get(question.group if self._benchmark.measurers else _JUDGE_GROUP)

@@ -136,7 +136,7 @@ class _Follower:
             self._interview.report(self._progress)
 
     def _hand_out(self) -> None:
-        """Sends fresh questions to their answerers. The judge costs money, so it gets questions only after
+        """Sends fresh questions to their evaluators. The judge costs money, so it gets questions only after
         every metric model with open questions has answered one."""
         for question in self._interview.fresh():
             self._held[self._answerers.of(question)].append(question)
@@ -170,7 +170,7 @@ class _Follower:
 
     def _answers(self, patience: float) -> Iterator[Answer]:
         """Yields the answers that are ready, and waits up to ``patience`` seconds for the first. Raises the
-        error of an answerer."""
+        error of an evaluator."""
         with contextlib.suppress(Empty):
             while True:
                 answerer, given = self._given.get(timeout=patience) if patience else self._given.get_nowait()

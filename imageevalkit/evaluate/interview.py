@@ -140,14 +140,15 @@ class Interview:
 
     If items share a request, it is asked once. ``tell`` gets a message for each invalid line in the records.
 
-    * ``evaluator`` combines all answerers. The constructor computes it, so that a missing model or package is
-      found before the first question. ``answered`` are the answerers that have answered at least once.
+    * ``evaluator`` combines all judges and metric models. The constructor computes it, so that a missing
+      model or package is found before the first question. ``answered`` are the evaluators that have answered
+      at least once.
     * ``depend_on_answers``: further answers may lead to further questions.
-    * ``problem`` is the reason why an answerer stopped, or "". ``on_hold``: it stopped for this run only.
+    * ``problem`` is the reason why an evaluator stopped, or "". ``on_hold``: it stopped for this run only.
     * ``usd`` is the cost of this run's answers, None if no price is known.
     * ``began`` is the start of the run, which identifies its replies; a resumed run keeps its start.
 
-    Raises CellFailure if an answerer cannot start, the disk is full, or the benchmark breaks its contract.
+    Raises CellFailure if an evaluator cannot start, the disk is full, or the benchmark breaks its contract.
     """
 
     def __init__(
@@ -282,7 +283,7 @@ class Interview:
         progress.report(state._replace(cost=self.usd), force)
 
     def run(self, progress: ProgressWriter) -> None:
-        """Asks until no question is open or an answerer stops."""
+        """Asks until no question is open or an evaluator stops."""
         waiting = self.open()
         say(f"{self._reused} of {self.requests} questions are answered, {len(waiting)} to ask")
         for answerer in self.answered:
@@ -308,7 +309,7 @@ class Interview:
         self.report(progress, force=True)
 
     def _ask(self, waiting: Sequence[Question], writer: JsonlWriter, progress: ProgressWriter) -> str:
-        """Asks ``waiting``. Returns the reason if an answerer stopped, otherwise ""."""
+        """Asks ``waiting``. Returns the reason if an evaluator stopped, otherwise ""."""
         left = len(waiting)
         try:
             with closing(self.answerers.ask(waiting)) as answers:

@@ -62,7 +62,7 @@ def chat_request(
     """Returns the request. Each picture's base64 is a separate piece: no megabytes are copied.
 
     Every content is a list of parts, also in a system message. WISE's program sends the system message this
-    way. Those of TIIF-Bench and TRIG send it as a plain string, which endpoints treat alike.
+    way. The programs of TIIF-Bench and TRIG send it as a plain string, which endpoints treat alike.
     """
     mark = uuid.uuid4().hex  # placeholder for a picture
 

@@ -135,7 +135,7 @@ def check_kwargs(model: str, setting: Mapping[str, Any], options: Options) -> No
         raise UserError(f"model '{model}' is reached through an API: {error}") from None
     if options.max_cost is not None and estimate is None:
         raise UserError(
-            f"--max_cost needs the price of an image, and that of '{model}' is not known: add price=USD to its kwargs "
+            f"--max_cost needs the price of an image, which is unknown for '{model}': add price=USD to its kwargs "
             '(--custom_model_kwargses "price=0.04")'
         )
 

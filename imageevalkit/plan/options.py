@@ -254,7 +254,7 @@ class Options:
         """Raises UserError: ``--max_cost`` is given, but the price of the replies of ``who`` is unknown."""
         if self.max_cost is not None and price is None:
             raise UserError(
-                f"--max_cost needs the price of every reply, and that of {who} is not known: give it, USD per 1M "
+                f"--max_cost needs the price of every reply, which is unknown for {who}: give it, USD per 1M "
                 f'tokens ({option} \'price={{"text_input":5,"text_output":15}}\')'
             )
 

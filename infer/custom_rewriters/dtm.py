@@ -74,8 +74,8 @@ class Dtm(Rewriter):
         pair = item.data.get("pair")
         if not isinstance(pair, str):
             raise CellFailure(
-                f"--prompt_rewriter dtm takes prompts of a pair of dimensions, as TRIG's, and those of "
-                f"{raw.benchmark} have none"
+                f"--prompt_rewriter dtm takes prompts of a pair of dimensions, as TRIG's, and "
+                f"{raw.benchmark} has none"
             )
         code = self._codes_of(raw).get(pair, _UNDEFINED)
         if code == _UNDEFINED:

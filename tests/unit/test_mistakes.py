@@ -149,12 +149,12 @@ def test_a_model_path_that_does_not_exist_blocks_its_cells(tmp_path: Path) -> No
         (
             ["--max_cost", "1"],
             {},
-            "--max_cost needs the price of an image, and that of 'model-a' is not known",
+            "--max_cost needs the price of an image, which is unknown for 'model-a'",
         ),
         (
             ["--max_cost", "1", "--custom_model_kwargses", 'price={"image_output":40}'],
             {},
-            "--max_cost needs the price of an image, and that of 'model-a' is not known",
+            "--max_cost needs the price of an image, which is unknown for 'model-a'",
         ),
         (
             [

@@ -130,7 +130,7 @@ def test_another_model_or_instruction_has_a_name_of_its_own(tmp_path: Path) -> N
     item = Item("0", Path("0.png"), 42, "a puzzle", None, {"explanation": "because"})
     system, _ = own.messages(item, "a puzzle", Cell("m", "puzzles"), "t2i")
     assert system.parts == ("Say it plainly.",)
-    with pytest.raises(CellFailure, match="takes prompts with an explanation, and those of x have none"):
+    with pytest.raises(CellFailure, match="takes prompts with an explanation, and x has none"):
         wise.Wise().messages(
             Item("0", Path("0.png"), 42, "a text", None, {}), "a text", Cell("m", "x"), "t2i"
         )

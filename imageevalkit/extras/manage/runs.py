@@ -125,7 +125,7 @@ def cancel(given: Mapping[str, Any], config: Config, here: Path) -> ExitStatus:
         there = True
         folder = Path(run.plan.run_folder)
         if (owner := folder.stat().st_uid) != os.getuid():
-            say(f"not cancelled: {run}: it is that of user {owner}")
+            say(f"not cancelled: {run}: user {owner} owns it")
             continue
         try:
             # A launcher on another machine reads this file: it submits no more jobs and reports the end.

@@ -40,7 +40,7 @@ def check_folder(folder: Path) -> None:
         raise UserError(f"--publish: {folder} is no folder")
     if folder.is_dir() and any(folder.iterdir()) and not _is_ours(folder):
         raise UserError(
-            f"--publish: {folder} holds other files: give a new folder, or that of an earlier --publish"
+            f"--publish: {folder} holds other files: give a new folder, or the folder of an earlier --publish"
         )
 
 

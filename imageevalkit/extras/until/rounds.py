@@ -141,7 +141,7 @@ class _Rounds:
         """Reads the results of a round and sets the size of the next. Returns True if there is a next one."""
         found, asked = self._look(benchmark), self._asked[benchmark]
         if found is None or found.asked < asked:
-            say(f"{benchmark}: stopped after {asked:,} items, which lack a score")
+            say(f"{benchmark}: stopped after {asked:,} items, some without a score")
             return False
         say(f"{benchmark}: {found.summary(self._rivals)}")
         if found.unfit:
