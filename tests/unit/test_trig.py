@@ -270,8 +270,8 @@ def test_settings_are_checked_when_the_run_is_planned(given: dict[str, Any], say
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"data_id": "D-M_R-E_1"}, "item 'D-M_R-E_1' is of no pair"),
-        ({"data_id": "IQ-R_IQ-O_../../1"}, "is of no pair"),
+        ({"data_id": "D-M_R-E_1"}, "item 'D-M_R-E_1' belongs to no pair"),
+        ({"data_id": "IQ-R_IQ-O_../../1"}, "belongs to no pair"),
         ({"data_id": 7}, "item 1 of 90: 'data_id' is 7"),
         ({"dimensions": ["IQ-R", "TA-C"]}, "or not to its dimensions ['IQ-R', 'TA-C']"),
         ({"dimensions": 3}, "item 1 of 90: 'dimensions' is 3"),
