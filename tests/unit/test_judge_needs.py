@@ -85,7 +85,7 @@ def test_a_judge_without_vllm_or_its_weights_is_told_before_anything_starts(
             needs(tmp_path, "vllm:org/judge")
     monkeypatch.setenv("CONDA_BASE", str(tmp_path))
     gone = choose_benchmark(Config(), "wise", "vllm:/no/such/judge", {})
-    assert "there is no /no/such/judge" in gone.missing_weights("wise=vllm:/no/such/judge")
+    assert "/no/such/judge is missing" in gone.missing_weights("wise=vllm:/no/such/judge")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     given = {"--model_names": "reference-noise", "--ds_names": "quicktext"}
     given |= {"--judges": "quicktext=vllm:org/judge"}
