@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures speed as ratios, each against a bar: bash perf.sh [names], all that need no GPU without names; --list
+# Measures speed as ratios, each against a bar: bash perf.sh [names]; without names all programs that need no GPU; --list
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 unset PYTHONPATH PYTHONDONTWRITEBYTECODE
@@ -21,7 +21,7 @@ for name in "${chosen[@]}"; do
   fi
 done
 
-# what users get, and beside it what the programs need: torch, diffusers, transformers
+# the users' environment, and beside it the packages of the programs: torch, diffusers, transformers
 bash utils/make_env.sh --driver
 bash utils/make_env.sh --requirements requirements/test.txt --path .venv-test
 

@@ -6,8 +6,8 @@ prints the summary of evaluated models, one column per model.
 
 The official programs compute some means (alignment, reasoning, style, total average) with pandas; the last
 digit of these means may differ from every pandas version. In AISBench a sample is a grid; here its images are
-single files: ``image_paths`` lists them (null: missing), ``image_path`` is the first one, ``grid`` is the
-layout they would have, and ``grid_idx`` is an index into them.
+single files. ``image_paths`` lists them (null: missing), and ``image_path`` is the first one. ``grid`` is the
+layout that they would have, and ``grid_idx`` is an index into them.
 """
 
 from __future__ import annotations
@@ -188,9 +188,11 @@ def _details(one: ScoredPrompt, task: Task, run: Run, texts: Mapping[str, str]) 
                 "question_id": number,
                 "question": question,
                 "judge_prompt": texts[QUESTION_TEXT].format(question=question),
-                "judge_outputs": [{"grid_idx": place, **said[number][0]} for place, said in images.items()],
+                "judge_outputs": [
+                    {"grid_idx": place, **answers[number][0]} for place, answers in images.items()
+                ],
                 "dependency": list(prompt.parents.get(number, ())) or [0],
-                "filtered_scores": [said[number][1] for said in images.values()],
+                "filtered_scores": [answers[number][1] for answers in images.values()],
             }
             for number, question in prompt.questions.items()
         ]
@@ -290,7 +292,7 @@ def main() -> ExitStatus:
     alike = next((label for label in first if all(label in results for results in others)), None)
     if alike is None:
         measured = "; ".join(f"{model} is {next(iter(results))}" for model, results in of_models.items())
-        raise UserError(f"the models were not measured alike: {measured}; evaluate them alike")
+        raise UserError(f"the models were evaluated differently: {measured}; evaluate them alike")
     columns = {model: _column(results[alike]) for model, results in of_models.items()}
     show(_aligned(summary_table(first[alike].benchmark_version, columns, editions[args.ds_name])) + alike)
     for model, results in of_models.items():

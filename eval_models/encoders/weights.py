@@ -122,7 +122,7 @@ def find(name: str, places: Mapping[str, str]) -> WeightsSource:
         if absent := [" or ".join(either) for either in needed if not any(any(path.glob(f)) for f in either)]:
             raise CellFailure(
                 f"encoders: DreamSim's folder {place} lacks {', '.join(absent)}; bash utils/prefetch.sh --ds_names "
-                "oneig fetches a whole one"
+                "oneig downloads a complete one"
             )
         return WeightsSource(str(path), None, dict(identity))
     if on_hub:
@@ -278,5 +278,5 @@ def refuse_unfit(
     if found:
         raise CellFailure(
             f"{user.name}: {source.model_path} does not hold the weights of its model: it {'; it '.join(found)}; "
-            "download it anew"
+            "download it again"
         )

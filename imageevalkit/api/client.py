@@ -197,7 +197,9 @@ async def _sent(client: AsyncOpenAI, request: Request) -> httpx2.Response:
             stream=True,  # the body stays unread
             stream_cls=openai.AsyncStream[Any],
         )
-        return cast("httpx2.Response", reply)  # `cast_to` wins over `stream_cls`, which types know nothing of
+        return cast(
+            "httpx2.Response", reply
+        )  # `cast_to` has priority over `stream_cls`; the type stubs omit this
     except openai.APIConnectionError as error:
         cause = error.__cause__ or error
     raise cause  # outside the except block: else the APIConnectionError would be its context

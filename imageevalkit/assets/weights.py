@@ -29,7 +29,7 @@ def why_not_loaded(model_path: str, error: BaseException) -> str:
 
 
 _ABSENT = (
-    "is no local folder and not whole in the cache {cache}, and {state}; "
+    "is no local folder and not complete in the cache {cache}, and {state}; "
     "with internet, bash utils/prefetch.sh with the options of this run fetches it"
 )
 # by classes of huggingface_hub, subclasses first

@@ -54,7 +54,7 @@ _FILES_OF_CELL = 3
 
 
 def main() -> ExitStatus:
-    """Does what the command line asks for and returns the exit status; for a run, that of the worst cell."""
+    """Does what the command line asks for and returns the exit status: after a run, its worst cell's status."""
     words = sys.argv[1:]
     if words[:1] != ["--config-fd"]:
         raise UserError("start this through eval.sh: bash eval.sh --help")
@@ -93,7 +93,7 @@ def main() -> ExitStatus:
         plan.save()
     except (OSError, CellFailure) as error:
         raise UserError(f"output/ or log/ cannot be written: {one_line(error)}") from error
-    cells, jobs = counted(len(plan.cells), "cell"), counted(len(plan.jobs), "job")
+    cells, jobs = counted(len(plan.cells), "result"), counted(len(plan.jobs), "job")
     say(f"{cells}, {jobs}; run folder {plan.run_folder}")
     orders = [job.order for job in plan.jobs if isinstance(job.order, GenerateOrder)]
     for note in plan.notes:
@@ -205,7 +205,7 @@ def _of_results(options: Options, here: Path) -> ExitStatus:
 
 
 def _report(options: Options, here: Path) -> ExitStatus:
-    """Writes the report of the existing results, or of those in the folders of ``--report``.
+    """Writes the report of the existing results, or of the results in the folders of ``--report``.
 
     Raises UserError: a folder does not exist or holds no results. CellFailure: a file cannot be written.
     """

@@ -30,25 +30,25 @@ Generates with every model, scores with every benchmark, leaves one result per m
 in output/. Defaults come from config.sh; see docs/index.md.""",
     PREFETCH: """
 Downloads and verifies what models and benchmarks need: give it the options of your run, and it gets
-weights, authors' code, data and evaluators' weights. What is there is kept; what was cut off goes on.
+weights, authors' code, data and evaluators' weights. Complete files stay; interrupted downloads resume.
 Without names: MODEL_NAMES and DS_NAMES of config.sh, else all benchmarks.""",
 }
 _EPILOGS = {
     EVAL: """
-Exit status: 0 every cell complete, 3 a cell is incomplete, 4 a score fell (--gate), 1 a cell failed,
+Exit status: 0 every result complete, 3 a result is incomplete, 4 a score fell (--gate), 1 a result failed,
 2 nothing was started, 130 interrupted, 143 terminated.""",
     PREFETCH: "",
 }
 _TAKEN = {EVAL: ("", "taken", "decisive"), PREFETCH: ("taken", "decisive", "own")}
-_SHARED = "as for eval.sh, whose other options make no difference here"
+_SHARED = "as for eval.sh; its other options have no effect here"
 _TRUTH = "true|false"
 
 OF_OPTIONS: Mapping[str, Option] = {one.command: one for one in TABLE.values() if one.command}
 """The subcommands that stand for an option, by name."""
 _RUN = "run"
 _OTHERS = {
-    _RUN: "evaluate models on benchmarks; what eval.sh does without a subcommand",
-    "prefetch": "get what a run needs from outside: utils/prefetch.sh",
+    _RUN: "evaluate models on benchmarks (the default)",
+    "prefetch": "download the files of a run: utils/prefetch.sh",
     "env": "build the environment of a model or benchmark: utils/make_env.sh",
 }
 _WIDTH = 46

@@ -1,7 +1,7 @@
 """Text for output: any string can be written to a file, and no string controls a terminal.
 
-External strings (from a server, a judge, a file name) may hold characters that UTF-8 cannot encode: half an
-emoji in JSON, or a byte of a file name that is not text. They may also hold terminal escapes.
+External strings (from a server, a judge, a file name) may hold characters that UTF-8 cannot encode. Examples
+are half an emoji in JSON, and a byte of a file name that is not text. They may also hold terminal escapes.
 """
 
 from __future__ import annotations

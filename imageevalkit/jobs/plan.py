@@ -50,10 +50,10 @@ class GenerateOrder(Order):
 
     The job runs in the driver's environment, and its workers with ``python``, the Python of the model's
     environment (empty: the driver's). API models of the driver's environment need no workers. ``settings``
-    are by model name. A replica of a local model takes ``replica_gpus`` GPUs; there are at most
-    ``replicas`` (None: as many as the GPUs allow), and each may take ``item_timeout`` seconds for an image.
-    ``max_cost`` is in USD. ``sender``: the extra that sends the requests (empty: one by one). ``asked`` is the number
-    of items to generate of a benchmark, in random order; all items of other benchmarks.
+    are by model name. A replica of a local model takes ``replica_gpus`` GPUs and at most ``item_timeout``
+    seconds for an image. There are at most ``replicas`` (None: as many as the GPUs allow). ``max_cost`` is in
+    USD. ``sender``: the extra that sends the requests (empty: one by one). ``asked`` is the number of items
+    to generate of a benchmark, in random order; all items of other benchmarks.
     """
 
     api: bool
@@ -84,7 +84,7 @@ class EvaluateOrder(Order):
     ``judge_repeats``: the number of questions to repeat; the judge's probes are asked once per ``run``
     (empty: there is no plan); 0: neither. ``asks_again`` False: another job asks the repeats, after all other
     questions are paid for. ``asked`` is the number of items to judge of a benchmark, in random order (all
-    items of other benchmarks), ``until`` its facts in a run until two models can be told apart.
+    items of other benchmarks). ``until`` has the facts of a run with ``--until``.
     """
 
     judge: str = ""
@@ -160,19 +160,19 @@ def order_of(_: type, value: Any) -> Order:
 class Job:
     """One process of a run.
 
-    ``command`` is its argv, ``environ`` is added to the launcher's environment. Of the secrets there, the job
-    gets only the variables in ``secrets``. ``cells`` are its cells (``model/benchmark``) in order. ``order``
-    says what to do with them (None: ``command`` says it).
+    ``command`` is its argv, ``environ`` is added to the launcher's environment. The job gets no secrets but
+    the variables in ``secrets``. ``cells`` are its cells (``model/benchmark``) in order. ``order`` says what
+    to do with them (None: ``command`` says it).
 
     The job starts when all jobs in ``after`` have left an outcome in :data:`USABLE` (:func:`outcome_path`)
     for each cell that they share with it. If an outcome of a cell is FAILED, or missing after the job's end,
-    this job starts without that cell and leaves FAILED for it; it is skipped if no cell is left. An
+    this job starts without that cell and leaves FAILED for it. The job is skipped if no cell is left. An
     ``always`` job (the report, repeated questions) starts when all jobs in ``after`` have ended.
 
     A job that ``follows`` may start once one of its cells can be processed or is opened
-    (:func:`note_opened`), if there are free resources. It processes the available images and waits for the
-    outcomes itself. It ends with LATER if it needs them to go on. Then it counts as not started, and does not
-    follow again.
+    (:func:`note_opened`), if there are free resources. Such a job processes the available images and waits
+    for the outcomes itself. If the job needs the outcomes to continue, it ends with LATER. Then it counts as
+    not started, and does not follow again.
 
     A ``light`` job mostly waits for other machines and occupies no core. The job needs ``gpus`` GPUs and can
     use up to ``gpus_at_most``, a multiple, with one more replica for each. ``shard``
@@ -221,7 +221,7 @@ class Job:
 class Cluster:
     """How a plan runs on Slurm.
 
-    Slurm tells a job to end ``grace`` seconds before its time limit. At most ``max_jobs`` jobs of the run,
+    Slurm signals a job to end ``grace`` seconds before its time limit. At most ``max_jobs`` jobs of the run,
     with at most ``max_gpus`` GPUs, are in the queue at once.
     """
 
@@ -349,7 +349,7 @@ STATUS_OF_STATE = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one stage of one cell ended. ``message`` is one line. ``is_empty``: a shard without images."""
+    """The end of one stage of one cell. ``message`` is one line. ``is_empty``: a shard without images."""
 
     state: str
     message: str = ""
@@ -366,7 +366,7 @@ _OUTCOME = Reader(_WrittenOutcome)
 
 
 def outcome_of(step: Callable[[], Outcome], log: Callable[[str], None]) -> Outcome:
-    """Returns the result of ``step``. An exception becomes a FAILED outcome, so that other cells can go on.
+    """Returns the result of ``step``. An exception becomes a FAILED outcome, so that other cells continue.
 
     ``log`` receives the traceback, which the outcome's one line omits.
     """

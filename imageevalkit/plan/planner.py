@@ -45,7 +45,7 @@ _TELL_AFTER = 2.0
 def plan_run(options: Options, config: Config, stamp: str = "", with_report: bool = True) -> Plan:
     """Returns :func:`make_plan` with no more GPUs for each job than its remaining images need.
 
-    Starts processes that count these images. Nothing changes the plan afterwards.
+    Starts processes that count these images. No code changes the plan afterwards.
     """
     return with_gpus_of_work(make_plan(options, config, stamp, with_report))
 
@@ -164,8 +164,8 @@ def _check_names(options: Options) -> None:
         if options.infer:
             name = cell.rewriter.rpartition("-")[0]
             raise UserError(
-                f"'{cell.model}' is what results of rewritten prompts are called: make its images with --model_names "
-                f"{cell.raw.model} --prompt_rewriter {name}; by this name --infer false scores those there are"
+                f"'{cell.model}' is a name of results with rewritten prompts: generate its images with --model_names "
+                f"{cell.raw.model} --prompt_rewriter {name}; with --infer false, this name scores the existing ones"
             )
         if options.rewriter:
             raise UserError(
@@ -219,7 +219,7 @@ def _check_images_of(model: str) -> None:
 def _check_maps(options: Options, config: Config) -> None:
     """Prints a note for each unknown name in a map of config.sh that resembles a known one.
 
-    Other unknown names are left alone: a user may share config.sh with a toolkit that has more benchmarks.
+    Other unknown names are ignored: a user may share config.sh with a toolkit that has more benchmarks.
 
     Raises UserError: --judges names an unknown benchmark, or on Slurm SHARDS_MAP has a misspelt key.
     """
@@ -260,7 +260,7 @@ def _block(options: Options, benchmarks: Mapping[str, BenchmarkChoice], blocked:
     for model, kwargs in options.models.items():
         lacks = {}
         if options.makes_images:
-            # jobs that are handed over run on another machine
+            # jobs of another engine run on another machine
             is_here = not options.hands_over and options.weights_are_here
             lacks = {
                 task: missing_of_model(model, task, options.use_api, kwargs, is_here)
@@ -329,7 +329,7 @@ def _fitted(job: Job, calls: int | None) -> Job:
     if calls is None:
         return job
     if not calls:
-        # A job without images to generate loads no model. It must not wait for a GPU that others use.
+        # A job without images to generate loads no model: this job must not wait for a GPU that others use.
         return replace(job, gpus=0, gpus_at_most=0)
     return replace(job, gpus_at_most=min(job.gpus_at_most, job.gpus * calls))
 

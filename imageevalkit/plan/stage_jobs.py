@@ -53,8 +53,8 @@ RETRIES = 2
 """How often a job that crashed is started again."""
 _EVALUATE_RETRIES = 1
 # Requests in flight to a judge server that the run starts itself; NUM_WORKERS is meant for endpoints of
-# others. vLLM is fast because it batches requests, and it queues those beyond its capacity. The official WISE
-# evaluator sends 96.
+# others. vLLM is fast because it batches requests, and it queues requests beyond its capacity. The official
+# WISE evaluator sends 96.
 _IN_FLIGHT = 64
 SHARDS = "SHARDS_MAP"
 """Name of the map in config.sh that says on how many machines the images of a model are generated."""
@@ -141,7 +141,8 @@ class Run:
         shards = parse_count(given.get(key, "1").strip() or "1", where)
         if shards > 1 and (why := why_of_one_machine(output_root())):
             raise UserError(
-                f"{where}: {output_root()} is on {why}: machines that do not see each other's locks cannot share a cell"
+                f"{where}: {output_root()} is on {why}: machines that do not "
+                "see each other's locks cannot share a result"
             )
         return shards
 
@@ -341,7 +342,8 @@ def _evaluation(run: Run, name: str) -> _Evaluation:
     loads = [*benchmark.measurers, *([needs.judge] if is_local else ())]
     gpus = run.supply.mapped(run.config, "EVAL_GPU_MAP", name, "evaluating the benchmark")
     if gpus is None:
-        # --rescore takes a GPU as well: on a CPU, encoders give slightly other values than those on record.
+        # --rescore takes a GPU as well: on a CPU, encoders compute slightly other values than the recorded
+        # ones.
         gpus = max(needs.gpus, run.supply.wanted(None) if benchmark.uses_encoders else 0)
     light = benchmark.only_asks and not needs.options.address_file and not options.rescore
     python = next(iter(pythons), DRIVER_PYTHON)
@@ -404,7 +406,7 @@ def _evaluate_job(
 
 
 def judge_needs(run: Run, benchmark: BenchmarkChoice) -> JudgeNeeds:
-    """Returns what the judge of ``benchmark`` needs in an evaluate job.
+    """Returns the needs of the judge of ``benchmark`` in an evaluate job.
 
     Raises UserError: a setting is malformed, a key, price or environment is missing, or GPUs are too few.
     """
@@ -485,7 +487,7 @@ class ServedJudge(NamedTuple):
 
 
 def _served_judge(where: str = "the judge") -> ServedJudge:
-    """Returns what the extra that serves judges connects. Raises UserError: there is no such extra."""
+    """Returns the object of the extra that serves judges. Raises UserError: there is no such extra."""
     found: list[ServedJudge] = list(connected("judge_server").values())
     if not found:
         raise UserError(

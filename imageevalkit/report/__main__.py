@@ -62,8 +62,8 @@ def make_report(plan: Plan | None = None, order: ReportOrder = ReportOrder([])) 
     line, printed and in the report.
 
     Returns:
-        FAILED if one of these results cannot be read, if relations that the run asks for cannot be computed,
-        or if ``sort_by`` has an unknown name.
+        FAILED if one of these results cannot be read, requested relations cannot be computed, or ``sort_by``
+        has an unknown name.
 
     Raises:
         CellFailure: A report file cannot be written.
@@ -101,10 +101,10 @@ def make_report(plan: Plan | None = None, order: ReportOrder = ReportOrder([])) 
 
 
 def report_of(folders: Sequence[Path], order: ReportOrder = ReportOrder([])) -> ExitStatus:  # noqa: B008
-    """Write the report of the results in ``folders``. It has no failures, which only a run knows.
+    """Write the report of the results in ``folders``. The report has no failures: only a run has these.
 
     The report of one folder goes into that folder. The report of several goes below the folder of
-    comparisons; if two folders contain the same model, the report appends the folder to the model's name.
+    comparisons. If two folders contain the same model, the report appends the folder to the model's name.
 
     Raises:
         UserError: A folder has no results.
@@ -151,7 +151,7 @@ def _status_of(cells: Iterable[CellReport]) -> ExitStatus:
 
 
 def place_of(folders: Sequence[Path]) -> Path:
-    """Return the folder for the report of several ``folders``, which is that of --compare for two."""
+    """Return the folder for the report of several ``folders``; for two, --compare uses the same folder."""
     return output_root() / COMPARISONS / folder_name(" vs ".join(map(str, folders)))
 
 
@@ -179,15 +179,15 @@ def write_reports(
     cannot be written.
     """
     root = output_root()
-    shutil.rmtree(root / THUMBNAILS, ignore_errors=True)  # older versions kept all thumbnails there
+    shutil.rmtree(root / THUMBNAILS, ignore_errors=True)  # older versions stored all thumbnails there
     # the numbers first: else they would wait for thousands of thumbnails, and be lost if these fail
     tables = write_tables(root, cells, unreadable, ranks, over_steps)
-    told = list(unreadable)
+    lines = list(unreadable)
     for section in sections:
-        section.update(cells, told.append)
-    for line in told[len(unreadable) :]:
+        section.update(cells, lines.append)
+    for line in lines[len(unreadable) :]:
         show(plain(line))
-    found = Found(sections, over_steps, told)
+    found = Found(sections, over_steps, lines)
     return [*tables, *write_site(root, cells, found, ranks, megabytes)]
 
 
@@ -246,7 +246,7 @@ def _print(
     if results or not listed:
         show(format_table(results, width, ranks))
     boards_here = {(*by_name(one.model)[:1], board_of(one)) for one in results}
-    # a curve has all steps of a training run, not only those of this run of the command
+    # a curve has all steps of a training run, not only the steps of this run of the command
     if text := curve_tables([curve for curve in over_steps if (curve.run, curve.board) in boards_here]):
         show(text)
     # a cell with several evaluators is in the list several times: print its line once
@@ -257,9 +257,9 @@ def _print(
         # the run's table already shows cells that failed before they had a file
         if key not in failed and all(cell.key != key for cell in cells):
             show(f"{key}: nothing in {output_root()}")
-    told = {cell.problem for cell in without}
+    lines = {cell.problem for cell in without}
     for line in unreadable:
-        if line not in told:
+        if line not in lines:
             show(plain(line))
 
 

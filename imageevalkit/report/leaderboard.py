@@ -30,14 +30,15 @@ GROUP_NOTE = (
 )
 DRIFT = "!"
 """The mark at a score whose judge has drifted."""
-DRIFT_NOTE = f"{DRIFT}: {DRIFTED}; its scores of before and after do not compare (see the notes)."
+DRIFT_NOTE = f"{DRIFT}: {DRIFTED}; its older and newer scores are not comparable (see the notes)."
 
 
 class Board(NamedTuple):
     """The properties that comparable results share: benchmark, version, evaluator, items and rewriter.
 
-    ``limit`` is the number of items of a trial, ``asked`` that of a run that stopped early; 0 means all
-    items. ``rewriter`` is empty for the benchmark's own prompts."""
+    ``limit`` is the number of items of a trial, ``asked`` the number in a run that stopped early; 0 means all
+    items. ``rewriter`` is empty for the benchmark's own prompts.
+    """
 
     benchmark: str
     version: str
@@ -240,7 +241,7 @@ class Ranks:
 
 
 class Mean(NamedTuple):
-    """The mean score over the benchmarks that count. It orders the models.
+    """The mean score over the benchmarks that count, which orders the models.
 
     ``values`` has the mean by model, as a share of the scales from 0 to 1. ``of`` names the benchmarks that
     count, ``left_out`` has the reason for each of the others. ``unknown`` has names of --sort_by that match

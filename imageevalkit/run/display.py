@@ -359,6 +359,6 @@ def print_table(summary: RunSummary, stream: TextIO) -> None:
     counts = Counter(cell.state for cell in summary.cells)
     states = ", ".join(f"{count} {state}" for state, count in counts.items()) or "nothing to do"
     console.print(
-        f"{counted(len(summary.cells), 'cell')}: {states} · {clock(summary.seconds)} · "
+        f"{counted(len(summary.cells), 'result')}: {states} · {clock(summary.seconds)} · "
         f"exit status {int(summary.status)} ({summary.status.name.lower()})"
     )

@@ -48,8 +48,8 @@ from imageevalkit.run.display import (
 from imageevalkit.run.runner import describe_exit, last_line, log_of, shorten
 from imageevalkit.store.cell import log_root
 
-# From best to worst: a cell has the state of its worst stage. SKIPPED is better than FAILED, so that the
-# message of the failed stage is shown, not that of the stage skipped after it.
+# From best to worst: a cell has the state of its worst stage. SKIPPED is better than FAILED: the message of
+# the failed stage is shown, not of the stage skipped after it.
 _GRAVITY = (COMPLETE, INCOMPLETE, SKIPPED, INTERRUPTED, STALE, FAILED)
 _STATUS = STATUS_OF_STATE | dict.fromkeys((SKIPPED, BLOCKED, INTERRUPTED), ExitStatus.FAILED)
 _JOB_STATES: dict[int | None, str] = {ExitStatus.COMPLETE: COMPLETE, ExitStatus.INCOMPLETE: INCOMPLETE}
@@ -189,14 +189,14 @@ class Ledger:
     ) -> set[str]:
         """Record the final end of a started job. A cell without an outcome has failed or was interrupted.
 
-        Returns the cells whose failure could not be written: no other process will learn of it. If there is
-        no exit ``status``, ``problem`` says why. ``stopped_by`` names the signal that stopped the run.
+        Returns the cells whose failure could not be written: other processes cannot read it. If there is no
+        exit ``status``, ``problem`` says why. ``stopped_by`` names the signal that stopped the run.
         """
         how = "" if status is None else describe_exit(status)
         if how == "SIGKILL" and not stopped_by:  # in a stopped run the guard sends SIGKILL after SIGTERM
             how = "SIGKILL (out of memory?)"
         log = log_of(job)
-        # if several models share a process, nobody knows which of them its last line is about
+        # if several models share a process, its last line may be about any of them
         shared = len({cell_of(cell).model for cell in job.cells}) > 1
         said = "" if status is None or shared else shorten(last_line(log))
         told = (problem or how) + (f": {said}" if said else "")
@@ -220,7 +220,7 @@ class Ledger:
         elif lacks_outcomes:
             state = FAILED  # the messages of its cells say why
         elif state == FAILED and all(self._stages[job.name, cell].state in USABLE for cell in job.owed):
-            message = f"{told} (although every cell has its outcome)" if job.owed else told
+            message = f"{told} (although every result has its outcome)" if job.owed else told
         self._finish(JobSummary(job.name, job.stage, state, message, how, attempts, seconds, log))
         return untold
 
@@ -325,7 +325,7 @@ def money_of(paces: Iterable[PaceReader]) -> str:
 
 
 def _goes_on(job: Job, key: str) -> str:
-    """Return a note on requests of a stopped ``job`` that go on at the provider; empty if none do."""
+    """Return a note on requests of a stopped ``job`` that continue at the provider; empty if none do."""
     cell = cell_of(key)
     folder = cell.batches if job.stage == "generate" else cell.judge_batches
     notes = (kind.goes_on(folder) for kind in connected("sender").values())

@@ -43,9 +43,9 @@ _SECOND_SIGNAL_AFTER = 0.5
 def run_plan(plan: Plan, lock_fds: dict[str, int], with_table: bool = True) -> RunSummary:
     """Runs ``plan`` to its end, prints the table of all cells (``with_table``) and writes ``summary.json``.
 
-    ``lock_fds`` are open lock files by cell key (see :func:`imageevalkit.store.cell.lock_cell`). The guard of a job
-    inherits the locks of its cells: a lock is held until the last process of the cell ends, even if this
-    process is killed. SIGINT, SIGTERM and SIGHUP end every job; the status of the summary tells so. Call
+    ``lock_fds`` are open lock files by cell key (see :func:`imageevalkit.store.cell.lock_cell`). The guard of
+    a job inherits the locks of its cells. So a lock is held until the last process of the cell ends, even if
+    this process is killed. SIGINT, SIGTERM and SIGHUP end every job; the status of the summary shows it. Call
     :func:`imageevalkit.common.logs.print_without_fear` before, or a closed terminal would end the run.
 
     Raises UserError: the GPU driver fails; nothing was started.
@@ -115,7 +115,8 @@ class _Run:
             return self._ledger.close(self._pending, time.monotonic() - self._began, self._stop)
 
     def _go_on(self) -> bool:
-        """Handles ended jobs, starts new ones, refreshes the display. Returns True while the run goes on."""
+        """Handles ended jobs, starts new ones, refreshes the display. Returns True while the run
+        continues."""
         if self._stop is None and stop_path(Path(self._plan.run_folder)).exists():
             self._on_stop_signal(signal.SIGTERM)
         self._ledger.collect({started.job.name: started.run.attempts for started in self._active})

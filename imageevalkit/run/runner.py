@@ -161,7 +161,7 @@ class JobRun:
 
 
 def job_environ(job: Job, gpus: Mapping[str, str], cores: int) -> dict[str, str]:
-    """Returns the environment variables of ``job``: those of the launcher, without secrets of other jobs."""
+    """Returns the environment variables of ``job``: the launcher's, without secrets of other jobs."""
     # workers of a generate job inherit its PYTHONPATH, and eval.sh has filtered it for the driver's Python
     python = job.order.python if isinstance(job.order, GenerateOrder) else ""
     environ = with_our_paths({**environ_with(job.secrets), **job.environ, **gpus}, python or job.command[0])

@@ -107,7 +107,7 @@ class _Submitted:
         told = f"in Slurm's queue ({self.reason}), job {self.id}"
         # "launch failed requeued held", "JobHeldUser": the job waits until a user releases it
         is_held = "held" in self.reason.lower()
-        return f"{told}: scontrol release {self.id} lets it go on" if is_held else told
+        return f"{told}: scontrol release {self.id} lets it continue" if is_held else told
 
 
 def run_plan(
@@ -336,7 +336,7 @@ class _Run:
         self._ledger.collect({one.job.name: 1 for one in self._active})
         try:
             there = self._slurm.queue()
-        except SlurmFailed as error:  # the controller may be restarting; the jobs go on
+        except SlurmFailed as error:  # the controller may be restarting; the jobs continue
             self._silence = str(error)
             return
         self._silence = ""
@@ -366,7 +366,7 @@ class _Run:
                 continue
             report = read_report(one.folder, one.job)
             one.gone_since = one.gone_since or now
-            if queued:  # remembered, because Slurm soon forgets the job
+            if queued:  # stored, because Slurm soon drops the job
                 one.state = queued.state
             state = one.state if one.state in ENDED else ""
             # a killed job that has not written its report writes none later
@@ -510,10 +510,10 @@ class _Run:
             self._stop, self._stop_time = signal.Signals(number), self._now()
 
     def _leave(self, why: signal.Signals) -> RunSummary:
-        """Returns the summary of a run whose jobs go on. It writes no file: the run has not ended."""
-        text = (
-            f"{why.name}: this launcher ends, and {counted(len(self._active), 'job')} go on in Slurm's queue"
-        )
+        """Returns the summary of a run whose jobs continue. No file is written, because the run has not
+        ended.
+        """
+        text = f"{why.name}: this launcher ends, and {counted(len(self._active), 'job')} continue in Slurm's queue"
         if late := len(self._pending):
             text += f"; {counted(late, 'more job')} not submitted yet"
         self._display.tell(
@@ -536,7 +536,7 @@ class _Run:
         if count := len(ids) + len(self._unsure):
             by_number = f" (scancel {' '.join(ids)})" if ids else ""
             left = f"{counted(count, 'job')} of this run may be in Slurm's queue yet"
-            complain(f"{left}: bash eval.sh --cancel ends what is left, once Slurm answers{by_number}")
+            complain(f"{left}: bash eval.sh --cancel ends the others, once Slurm answers{by_number}")
 
 
 class NodeFaults:

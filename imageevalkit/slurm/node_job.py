@@ -111,7 +111,7 @@ class _Claim:
         return self._is_ours
 
     def let_go(self) -> None:
-        """Gives the job up; a process that has claimed it meanwhile learns that this one has ended."""
+        """Releases the claim. A process that has claimed the job meanwhile sees that this one has ended."""
         with contextlib.suppress(CellFailure, OSError):
             if self._path.read_text() == self._own:
                 self._path.unlink()
@@ -237,15 +237,15 @@ class _NodeJob:
         return outcome is not None and outcome.state in USABLE
 
     def _drop_locks_of_done(self, locks: Mapping[str, list[int]]) -> None:
-        """Unlocks completed cells: their evaluation may start on another node while this job goes on."""
+        """Unlocks completed cells: their evaluation may start on another node while this job runs."""
         for key, (lock, *_) in locks.items():
             if self._is_done(key):
                 drop_lock(lock)
 
     def _gather(self, locks: Mapping[str, list[int]]) -> None:
-        """Merges the records of all shards into those of the cell, if no other shard is still at work."""
+        """Merges the records of all shards into the cell's, if no other shard is still running."""
         for key, (lock, *_) in locks.items():
-            # BlockingIOError: other shards are at work. After other errors, the next job of the cell merges.
+            # BlockingIOError: other shards are running. After other errors, the next job of the cell merges.
             with contextlib.suppress(BlockingIOError, UserError, CellFailure, OSError):
                 take_lock(lock, cell_of(key).folder)
                 merge_shards(cell_of(key))
@@ -286,19 +286,19 @@ class _NodeJob:
             self._job_run.ask_to_end()
 
     def _stopped(self, attempt: int, has_moved: bool) -> ExitStatus:
-        """Requeues a job that was stopped, if it can go on later, and returns the exit status.
+        """Requeues a job that was stopped, if it can continue later, and returns the exit status.
 
         If the job ran into its time limit without having recorded anything, it fails: it would never finish.
         """
         if self._stopping != signal.SIGUSR1 or not self._is_slurms:
-            return ExitStatus.TERMINATED  # Slurm itself requeues the job if it shall go on
+            return ExitStatus.TERMINATED  # Slurm itself requeues the job if it is to continue
         if self._is_preempted():
             if self._is_ending:
                 return ExitStatus.TERMINATED  # SIGTERM came, too: Slurm has requeued the job itself
             return self._back_in_queue("another job takes its place", attempt)
         if not has_moved:
             problem = (
-                "it was told to end, SLURM_GRACE seconds before its time limit, before it had anything done: give it "
+                "it had to end SLURM_GRACE seconds before its time limit, without any progress: give it "
                 "more time (SLURM_TIME_MAP)"
             )
             return self._leave(Report(None, problem, attempts=attempt))

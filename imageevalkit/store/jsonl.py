@@ -116,7 +116,7 @@ class Reader(Generic[T_co]):
         problem, _, place = said.partition(" - at `$")
         whole, path = value, list[str]()
         for name in re.findall(r"\.\.\.|[^.`\[\]]+", place):
-            if name == "...":  # msgspec does not tell the key of a mapping: leave only the first invalid one
+            if name == "...":  # msgspec does not name the key of a mapping: leave only the first invalid one
                 for name, part in list(value.items()):
                     value.clear()
                     value[name] = part

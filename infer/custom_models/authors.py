@@ -35,7 +35,7 @@ class AuthorsModel(LocalModel):
     code: ClassVar[str]
     """The name of the folder in ``code/`` and of the requirements file in requirements/model/."""
     below: ClassVar[tuple[str, ...]] = ()
-    """Folders of the repository that also go on ``sys.path``."""
+    """Folders of the repository that are also added to ``sys.path``."""
     files: ClassVar[tuple[str, ...]] = ()
     """Patterns of the needed weight files; empty means all files."""
 

@@ -66,7 +66,7 @@ class Dtm(Rewriter):
     def basis(self, raw: Cell) -> str:
         found = relation_files.read(raw.relations)
         if found is None:
-            return f"by relations of an evaluator that {short_path(raw.relations)} does not tell"
+            return f"by relations of an evaluator that {short_path(raw.relations)} does not name"
         trial = f" of a trial (--limit {found.limit})" if found.limit else ""
         return f"by the relations of {counted(found.items, 'item')}{trial} that {found.evaluator} scored"
 
@@ -74,8 +74,8 @@ class Dtm(Rewriter):
         pair = item.data.get("pair")
         if not isinstance(pair, str):
             raise CellFailure(
-                f"--prompt_rewriter dtm takes prompts of a pair of dimensions, as TRIG's, and those of "
-                f"{raw.benchmark} have none"
+                f"--prompt_rewriter dtm takes prompts of a pair of dimensions, as TRIG's, and "
+                f"{raw.benchmark} has none"
             )
         code = self._codes_of(raw).get(pair, _UNDEFINED)
         if code == _UNDEFINED:

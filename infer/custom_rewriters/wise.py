@@ -66,7 +66,7 @@ class Wise(Rewriter):
         explanation = item.data.get("explanation")
         if not isinstance(explanation, str):
             raise CellFailure(
-                f"--prompt_rewriter wise takes prompts with an explanation, and those of {raw.benchmark} have none"
+                f"--prompt_rewriter wise takes prompts with an explanation, and {raw.benchmark} has none"
             )
         asked = f"Prompt: {text}\nExplanation: {explanation}\nOutput:"
         return [Message("system", (self.words["instruction"],)), Message("user", (asked,))]

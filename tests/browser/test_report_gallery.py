@@ -116,7 +116,7 @@ def _open(page: Browser, place: str) -> None:
 
 
 def _prompts(page: Browser) -> list[str]:
-    """Those drawn, from the first."""
+    """Returns the drawn prompts, from the first."""
     return page.texts(".g-row .g-prompt .g-text")
 
 

@@ -24,7 +24,7 @@ def test_one_benchmark_may_have_its_folder_too_and_what_is_no_image_costs_only_i
     run = run_eval(checkout, *words)
     assert run.returncode == 3, run.stdout + run.stderr
     [log] = (checkout / "log/a").glob("quicktext_adopt_*.log")
-    said = f"1 of 4 images are corrupt and not taken: en/01.jpg (the first: {bad} does not decode ("
+    said = f"1 of 4 images are corrupt and not copied: en/01.jpg (the first: {bad} does not decode ("
     assert said in log.read_text()
     assert f"3 of 4 judged; 1 corrupt; corrupt: en/01: {bad} does not decode (" in run.stdout
     result = json.loads((checkout / "output/a/quicktext/result.json").read_text())

@@ -358,7 +358,7 @@ def test_what_a_provider_never_shows_is_looked_for_by_the_next_run(
             left.remove(answer.question)
     [state] = folder.glob("*.json")
     assert (
-        f"the same command looks again, or delete {os.path.relpath(state)} to buy its requests again"
+        f"the same command checks again, or delete {os.path.relpath(state)} to buy its requests again"
         in str(told.value)
     )
     assert len(judge.batches) == 1

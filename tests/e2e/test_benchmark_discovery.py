@@ -127,7 +127,7 @@ def test_faults_are_told_and_block_their_own_cells_alone(checkout: Path) -> None
     usable = ("quicktext", "street-signs", "large-signs", "a_copy", "b_copy")
     status, said = plan(checkout, ";".join([*usable, *folders, *told, "asks"]))
     assert status == 1
-    assert "reference-typeset/quicktext: 48 images to make" in said
+    assert "reference-typeset/quicktext: 48 images to generate" in said
     for folder, (_, says) in zip(folders, _BROKEN, strict=True):
         [blocked] = [line for line in said.splitlines() if f"reference-typeset/{folder}: " in line]
         assert f"blocked reference-typeset/{folder}: benchmarks/{folder}/" in blocked and says in blocked
@@ -152,5 +152,5 @@ def test_a_fresh_machine_plans_in_the_environment_that_it_has_just_made(checkout
         "chmod +x .venv/bin/python; echo made >.venv/.imageevalkit-requirements\n"
     )
     status, said = plan(checkout, "quicktext", "--eval", "false")
-    assert (status, "48 images to make" in said) == (0, True), said
+    assert (status, "48 images to generate" in said) == (0, True), said
     assert "-P -m imageevalkit.cli --config-fd 3 --model_names" in (checkout / "runs.txt").read_text()

@@ -1,4 +1,4 @@
-"""What a benchmark may need of the contract, each need by a small benchmark of that shape, with a judge behind HTTP."""
+"""The features of the benchmark contract: each is tried by a small benchmark, with a judge behind HTTP."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_the_words_of_a_question_change_with_the_attempt_and_not_with_a_restart(
             if evaluate(Reworded(), "again")[0].state == COMPLETE:
                 break
         except CellFailure as error:
-            assert "the next run goes on" in str(error)
+            assert "the next run continues" in str(error)
     assert replies == uninterrupted
     assert len(cell.judgements.read_text().splitlines()) == 9
 
@@ -214,7 +214,7 @@ def test_boxes_vectors_and_words_about_one_image_come_of_several_measurers(judge
 
 
 class Absent(Gauge):
-    """Whose weights are not there."""
+    """A metric model without its weights."""
 
     @property
     def evaluator(self) -> Evaluator:
@@ -334,7 +334,7 @@ from imageevalkit.metrics import grouped, mean
 
 
 def report(checkout: Path) -> str:
-    """What the report of the checkout prints about the results of this test."""
+    """Returns the printed report of the checkout on the results of this test."""
     job = Job("report", "report", [], [], [], always=True, order=ReportOrder([]))
     settings = {"spread": {"rules": "corrected"}}
     plan = Plan(str(checkout / "log/run"), False, [job], settings=settings).save()

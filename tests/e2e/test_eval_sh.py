@@ -113,7 +113,7 @@ def test_small_run_end_to_end(tmp_path: Path) -> None:
     log = max(
         (checkout / "log/reference-noise").glob("quicktext_generate_*"), key=lambda p: p.stat().st_mtime
     )
-    assert "4 of 4 images are there, 0 to make" in log.read_text()
+    assert "4 of 4 images exist, 0 to generate" in log.read_text()
     assert "model loaded" not in log.read_text()
 
 
@@ -266,7 +266,7 @@ def test_stopped_run_leaves_no_process_and_resumes(checkout: Path, number: int, 
     rerun = run_eval(checkout, *words, "--custom_model_kwargses", "seconds=0.05")
     assert rerun.returncode == 0, outcome_lines(rerun)
     logs = sorted((checkout / "log/slow-noise").glob("many_generate_*"), key=lambda p: p.stat().st_mtime)
-    assert f"{made} of {made + 2} images are there" in logs[-1].read_text()
+    assert f"{made} of {made + 2} images exist" in logs[-1].read_text()
 
 
 @needs_driver_env

@@ -97,7 +97,7 @@ class Runs:
         return Counter(record["request"] for record in self.lines("judgements.jsonl"))
 
     def left_behind(self) -> dict[str, Any]:
-        """What a run leaves of the cell, without what tells of the time."""
+        """Returns the files of the cell after a run, without times."""
         result = json.loads((self.folder / "result.json").read_text())
         for name in ("time", "run", "generation_seconds"):
             del result["provenance"][name]
@@ -172,7 +172,7 @@ def test_images_are_judged_while_others_are_made(runs: Runs) -> None:
 
 @pytest.mark.parametrize("victims", [[b"infer/generate.py", b"imageevalkit.evaluate"], [b"imageevalkit.cli"]])
 def test_killed_in_the_middle_nothing_is_paid_twice(runs: Runs, victims: list[bytes]) -> None:
-    """Both jobs (which are started again), or the launcher (the same command goes on)."""
+    """Both jobs (which are started again), or the launcher (the same command continues)."""
     runs.images.free = 8
     process = runs.start()
     wait_for(lambda: len(runs.lines("judgements.jsonl")) >= 4)

@@ -91,7 +91,7 @@ def test_a_drop_of_2_percent_on_1000_items_is_caught_in_80_percent() -> None:
 
 
 def baseline_of(tmp_path: Path) -> Path:
-    """What is in output/ so far, moved away."""
+    """Moves the present output/ away as a baseline and returns its path."""
     return output_root().rename(tmp_path / "baseline")
 
 
@@ -239,7 +239,7 @@ def test_a_file_that_is_damaged_or_somebody_elses_is_one_line(tmp_path: Path) ->
         assert "\n" not in str(caught.value)
         assert "/tmp/tmp" not in str(caught.value)
     assert not (tmp_path.parents[1] / "escaped").exists()
-    with pytest.raises(UserError, match="the baseline is what is in output/ now"):
+    with pytest.raises(UserError, match="the baseline is the present output/"):
         Gate.of(output_root(), None).close()
 
 
@@ -370,8 +370,8 @@ def test_a_gate_that_could_not_look_is_refused_before_a_run_starts(tmp_path: Pat
     write_scored(Cell("m", "text"), HUNDRED)
     Gate.of(None, saved := tmp_path / "b.zip").close()
     for words, says in (
-        ([], "b.zip has no cell of this run; it has m/text"),
-        (["--detach"], "--detach ends before the gate has looked"),
+        ([], "b.zip has no result of this run; it has m/text"),
+        (["--detach"], "--detach ends before the gate"),
     ):
         options = resolve(parse(["--quickstart", "--gate", str(saved), *words]), Config())
         with pytest.raises(UserError, match=says):

@@ -170,7 +170,7 @@ def test_a_gpu_that_is_lost_while_the_run_goes_on(make_pool: MakePool, tmp_path:
     lose(tmp_path, 0)
     assert take(pool).gpus == [WHOLE[1]], "the other goes on"
     assert reserved(pool)[0] is None and pool.never(1) == ""
-    assert pool.never(2) == "GPU 0: does not answer any more (nvidia-smi tells why)"
+    assert pool.never(2) == "GPU 0: does not answer any more (see nvidia-smi)"
 
 
 def test_the_driver_is_asked_again_after_it_failed(make_pool: MakePool, tmp_path: Path) -> None:

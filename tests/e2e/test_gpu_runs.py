@@ -50,7 +50,7 @@ def run(folder: Path, jobs: list[Job], parallel: bool = False, **plan: object) -
 
 
 def seen(job: Job) -> str:
-    """What the job saw as CUDA_VISIBLE_DEVICES."""
+    """Returns the job's CUDA_VISIBLE_DEVICES."""
     found = re.search(r"^sees (.*)$", Path(job.logs[0]).read_text(), re.M)
     assert found, Path(job.logs[0]).read_text()
     return found[1]
@@ -126,7 +126,7 @@ def test_a_driver_that_fails_while_the_run_goes_on(tmp_path: Path, machine: Path
     fail_memory(machine, "GPU is lost")
     summary = run(tmp_path, [gpu_job(tmp_path, "m", 1), gpu_job(tmp_path, "n", 0)])
     assert [cell.state for cell in summary.cells] == ["failed", "complete"]
-    assert summary.cells[0].message.startswith("generate: NVML failed (GPU is lost); mend the driver")
+    assert summary.cells[0].message.startswith("generate: NVML failed (GPU is lost); repair the driver")
 
 
 # Owners that die, runs beside each other
@@ -204,7 +204,9 @@ def test_two_runs_never_share_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_job_that_follows_leaves_the_gpu_that_the_next_model_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spare: int, events: list[str]
 ) -> None:
-    """Of two GPUs one makes images; the other is for the model that waits for its prompts, if there is one."""
+    """One of two GPUs generates images; the other stays free for the model that waits for its prompts, if
+    there is one.
+    """
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     make = """
 from imageevalkit.jobs.plan import note_opened

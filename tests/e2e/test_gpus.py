@@ -106,7 +106,7 @@ def test_a_driver_that_does_not_fit_its_library_is_one_clear_line(machine: Path)
     with pytest.raises(UserError) as caught:
         shown()
     assert str(caught.value) == (
-        "NVML failed (Driver/library version mismatch); mend the driver, or run without GPUs: CUDA_VISIBLE_DEVICES="
+        "NVML failed (Driver/library version mismatch); repair the driver, or run without GPUs: CUDA_VISIBLE_DEVICES="
     )
     assert shown("") == []
     assert _gpu_names() == [], "no result fails for its provenance"

@@ -98,7 +98,7 @@ def test_what_one_class_raises_is_its_own_failure(api: ApiRuns) -> None:
 
 
 def told(run: subprocess.CompletedProcess[str], cell: str) -> str:
-    """What the table of all cells says below ``cell``."""
+    """Returns the lines below ``cell`` in the table of all cells."""
     lines = run.stdout.splitlines()
     place = next(n for n, line in enumerate(lines) if line.startswith(f"{cell} "))
     return lines[place + 1].strip()

@@ -1,4 +1,4 @@
-"""What was edited stays with what came of it: copies in the cell, and what a report makes of them."""
+"""Copies of the images to edit stay in the cell, and the report uses them."""
 
 from __future__ import annotations
 

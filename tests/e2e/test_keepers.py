@@ -76,15 +76,15 @@ def test_without_a_gpu_for_both_the_judge_is_loaded_for_each_checkpoint(
 ) -> None:
     plan = plan_on(1)
     keepers = Keepers(plan, tmp_path / "watch")
-    [told] = keepers.told
+    [told] = keepers.notes
     assert told.startswith(
-        "judge vllm:org/judge is loaded for each checkpoint anew: it takes 1 GPU and other jobs 1, of 1"
+        "judge vllm:org/judge is loaded again for each checkpoint: it takes 1 GPU and other jobs 1, of 1"
     )
     assert keepers.with_judges(Options()) == Options()
     assert keepers.all_work
     keepers.close()
     shared = Keepers(plan_on(1, shares=True), tmp_path / "watch")
-    assert "is loaded once" in shared.told[0]
+    assert "is loaded once" in shared.notes[0]
     shared.close()
 
 

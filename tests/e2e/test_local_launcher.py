@@ -63,7 +63,7 @@ def test_a_whole_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert saved["status"] == 0 and saved["cells"][1]["stages"][0]["job"] == "generate:m"
     out, err = capfd.readouterr()
     assert re.search(r"^m/a  complete +\S*evaluate_m__a.log$", out, re.M)
-    assert "2 cells: 2 complete · 0:0" in out and "exit status 0 (complete)" in out
+    assert "2 results: 2 complete · 0:0" in out and "exit status 0 (complete)" in out
     assert "\x1b" not in out + err, "no terminal here"
 
 
@@ -129,7 +129,7 @@ def test_a_job_that_fails_beside_its_cells_fails_the_run(
     assert [job.state for job in summary.jobs] == ["failed", "failed"]
     assert summary.status is ExitStatus.FAILED
     out = capfd.readouterr().out
-    assert "SIGABRT (although every cell has its outcome)" in out
+    assert "SIGABRT (although every result has its outcome)" in out
     assert "    exit status 1: no template\n" in out
 
 

@@ -63,7 +63,9 @@ def benchmark(tmp_path: Path) -> Widths:
 
 @pytest.fixture
 def scores(benchmark: Widths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scores:
-    """Those of a run over the first three images, one of which could not be made; the fourth is of an earlier run."""
+    """Returns the scores of a run over the first three images. One image is missing; the fourth is of an
+    earlier run.
+    """
     monkeypatch.setenv("IMAGEEVALKIT_OUTPUT", str(tmp_path / "output"))
     cell = Cell("model", "widths")
     scored = []

@@ -62,7 +62,7 @@ def test_fewer_requests_are_in_flight_where_files_are_few(api: ApiRuns) -> None:
 
 
 def child(code: str, *given: str) -> str:
-    """What ``code`` prints in a process that may have 160 files open."""
+    """Returns the output of ``code`` in a process with a limit of 160 open files."""
     begin = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))\n"
     ended = subprocess.run(
         [sys.executable, "-c", begin + code, *given],

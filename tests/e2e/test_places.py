@@ -128,7 +128,9 @@ needs_network = pytest.mark.skipif(not has_namespaces(), reason="unshare -rn or 
 
 
 def alone(scene: Callable[..., Any], *given: str) -> Any:
-    """What ``scene`` returns in a network namespace whose loopback interface has all addresses of the tests."""
+    """Returns the result of ``scene`` in a network namespace whose loopback interface has all addresses of
+    the tests.
+    """
     addresses = [PUBLIC, OTHER_PUBLIC, PRIVATE, LINK_LOCAL]
     commands = ["ip link set lo up", *(f"ip addr add {address}/32 dev lo" for address in addresses)]
     code = "import json, sys; from tests.e2e import test_places; "
@@ -180,7 +182,7 @@ def made(endpoint: ImageServer) -> str:
 
 
 def scene_of_links() -> dict[str, Any]:
-    """What a public endpoint's replies that point to other servers lead to, and what those were asked."""
+    """Returns the outcomes of a public endpoint's replies that point to other servers, and the requests to these."""
     with Public("url") as endpoint, OtherPublic() as other, ExitStack() as stack:
         here, private, link_local = map(stack.enter_context, (ImageServer(), Private(), LinkLocal()))
         links = {

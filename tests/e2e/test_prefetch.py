@@ -110,7 +110,7 @@ def usual_mode(folder: Path) -> int:
 
 
 def fetch_from(url: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What could not be got when the server at ``url`` stands for GitHub."""
+    """Returns the failures of a download from the server at ``url`` in place of GitHub."""
     monkeypatch.setattr("imageevalkit.assets.data.GITHUB", url)
     monkeypatch.setattr("imageevalkit.assets.BENCHMARKS", root / "benchmarks")
     return fetch(manifest.tiny_files(), mirror=None)

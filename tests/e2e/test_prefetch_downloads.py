@@ -82,7 +82,7 @@ def test_a_pinned_file_arrives_through_cuts_and_busy_servers(web: HubServer, roo
 
 def test_a_file_that_is_not_the_pinned_one_is_refused(web: HubServer, root: Path) -> None:
     for wrong in ({"sha256": sha256(b"other")}, {"size": 7}):
-        with pytest.raises(CellFailure, match="does not give the file as it is pinned"):
+        with pytest.raises(CellFailure, match="has another file than pinned"):
             fetch(asset(web, **wrong))
     assert files(root) == set()
 
@@ -99,7 +99,7 @@ def test_what_nobody_has_published_is_trusted_once(web: HubServer, root: Path) -
     # the file is lost, and the address gives another one now
     (root / PLACE).unlink()
     web.files["w.pt"] = altered
-    with pytest.raises(CellFailure, match=r"as it was first fetched; delete .*\.w\.pt\.fetched\.json"):
+    with pytest.raises(CellFailure, match=r"than at the first download; delete .*\.w\.pt\.fetched\.json"):
         fetch(wanted)
     web.files["w.pt"] = CONTENT
     fetch(wanted)

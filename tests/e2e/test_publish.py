@@ -1,4 +1,4 @@
-"""What --publish writes: others' own programs read it, it says what scores are, and nothing of this machine."""
+"""Other programs can read the folder of --publish; it explains its scores and names no folder of this machine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def results() -> None:
-    """Of a model of the Hub: a whole, official one; a limited one by somebody else's judge; one withheld."""
+    """Writes three results of a model of the Hub: complete and official; limited with another judge; withheld."""
     has_settings(write_scored(Cell("mine", "unigenbench"), FEW, evaluator=QWEN), **HUB)
     trial = write_scored(Cell("mine", "text"), FEW, more={"limit": 20})
     has_settings(trial, **TUNED)

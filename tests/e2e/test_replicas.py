@@ -144,8 +144,8 @@ def test_out_of_memory_lowers_the_batch_and_says_so(notes: Path) -> None:
     outcome, said = generate(1, 16, notes=notes, batch_size=8, fits=3)
     assert outcome.state == COMPLETE
     assert [line for line in said if "out of memory" in line] == [
-        "out of memory with a batch of 8: going on with 4",
-        "out of memory with a batch of 4: going on with 2",
+        "out of memory with a batch of 8: continuing with 4",
+        "out of memory with a batch of 4: continuing with 2",
     ]
     assert sum(line[2] == "too large" for line in calls(notes)) == 2, "the smaller batch is kept"
     assert {(record.extra or {})["batch"] for record in last_records(CELL).values()} == {2}
@@ -158,7 +158,9 @@ def test_an_item_that_fails_a_batch_does_not_take_the_others_along() -> None:
         "class": "ValueError",
         "text": "cannot draw prompt 5",
     }
-    assert "a batch of 4 failed (ValueError: cannot draw prompt 5): its items are made singly" in said
+    assert (
+        "a batch of 4 failed (ValueError: cannot draw prompt 5): its items are generated one by one" in said
+    )
 
 
 def test_failures_keep_their_class_and_words() -> None:
@@ -286,7 +288,7 @@ def is_alive(pid: int) -> bool:
 
 
 def remarks(progress: Path) -> list[str]:
-    """What the progress told besides the counts."""
+    """Returns the notes of the progress."""
     return [json.loads(line)["note"] for line in progress.read_text().splitlines()]
 
 

@@ -1,4 +1,4 @@
-"""What a server may send at most, to models and judges: bytes, words that are searched, pixels that are decoded."""
+"""Limits on a server's reply to models and judges: bytes, searched words, decoded pixels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the report's site is made of: the contract with the page, what is made again and what stays, whose results."""
+"""The parts of the report's site: the contract with the page, reuse of unchanged parts, results of several folders."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def folders() -> dict[str, str]:
 
 
 def inodes() -> dict[str, int]:
-    """Of the parts that there are."""
+    """Returns the inodes of all parts."""
     data = output_root() / "report/data/cells"
     return {path.relative_to(data).as_posix(): path.stat().st_ino for path in data.rglob("*.js")}
 

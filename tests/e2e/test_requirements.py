@@ -155,7 +155,7 @@ def evaluation(benchmarks: list[str], evaluators: tuple[str, ...]) -> list[str]:
 
 
 def missing(name: str, needed: dict[str, str]) -> dict[str, str]:
-    """What a list lacks of the ``needed`` modules, with a place where each is imported."""
+    """Returns the ``needed`` modules that a list does not install, each with a place of its import."""
     there = listed(name)
     return {module: place for module, place in needed.items() if there.isdisjoint(distributions_of(module))}
 

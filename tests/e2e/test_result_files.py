@@ -151,7 +151,7 @@ def test_files_of_old_versions_say_what_items_give_where_a_metric_is_their_mean(
     column = {one.name: one for one in found["accuracy"]}
     comparison = compare(column["old"], column["new"])
     assert comparison.paired and comparison.n == 10, "clusters are the prompts"
-    assert comparison.told and comparison.difference == pytest.approx(
+    assert comparison.is_significant and comparison.difference == pytest.approx(
         (one - np.clip(one - 0.05, 0, 1)).mean()
     )
     # a mean of something else says nothing of items

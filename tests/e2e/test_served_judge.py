@@ -228,7 +228,7 @@ def make_server(tmp_path: Path) -> Iterator[Callable[..., JudgeServer]]:
 
 
 def _address(folder: Path, server: JudgeServer) -> str:
-    """What somebody who asks for the address of ``server`` is told."""
+    """Returns the address of ``server``, or the error that its readers get."""
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(ServerAddress(folder / "address").wait)
         _tend(server, asked.done)

@@ -195,7 +195,7 @@ def test_what_was_paid_for_is_not_lost_where_the_shared_file_fails(
         with monkeypatch.context() as failing:
             failing.setattr(fcntl, "lockf", stale)
             budget.settle(0.5, 0.7)
-            with pytest.raises(BudgetSpent, match=r"cannot be known: .*Stale file handle"):
+            with pytest.raises(BudgetSpent, match=r"is unknown: .*Stale file handle"):
                 await budget.hold(0.1)
         await budget.hold(0.3)
         budget.settle(0.3, 0.2)

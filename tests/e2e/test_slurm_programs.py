@@ -1,4 +1,4 @@
-"""What Slurm's programs print is read as they print it."""
+"""The output of Slurm's programs is parsed."""
 
 from __future__ import annotations
 

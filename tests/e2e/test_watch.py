@@ -91,7 +91,7 @@ def test_checkpoints_are_evaluated_as_they_become_whole_by_one_server(tree: Tree
     begin_checkpoint(tree.folder / "checkpoint-500")
     watching.until("run@500 waits: model.safetensors has 1000 bytes instead of")
     watching.until("run@700 waits:")
-    watching.until("2 not whole yet")
+    watching.until("2 not complete yet")
     shutil.rmtree(tree.folder / "checkpoint-700")
     watching.until("run@700 was deleted before it was complete: skipped")
     assert not starts(starts_file)
@@ -109,7 +109,7 @@ def test_checkpoints_are_evaluated_as_they_become_whole_by_one_server(tree: Tree
 
     # another start goes on: what is done is not done again
     again = tree.watch(**conda)
-    again.until("run@500, run@1000: whole, and evaluated by the results there are")
+    again.until("run@500, run@1000: complete, and evaluated before")
     again.until("2 checkpoints evaluated; ")
     assert len(starts(starts_file)) == 1
 

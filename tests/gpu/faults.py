@@ -12,7 +12,7 @@ from tests.gpu.part import GIB, Part
 _ITEM_TIMEOUT = "5"
 _SAID = {
     "a worker that is killed: the log reports SIGKILL": "SIGKILL",
-    "a batch that does not fit: halved": "out of memory with a batch of 4: going on with 2",
+    "a batch that does not fit: halved": "out of memory with a batch of 4: continuing with 2",
     "a worker that hangs: ended after ITEM_TIMEOUT": "(ITEM_TIMEOUT)",
 }
 

@@ -146,7 +146,7 @@ class Cluster:
         return done.stdout
 
     def ask(self, *command: str) -> str:
-        """What a command of Slurm's prints."""
+        """Returns the output of a command of Slurm."""
         return self._run(*command)
 
     def states(self) -> dict[str, str]:

@@ -97,7 +97,7 @@ def start(checkout: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def records(checkout: Path, model: str) -> list[dict[str, Any]]:
-    """Of the images of ``model`` and quicktext."""
+    """Returns the records of the images of ``model`` and quicktext."""
     path = checkout / "output" / model / "quicktext" / "generation.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -107,7 +107,7 @@ def count(checkout: Path, model: str) -> int:
 
 
 def run_folder(checkout: Path) -> Path:
-    """That of the last run."""
+    """Returns the folder of the last run."""
     return max((checkout / "log" / "runs").iterdir(), key=lambda folder: folder.stat().st_mtime_ns)
 
 
@@ -118,7 +118,7 @@ def states(checkout: Path) -> dict[str, str]:
 
 
 def log_of(checkout: Path, job: str) -> str:
-    """What was printed of ``job`` (``generate_slow``) on its nodes, but for the stage itself."""
+    """Returns the output of ``job`` (``generate_slow``) on its nodes, without the stage's own output."""
     return (run_folder(checkout) / "slurm" / f"{job}.log").read_text()
 
 

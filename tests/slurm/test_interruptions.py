@@ -138,7 +138,7 @@ def test_jobs_go_on_when_a_signal_ends_their_detached_launcher(checkout: Path, c
     launcher = json.loads((folder / "launcher.json").read_text())["pid"]
     os.kill(launcher, signal.SIGTERM)
     log = folder / "launcher.log"
-    wait_for(lambda: "SIGTERM: this launcher ends, and 3 jobs go on in Slurm's queue" in log.read_text())
+    wait_for(lambda: "SIGTERM: this launcher ends, and 3 jobs continue in Slurm's queue" in log.read_text())
     assert len(cluster.jobs()) == 3
     hurry(checkout)
     wait_for(lambda: not cluster.jobs())

@@ -187,10 +187,10 @@ class _BatchHandler(Handler):
 
 
 class ImageBatches(_Batching):
-    """Of images."""
+    """A server with batches of images."""
 
 
 class JudgeBatches(_Batching, ReplyServer):
-    """Of questions, whose answer is 1."""
+    """A server with batches of questions, whose answer is 1."""
 
     reply = staticmethod(lambda request: "1")

@@ -39,7 +39,7 @@ def weights(level: int, size: int = 4096) -> bytes:
 
 
 def begin_checkpoint(folder: Path) -> None:
-    """What a trainer has written of ``folder`` when it is halfway."""
+    """Writes the first half of the checkpoint ``folder``, as a trainer does."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
     (folder / "model.safetensors").write_bytes(weights(1)[:1000])

@@ -56,7 +56,7 @@ def ask_about(
 
 
 def atom_questions(prompt: Prompt, picture: Picture) -> list[Question]:
-    """What Soft-TIFA and TIFA ask: one question for each atom, the right answers wanted."""
+    """Returns the questions of Soft-TIFA and TIFA: one for each atom, with the right answers as choices."""
     questions = []
     for n, (question, answer) in enumerate(prompt.atoms):
         wanted: tuple[str, ...] = _YES
@@ -68,5 +68,5 @@ def atom_questions(prompt: Prompt, picture: Picture) -> list[Question]:
 
 
 def prompt_question(prompt: Prompt, picture: Picture) -> Question:
-    """What VQAScore asks: the whole prompt at once."""
+    """Returns the question of VQAScore: the whole prompt at once."""
     return ask_about(picture, f'Is this "{prompt.text}"? Say Yes or No.', _YES, "prompt")

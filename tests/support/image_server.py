@@ -96,12 +96,12 @@ class Received:
 
     @property
     def item(self) -> str:
-        """What tells items apart: the prompt, the seed where it is sent, and the uploaded images."""
+        """Returns a key for the item of a request: the prompt, the seed if sent, and the uploaded images."""
         return f"{self.prompt}|{self.fields.get('seed', '')}|{self.images}"
 
     @property
     def images(self) -> str:
-        """What tells the uploaded images apart; empty without any."""
+        """Returns a key for the uploaded images; empty without any."""
         digest = hashlib.sha256(b"".join(part.data for part in self.files)).hexdigest()[:8]
         return digest if self.files else ""
 

@@ -55,7 +55,7 @@ def main(folder: Path) -> dict[str, Any]:
 
 
 def _encoders(folder: Path) -> dict[str, Any]:
-    """Those of the weights that are saved in ``folder``."""
+    """Returns the encoders with the weights in ``folder``."""
     t5 = {"clip_flant5_xxl": str(folder / "t5"), "clip_vit_l_336": str(folder / "tower")}
     detector = {"mask2former": str(folder / "detector"), "geneval_clip": str(folder / "clip")}
     return {

@@ -99,7 +99,7 @@ def _said(folder: Path, pictures: list[Picture]) -> dict[str, Any]:
 
 
 def _by_default(folder: Path) -> MPlug:
-    """Of the weights in ``folder`` as if they were the default ones; it knows what it is called."""
+    """Returns the answers with the weights in ``folder`` as the default weights; their name is unchanged."""
     encoder = MPlug(device="cpu")
     with patch.dict(WEIGHTS, {"mplug": str(folder)}):
         _ = encoder.evaluator

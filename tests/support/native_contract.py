@@ -103,7 +103,7 @@ _folders: dict[tuple[Path, Any], Path] = {}
 
 
 def built(folder: Path, build: Callable[[Path], None]) -> Path:
-    """What ``build`` saves; models of one class share it."""
+    """Returns the folder that ``build`` saved; models of one class share it."""
     key = (folder, build)
     if key not in _folders:
         _folders[key] = folder / str(len(_folders))
@@ -115,7 +115,7 @@ _findings: dict[str, dict[str, Any]] = {}
 
 
 def findings(task: str, name: str, folder: Path) -> dict[str, Any]:
-    """What the model does: sizes, and how far images lie apart (the largest difference of a channel, 0..255).
+    """Returns sizes of images, and the largest difference of a channel (0..255) between images.
 
     Entries that differ in their weights alone are one model here.
     """
@@ -155,9 +155,9 @@ def _tried(task: str, name: str, folder: Path) -> dict[str, Any]:
 
 
 def lora_findings(name: str, folder: Path) -> dict[str, Any]:
-    """What LoRA weights do to the text-to-image model: how far its image goes, by how they are given and by type.
+    """Returns the change of the text-to-image model's image by LoRA weights, by their option and type.
 
-    ``messages`` are those about weights that fit no part of it, and about a torn file.
+    ``messages`` are about weights that fit no part of the model, and about a truncated file.
     """
     bare = {dtype: tiny_model("t2i", name, folder, dtype=dtype) for dtype in ("float32", "bfloat16")}
     kept, foreign = folder / f"{name}-lora", folder / f"{name}-foreign.safetensors"

@@ -113,7 +113,7 @@ def _read(name: str, mirror: Path) -> list[Prompt]:
 
 
 def transcriptions(raw: str, seed: int) -> list[str]:
-    """What a judge might read where ``raw`` was to be written: right, then ever more wrong, then nothing."""
+    """Returns readings of a judge for the text ``raw``: right, then increasingly wrong, then empty."""
     rng = random.Random(seed)
     right = "\n".join(ast.literal_eval(raw))
     letters = list(right)
@@ -138,7 +138,7 @@ def transcriptions(raw: str, seed: int) -> list[str]:
 
 
 def image_values(prompt: Prompt, place: int) -> Mapping[str, Any]:
-    """What is said of an image in every task (see :func:`image`); the same each time."""
+    """Returns the values of an image in every task (see :func:`image`); the same each time."""
     rng = random.Random(f"{prompt.class_item}/{prompt.id}/{place}")
     of_question = {question: rng.choice(_ANSWERS) for question in prompt.questions.values()}
     low = -0.6 if rng.random() < 0.2 else 0.0

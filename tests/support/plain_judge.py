@@ -24,7 +24,7 @@ class PlainReply(NamedTuple):
 
 
 def _as_torchvision_resizes(image: Any, size: Any, resample: Any, factor: int) -> Any:
-    """What ``torchvision.transforms.v2.functional.resize`` does with the array of a Qwen image, colours first."""
+    """Resizes the array of a Qwen image, colours first, as ``torchvision.transforms.v2.functional.resize`` does."""
     import torch
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 

@@ -371,7 +371,7 @@ def save_niqe(path: Path) -> dict[str, Any]:
 
 
 def save_all(folder: Path, benchmarks: Collection[str]) -> dict[str, dict[str, str]]:
-    """Those of GenEval, HPSv2 and the style of OneIG-Bench: the places of their weights by benchmark."""
+    """Saves the weights of GenEval, HPSv2 and the style of OneIG-Bench; returns their places by benchmark."""
     places = {}
     # of a benchmark's own classes and reference vectors there are so many, and so wide
     if "geneval" in benchmarks:

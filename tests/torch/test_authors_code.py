@@ -107,7 +107,7 @@ def test_qwen_image_2512_has_its_authors_negative_prompt(
 
 
 def _settings_given(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
-    """What DiffusersT2I is built with, the last time."""
+    """Returns the arguments of the last DiffusersT2I."""
     given: dict[str, object] = {}
 
     def built(self: object, model_path: str, **settings: object) -> None:

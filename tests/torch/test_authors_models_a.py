@@ -285,7 +285,6 @@ OTHERS = {"language.py", "omegaconf.py", "transformers.py"}
     ],
 )
 def test_stand_ins_have_the_signatures_of_the_pinned_commit(to: str, file: str) -> None:
-    """What a stand-in defines, the authors' file at the pinned commit defines with the same parameters."""
     source = official_source(CODES[to]["code"], CODES[to]["commit"], file)
     real, ours = (
         signatures(source),

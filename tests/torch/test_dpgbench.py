@@ -78,7 +78,7 @@ def item_of(prompt: str, repetition: int) -> Item:
 
 
 def scored(benchmark: DPGBench, said: Mapping[tuple[str, int], Sequence[str]]) -> Scores:
-    """Of images, by prompt and repetition, with such answers to all questions."""
+    """Returns scored images, by prompt and repetition, with such answers to all questions."""
     found = []
     for (name, repetition), words in said.items():
         item = item_of(name, repetition)
@@ -132,7 +132,7 @@ def test_the_order_of_the_file_counts_officially(benchmark: Any) -> None:
 
 
 def test_a_prompt_at_which_the_official_program_fails_is_left_out(benchmark: Any) -> None:
-    """Of two images of four there is no first question to look up, as another no comes before it."""
+    """With two of four images, the program looks up a first question that it never stored."""
     rows: Rows = [
         *HEADER,
         ("partiprompts97", 2, "0", "a - b (x)"),
@@ -148,7 +148,7 @@ def test_a_prompt_at_which_the_official_program_fails_is_left_out(benchmark: Any
         assert (metrics[name].value, metrics[name].n) == (56.25, 4)
     assert "l1/a" not in metrics
     assert made.notes(scores) == [
-        "no image of partiprompts97 counts: there the official program fails (rules=corrected counts them)"
+        "no image of partiprompts97 counts, because the official program fails there (rules=corrected counts them)"
     ]
     assert made.notes(scored(made, example())) == ()
 

@@ -28,7 +28,7 @@ def pictures(folder: Path, count: int) -> list[Picture]:
 
 
 class Model(Encoder):
-    """What is prepared is the image's size, unless said otherwise; the answer is what ``forward`` gives."""
+    """A test encoder: by default it prepares the image's size; its answer is the result of ``forward``."""
 
     def __init__(
         self,

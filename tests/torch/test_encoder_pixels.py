@@ -1,4 +1,4 @@
-"""What encoders take of an image, bit for bit against the libraries that their authors used."""
+"""Encoders preprocess an image bit for bit as the libraries of their authors do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pixels a judge sees of a file is its benchmark's rule: that of the official program, in every environment."""
+"""A judge gets the pixels that the benchmark's official program would use, in every environment."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tests.support.beside import run_beside
 
 
 def run(module: str, folder: Path, *packages: str) -> dict[str, Any]:
-    """What a module of tests.support prints, which runs with ``packages``."""
+    """Returns the output of a module of tests.support, which runs with ``packages``."""
     found: dict[str, Any] = json.loads(run_beside(module, folder, packages=packages).stdout.splitlines()[-1])
     return found
 

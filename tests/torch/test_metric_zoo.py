@@ -53,7 +53,7 @@ def pictures(folder: Path, *images: Image.Image) -> list[Picture]:
 
 
 def said(answerer: Answerer, questions: list[Question]) -> list[Any]:
-    """What is answered, in the order of ``questions``; of a failure its error."""
+    """Returns the answers in the order of ``questions``; for a failure its error."""
     answers = {(one.question.pictures, one.question.text): one for one in answerer.ask(questions, 2)}
     found = [answers[question.pictures, question.text] for question in questions]
     return [one.error if one.text is None else json.loads(one.text) for one in found]

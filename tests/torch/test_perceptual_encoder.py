@@ -31,7 +31,7 @@ FILES = (
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What :mod:`tests.support.dreamsim_run` found; skips where the package is not installed beside the tests."""
+    """Returns the findings of :mod:`tests.support.dreamsim_run`; skips without the package beside the tests."""
     folder = tmp_path_factory.mktemp("dreamsim")
     done = run_beside("dreamsim_run", folder, packages=("dreamsim",))
     assert done.stderr == ""

@@ -27,7 +27,7 @@ def score(value: float) -> dict[str, Metric]:
 
 
 def events(folder: Path) -> Iterator[Any]:
-    """Those of the one file in ``folder``: each has its length, two checksums and itself."""
+    """Returns the events of the one file in ``folder``: each has its length, two checksums and its content."""
     [path] = folder.glob("events.out.tfevents.*")
     data = io.BytesIO(path.read_bytes())
     while length := data.read(8):

@@ -101,8 +101,8 @@ def test_a_file_that_is_no_whole_image_is_named_and_corrupt_and_all_others_are_t
 
     first = again()
     assert first.state == INCOMPLETE
-    assert "1 of 4 images are not to be had: 00003.png (the first: there is no image of it" in first.message
-    told = f"1 of 4 images are corrupt and not taken: 00001.png (the first: {bad} does not decode ("
+    assert "1 of 4 images are not available: 00003.png (the first: there is no image of it" in first.message
+    told = f"1 of 4 images are corrupt and not copied: 00001.png (the first: {bad} does not decode ("
     assert told in first.message and says in first.message.split(told)[1]
     assert any(line.startswith(f"corrupt: images/00001: {bad} does not decode (") for line in logged)
     assert not (CELL.folder / "images/00001.png").exists()
@@ -130,7 +130,7 @@ def test_of_two_files_of_one_name_none_is_taken(tmp_path: Path) -> None:
     (source / "00001.jpg").write_bytes(saved("JPEG"))
     outcome = adopt(source, 3)
     said = f"00001.png (the first: 2 files in {source} may be it (00001.jpg, 00001.png): leave one)"
-    assert outcome == Outcome(INCOMPLETE, f"1 of 3 images are not to be had: {said}")
+    assert outcome == Outcome(INCOMPLETE, f"1 of 3 images are not available: {said}")
 
 
 def test_a_json_of_paths_by_prompt_is_taken_for_every_benchmark(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_json_cannot_name_several_images_of_a_prompt(tmp_path: Path) -> None:
     listed = tmp_path / "paths.json"
     listed.write_text(json.dumps({"a cat": "00000.png", "prompt 2": "00002.png"}))
     reason = f"{listed} names one image for a prompt that 2 images are made of: give a folder in the official layout"
-    said = f"2 of 3 images are not to be had: 00000.png, 00001.png (the first: {reason})"
+    said = f"2 of 3 images are not available: 00000.png, 00001.png (the first: {reason})"
     assert adopt(listed, 3, dataset).message == said
 
 

@@ -270,7 +270,7 @@ def test_mask_is_sent_as_a_mask(server: ImageServer, endpoint: str) -> None:
     ("endpoint", "masks", "says"),
     [
         ("chat", [mask_for()], "/chat/completions takes none: use endpoint=images or responses"),
-        ("images", [mask_for(mode="L")], "the mask has no transparency"),
+        ("images", [mask_for(mode="L")], "the mask has no transparent area"),
         ("images", [mask_for((9, 9))], "differ in size: 9x9 and 48x32"),
     ],
 )

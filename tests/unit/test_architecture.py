@@ -1,4 +1,4 @@
-"""What the house promises of its rooms: who imports whom, and no back doors."""
+"""The rules of the folders: allowed imports, and no way around them."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def fetch(
     monkeypatch: pytest.MonkeyPatch, asset: HubAsset = ASSET, hashes: bool = False, content_network: str = ""
 ) -> HubServer:
-    """What a server was asked for when it stood for the hub."""
+    """Returns a server in place of the hub, with its requests."""
     from huggingface_hub import constants
 
     with hub_server(FILES) as server:

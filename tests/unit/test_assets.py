@@ -1,4 +1,4 @@
-"""What is malformed, missing or wrong among assets is named, and only the pinned bytes pass."""
+"""Messages name malformed, missing and wrong assets, and only the pinned bytes are accepted."""
 
 from __future__ import annotations
 

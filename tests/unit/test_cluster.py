@@ -455,7 +455,7 @@ def test_words_that_are_the_launchers_own_are_refused(words: str, wrong: str) ->
         assert words_for(config, job) == shlex.split(words)
         return
     with pytest.raises(
-        UserError, match=re.escape(f"SLURM_ARGS_MAP in config.sh: '{wrong}' is the launcher's")
+        UserError, match=re.escape(f"SLURM_ARGS_MAP in config.sh: '{wrong}' is reserved for the launcher")
     ):
         words_for(config, job)
 

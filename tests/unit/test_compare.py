@@ -42,12 +42,12 @@ def test_two_models_are_compared_on_all_benchmarks_that_both_have(
     # McNemar's exact test: 2 · P(at most 1 of 13), and Holm's method over two
     assert float(text["p"]) == pytest.approx(2 * 14 / 2**13)
     assert float(text["p_holm"]) == pytest.approx(2 * float(text["p"]))
-    assert signs["verdict"] == "cannot be told apart"
+    assert signs["verdict"] == "no significant difference"
     assert 0.02 < float(signs["smallest_difference"]) < 0.1
     said = capsys.readouterr().out
     assert "text/accuracy@ppocr-v4: 13 of 100 items moved: 12 up, 1 down" in said
     assert "p/0000  a picture of p/0000  0.0000  1.0000" in said
-    assert "cannot be told apart (from ±0.0" in said
+    assert "no significant difference (from ±0.0" in said
     assert "note: only 'old' has alone" in said
 
 
@@ -80,7 +80,7 @@ def test_what_cannot_be_compared_is_one_line(tmp_path: Path) -> None:
     for words, says in (
         (
             ("flx", "sd3"),
-            r"'flx' is no model, cell or folder with results \(did you mean 'flux'\?\); .*output has bare, flux",
+            r"'flx' is no model, result or folder with results \(did you mean 'flux'\?\); .*output has bare, flux",
         ),
         (("flux", "sd3"), "have nothing in common: results of text; of signs"),
         (("flux", "old"), r"other versions of the benchmark \(1, 0\)"),

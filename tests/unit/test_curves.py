@@ -20,7 +20,7 @@ N = 60
 
 
 def result(step: int | None, right: Sequence[bool], evaluator: Evaluator = QWEN, **more: object) -> Result:
-    """Of a benchmark of right or wrong."""
+    """Returns a result of a right-or-wrong benchmark."""
     scores = [Score({"a": float(one)}).of_item(str(n)) for n, one in enumerate(right)]
     n = len(right)
     whole = Result(
@@ -57,9 +57,9 @@ def test_steps_are_in_order_and_compared_with_the_one_before_and_the_best() -> N
     assert top.to_best is None
     assert top.to_previous and end.to_previous and start.to_best and end.to_best
     assert top.to_previous.difference == pytest.approx(32 / N)
-    assert top.to_previous.told
+    assert top.to_previous.is_significant
     assert end.to_previous.difference == pytest.approx(-2 / N)
-    assert not end.to_previous.told
+    assert not end.to_previous.is_significant
     # two questions of each kind are asked: Holm doubles the smaller p
     alone = compare(Measured("", top.metric), Measured("", start.metric))
     assert alone.p is not None

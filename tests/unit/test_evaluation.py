@@ -50,7 +50,7 @@ def evaluate(benchmark: RedBenchmark, n: int = 5, options: EvaluateOrder = _ASK)
 
 
 def to_ask(benchmark: RedBenchmark, n: int = 5, options: EvaluateOrder = _ASK) -> tuple[int, int]:
-    """What a forecast tells: how many questions there are to ask, of how many."""
+    """Returns the forecast: the number of questions to ask, and of all questions."""
     of_cell = items(FakeDataset(n))
     known = Interview(CELL, benchmark, of_cell, images_to_come(CELL, of_cell, None), options)
     return len(known.open()), known.requests
@@ -152,7 +152,7 @@ def test_a_reply_without_a_score_is_asked_for_as_often_as_officially() -> None:
 
 
 def test_one_of_several_answerers_is_given_up_by_itself() -> None:
-    """What an encoder has answered, now or before, tells nothing of a judge that never does."""
+    """Answers of an encoder, now or before, do not prove that the judge works."""
 
     class Two(RedBenchmark):
         groups = ("encoder", "judge")
@@ -293,7 +293,7 @@ def test_a_judge_that_dies_fails_the_cell_and_keeps_what_it_said(capsys: pytest.
     outcome, result = evaluate(RedBenchmark(faults={"images/00003": "judge dies"}))
     assert outcome.state == FAILED
     assert "\nred-v1 stopped answering: the key is rejected\n" in capsys.readouterr().out
-    assert outcome.message == "the key is rejected (3 of 5 judged; the next run goes on)"
+    assert outcome.message == "the key is rejected (3 of 5 judged; the next run continues)"
     assert (result.coverage.judged, result.coverage.judge_failed, result.headline) == (3, 2, [])
     again = RedBenchmark()
     outcome, undisturbed = evaluate(again)
@@ -320,13 +320,13 @@ def test_rescoring_asks_nothing_and_parses_anew() -> None:
     assert outcome.state == INCOMPLETE
     assert result.coverage.judge_failed == 1
     reasons = [json.loads(line)["reason"] for line in CELL.scores.read_text().splitlines()]
-    assert reasons[-1] == "not asked: --rescore takes what is on record"
+    assert reasons[-1] == "not asked: --rescore uses recorded answers only"
 
 
 def test_rescoring_for_a_judge_that_said_nothing_replaces_no_result() -> None:
     generate(FakeModel(), FakeDataset(5))
     evaluate(RedBenchmark("red-v1"))
-    with pytest.raises(CellFailure, match="red-v2 has said nothing about these images"):
+    with pytest.raises(CellFailure, match="red-v2 has no recorded answers about these images"):
         evaluate(RedBenchmark("red-v2"), options=EvaluateOrder(ask=False))
     assert read_result(CELL.result).evaluator.id == "red-v1"
 
@@ -468,7 +468,7 @@ def test_images_made_elsewhere_are_scored_and_noted() -> None:
     write_over(CELL.generation, None)
     outcome, result = evaluate(RedBenchmark(), n=3)
     assert outcome.state == COMPLETE
-    assert result.notes == ["3 images were made elsewhere: nothing says how"]
+    assert result.notes == ["3 images come from elsewhere: their settings are unknown"]
 
 
 def test_images_that_go_while_they_are_judged_leave_no_result() -> None:

@@ -99,7 +99,7 @@ def generating(
 
 
 def evaluated(benchmark: RedBenchmark, generation: Generation | None, n: int = N) -> Outcome:
-    """What the evaluate job leaves: of a following one if ``generation`` goes on, else after it."""
+    """Runs the evaluate job, early if ``generation`` continues, else after it; returns the files of the cell."""
     of_cell, progress = items(FakeDataset(n)), ProgressWriter()
 
     def evaluate() -> Outcome:
@@ -230,7 +230,7 @@ def test_only_whole_records_of_whole_images_of_these_settings_count(tmp_path: Pa
 
 
 def test_a_generation_that_fails_ends_the_following_without_a_result(tmp_path: Path) -> None:
-    """Its answers stay, and the same command goes on from them."""
+    """Its answers stay, and the same command continues from them."""
 
     def breaks(prompt: str) -> None:
         if prompt == "prompt 7":

@@ -199,7 +199,7 @@ def test_model_that_always_fails_is_given_up() -> None:
     outcome = generate(model, FakeDataset(100))
     assert outcome.state == FAILED
     assert len(model.calls) == 10
-    assert "stopped after 10 items lost in a row: RuntimeError: CUDA error" in outcome.message
+    assert "stopped after 10 failed items in a row: RuntimeError: CUDA error" in outcome.message
 
 
 def test_blank_placeholder_is_recorded_as_failed_and_tried_again() -> None:
@@ -318,8 +318,8 @@ def test_an_outage_in_the_middle_stops_the_cell() -> None:
     model = FakeModel(fault)
     outcome = generate(model, FakeDataset(100))
     assert outcome.state == INCOMPLETE, "a later run can go on"
-    assert outcome.message.endswith("; the same command goes on from here")
-    assert "stopped after 10 items lost in a row" in outcome.message
+    assert outcome.message.endswith("; the same command resumes here")
+    assert "stopped after 10 failed items in a row" in outcome.message
     assert "(5 of 100 images)" in outcome.message
     assert len(model.calls) == 15
 

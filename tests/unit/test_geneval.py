@@ -208,7 +208,7 @@ def test_records_that_are_no_verdicts_on_these_images_are_no_score(
     sha256 = hashlib.sha256((tmp_path / "m").read_bytes()).hexdigest()
     [note] = named.notes(Scores([]))
     assert note.startswith(
-        f"detections are those of {tmp_path}/m (SHA-256 {sha256}): nothing in it says that"
+        f"the detections come from {tmp_path}/m (SHA-256 {sha256}): the file does not prove"
     )
     for records, says in (
         ([{**right, "prompt": "a rewritten prompt"}], f"has no record of image 0 of '{cup.prompt}'"),

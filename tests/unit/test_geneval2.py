@@ -205,7 +205,7 @@ def test_a_reply_without_probabilities_is_no_score(
     geneval2: GenEval2, probabilities: dict[str, float] | None
 ) -> None:
     question = questions_of(geneval2, P1)[0]
-    with pytest.raises(Unparsed, match="gave no probabilit"):
+    with pytest.raises(Unparsed, match="returned no probabilit"):
         geneval2.parse(question, Answer(question, "7", probabilities=probabilities, outside=0.0))
 
 

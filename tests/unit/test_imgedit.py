@@ -86,7 +86,7 @@ def test_grades_are_read_as_the_official_program_reads_them(monkeypatch: pytest.
 
 
 def scored(benchmark: ImgEdit, replies: list[tuple[str, str]]) -> Scores:
-    """Of edits of such types with such replies."""
+    """Returns scored edits of such types with such replies."""
     found = []
     for n, (kind, reply) in enumerate(replies):
         made, score, answers = item(str(n), kind), None, Answers({})

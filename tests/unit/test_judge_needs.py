@@ -1,4 +1,4 @@
-"""What an evaluate job needs for its judge, and is told of it, before anything starts."""
+"""The needs of an evaluate job for its judge, and its options, before anything starts."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_bound_on_money_needs_the_price_of_every_reply(
 
 
 def test_results_share_a_job_as_far_as_they_share_what_it_loads(tmp_path: Path) -> None:
-    """What is asked over the network loads nothing: its jobs run side by side."""
+    """A judge over the network loads nothing: its jobs run side by side."""
     names = ["wise", "geneval2", "quicktext"]
     judges = {"wise": "transformers:org/a", "geneval2": "transformers:org/a"}
     models: dict[str, Any] = {"m": {}, "n": {}}

@@ -54,7 +54,7 @@ def item(expected: Sequence[str], language: str, n: int = 0, prompt_id: int = 0,
 
 
 def scores(texts: Sequence[Text], judge: str = "ppocr") -> Scores:
-    """Of images with such texts, each of a prompt of its own."""
+    """Returns the scores of images with such texts, each image with its own prompt."""
     made = [item(expected, language, n, n) for n, (expected, _, language) in enumerate(texts)]
     return scores_of(LongText(judge=judge), made, lambda asked: texts[int(asked.item.rpartition("/")[2])][1])
 

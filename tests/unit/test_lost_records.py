@@ -98,7 +98,7 @@ def test_an_image_whose_record_is_lost_stays_and_is_not_made_again(damage: str) 
     lost = {r["item"]: r["path"] for r in before if r["status"] == "ok" and r["item"] not in last}
     made = {r["prompt"] for r in before if r["item"] in lost or last.get(r["item"]) == "ok"}
     assert not made & {*run.calls}
-    assert ("no record says how the image was made" in run.outcome.message) == bool(lost)
+    assert ("no record describes the generation of the image" in run.outcome.message) == bool(lost)
     assert all(sha256_file(CELL.folder / path) == images[CELL.folder / path] for path in lost.values())
     assert records()[: len(kept)] == kept
 

@@ -91,7 +91,7 @@ def test_a_model_path_that_does_not_exist_blocks_its_cells(tmp_path: Path) -> No
     for path in (gone, "s3://bucket/none", "owner/none"):
         words = [*NOISE, "--custom_model_kwargses", f"model_path={path}"]
         blocked = make_plan(resolve(parse(words), Config()), Config()).blocked
-        says = f"model reference-noise: model_path: there is no {gone}"
+        says = f"model reference-noise: model_path: {gone} is missing"
         assert [says in reason for reason in blocked.values()] == [True] * (path == gone)
 
 

@@ -51,7 +51,7 @@ class FakeAnswerer(Answerer):
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was asked of whom, with fakes in the place of the judge and of all encoders."""
+    """Returns the questions by evaluator, with fakes of the judge and of all encoders."""
     questions: list[str] = []
     monkeypatch.setattr(registry, "judge", lambda name, *_: FakeAnswerer("judge", questions))
     monkeypatch.setattr(registry, "measurer", lambda name, options: FakeAnswerer(name, questions))

@@ -123,7 +123,7 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     ]
     assert (folder / "human/m/000.webp").exists()
     with pytest.raises(
-        CellFailure, match=r"mm/oneig has no images \(did you mean 'm'\?\): make them with bash"
+        CellFailure, match=r"mm/oneig has no images \(did you mean 'm'\?\): generate them with bash"
     ):
         run("--model_name", "mm")
     with pytest.raises(UserError, match="grid 'wide' is not rows,cols"):

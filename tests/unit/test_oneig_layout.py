@@ -101,13 +101,13 @@ def test_black_cells_are_no_images(tmp_path: Path) -> None:
     outcome = adopt(tmp_path, TinyOneIG(4, SQUARE))
     assert (outcome.state, outcome.message) == (
         INCOMPLETE,
-        "2 of 12 images are not to be had: anime/000_2.png, anime/000_4.png (the first: cell 2 of "
-        f"{tmp_path / 'anime/m/000.png'} is black: the official padding for an image that was not made)",
+        "2 of 12 images are not available: anime/000_2.png, anime/000_4.png (the first: cell 2 of "
+        f"{tmp_path / 'anime/m/000.png'} is black: the official padding for a missing image)",
     )
     states = survey_images(CELL, TinyOneIG().items()).states
     assert [states[f"images/anime/000_{n}"].status for n in (1, 2, 3, 4)] == ["generated", "failed"] * 2
     assert states["images/anime/000_4"].reason == (
-        f"ItemFailed: cell 4 of {path} is black: the official padding for an image that was not made"
+        f"ItemFailed: cell 4 of {path} is black: the official padding for a missing image"
     )
     assert not image("anime", "000", 2).exists()
 

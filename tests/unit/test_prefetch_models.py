@@ -36,14 +36,14 @@ def register(monkeypatch: pytest.MonkeyPatch, name: str, task: str = "t2i", **en
 
 
 def missing(*words: str | Path) -> str:
-    """What ``--check`` says."""
+    """Returns the lines of ``--check``."""
     ended = prefetch_here("--check", *words)
     return ended.said + ended.error
 
 
 def test_a_model_path_of_the_users_own_may_be_a_folder(root: Path) -> None:
     words = ["--model_names", "diffusers", "--custom_model_kwargses"]
-    assert "there is no /no/where" in prefetch_here(*words, "model_path=/no/where").error
+    assert "/no/where is missing" in prefetch_here(*words, "model_path=/no/where").error
     (root / "model.safetensors").write_bytes(b"w")
     assert prefetch_here(*words, f"model_path={root}").said.startswith("[1/1]")
 
@@ -172,4 +172,4 @@ def test_encoders() -> None:
     assert "csd/checkpoint.pth" in some and "Qwen" not in some and "dreamsim" not in some
     weights = 'tasks="style",weights={"csd":"/w/csd.pth","se":"org/se"}'
     own = missing("--ds_names", "oneig", "--ds_kwargs", weights)
-    assert "there is no /w/csd.pth" in own and "org/se is not in" in own and "eval_models" not in own
+    assert "/w/csd.pth is missing" in own and "org/se is not in" in own and "eval_models" not in own

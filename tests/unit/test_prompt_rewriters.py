@@ -91,7 +91,7 @@ def test_a_cut_reply_is_no_prompt_and_more_tokens_are_another_request() -> None:
         server.fail("puzzle 2", "no_logprobs", "ok")  # "Yes", for the length
         outcome, texts, _ = rewrite(server)
         assert outcome.state == INCOMPLETE and "1 could not be and are used" in outcome.message
-        assert "the reply was cut" in outcome.message
+        assert "the reply reached its token limit" in outcome.message
         assert 'extra_body={"max_tokens":8000}' in outcome.message
         assert texts["images/2"] == ["puzzle 2"]
         again = rewrite(server, extra_body={"max_tokens": 8000})
@@ -131,7 +131,7 @@ def test_another_model_or_instruction_has_a_name_of_its_own(tmp_path: Path) -> N
     item = Item("0", Path("0.png"), 42, "a puzzle", None, {"explanation": "because"})
     system, _ = own.messages(item, "a puzzle", Cell("m", "puzzles"), "t2i")
     assert system.parts == ("Say it plainly.",)
-    with pytest.raises(CellFailure, match="takes prompts with an explanation, and those of x have none"):
+    with pytest.raises(CellFailure, match="takes prompts with an explanation, and x has none"):
         wise.Wise().messages(
             Item("0", Path("0.png"), 42, "a text", None, {}), "a text", Cell("m", "x"), "t2i"
         )

@@ -62,7 +62,7 @@ def test_an_empty_reply_of_many_tokens_holds_hidden_thoughts() -> None:
 
 
 def replied(question: Question, message: dict[str, Any], finish: str = "stop", **choice: Any) -> Any:
-    """What is read in a chat completion: a text, or the failure. Hidden thoughts of ``message`` are in the usage."""
+    """Returns the text of a chat completion, or the failure. The usage counts hidden thoughts of ``message``."""
     message = dict(message)
     usage = {"completion_tokens_details": {"reasoning_tokens": message.pop("hidden", 0)}}
     choices = [{"message": {"role": "assistant", **message}, "finish_reason": finish, **choice}]
@@ -228,7 +228,7 @@ def test_a_vllm_server_says_whether_its_template_opens_thoughts(
 def test_a_cut_reply_of_a_judge_that_closes_thoughts_is_cut_inside_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of an endpoint that is no vLLM server, the replies alone tell that its template opens thoughts."""
+    """An endpoint that is no vLLM server shows only by its replies that its template opens thoughts."""
     monkeypatch.setenv("API_KEY", "sk-judge")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with JudgeServer() as server:

@@ -144,7 +144,9 @@ def plain_pareto(points: Sequence[tuple[float, float]]) -> float:
 
 
 def random_points(draw: random.Random) -> list[tuple[float, float]]:
-    """Of many shapes: around a place or along a line, in thousandths or in a few grades with many ties."""
+    """Returns points of many shapes: around a place or along a line, in thousandths or in a few grades with
+    many ties.
+    """
     n, grades = draw.randint(1, 45), draw.choice([2, 4, 10, 1000])
     place, slope, noise = draw.uniform(0.1, 1), draw.uniform(-1.2, 1.2), draw.choice([0.0, 0.05, 0.2, 0.4])
     points = []
@@ -229,7 +231,7 @@ def test_images_of_one_prompt_are_drawn_together() -> None:
 
 
 def test_images_of_too_few_prompts_have_no_certainty() -> None:
-    """Who draws of one prompt draws the same every time, and would be certain of anything."""
+    """All bootstrap samples of one prompt are equal, so any relation would seem certain."""
     points = [(0.9, 0.9)] * 12
     assert relation(points, prompts=1).certainty is None
     assert relation(points, prompts=9).certainty is None

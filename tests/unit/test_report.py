@@ -194,7 +194,7 @@ def test_a_result_older_than_its_images_is_stale_and_a_number_nowhere(
     assert column["fresh"] == "**0.5555** ±0.0100 · a", "the best is among those that still hold"
     mine = [row for row in csv_rows() if row["model"] == "old"]
     assert [(row["value"], row["ci_low"], row["ci_high"]) for row in mine] == [("", "", "")] * 2
-    assert mine[0]["withheld"].startswith("stale: 1 of 3 items were made again")
+    assert mine[0]["withheld"].startswith("stale: 1 of 3 items were generated again")
     site = Site(output_root() / "report/index.html")
     for text in (
         capsys.readouterr().out,
@@ -317,7 +317,7 @@ def test_thumbnails_are_kept_and_small_and_the_site_has_links_to_them(output: Pa
 
 
 def statuses() -> list[tuple[str, bool]]:
-    """Of the items of the only cell, as a report shows them now; and whether with a picture."""
+    """Returns the statuses of the items of the only cell in a report, and whether each has a picture."""
     return [(item["status"], "preview" in item) for item in reported().items("m", "fake").values()]
 
 

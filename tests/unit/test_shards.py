@@ -130,7 +130,7 @@ def test_a_power_cut_while_shards_are_gathered_loses_and_repeats_no_record(cell:
 
 
 def test_another_number_of_shards_goes_on_with_what_there_is(cell: Cell) -> None:
-    """What has the last word is what was made last, also where an item is another shard's now."""
+    """The latest record counts, even if another shard has the item now."""
     for shard, own in split(cell, 2).items():
         make(cell, shard, own)
     merge_shards(cell)  # as a run does before it splits the cell anew

@@ -18,8 +18,8 @@ from imageevalkit.report.comparison import (
     compare,
     compare_all,
     score_interval,
+    significant_pairs,
     smallest_difference,
-    told_apart,
 )
 from imageevalkit.report.ranks import compact_groups, rank_groups
 from imageevalkit.store.results import Metric, Score
@@ -121,7 +121,7 @@ def test_two_means_without_items_are_compared_as_of_different_prompts() -> None:
     assert found.p == pytest.approx(stats.ttest_ind(a, b, equal_var=False).pvalue, abs=0.01)
     assert found.test == "Welch's t-test of two means: the files of a do not say what each item gives"
     nothing = compare(Measured("a", Metric(0.5, 8)), Measured("b", Metric(0.4, 8)))
-    assert (nothing.p, nothing.interval, nothing.told) == (None, None, False)
+    assert (nothing.p, nothing.interval, nothing.is_significant) == (None, None, False)
     assert nothing.test.startswith("no test: ")
 
 
@@ -291,7 +291,7 @@ def test_letters_are_the_largest_groups(
 
 
 def test_groups_are_those_of_the_test_of_all_pairs() -> None:
-    """Of grades and of right or wrong; of few prompts, of prompts that not all have, with noise, and without items."""
+    """Grades and right-or-wrong scores; few prompts, different prompts, noise, and no items."""
     rng = np.random.default_rng(20)
     for prompts, count in ((12, 6), (40, 12)):
         base = rng.random(prompts)
@@ -301,10 +301,10 @@ def test_groups_are_those_of_the_test_of_all_pairs() -> None:
         column[2] = column[2]._replace(noise=0.05)
         for one in (column, [measured(f"m{n}", own > 0.5) for n, own in enumerate(grades)]):
             pairs = combinations(range(count), 2)
-            told = {pair for pair, found in zip(pairs, compare_all(one), strict=True) if found.told}
-            assert {*(told_apart(one) or ())} == told
+            told = {pair for pair, found in zip(pairs, compare_all(one), strict=True) if found.is_significant}
+            assert {*(significant_pairs(one) or ())} == told
             assert told or prompts == 12
-    assert told_apart([Measured("a", Metric(1.0, 5)), Measured("b", Metric(0.5, 5))]) is None
+    assert significant_pairs([Measured("a", Metric(1.0, 5)), Measured("b", Metric(0.5, 5))]) is None
 
 
 # ---- power

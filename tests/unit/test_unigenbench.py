@@ -96,7 +96,7 @@ def test_points_are_pooled_over_images() -> None:
 
 
 class AskedAgain(BaseException):
-    """What no official program catches."""
+    """An exception that no official program catches."""
 
 
 def test_replies_are_read_as_the_official_programs_read_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +215,7 @@ def test_a_reply_that_stops_the_official_program_leaves_no_official_score() -> N
 
 
 def judged_row(language: str, item: Item) -> tuple[Any, ...]:
-    """What an official program is told of an image, but for the judge."""
+    """Returns the input of an official program for an image, without the judge's reply."""
     data = item.data
     return data["index"], item.prompt, data["points"], data["descriptions"]
 

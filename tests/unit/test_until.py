@@ -202,7 +202,7 @@ def test_a_look_settles_each_metric_by_the_items_that_both_have() -> None:
     assert (found.asked, found.total, found.both, found.is_settled) == (100, TOTAL, 100, True)
     [(winner, items)] = found.better(("a", "b")).values()
     assert winner == "a" and 10 < items <= 100
-    assert f"100 of 400 items: accuracy: a > b, settled after {items}" in found.told(("a", "b"))
+    assert f"100 of 400 items: accuracy: a > b, settled after {items}" in found.summary(("a", "b"))
 
 
 def test_refused_items_hold_a_verdict_back() -> None:

@@ -1,4 +1,4 @@
-"""What does not go with ``--watch``."""
+"""Options that exclude ``--watch``."""
 
 from __future__ import annotations
 

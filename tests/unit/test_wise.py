@@ -205,7 +205,7 @@ def test_what_a_reply_lacks_is_told(cls: type[Wise], reply: str, says: str) -> N
 
 
 def scores(benchmark: Wise, reply_of: Callable[[int], str | None]) -> Scores:
-    """Of the run in which the judge replied ``reply_of(prompt_id)``; None: there is no image."""
+    """Returns the scores of a run in which the judge replied ``reply_of(prompt_id)``; None: there is no image."""
     return scores_of(
         benchmark, items(benchmark), lambda question: reply_of(int(question.item.removeprefix("images/")))
     )

@@ -1,4 +1,4 @@
-"""Plans the jobs of ``--images``, and tells which images they will bring."""
+"""Plans the jobs of ``--images``, and returns which images they will copy."""
 
 from __future__ import annotations
 

@@ -25,8 +25,9 @@ from imageevalkit.store.results import DRIFTED
 LEVEL = 0.04
 """The gate fails if the p of a fall, adjusted by Holm's method over all metrics, is below this level.
 
-The level bounds the share of unchanged reruns that fail at 5 %: with 0.05 itself, half of all trials of
-1,000 reruns would count more than 50 failures."""
+With this level, at most 5 % of unchanged reruns fail. With 0.05 itself, half of all trials of 1,000 reruns
+would count more than 50 failures.
+"""
 
 HOLDS: Final = "holds"
 FELL: Final = "fell"
@@ -72,7 +73,8 @@ class Asked(NamedTuple):
 
 
 def falls(asked: Sequence[Asked]) -> list[Comparison]:
-    """Compare now - before of each metric. ``p`` is that of a fall, ``adjusted`` is p by Holm's method.
+    """Compare now - before of each metric. ``p`` is the probability of such a fall, ``adjusted`` is p by
+    Holm's method.
 
     The test is one-sided because a rise does not fail the gate. Its p is half of the p of the symmetric
     two-sided test. :func:`~imageevalkit.report.comparison.compare` says how the judge's noise counts.
@@ -87,7 +89,7 @@ def _of_fall(found: Comparison) -> float | None:
     return found.p / 2 if found.difference < 0 else 1 - found.p / 2
 
 
-# ---- results against those of a baseline
+# ---- results against a baseline
 
 
 def check(
@@ -107,7 +109,7 @@ def check(
     for key in keys:
         if key not in known:
             if key in there:
-                found.append(Check(key, "", NEW, "the baseline has no such cell"))
+                found.append(Check(key, "", NEW, "the baseline has no such result"))
         elif key not in there:
             found.append(Check(key, "", LACKING, "there is no result, which the baseline has"))
         elif run and run[key]:  # the result in the folder is from an earlier run
@@ -153,7 +155,10 @@ def _of_cell(before: Scored, results: Sequence[Scored]) -> Iterator[Check | tupl
             yield replace(lacking, remark=f"it is on another scale ({scale:g}, {is_.metric.scale:g})")
         elif before.result.limit != now.result.limit and not (was.metric.parts and is_.metric.parts):
             yield replace(
-                lacking, verdict=UNTESTED, now=is_.metric.value, remark="of other items, which nothing pairs"
+                lacking,
+                verdict=UNTESTED,
+                now=is_.metric.value,
+                remark="on other items, and nothing pairs them",
             )
         elif left_out and not (was.metric.parts and is_.metric.parts):
             yield replace(lacking, now=is_.metric.value, remark="none of the baseline's prompts is left")
@@ -209,7 +214,7 @@ class Gate:
         if place:
             if not place.exists():
                 raise UserError(
-                    f"--gate: {short_path(place)} is not there: bash eval.sh --save_baseline FILE makes one"
+                    f"--gate: {short_path(place)} does not exist: bash eval.sh --save_baseline FILE writes one"
                 )
             try:
                 baseline = read_all(place, _tell)[1]
@@ -228,7 +233,7 @@ class Gate:
         known = dict.fromkeys(one.cell.key for one in self.baseline)
         if self.place and not known.keys() & set(keys):
             shown = ", ".join([*known][:5]) + (", …" if len(known) > 5 else "")
-            raise UserError(f"--gate: {short_path(self.place)} has no cell of this run; it has {shown}")
+            raise UserError(f"--gate: {short_path(self.place)} has no result of this run; it has {shown}")
 
     def close(self, run: Mapping[str, str] | None = None) -> ExitStatus:
         """Check and save the results in output/; ``run`` is as in :func:`check`.
@@ -238,9 +243,7 @@ class Gate:
         root = output_root()
         place = self.place and self.place.resolve()
         if run is None and place and not is_zipfile(place) and place.is_relative_to(root.resolve()):
-            raise UserError(
-                "--gate: the baseline is what is in output/ now: give an older one, or a saved file"
-            )
+            raise UserError("--gate: the baseline is the present output/: give an older one, or a saved file")
         try:
             now = read_all(root, _tell)[1]
         except UserError as error:
@@ -263,7 +266,7 @@ class Gate:
         assert self.place
         checks = check(self.baseline, now, run)
         place = short_path(self.place)
-        lines = list(told(checks))
+        lines = list(table_lines(checks))
         for line in lines:
             show(line)
         path = log_root() / "gate.xml"
@@ -299,7 +302,7 @@ class Gate:
             show(f"not saved: {why}; {short_path(self.save)} stays as it is")
             return ExitStatus.COMPLETE if status == ExitStatus.FELL else ExitStatus.FAILED
         count = _write(self.save, lambda: write_saved(self.save or Path(), scored))
-        show(f"baseline of {counted(count or 0, 'cell')}: {short_path(self.save)}")
+        show(f"baseline of {counted(count or 0, 'result')}: {short_path(self.save)}")
         return ExitStatus.COMPLETE
 
 
@@ -326,7 +329,7 @@ def _tell(line: str) -> None:
     say(f"note: {plain(line)}")
 
 
-def told(checks: Sequence[Check]) -> Iterator[str]:
+def table_lines(checks: Sequence[Check]) -> Iterator[str]:
     """Yield the lines of the table of checks."""
     rows: list[tuple[str, ...]] = [("gate", "metric", "baseline", "now", "change", "", "")]
     rows += [

@@ -14,7 +14,7 @@ from imageevalkit.common.atomic import write_atomic
 from imageevalkit.common.errors import CellFailure, ExitStatus, show
 from imageevalkit.common.machine import garbage_collection
 from imageevalkit.common.text import csv_text, plain
-from imageevalkit.extras.compare.moves import UNTOLD, WITHIN_NOISE, Agreement, Item, Move, moves_of
+from imageevalkit.extras.compare.moves import NOT_SIGNIFICANT, WITHIN_NOISE, Agreement, Item, Move, moves_of
 from imageevalkit.extras.compare.sides import find_sides, pairs_of
 from imageevalkit.metrics import grouped
 from imageevalkit.report.leaderboard import fit, format_value
@@ -95,10 +95,10 @@ def verdict(move: Move) -> str:
     """Return the verdict as shown. Without a difference, it adds the smallest one that the test detects.
 
     If a judge has drifted, the verdict says so."""
-    said = move.verdict
-    if said in (UNTOLD, WITHIN_NOISE) and move.smallest:
-        said += f" (from ±{format_value(move.smallest, move.scale)} on)"
-    return f"{said}; {DRIFTED}" if move.warning else said
+    text = move.verdict
+    if text in (NOT_SIGNIFICANT, WITHIN_NOISE) and move.smallest:
+        text += f" (from ±{format_value(move.smallest, move.scale)} on)"
+    return f"{text}; {DRIFTED}" if move.warning else text
 
 
 def kappa(found: Agreement) -> str:
@@ -117,11 +117,11 @@ def _value(value: float, move: Move) -> str:
 def shown(moves: Sequence[Move]) -> tuple[list[Move], int]:
     """Return the metrics to show and the number of all others.
 
-    Shown are the headline metrics, and those of the others with the most significant changes."""
+    Shown are the headline metrics, and other metrics with the most significant changes."""
     headline = [move for move in moves if move.headline]
-    told = [move for move in moves if not move.headline and move.found.told]
-    told.sort(key=lambda move: move.found.adjusted or 0.0)
-    kept = headline + told[:_OTHERS]
+    significant = [move for move in moves if not move.headline and move.found.is_significant]
+    significant.sort(key=lambda move: move.found.adjusted or 0.0)
+    kept = headline + significant[:_OTHERS]
     return kept, len(moves) - len(kept)
 
 
@@ -150,7 +150,7 @@ def terminal(moves: Sequence[Move], names: tuple[str, str]) -> Iterator[str]:
         table.append([plain(one) for one in row] + ([_agreement(move)] if judges else []))
     yield _grid([*header, *["agreement"] * judges], table, {1, 2, 3, 5, 6})
     if more:
-        yield f"{more:,} more metrics are in comparison.csv; of those that are no headline a few that moved are shown"
+        yield f"{more:,} more metrics are in comparison.csv; beside headline metrics only the most changed are shown"
     for move in kept:
         if not move.headline:
             continue

@@ -56,10 +56,10 @@ def describe(plan: Plan, sbatch: Mapping[str, Sequence[str]] = {}) -> tuple[str,
     """
     order = "side by side" if plan.parallel else "one after another"
     if plan.parallel is None and any(job.follows for job in plan.jobs):
-        order += ", APIs judging images as they are made"
+        order += ", API judges start during generation"
     if plan.cluster:
         order = "through Slurm"
-    lines = [f"plan: {counted(len(plan.cells), 'cell')}, {counted(len(plan.jobs), 'job')}, {order}"]
+    lines = [f"plan: {counted(len(plan.cells), 'result')}, {counted(len(plan.jobs), 'job')}, {order}"]
     status = ExitStatus.FAILED if plan.blocked else ExitStatus.COMPLETE
     requests = {job.name: _requests(plan, job) for job in plan.jobs}
     _ask_all(plan, itertools.chain(*requests.values()))
@@ -108,21 +108,22 @@ def _totals(estimates: Sequence[Estimate], blocked: int) -> list[str]:
         for one in estimates
         if not one.wait
     )
-    parts = [f"{counted(images, 'image')} to make", counted(requests, "API request"), money]
+    parts = [f"{counted(images, 'image')} to generate", counted(requests, "API request"), money]
     parts += [f"about {counted(math.ceil(seconds / 60), 'minute')}"] * bool(seconds)
     parts += dict.fromkeys(one.wait for one in estimates if one.wait)
     lines = [f"total: {', '.join(parts)}"]
     if seconds and (at_once := {one.at_once for one in estimates if one.requests and not one.wait}):
         lines.append(
-            f"  assumed: {SECONDS_OF_AN_IMAGE:g} s for an image where none was made before, {SECONDS_OF_A_REPLY:g} s "
-            f"for a judge's reply, {max(at_once)} requests at a time (--num_workers)"
+            f"  assumed: {SECONDS_OF_AN_IMAGE:g} s for an image of a model without earlier images, "
+            f"{SECONDS_OF_A_REPLY:g} s for "
+            f"a judge's reply, {max(at_once)} requests at a time (--num_workers)"
         )
     if untimed := list(dict.fromkeys(one.untimed for one in estimates if one.untimed)):
         lines.append(
             f"  not in it: the time that this machine takes for {some(untimed, ', ')}; --limit 4 tries it"
         )
     if blocked:
-        lines.append(f"  not in it: {counted(blocked, 'blocked cell')}")
+        lines.append(f"  not in it: {counted(blocked, 'blocked result')}")
     return lines
 
 

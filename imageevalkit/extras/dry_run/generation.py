@@ -27,12 +27,13 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
         setting, whole = datasets.survey(cell, order, shard)
         found = whole.of_shard(shard) if shard else whole
         counts = found.counts
-        parts = f"{counted(counts['make'], 'image')} to make, {counts['reuse']} to reuse, {counts['repair']} to repair"
+        parts = f"{counted(counts['make'], 'image')} to generate, {counts['reuse']} to reuse"
+        parts += f", {counts['repair']} to repair"
         if refused := counts["refused"]:
             again = " and sent again" if order.retry_refused else ""
             parts += f", {refused} refused before{again}"
         if stale := whole.explain_stale():
-            again = "made again" if order.overwrite else "kept, the cell would stop: needs --overwrite"
+            again = "made again" if order.overwrite else "kept, generation would stop: needs --overwrite"
             parts += f"; {stale} ({again})"
         images = sum(counts[step] for step in steps)
         usd, cost = money(setting, images, sender)

@@ -39,7 +39,7 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
     def asked(cell: Cell) -> Estimate:
         if registry.benchmark_class(cell.benchmark) is None:
             name = f"eval/{cell.benchmark}.sh"
-            return Estimate(f"{name} evaluates it, and does not tell what it asks", untimed=name)
+            return Estimate(f"{name} evaluates it, and does not list its questions", untimed=name)
         settings = datasets.settings.get(cell.benchmark, {})
         benchmark = registry.make_benchmark(cell.benchmark, settings, order.judge)
         known = Interview(cell, benchmark, *_shown(cell, benchmark, order, images, datasets), order)

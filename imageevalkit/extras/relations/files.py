@@ -67,7 +67,7 @@ def read(folder: Path) -> Relations | None:
 
 
 def _is_understood(found: Relations) -> bool:
-    """Whether this version knows the settings and codes. Raises ValueError for an invalid setting."""
+    """Whether this version has the settings and codes. Raises ValueError for an invalid setting."""
     _SETTINGS.read(found.settings)
     codes = {code for pair in found.pairs for code in (str(pair.code), *pair.codes)}
     names = {name for pair in found.pairs for name in (pair.first, pair.second)}

@@ -61,15 +61,15 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
         waiting = [question for name, question in questions.items() if name not in known]
         # the estimate of the first cell includes requests that several cells share
         known.update(questions)
-        said = (
+        line = (
             f"{len(waiting)} of {counted(len(questions), 'rewrite request')} to send to {rewriter.model_id}"
         )
         if not waiting:
-            return Estimate(said)
+            return Estimate(line)
         price = quoted(rewriter.settings.price_of(rewriter.model_id), vars(rewriter.settings))
         usd = cost_of_asking(waiting, price)
         return Estimate(
-            f"{said}, {money_in_words(waiting, price)}",
+            f"{line}, {money_in_words(waiting, price)}",
             requests=len(waiting),
             usd=usd or 0.0,
             unpriced=len(waiting) if usd is None else 0,

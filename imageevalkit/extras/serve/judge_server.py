@@ -54,7 +54,7 @@ _MOST_READ = 1 << 20  # bytes of a reply: a foreign server on the port may send 
 _PORTS = 3  # tries: another process may take a port before the server does
 _LIVES = 2  # in one cell: a cell that kills the server twice would kill it again
 _LOG_TAIL = 1 << 16
-_TELLING = re.compile(r"(?:\b[\w.]*(?:Error|Exception)|\berror): .+")
+_ERROR_LINE = re.compile(r"(?:\b[\w.]*(?:Error|Exception)|\berror): .+")
 
 
 class Address(ServerAddress):
@@ -172,37 +172,37 @@ class JudgeServer:
             self._give_up(what, shorten(last_line(str(self._log))))
 
     def _ended(self, how: str) -> None:
-        said = self._said()
+        last_error = self._last_error()
         if self._healthy:
             self._address.withdraw()
             self._deaths += 1
             if self._deaths < _LIVES:
                 self._start(self._port)  # the same port: retried requests find the server there
             else:
-                self._give_up(f"died {self._deaths} times ({how})", said)
-        elif "address already in use" in said.lower():
-            self._take_another_port(f"could not start ({how})", said)
+                self._give_up(f"died {self._deaths} times ({how})", last_error)
+        elif "address already in use" in last_error.lower():
+            self._take_another_port(f"could not start ({how})", last_error)
         else:
-            self._give_up(f"could not start ({how})", said)
+            self._give_up(f"could not start ({how})", last_error)
 
-    def _take_another_port(self, what: str, said: str = "") -> None:
+    def _take_another_port(self, what: str, last_error: str = "") -> None:
         self._ports_taken += 1
         if self._ports_taken < _PORTS:
             self._start(_free_port())
         else:
-            self._give_up(what, said)
+            self._give_up(what, last_error)
 
-    def _give_up(self, what: str, said: str) -> None:
+    def _give_up(self, what: str, last_error: str) -> None:
         self._hopeless = self._deaths < _LIVES  # the server did not even start
-        told = f": {said.rstrip('.')}" if said else ""
+        detail = f": {last_error.rstrip('.')}" if last_error else ""
         self._address.give_up(
-            f"the server of judge {self._order.judge} {what}{told}; log {short_path(self._log)}",
+            f"the server of judge {self._order.judge} {what}{detail}; log {short_path(self._log)}",
             for_good=self._hopeless,
         )
 
-    def _said(self) -> str:
+    def _last_error(self) -> str:
         """Return the line of the log that best explains why the server ended."""
-        found = map(_TELLING.search, tail_of(self._log, _LOG_TAIL, self._log_start))
+        found = map(_ERROR_LINE.search, tail_of(self._log, _LOG_TAIL, self._log_start))
         lines = [match[0] for match in found if match]
         # processes that only pass on the error of another one mention its "root cause", and end last
         causes = [line for line in lines if "root cause" not in line]
@@ -275,7 +275,7 @@ class _SharedEvaluation:
         return worst(STATUS_OF_STATE[one.state] if one else ExitStatus.FAILED for one in outcomes)
 
     def _evaluate(self, part: Job) -> None:
-        """Evaluates the cells of ``part``, and writes the outcome of those for which its process writes none."""
+        """Evaluates the cells of ``part``. If its process writes no outcome of a cell, this function does."""
         environ = job_environ(part, {}, int(os.environ.get(CORES_ENV, part.cores)))
         # metric models of the part need the GPUs first
         self._server.next_cell(makes_room=part.gpus > 0)
@@ -292,8 +292,8 @@ class _SharedEvaluation:
             if not run.is_worth_retry(status):
                 break
         for key in self._plan.lacking(part):
-            said = shorten(last_line(log := log_of(part, key)))
-            problem = f"left no outcome, {how}" + (f": {said}" if said else "")
+            last_error = shorten(last_line(log := log_of(part, key)))
+            problem = f"left no outcome, {how}" + (f": {last_error}" if last_error else "")
             logs.append(REPO / log, f"=== {FAILED}: {problem}")
             write_outcome(self._folder, cell_of(key), part.step, Outcome(FAILED, problem))
 

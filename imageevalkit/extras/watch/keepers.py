@@ -50,14 +50,14 @@ class _Keeper:
 class Keepers:
     """The keepers of the judges on this machine. ``plan`` is an example of the runs to come.
 
-    A judge that needs GPUs is kept only if enough GPUs remain for the model, or GPUs are shared. ``told`` has
+    A judge that needs GPUs is kept only if enough GPUs remain for the model, or GPUs are shared. ``reported`` has
     a line for the user on each judge. The keepers' plan is in ``folder``. Use this in the main thread only.
     """
 
     def __init__(self, plan: Plan, folder: Path) -> None:
         self._folder = folder.absolute()
         self._keepers: dict[tuple[str, str], _Keeper] = {}
-        self.told = list[str]()
+        self.notes = list[str]()
         self._lifeline, self._end = os.pipe()
         # not in ``folder``: the path of a socket is limited to 107 bytes
         self._sockets = Path(tempfile.mkdtemp(prefix="imageevalkit-"))
@@ -73,17 +73,17 @@ class Keepers:
         for key, job in wanted.items():
             judge = key[0]
             if job.gpus and scarce:
-                self.told.append(
-                    f"judge {judge} is loaded for each checkpoint anew: it takes {counted(job.gpus, 'GPU')} and other "
+                self.notes.append(
+                    f"judge {judge} is loaded again for each checkpoint: it takes {counted(job.gpus, 'GPU')} and other "
                     f"jobs {others}, of {len(visible())}; with SHARE_GPUS=true both stay on one, where they fit"
                 )
                 continue
             self._keepers[key] = self._keeper(judge, job, len(self._keepers))
             unless = "" if self._keepers[key].serves else ", unless metric models need its memory"
             log = short_path(self._keepers[key].job.logs[0])
-            self.told.append(f"judge {judge} is loaded once{unless}, log {log}")
-        self.told += [
-            f"evaluating {job.cells[0].rpartition('/')[2]} loads its metric models for each checkpoint"
+            self.notes.append(f"judge {judge} is loaded once{unless}, log {log}")
+        self.notes += [
+            f"evaluating {job.cells[0].rpartition('/')[2]} loads its metric models again for each checkpoint"
             for job in (*plan.jobs, *plan.parts)
             if isinstance(job.order, EvaluateOrder) and job.gpus and not _key(job)
         ]
@@ -144,7 +144,7 @@ class Keepers:
                     f"judge {keeper.judge} cannot be kept: {error.strerror}: {error.filename}"
                 ) from None
             keeper.lease = lease
-            # a job that asks the server before it is kept would take it for gone
+            # a job that reads the address before it is written would report an ended server
             while (
                 keeper.serves
                 and keeper.works
@@ -154,15 +154,15 @@ class Keepers:
                 time.sleep(_TICK)
 
     def _lease(self, keeper: _Keeper, is_stopped: Callable[[], bool]) -> Lease | None:
-        told = ""
+        reported = ""
         while not is_stopped():
             with Offer(self._pool) as offer:
                 if lease := offer.reserve(keeper.job.gpus, keeper.job.gpus):
                     return lease
                 why = offer.why_not(keeper.job.gpus)
-            if why and why != told:
+            if why and why != reported:
                 say(f"judge {keeper.judge} waits: {why}")
-                told = why
+                reported = why
             time.sleep(_TICK)
         return None
 

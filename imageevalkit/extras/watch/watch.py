@@ -54,7 +54,7 @@ COMMANDS = [Command("--watch", _watch, uses_results=False)]
 def watch(options: Options, config: Config) -> ExitStatus:
     """Evaluates the checkpoints that appear in the folder of ``--watch`` until a signal (Ctrl-C, SIGTERM) comes.
 
-    Returns the worst status of the evaluated checkpoints, or that of a run that the signal interrupted.
+    Returns the worst status of the evaluated checkpoints, or the status of a run that the signal interrupted.
 
     Raises UserError: an option does not go with --watch, or no run with these options could start.
     """
@@ -107,13 +107,13 @@ class _Seen:
     """A checkpoint that waits for its evaluation.
 
     ``files`` holds size and time of each file, unchanged ``since`` a time (monotonic seconds). ``lacks`` says
-    what is missing (None: not checked yet). ``told`` is the last printed reason for the wait.
+    what is missing (None: not checked yet). ``reported`` is the last printed reason for the wait.
     """
 
     files: dict[str, tuple[int, int]] = field(default_factory=dict)
     since: float = 0.0
     lacks: str | None = None
-    told: str = ""
+    reported: str = ""
 
 
 class _Taken(NamedTuple):
@@ -135,7 +135,7 @@ class _Watch:
         self._taken: dict[int, _Taken] = {}
         self._anew = set[int]()
         self._stop: signal.Signals | None = None
-        self._told = ""
+        self._reported = ""
         self._began = time.monotonic()
 
     def run(self) -> ExitStatus:
@@ -147,7 +147,7 @@ class _Watch:
             detach(self._own)
         note_launcher(self._own)
         logs.print_without_fear()
-        for line in self._keepers.told:
+        for line in self._keepers.notes:
             say(line)
         self._listen()
         under_way = ExitStatus.COMPLETE
@@ -212,7 +212,7 @@ class _Watch:
                     del self._taken[step]
                     self._anew.add(step)
                     say(
-                        f"{self._name(step)} has changed since its evaluation: it is evaluated again once complete"
+                        f"{self._name(step)} has changed since its evaluation: once complete, it is evaluated again"
                     )
                 if why := self._why_not(step, path):
                     self._tell_why(step, why)
@@ -240,39 +240,39 @@ class _Watch:
         if seen.lacks is None:
             seen.lacks = what_lacks(path)
         if not files:
-            return "waits: nothing is in it yet"
+            return "waits: it is empty"
         if seen.lacks:
             return f"waits: {seen.lacks}"
         # With ``denoiser=PATH``, the weights may be in a subfolder such as transformer/, with a config.json.
         wholes = [path, *path.glob("*/")] if self._key == DENOISER else [path]
         if not any(map(tells_all, wholes)) and now - seen.since < _QUIET:
-            return f"waits: nothing in it tells what belongs to it; whole once unchanged for {_QUIET:.0f} s"
+            return f"waits: no file lists its parts; complete once unchanged for {_QUIET:.0f} s"
         return ""
 
     # Messages
 
     def _tell_why(self, step: int, why: str) -> None:
         seen, kind = self._seen[step], re.sub("[0-9]+", "", why)
-        if why != "is new" and kind != seen.told:
-            seen.told = kind
+        if why != "is new" and kind != seen.reported:
+            seen.reported = kind
             say(f"{self._name(step)} {why}")
 
     def _tell_waiting(self) -> None:
         self._tell(f"watching {self._folder}: {self._counts()}; Ctrl-C ends this")
 
     def _tell(self, text: str) -> None:
-        if text != self._told:
-            self._told = text
+        if text != self._reported:
+            self._reported = text
             say(text)
 
     def _counts(self) -> str:
         done = sum(one.status == ExitStatus.COMPLETE for one in self._taken.values())
-        told = [f"{counted(done, 'checkpoint')} evaluated"]
+        parts = [f"{counted(done, 'checkpoint')} evaluated"]
         if failed := len(self._taken) - done:
-            told.append(f"{failed} not complete")
+            parts.append(f"{failed} not complete")
         if waiting := len(self._seen):
-            told.append(f"{waiting} not whole yet")
-        return ", ".join(told)
+            parts.append(f"{waiting} not complete yet")
+        return ", ".join(parts)
 
     # One run
 
@@ -289,8 +289,7 @@ class _Watch:
         chosen = done or {first: ready[first]}
         names = ", ".join(map(self._name, chosen))
         say(
-            f"{names}: whole{', and evaluated by the results there are' * bool(done)}; "
-            f"{len(ready) - len(chosen)} more ready"
+            f"{names}: complete{', and evaluated before' * bool(done)}; {len(ready) - len(chosen)} more ready"
         )
         files = {step: self._seen[step].files for step in chosen}
         status = self._run_of(chosen)
@@ -301,7 +300,7 @@ class _Watch:
             self._taken[step] = _Taken(status, files[step])
             self._seen.pop(step, None)
             if status != ExitStatus.COMPLETE and not path.exists():
-                say(f"{self._name(step)}: {path} has gone while it was evaluated")
+                say(f"{self._name(step)}: {path} was deleted during its evaluation")
         return status
 
     def _looks_done(self, step: int) -> bool:

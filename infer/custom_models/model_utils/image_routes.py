@@ -79,9 +79,9 @@ class Inputs(NamedTuple):
 def inputs_of(prompt: str, pictures: Sequence[Image.Image]) -> Inputs:
     """Encodes ``pictures``. A picture whose ``info["role"]`` is "mask" is the mask. Takes CPU time.
 
-    The bytes of an unchanged PNG, JPEG or WebP file are sent as they are, if every server decodes them to the
-    RGB pixels that local models get (no alpha, rotation or frames). Any other picture becomes an RGB PNG
-    without alpha, as for local models.
+    The bytes of an unchanged PNG, JPEG or WebP file are sent as they are if all servers decode the same RGB
+    pixels (no alpha, rotation, frames). Any other picture becomes an RGB PNG without alpha, as for local
+    models.
 
     Raises MaskError: there is more than one mask, or the mask is unusable.
     """
@@ -103,7 +103,7 @@ def _image(n: int, image: Image.Image) -> Upload:
 
 def _mask(mask: Image.Image, images: Sequence[Image.Image]) -> Upload:
     if not mask.has_transparency_data:
-        raise MaskError("the mask has no transparency, which says what is to be edited")
+        raise MaskError("the mask has no transparent area, which marks the part to edit")
     if images and mask.size != images[0].size:
         sizes = " and ".join(f"{width}x{height}" for width, height in (mask.size, images[0].size))
         raise MaskError(f"the mask and the image differ in size: {sizes}")
@@ -315,8 +315,9 @@ class Chat(Route):
     """Chat completions with the image in one of three places.
 
     Images are in ``message.images`` (OpenRouter, LiteLLM, Vercel), in ``content`` as Markdown, data URL or
-    URL (new-api), or among its parts. Of several images the last one is the result. The earlier ones are
-    drafts of a model that thinks (https://ai.google.dev/gemini-api/docs/image-generation#thinking-process).
+    URL (new-api), or among its parts. If there are several images, the last one is the result. The earlier
+    ones are drafts of a model that thinks
+    (https://ai.google.dev/gemini-api/docs/image-generation#thinking-process).
     """
 
     name = "chat"

@@ -28,7 +28,7 @@ from imageevalkit.api.failures import Failure, Kind
 from imageevalkit.api.limiter import Traffic
 from imageevalkit.api.money import Bill
 from imageevalkit.api.prices import cost_of_reply, price_and_estimate
-from imageevalkit.api.sender import here
+from imageevalkit.api.sender import current_delivery
 from imageevalkit.api.settings import RequestSettings
 from imageevalkit.common.errors import UserError
 from imageevalkit.common.machine import on_cpu
@@ -175,7 +175,7 @@ class _OpenAIImages(ImageModel):
             if self._unusable:
                 raise ModelUnusable(self._unusable, attempts)
             # each call builds the request again, because waiting items must not keep their images in memory
-            if here.get():
+            if current_delivery.get():
                 attempts += 1
                 return await self._attempt(await on_cpu(self._request, given, seed, True))
             if request is None:  # built once for all retries
@@ -183,15 +183,15 @@ class _OpenAIImages(ImageModel):
             attempts += 1
             return await self._attempt(request)
 
-        def told(reply: ImageReply) -> tuple[float | None, Mapping[str, int]]:
+        def billed(reply: ImageReply) -> tuple[float | None, Mapping[str, int]]:
             return cost_of_reply(self._engine.price, reply.tokens, reply.reported_cost), reply.tokens
 
         try:
-            tried = await self._engine.ask(attempt, told, self._estimate, bill)
+            tried = await self._engine.ask(attempt, billed, self._estimate, bill)
         except asyncio.CancelledError:
             if not bill.maybe_billed:
                 raise
-            # the run gave up while the request was in flight; the provider may still bill it
+            # the run ended while the request was in flight; the provider may still bill it
             raise ItemFailed("given up while under way", attempts, transient=True) from None
         result = tried.result
         if isinstance(result, Failure):

@@ -104,7 +104,7 @@ def t5(tokenizer: Any, width: int = TEXT_WIDTH, **config: Any) -> Any:
 
 
 def decoder_config(tokenizer: Any, layers: int = 1) -> dict[str, Any]:
-    """What configurations of Llama's descendants have in common."""
+    """Returns the common settings of Llama's descendants."""
     return {
         "vocab_size": len(tokenizer),
         **small_config(TEXT_WIDTH, TEXT_WIDTH, layers),
