@@ -71,7 +71,7 @@ def detach(run_folder: Path) -> None:
     """Continues in a background process that prints to a log; the calling process exits with status 0."""
     log = run_folder / "launcher.log"
     say(
-        f"the run goes on in the background, log {short_path(log)}; bash eval.sh --status tells of it, --cancel ends it"
+        f"the run continues in the background, log {short_path(log)}; bash eval.sh --status shows it, --cancel ends it"
     )
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

@@ -67,7 +67,7 @@ def make_plan(options: Options, config: Config, stamp: str = "", with_report: bo
     cores = available_cores()
     if options.parallel:
         cores //= min(cores, len(options.models) * len(options.benchmarks))
-    # jobs that are handed over run on unknown machines: no request for GPUs is refused here
+    # jobs of another engine run on unknown machines: no request for GPUs is refused here
     supply = Supply(_ANY if options.hands_over else options.gpus_per_node)
     run = Run(options, config, log_root() / "runs" / stamp, stamp, cores, blocked, benchmarks, supply)
     for note in notes:
@@ -339,9 +339,7 @@ def _calls_left(plan: Plan) -> Mapping[str, int]:
 
     Another process counts: a dataset class may end it, or import packages that hold much memory.
     """
-    late = threading.Timer(
-        _TELL_AFTER, say, ["looking through the images there are, to see which jobs need GPUs"]
-    )
+    late = threading.Timer(_TELL_AFTER, say, ["checking the existing images, to see which jobs need GPUs"])
     late.start()
     try:
         answer = subprocess.run(

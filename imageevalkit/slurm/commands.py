@@ -227,9 +227,7 @@ def gpus_per_node(config: Config) -> int:
     try:
         nodes = ask("sinfo", "--noheader", "--Node", "--format=%G").splitlines()
     except SlurmFailed as error:
-        raise UserError(
-            f"the cluster does not say what GPUs it has ({error}): set SLURM_GPUS_PER_NODE"
-        ) from None
+        raise UserError(f"the cluster does not report its GPUs ({error}): set SLURM_GPUS_PER_NODE") from None
     return max((sum(map(int, _GPU.findall(node))) for node in nodes), default=0)
 
 
@@ -274,8 +272,7 @@ def words_for(config: Config, job: Job) -> list[str]:
         raise UserError(f"{_ARGS} in config.sh: {found(_ARGS)!r}: {error}") from None
     if wrong := next(filter(_is_ours, more), ""):
         raise UserError(
-            f"{_ARGS} in config.sh: '{wrong}' is the launcher's to say, which finds its jobs again by such words: "
-            "leave it out"
+            f"{_ARGS} in config.sh: '{wrong}' is reserved for the launcher, which finds its jobs by it: leave it out"
         )
     return [*words, *more]
 
@@ -426,7 +423,7 @@ def look_around(plan: Plan, slurm: Slurm) -> Found:
     if why := why_of_one_machine(output_root()):
         say(
             f"{output_root()} is on {why}: locks there hold on one machine only. A user's runs with --launcher slurm "
-            "see each other in the queue; keep others away from these cells"
+            "see each other in the queue; start no other runs on these results"
         )
     owed = sorted({key for job in plan.jobs for key in job.owed})
     with contextlib.ExitStack() as on_failure:

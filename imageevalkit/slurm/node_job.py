@@ -400,7 +400,7 @@ _PASSED_ON = (
 
 
 def export(plan: Plan) -> ExitStatus:
-    """Writes the scripts of ``plan`` and says where. Raises CellFailure: the disk is full."""
+    """Writes the scripts of ``plan`` and prints their folder. Raises CellFailure: the disk is full."""
     folder = write_scripts(plan)
     say(f"{counted(len(plan.jobs), 'script')} and jobs.json in {short_path(folder)}: nothing was started")
     return ExitStatus.COMPLETE

@@ -162,7 +162,7 @@ def test_ctrl_c_says_what_goes_on_and_the_batch_is_found_with_its_key_in_another
     os.killpg(started.pid, signal.SIGINT)
     told, _ = started.communicate(timeout=LONGEST_WAIT)
     assert started.returncode == 130, told
-    assert "batch_1 goes on at the provider, and the same command collects it" in told
+    assert "batch_1 continues at the provider, and the same command collects it" in told
     assert not runs.all_records(), "nothing failed, and nothing is paid by guess"
     server.open.set()
     [state] = states_of(runs)

@@ -457,7 +457,7 @@ def test_prompts_that_cannot_be_used_are_named_before_anything_is_asked(
     for text, says in (
         (json.dumps(rows), r", entry 2 \(counted from 0\) lacks language"),
         ('{"a": 1}', r" holds {'a': 1}, and must be a list of objects"),
-        ('[{"prompt": a}]', r" is not what it should be \(Expecting value"),
+        ('[{"prompt": a}]', r" is invalid \(Expecting value"),
     ):
         (tmp_path / "prompts.json").write_text(text)
         with pytest.raises(CellFailure, match=rf"^benchmark spelling: \S*prompts\.json{says}"):

@@ -144,7 +144,7 @@ def test_dry_run_needs_no_key_and_adds_up_images_requests_dollars_and_minutes() 
     done = eval_here(*words, "--custom_model_kwargses", "sise=1024x1024,extra_body={'steps':4}", "--dry_run")
     assert (done.status, done.error) == (0, "")
     assert "note: API_KEY is not set: this plan needs no key, the run does" in done.said
-    assert "total: 6 images to make, 6 API requests, about $1.27, about 1 minute\n" in done.said
+    assert "total: 6 images to generate, 6 API requests, about $1.27, about 1 minute\n" in done.said
     assert "  not in it: the time that this machine takes for ppocr-v4" in done.said
     says = "note: model 'gpt-image-2': the request parameter 'sise' is sent as it is; if you mean 'size'"
     assert says in done.said and "'steps'" not in done.said

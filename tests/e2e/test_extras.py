@@ -59,7 +59,7 @@ def test_the_others_load_without_each_extra(tmp_path: Path) -> None:
     for name in extras():
         folder = checkout / "imageevalkit/extras" / name
         folder.rename(checkout / name)
-        words = [checkout / ".venv/bin/python", "-c", load_all]
+        words = [str(checkout / ".venv/bin/python"), "-c", load_all]
         done = subprocess.run(words, cwd=checkout, env=environ(checkout), capture_output=True, text=True)
         assert done.returncode == 0, f"without {name}: {done.stderr}"
         (checkout / name).rename(folder)

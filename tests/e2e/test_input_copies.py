@@ -65,7 +65,7 @@ def saved(path: Path, image: Image.Image) -> Path:
 
 
 def inputs_of(site: Site, item: str) -> list[dict[str, Any]]:
-    """What the site says of the sources of an item."""
+    """Returns the sources of an item in the site."""
     [row] = (row for row in site.prompts("fake")["rows"] if item in row["items"])
     found: list[dict[str, Any]] = row.get("inputs", [])
     return found

@@ -110,7 +110,7 @@ for n, path in enumerate(sorted(images.rglob("*.png"))):
 @pytest.mark.parametrize(
     ("program", "says"),
     [
-        ("raise SystemExit(5)", "its official program ended with status 5; the log has what it said"),
+        ("raise SystemExit(5)", "its official program ended with status 5; the log has its output"),
         (PROGRAM.replace('"scale": 64', '"scale": 1'), "metric 'width': 32 is beyond its scale of 1"),
     ],
 )

@@ -228,7 +228,7 @@ def test_an_archive_is_unpacked_and_every_file_of_it_known(web: HubServer, root:
     ("content", "said"),
     [
         (zipped({**MEMBERS, "../escape": b"x"}), "would leave the folder"),
-        (b"<html>not found</html>", "gives no ZIP file"),
+        (b"<html>not found</html>", "is no ZIP file"),
     ],
 )
 def test_a_bad_archive_leaves_nothing(web: HubServer, root: Path, content: bytes, said: str) -> None:

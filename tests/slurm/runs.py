@@ -123,6 +123,6 @@ def log_of(checkout: Path, job: str) -> str:
 
 
 def processes(checkout: Path) -> list[list[str]]:
-    """Those of jobs and launchers of ``checkout``."""
+    """Returns the processes of jobs and launchers of ``checkout``."""
     found = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
     return [words for words in found if str(checkout) in " ".join(words)]

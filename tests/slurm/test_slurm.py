@@ -96,7 +96,7 @@ def test_an_evaluation_starts_while_images_of_another_benchmark_are_made(
 def test_a_run_goes_on_without_a_terminal_is_told_of_and_ended(checkout: Path) -> None:
     words = add_slow_model(checkout, gpus=0)
     done = run_eval(checkout, *words, "--detach")
-    assert done.returncode == 0 and "the run goes on in the background" in done.stdout, done.stderr
+    assert done.returncode == 0 and "the run continues in the background" in done.stdout, done.stderr
     wait_for(lambda: count(checkout, "slow") > 0)
     status = run_eval(checkout, "--status").stdout
     assert re.search(r"run log/runs/\S+, process \d+", status)

@@ -122,7 +122,7 @@ def official_runs(folder: Path) -> dict[str, OfficialRun]:
 
 
 def scored_prompts(edition: Edition, kind: str) -> list[PromptImages]:
-    """What our side is given in a run; skips the test where the official data is not at hand."""
+    """Returns the inputs of our side in a run; skips the test without the official data."""
     prompts = _chosen(real_prompts(edition))
     return [_scored(prompt, number, kind) for number, prompt in enumerate(prompts)]
 

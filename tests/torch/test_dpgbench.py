@@ -166,7 +166,7 @@ def test_a_missing_image_is_no_score_of_its_prompt_officially(benchmark: Any, tm
         list(made.questions(item_of("p3", 0), Picture(Path("x"), "ab" * 32), Answers({})))
     table = tmp_path / "dpgbench/data/dpgbench.csv"
     table.write_text(table.read_text(encoding="utf-8").replace(",2,", ",two,"), encoding="utf-8")
-    with pytest.raises(CellFailure, match=r"dpgbench\.csv is not what it should be"):
+    with pytest.raises(CellFailure, match=r"dpgbench\.csv is invalid"):
         DPGBench()._of(item_of("p1", 0))
 
 

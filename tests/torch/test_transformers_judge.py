@@ -577,7 +577,7 @@ def test_a_judge_that_cannot_start_says_why_in_one_line(
     (other / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
     question = ask_about(save_image(tmp_path / "a.png", (64, 64)), "?", _YES_NO)
     for place, kwargs, words in (
-        (folder, {}, "judge: .* it lacks lm_head.weight; download it anew"),
+        (folder, {}, "judge: .* it lacks lm_head.weight; download it again"),
         (other, {}, "qwen3.* is no image-text-to-text model"),
         (checkpoint("qwen3_vl"), {"device_map": "cuda:9"}, "does not load"),
         ("no/such/folder", {}, "there is no folder"),

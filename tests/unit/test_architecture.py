@@ -227,3 +227,18 @@ def test_the_map_has_every_folder() -> None:
     there = {path.parent.name for path in (REPO / "imageevalkit").glob("*/__init__.py")}
     modules = {path.stem for path in (REPO / "imageevalkit").glob("*.py")} - {"__init__"}
     assert set().union(*folders()) == there | modules
+
+
+def test_docstrings_name_their_subject() -> None:
+    """A docstring does not begin with What, Who, Whose, Those, That or Of; the tests may have ten that do."""
+    program = ("imageevalkit", "infer", "benchmarks", "eval_models", "utils", "perf")
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    for rooms, most in ((program, 0), (("tests",), 10)):
+        found = [
+            f"{path}: {text}"
+            for path, tree in sources(*rooms).items()
+            for node in nodes_of(tree)
+            if isinstance(node, documented) and (text := ast.get_docstring(node) or "")
+            if re.match(r"(What|Who|Whose|Those|That|Of)\b", text)
+        ]
+        assert len(found) <= most, found

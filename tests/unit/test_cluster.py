@@ -357,7 +357,7 @@ def test_a_signal_ends_a_detached_launcher_and_no_job(plan: Plan, capsys: pytest
     assert run(plan, slurm, detached=True).status == ExitStatus.TERMINATED
     assert len(slurm.there) == len(plan.jobs) and slurm.now < 60
     told = capsys.readouterr().err
-    assert "SIGTERM: this launcher ends, and 4 jobs go on in Slurm's queue" in told
+    assert "SIGTERM: this launcher ends, and 4 jobs continue in Slurm's queue" in told
     assert "bash eval.sh --cancel ends it" in told
     assert not (Path(plan.run_folder) / "summary.json").exists(), "the run has not ended"
 

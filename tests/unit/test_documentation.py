@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,46 @@ def test_every_schema_is_linked(end: str) -> None:
 
 
 # ---- words
+
+
+def sentences(text: str) -> list[str]:
+    """Returns the sentences of Markdown ``text``; an item of a list and a cell of a table end one."""
+    text = re.sub(r"^ *(?:#+ .*|\|[-:|\s]+\||!\[.*|:::.*|    .*)$", "\n", text, flags=re.MULTILINE)
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    text = re.sub(r"`[^`\n]*`", "`x`", text)
+    parts: list[str] = []
+    for block in re.split(r"\n\s*\n|\n(?= *(?:[*-]|\d+\.) )|(?<!\\)\|", text):
+        parts += re.split(r"(?<=[.!?])\s+", " ".join(block.split()))
+    return [part for part in parts if re.search(r"[A-Za-z]{2}", part)]
+
+
+def words(sentence: str) -> int:
+    return len(re.findall(r"[\w'’./×-]*\w", sentence))
+
+
+def texts_and_cells(page: Path) -> tuple[list[int], list[int]]:
+    """Returns the lengths of the sentences of ``page`` in words: outside of tables, and in them."""
+    lines = prose(page).splitlines()
+    table = "\n".join(line for line in lines if line.lstrip().startswith("|"))
+    text = "\n".join("" if line.lstrip().startswith("|") else line for line in lines)
+    return [words(one) for one in sentences(text)], [words(one) for one in sentences(table)]
+
+
+def test_sentences_are_short() -> None:
+    texts, cells = [], []
+    for page in ENGLISH:
+        of_text, of_cells = texts_and_cells(page)
+        texts += of_text
+        cells += of_cells
+    assert statistics.median(texts) <= 15
+    for lengths in (texts, cells):
+        assert statistics.quantiles(lengths, n=20)[-1] <= 35
+
+
+def test_no_page_is_long() -> None:
+    for page in pages():
+        lines = page.read_text(encoding="utf-8").splitlines()
+        assert len(lines) <= (200 if page.parent == REPO else 400), page
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: name_of(pair[0]))

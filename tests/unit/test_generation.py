@@ -283,7 +283,11 @@ def without(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
         ("t2i", T2I | {"prompt": None}, "prompt is None, and must be a text that is not empty"),
         ("t2i", T2I | {"seed": 0.9}, "seed is 0.9, and must be a whole number"),
         ("t2i", T2I | {"image_save_path": "<MODEL_NAME>/other/a.png"}, "must lie in <MODEL_NAME>/fake/"),
-        ("t2i", T2I | {"image_save_path": "<MODEL_NAME>/fake/images/00000.jpg"}, "is that of entry 0 too"),
+        (
+            "t2i",
+            T2I | {"image_save_path": "<MODEL_NAME>/fake/images/00000.jpg"},
+            "is also the path of entry 0",
+        ),
         (
             "edit",
             EDIT | {"input_list": ["red", None]},

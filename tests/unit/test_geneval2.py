@@ -384,7 +384,7 @@ def test_analysis_of_score_lists_made_elsewhere() -> None:
     [
         ([[0.5], [math.nan]], "a score is a number that is not"),
         (LISTS[:1], "it has scores of 1 prompts, but there are 2"),
-        ([[0.5], [0.25]], "one score per prompt, as VQAScore gives"),
+        ([[0.5], [0.25]], "one score per prompt, as from VQAScore"),
     ],
 )
 def test_score_lists_that_are_none_of_these_prompts(lists: object, says: str) -> None:
@@ -413,7 +413,7 @@ def test_images_are_named_after_the_line_of_the_data_file(official: GenEval2) ->
 
 
 @pytest.mark.parametrize(
-    ("damage", "says"), [("", "holds 799 records, not 800"), ('{"prompt": "cut', "is not what it should be")]
+    ("damage", "says"), [("", "holds 799 records, not 800"), ('{"prompt": "cut', "is invalid")]
 )
 def test_a_damaged_data_file_is_one_line(official: GenEval2, damage: str, says: str) -> None:
     path = official.data / "geneval2_data.jsonl"

@@ -65,7 +65,7 @@ def test_a_judge_without_vllm_or_its_weights_is_told_before_anything_starts(
             needs(tmp_path, "vllm:org/judge")
     monkeypatch.setenv("CONDA_BASE", str(tmp_path))
     gone = choose_benchmark(Config(), "wise", "vllm:/no/such/judge", {})
-    assert "there is no /no/such/judge" in gone.missing_weights("wise=vllm:/no/such/judge")
+    assert "/no/such/judge is missing" in gone.missing_weights("wise=vllm:/no/such/judge")
 
 
 def test_a_judge_without_its_key_is_told_before_anything_starts(

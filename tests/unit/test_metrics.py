@@ -44,7 +44,7 @@ def bounds(parts: Sequence[Part], top: float = 1.0) -> tuple[float, float]:
 
 
 def share_covered(draw: Draw, mean: float, prompts: int, runs: int = 300) -> float:
-    """Of so many runs of ``prompts`` scores, how many intervals hold the ``mean``."""
+    """Returns the share of runs of ``prompts`` scores whose interval contains the ``mean``."""
     rng = random.Random(prompts)
     found = (bounds([(draw(rng), 1.0) for _ in range(prompts)]) for _ in range(runs))
     return sum(low <= mean <= high for low, high in found) / runs

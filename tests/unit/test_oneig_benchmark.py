@@ -266,7 +266,7 @@ def test_who_may_judge_what() -> None:
         ({"tasks": ""}, "tasks are '': name some of alignment, text,"),
         ({"grid": "2x2"}, r"grid '2x2' is not rows,cols"),
         ({"grid": "2,2", "images_per_prompt": 9}, r"grid must have 9 cells, the images_per_prompt"),
-        ({"images_per_prompt": 1}, r"no diversity where images_per_prompt is 1"),
+        ({"images_per_prompt": 1}, r"no diversity if images_per_prompt is 1"),
     ],
 )
 def test_settings_that_say_nothing_are_one_line(given: Mapping[str, Any], line: str) -> None:
@@ -294,7 +294,7 @@ def test_wrong_prompts_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path.unlink()
     with path.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([*rows[:-1], rows[1]])
-    with pytest.raises(CellFailure, match=r"prompt \d+ of \w+ is there twice") as error:
+    with pytest.raises(CellFailure, match=r"prompt \d+ of \w+ occurs twice") as error:
         list(benchmark.samples())
     assert str(error.value).endswith("run: bash utils/prefetch.sh --ds_names oneig")
 

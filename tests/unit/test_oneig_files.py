@@ -182,7 +182,7 @@ def test_missing_items_treated_officially_show_what_the_programs_print(
             ("--model_names", "qwen-imagee"),
             r"qwen-imagee has no result of oneig in .*did you mean 'qwen-image'",
         ),
-        (("--model_names", "a;b"), r"not measured alike: a is oneig@qwen3-vl-8b .*; b is oneig@ppocr .*"),
+        (("--model_names", "a;b"), r"evaluated differently: a is oneig@qwen3-vl-8b .*; b is oneig@ppocr .*"),
         (("--model_names", "a", "--ds_name", "oneig-zh"), r"evaluate it: bash eval.sh --model_names \"a\""),
     ],
 )

@@ -149,7 +149,7 @@ def test_judges() -> None:
     assert "is not in" not in of("longtext", "--judges", "longtext=ppocr")
     served = of("wise-verified", "--judge_kwargs", "base_url=http://gpu1:8000/v1")
     assert "is not in" not in served and "is asked over the network" in served
-    assert "there is no /models/mine" in of("geneval2", "--judges", "geneval2=vllm:/models/mine")
+    assert "/models/mine is missing" in of("geneval2", "--judges", "geneval2=vllm:/models/mine")
     pinned = of("geneval2", "--judge_kwargs", f"revision={'d' * 40}")
     assert "Qwen/Qwen3-VL-8B-Instruct at ddddddd" in pinned
 

@@ -119,7 +119,7 @@ def test_two_means_without_items_are_compared_as_of_different_prompts() -> None:
     found = compare(silent(measured("a", a)), measured("b", b, top=1.1))
     assert not found.paired
     assert found.p == pytest.approx(stats.ttest_ind(a, b, equal_var=False).pvalue, abs=0.01)
-    assert found.test == "Welch's t-test of two means: the files of a do not say what each item gives"
+    assert found.test == "Welch's t-test of two means: the files of a have no values of items"
     nothing = compare(Measured("a", Metric(0.5, 8)), Measured("b", Metric(0.4, 8)))
     assert (nothing.p, nothing.interval, nothing.is_significant) == (None, None, False)
     assert nothing.test.startswith("no test: ")
@@ -141,8 +141,8 @@ def test_holm_corrects_for_the_number_of_pairs() -> None:
     assert [one.adjusted for one in found] == pytest.approx(
         [expected[one.first, one.second] for one in found]
     )
-    assert [one.told for one in found] == [(one.adjusted or 0) <= 0.05 for one in found]
-    assert len({one.told for one in found}) == 2
+    assert [one.is_significant for one in found] == [(one.adjusted or 0) <= 0.05 for one in found]
+    assert len({one.is_significant for one in found}) == 2
 
 
 # ---- what is compared
@@ -250,7 +250,7 @@ def test_an_interval_of_a_difference_holds_the_truth(kind: str, count: int, p: f
     assert 0.93 - slack <= held / runs <= most + slack, held / runs
 
 
-def test_equal_models_are_seldom_told_apart() -> None:
+def test_equal_models_are_seldom_significant_pairs() -> None:
     rng = np.random.default_rng(13)
     told = 0
     for _ in range(120):

@@ -226,7 +226,7 @@ def test_settings_are_checked_when_the_run_is_planned(given: dict[str, Any], say
     ("change", "says"),
     [
         ({"data_id": "IQ-R_IQ-O_../../1"}, "is of no pair"),
-        ({"dimensions": ["IQ-R", "TA-C"]}, "or not of its dimensions ['IQ-R', 'TA-C']"),
+        ({"dimensions": ["IQ-R", "TA-C"]}, "or not to its dimensions ['IQ-R', 'TA-C']"),
         ({"dimensions": [["IQ-R"], "IQ-O"]}, "item 1 of 90: 'dimensions.0' is [\"IQ-R\"]"),
         ({"img_id": "gone.png"}, "gone.png is missing; put it there, or correct the setting sources"),
     ],
@@ -304,7 +304,7 @@ def test_rows_are_trusted_once_and_then_known(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "home/hub").rename(tmp_path / "old")
     trig_data.write_hub_cache(tmp_path / "home", "p2p", 2)
     [problem] = fetch(files, shared_mirror())
-    assert "gives other rows than when it was first fetched" in problem
+    assert "has other rows than at the first download" in problem
     assert not image.exists() and not list(benchmark.data.glob(".*.part"))
 
 

@@ -69,7 +69,7 @@ class Address(ServerAddress):
 
     @property
     def wanted(self) -> bool:
-        """True if a client wants to ask questions."""
+        """True if a client waits to ask questions."""
         return self._wanted.exists()
 
     def give(self, base_url: str) -> None:

@@ -203,7 +203,7 @@ class Downloads:
             wait = self._settings.delay(tries, result.retry_after)
             if not result.kind.retried or tries == _TRIES or clock() + wait > until:
                 # names only the host: the query of a signed URL is secret
-                return Failure(Kind.LOST, f"the image from {url.host} could not be had: {result.text}")
+                return Failure(Kind.LOST, f"the image from {url.host} could not be downloaded: {result.text}")
             tries += 1
             await asyncio.sleep(wait)
         return result
