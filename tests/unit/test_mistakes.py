@@ -101,7 +101,7 @@ def test_a_model_path_that_does_not_exist_blocks_its_cells(tmp_path: Path) -> No
         ([], {"SSL_CERT_FILE": "/nowhere/ca.pem"}, "SSL_CERT_FILE: /nowhere/ca.pem does not exist"),
         ([], {"API_KEY": ""}, "API_KEY is not set: set it in config.local.sh"),
         ([], {"API_KEY": "", "OPENAI_API_KEY": "sk-other-0815-key"}, "API_KEY is not set: OPENAI_API_KEY is"),
-        (["--max_cost", "1"], {}, "--max_cost needs the price of an image, and that of 'model-a'"),
+        (["--max_cost", "1"], {}, "--max_cost needs the price of an image, which is unknown for 'model-a'"),
     ],
 )
 def test_a_model_behind_an_api_that_cannot_be_asked_or_bounded_is_told(

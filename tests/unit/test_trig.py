@@ -225,7 +225,7 @@ def test_settings_are_checked_when_the_run_is_planned(given: dict[str, Any], say
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"data_id": "IQ-R_IQ-O_../../1"}, "is of no pair"),
+        ({"data_id": "IQ-R_IQ-O_../../1"}, "belongs to no pair"),
         ({"dimensions": ["IQ-R", "TA-C"]}, "or not to its dimensions ['IQ-R', 'TA-C']"),
         ({"dimensions": [["IQ-R"], "IQ-O"]}, "item 1 of 90: 'dimensions.0' is [\"IQ-R\"]"),
         ({"img_id": "gone.png"}, "gone.png is missing; put it there, or correct the setting sources"),
