@@ -117,20 +117,6 @@ def test_new_scores_have_new_relations_and_stale_ones_none(cell: Cell) -> None:
     assert maps_on_the_page() == []
 
 
-def test_a_wrong_wish_is_one_line_and_costs_nothing_else(
-    cell: Cell, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert report(cell, "loook", "truth") == ExitStatus.FAILED
-    [line] = [line for line in capsys.readouterr().out.splitlines() if "no relations" in line]
-    assert line.startswith(
-        f"{cell.key}: no relations: there is no metric 'loook' of items (did you mean 'look'?)"
-    )
-    assert not cell.relations.exists()
-    assert (output_root() / "report.html").stat().st_size > 0
-    # it is this run's wish: the next report has nothing to complain of
-    assert main([]) == ExitStatus.COMPLETE
-
-
 # ---- through eval.sh
 
 TWO_SCORES = """

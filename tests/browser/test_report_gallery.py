@@ -178,21 +178,6 @@ def test_a_gallery_opens_without_a_console_message_or_a_request(page: Browser) -
     assert [url for url in page.requests() if not url.startswith(output)] == []
 
 
-def test_only_rows_near_the_screen_are_drawn_and_all_can_be_reached(page: Browser) -> None:
-    _open(page, TEXT)
-    _counts(page, "60 prompts")
-    assert 0 < len(page.all(".g-row")) < 20
-    seen = set[str]()
-
-    def scrolled() -> bool:
-        seen.update(_prompts(page))
-        page.driver.execute_script("document.querySelector('.g-scroll').scrollTop += 500")
-        return len(seen) == 60
-
-    page.wait(scrolled, 30)
-    assert len(page.all(".g-row")) < 20
-
-
 def test_search_filter_and_order(page: Browser) -> None:
     _open(page, TEXT)
     _search(page, "PROMPT 1")
@@ -213,14 +198,6 @@ def test_search_filter_and_order(page: Browser) -> None:
     assert page.one(".g-empty").text == "No prompt matches. Clear filters"
     page.one(".g-empty button").click()
     _counts(page, "60 prompts")
-
-
-def test_status_filter_finds_what_went_wrong(page: Browser) -> None:
-    _open(page, TEXT)
-    _choose(page, "Status", "refused")
-    _counts(page, "1 of 60 prompts")
-    assert _prompts(page) == ["prompt 0"]
-    assert page.texts(".g-gone") == ["refused\npolicy says no", "blank\nHTTP 500 after 3 attempts"]
 
 
 def test_scores_of_two_evaluators_are_neither_averaged_nor_drawn_on_one_scale(page: Browser) -> None:
@@ -267,24 +244,6 @@ def test_wrong_answers_come_first_and_replies_are_text(page: Browser) -> None:
     assert page.driver.execute_script("return window.hacked") is None
 
 
-def test_keys_walk_through_items_and_models(page: Browser) -> None:
-    _view(page, "images/p/0001_1")
-    for key, title in (
-        (Keys.ARROW_RIGHT, "good · images/p/0001_2"),
-        (Keys.ARROW_RIGHT, f"{OTHER} · images/p/0001_1"),
-        (Keys.ARROW_DOWN, f"{OTHER} · images/p/0002_1"),
-        (Keys.ARROW_LEFT, "good · images/p/0002_2"),
-        (Keys.ARROW_UP, "good · images/p/0001_2"),
-    ):
-        page.press(key)
-        page.wait(lambda title=title: page.texts(".g-bar h2") == [title])
-    page.press("?")
-    page.wait(lambda: len(page.all("dialog")) == 2)
-    assert "compare with the next model" in page.one(".g-help").text
-    page.press(Keys.ESCAPE)
-    page.wait(lambda: len(page.all("dialog")) == 1)
-
-
 def test_a_link_brings_back_the_whole_view_and_back_leads_out_of_it(page: Browser) -> None:
     _open(page, f"{TEXT}?q=prompt+1&key.language=zh&sort=gap&hide=good")
     _counts(page, "10 of 60 prompts")
@@ -308,19 +267,6 @@ def test_a_link_brings_back_the_whole_view_and_back_leads_out_of_it(page: Browse
     page.press(Keys.ESCAPE)
     page.wait(lambda: not page.all("dialog"))
     _first(page, "prompt 51")
-
-
-def test_without_the_originals_the_preview_is_enlarged(page: Browser, tmp_path: Path) -> None:
-    alone = tmp_path / "moved"
-    shutil.copytree(page.file.parent, alone)
-    moved = Browser(page.driver, alone / "index.html")
-    _view(moved, "images/p/0001_1")
-    [source] = _enlarged(moved)
-    assert "/pictures/" in source
-    assert "This is the preview" in moved.one(".g-stage").text
-    _view(moved, "images/0", place=EDITS)
-    assert all("/pictures/" in place for place in _enlarged(moved))
-    page.console()
 
 
 def test_one_file_holds_the_gallery(page: Browser, tmp_path: Path) -> None:

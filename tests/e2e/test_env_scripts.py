@@ -16,7 +16,7 @@ import pytest
 from imageevalkit.assets import hub
 from imageevalkit.common.python_path import usable_paths
 from imageevalkit.store.cell import REPO
-from tests.support.checkout import make_checkout, needs_driver_env, run_eval
+from tests.support.checkout import make_checkout, needs_driver_env
 from tests.support.hub_server import COMMIT, hub_server
 from tests.support.tree import copy_tree, environment, lend_driver_environment, one_error, run
 from tests.support.waiting import LONGEST_WAIT, wait_for
@@ -252,15 +252,6 @@ def test_conda_base_from_config_names_the_place_and_its_conda_is_used(root: Path
     assert make_env(root, "--model", "tiny").stderr == ""
 
 
-def test_wrong_usage_of_make_env(root: Path) -> None:
-    for words, said in (
-        ("", "--driver"),
-        ("--model tini --path x", "lists: tiny"),
-        ("--model tiny", "CONDA_BASE"),
-    ):
-        assert said in one_error(make_env(root, *words.split(), PYTHON=sys.executable), 2)
-
-
 # --- env_python.sh ---
 
 
@@ -269,37 +260,6 @@ def test_env_python_names_what_is_missing(root: Path) -> None:
     assert "CONDA_BASE" in one_error(env_python(root, "bagel"), 2)
     lend_driver_environment(root)
     assert env_python(root, "./.venv").stdout.strip() == f"{root}/./.venv/bin/python"
-
-
-@needs_driver_env
-def test_helpers_work_where_cdpath_is_set(tmp_path: Path) -> None:
-    root = make_checkout(tmp_path / "kit")
-    environ = {"CDPATH": f".:{tmp_path}:{root}", "PYTHON": sys.executable}
-    done = run("bash", "utils/env_python.sh", "", cwd=root, environ=environ)
-    assert done.stdout == f"{root}/.venv/bin/python\n"
-    done = run("bash", "utils/make_env.sh", "--model", "reference-noise", cwd=root, environ=environ)
-    assert done.returncode == 0 and "nothing to build: model 'reference-noise'" in done.stderr
-    done = run("bash", "utils/prefetch.sh", "--help", cwd=root, environ=environ)
-    assert done.returncode == 0, done.stderr
-    done = run("bash", "eval/wise.sh", "m", "", cwd=root, environ=environ)
-    assert "there are no images of m/wise: " in one_error(done, 2)
-    done = run("bash", "utils/download_model_hf_home.sh", cwd=root, environ=environ)
-    assert "REPO" in one_error(done, 2)
-
-
-@needs_driver_env
-def test_packages_of_another_python_are_left_out(tmp_path: Path) -> None:
-    """As a module system of a cluster puts them on PYTHONPATH."""
-    root = make_checkout(tmp_path / "kit")
-    theirs = tmp_path / "lib/python3.8/site-packages"
-    for name in ("msgspec", "PIL"):
-        (theirs / name).mkdir(parents=True)
-        (theirs / name / "__init__.py").write_text("raise ImportError('built for Python 3.8')\n")
-    listed = run_eval(root, "--list", PYTHONPATH=f"{theirs}:{tmp_path}", PYTHONHOME="/nowhere")
-    assert listed.returncode == 0, listed.stderr
-    assert listed.stderr == f"note: PYTHONPATH names {theirs}, packages of another Python: left out\n"
-    evaluated = run("bash", "eval/wise.sh", "m", "", cwd=root, environ={"PYTHONPATH": str(theirs)})
-    assert "there are no images of m/wise: " in evaluated.stderr.splitlines()[-1]
 
 
 def test_the_entries_of_pythonpath_that_a_python_can_use(tmp_path: Path) -> None:
@@ -344,44 +304,6 @@ def test_a_clone_has_the_scripts_as_bash_can_run_them(tmp_path: Path) -> None:
 # --- config_defaults.sh ---
 
 SETTINGS = ("CONDA_BASE", "TORCH_HOME", "HF_HOME", "HF_TOKEN", "HF_ENDPOINT", "AZURE_OPENAI_ENDPOINT")
-
-
-def test_helpers_take_the_same_settings_as_eval_sh_from_files_of_windows(root: Path) -> None:
-    for name in ("config.sh", "eval.sh"):
-        shutil.copy(REPO / name, root)
-    (root / "config.local.sh").write_text(
-        'CONDA_BASE=/file/conda\nTORCH_HOME=""\nHF_TOKEN=file-token\nHF_ENDPOINT=http://file\n'
-        "AZURE_OPENAI_ENDPOINT=http://file\n"
-    )
-    for name in ("config.sh", "config.local.sh"):
-        text = (root / name).read_bytes().replace(b"\n", b"\r\n")
-        (root / name).write_bytes(b"\xef\xbb\xbf" + text)
-    environ = {
-        "CONDA_BASE": "/environment/conda",
-        "TORCH_HOME": "/environment/torch",
-        "HF_HOME": "/environment/hf",
-        "HF_TOKEN": "environment-token",
-        "AZURE_OPENAI_ENDPOINT": "http://environment",
-    }
-    expected = {
-        "CONDA_BASE": "/file/conda",
-        # the file empties it, which is no folder but the library's default
-        "TORCH_HOME": None,
-        # config.sh leaves it to the environment
-        "HF_HOME": "/environment/hf",
-        # a token and the endpoint it belongs to: the environment first
-        "HF_TOKEN": "environment-token",
-        "HF_ENDPOINT": "http://file",
-        "AZURE_OPENAI_ENDPOINT": "http://environment",
-    }
-    script = f"set -euo pipefail; . utils/config_defaults.sh; config_defaults {' '.join(SETTINGS)}; env"
-    assert settings(run("bash", "-c", script, cwd=root, environ=environ)) == expected
-    launcher = root / ".venv/bin/python"
-    launcher.parent.mkdir(parents=True)
-    launcher.write_text('#!/bin/sh\n[ "$1" = -c ] || exec env\n')
-    launcher.chmod(0o755)
-    (root / "utils/make_env.sh").write_text("exit 0\n")  # it is fine
-    assert settings(run("bash", "eval.sh", cwd=root, environ=environ)) == expected
 
 
 def settings(result: CompletedProcess[str]) -> dict[str, str | None]:

@@ -300,52 +300,6 @@ def test_a_job_that_follows_starts_when_its_cell_is_opened(
     assert order(tmp_path, *sorted(events)) == events
 
 
-@pytest.mark.parametrize(
-    ("parallel", "job"),
-    [
-        (False, {}),
-        (True, {"follows": False}),
-    ],
-)
-def test_else_it_waits_for_the_outcome(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parallel: bool | None, job: dict[str, bool]
-) -> None:
-    """One at a time; a job that does not follow."""
-    monkeypatch.setattr(local, "available_cores", lambda: 1)
-    code = "opened('m/a'); time.sleep(0.5); stamp('made'); outcome('m/a','generate')"
-    assert run(tmp_path, following(tmp_path, code, **job), parallel).status is ExitStatus.COMPLETE
-    assert order(tmp_path, "following", "made", "scored") == ["made", "following", "scored"]
-
-
-def test_beside_a_job_that_follows_no_other_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One after another: the next model waits until the judge of the one before has ended."""
-    monkeypatch.setattr(local, "available_cores", lambda: 4)
-    code = "opened('m/a'); wait_for('following'); stamp('made'); outcome('m/a','generate')"
-    generate, evaluate = following(tmp_path, code)
-    slow = python_job(
-        tmp_path,
-        evaluate.name,
-        f"{_OPENS}\nstamp('following'); generated('m/a'); time.sleep(0.5); stamp('scored'); "
-        "outcome('m/a', 'evaluate')",
-        ["m/a"],
-        after=["generate:m"],
-    )
-    late = python_job(tmp_path, "generate:n", "stamp('next'); outcome('n/a','generate')", ["n/a"])
-    jobs = [generate, late, replace(slow, follows=True, light=True)]
-    assert run(tmp_path, jobs, parallel=None).status is ExitStatus.COMPLETE
-    events = ["following", "made", "scored", "next"]
-    assert order(tmp_path, *sorted(events)) == events
-
-
-def test_a_job_that_follows_one_that_fails_counts_as_not_started(tmp_path: Path) -> None:
-    code = "opened('m/a'); wait_for('following'); outcome('m/a','generate','failed','the key is rejected')"
-    summary = run(tmp_path, following(tmp_path, code), parallel=True)
-    (cell,) = summary.cells
-    assert (cell.state, cell.message) == ("failed", "generate: the key is rejected")
-    assert [stage.message for stage in cell.stages][1] == "not started: generate of m/a is failed"
-    assert [job.attempts for job in summary.jobs] == [1, 0]
-
-
 def test_a_job_that_follows_too_early_comes_back_once_when_all_is_there(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

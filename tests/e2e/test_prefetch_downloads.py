@@ -106,16 +106,6 @@ def test_what_nobody_has_published_is_trusted_once(web: HubServer, root: Path) -
     assert (root / PLACE).read_bytes() == CONTENT
 
 
-def test_a_changed_file_is_not_continued(web: HubServer, root: Path) -> None:
-    part = root / "eval_models/weights/.w.pt.part"
-    part.parent.mkdir(parents=True)
-    part.write_bytes(b"x" * 1000)
-    part.with_name(f"{part.name}.edition").write_text('"another"')
-    fetch(asset(web))
-    assert (root / PLACE).read_bytes() == CONTENT
-    assert web.downloads()[0].range == "bytes=1000-"
-
-
 @pytest.mark.parametrize(("status", "tries"), [(403, 1), (503, http.TRIES)])
 def test_a_server_that_refuses_is_one_line(web: HubServer, root: Path, status: int, tries: int) -> None:
     web.failures, web.failure_status = 99, status

@@ -151,17 +151,6 @@ def test_only_cells_that_changed_are_built_again_and_others_go() -> None:
     }
 
 
-def test_what_is_lost_of_a_site_comes_back() -> None:
-    write_cell("a", "text", TWO, HALF)
-    items = reported().items("a", "text")
-    folder = output_root() / "report"
-    (folder / ".state.json").write_text("{")
-    shutil.rmtree(folder / "pictures")
-    again = reported()
-    assert again.items("a", "text") == items
-    assert all(again.picture(item["preview"])[:4] == b"RIFF" for item in items.values())
-
-
 def test_a_report_that_is_cut_off_leaves_the_site_that_was(monkeypatch: pytest.MonkeyPatch) -> None:
     cell = write_cell("a", "text", TWO, HALF)
     items = reported().items("a", "text")

@@ -16,7 +16,6 @@ import pytest
 from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask
 from imageevalkit.evaluate.scoring import evaluate_cell
-from imageevalkit.extras.noise.drift import Reply
 from imageevalkit.extras.noise.probes import PROBES, drawing
 from imageevalkit.jobs.plan import COMPLETE, EvaluateOrder, Outcome
 from imageevalkit.jobs.progress import ProgressWriter
@@ -204,22 +203,6 @@ def test_a_changed_judge_fails_its_probes_and_may_be_accepted(judged: Judged, tm
     assert not judged.noise(1).has_drifted
 
 
-def test_what_counts_is_asked_first_and_what_is_asked_again_is_in_the_cost(
-    judged: Judged, tmp_path: Path
-) -> None:
-    judged.size = 20
-    result = judged.evaluate(10, price={"text_input": 1000.0, "text_output": 0.0})
-    prompts = [request.prompt for request in judged.server.requests]
-    assert all(prompt.startswith("Is this prompt") for prompt in prompts[:20])
-    assert not any(prompt.startswith("Is this prompt") for prompt in prompts[20 : 20 + 2 * len(PROBES)])
-    calls = 20 + 10 + 2 * len(PROBES)
-    assert len(prompts) == result.provenance["judge_calls"] == calls
-    files = [CELL.judgements, CELL.repeats, probes_file(tmp_path)]
-    paid = [[one["usd"] for one in lines_of(path)] for path in files]
-    assert min(map(sum, paid)) > 0
-    assert result.provenance["judge_usd"] == pytest.approx(sum(map(sum, paid)), rel=1e-6)
-
-
 def test_the_noise_of_an_unsure_judge_is_measured_and_is_no_drift(judged: Judged) -> None:
     """Each reply is drawn anew: the share of changes and the error of the mean are known beforehand."""
     asked = Counter[str]()
@@ -295,27 +278,9 @@ def test_a_repeat_without_a_value_is_no_change(judged: Judged) -> None:
     assert not noise.has_drifted
 
 
-def test_probabilities_agree_within_what_a_provider_varies() -> None:
-    one = Reply("Yes", {"Yes": 0.9, "No": 0.1})
-    assert one.agrees(Reply("Yes", {"Yes": 0.88, "No": 0.12}))
-    assert not one.agrees(Reply("Yes", {"Yes": 0.8, "No": 0.1}))
-
-
 def test_the_probes_are_frozen_to_the_byte() -> None:
     """A judge that was asked with other bytes is not known again: whoever changes one adds another instead."""
     pictures = {name: drawing(name) for name in dict.fromkeys(probe.drawn for probe in PROBES)}
     whole = hashlib.sha256(b"".join(pictures.values())).hexdigest()
     words = hashlib.sha256(repr([tuple(probe) for probe in PROBES]).encode()).hexdigest()
     assert (whole[:16], words[:16]) == ("0502a1649dadf720", "6b32bf9f4f7f5fe2")
-
-
-def test_without_the_option_or_the_key_nothing_is_asked_again(
-    judged: Judged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    judged.size = 20
-    before = judged.evaluate()
-    assert before.noise is None and judged.asked() == 20
-    assert not CELL.repeats.exists() and not (tmp_path / "output/judges").exists()
-    monkeypatch.delenv("API_KEY")
-    after = judged.evaluate(10)
-    assert (after.metrics, after.noise) == (before.metrics, None), "the scores stand"

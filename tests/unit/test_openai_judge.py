@@ -322,13 +322,6 @@ def bad_items(judge_server: JudgeServer, count: int) -> None:
         judge_server.script(f"Score {n}", "could_not")
 
 
-def test_a_bad_item_that_is_asked_first_stops_nothing(judge_server: JudgeServer, picture: Picture) -> None:
-    bad_items(judge_server, 2)
-    answers = {answer.question.item: answer for answer in ask(many(picture, 9), workers=1)}
-    assert [item for item, answer in answers.items() if answer.text is not None] == [*"2345678"]
-    assert {answers[item].error for item in "01"} == {"HTTP 400: Could not process image"}
-
-
 def test_a_judge_that_answered_before_is_not_stopped_by_bad_items(
     judge_server: JudgeServer, picture: Picture
 ) -> None:
@@ -439,12 +432,6 @@ def test_the_sampled_token_counts_once_even_where_it_is_not_among_the_listed() -
     reply = read(json.dumps(content).encode(), ("No",))
     assert (reply.text, reply.outside) == ("No", pytest.approx(0.3))
     assert reply.probabilities == pytest.approx({"No": 0.2})
-
-
-@pytest.mark.parametrize("entry", [("Yes", None), ("Yes", float("nan"))])
-def test_entries_without_a_probability_are_passed_over(entry: tuple[Any, ...]) -> None:
-    reply = read(body(("No", math.log(0.5)), entry, ("maybe", 1e-9)), ("Yes",))
-    assert (reply.probabilities, reply.outside) == ({"Yes": 0.0}, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -622,21 +609,6 @@ def test_a_folder_with_weights_is_known_by_its_content_wherever_it_lies(
 
 def many(picture: Picture, count: int) -> list[Question]:
     return [wise(picture, f"Score {n}", str(n)) for n in range(count)]
-
-
-def test_as_many_requests_as_workers_are_in_flight(judge_server: JudgeServer, picture: Picture) -> None:
-    judge_server.together = 12
-    assert len(ask(many(picture, 36), workers=12)) == 36
-    assert judge_server.max_in_flight == 12
-
-
-def test_closing_the_iterator_gives_up_what_is_under_way(judge_server: JudgeServer, picture: Picture) -> None:
-    judge_server.latency = 0.1
-    asking: Any = judge(workers=4).ask(many(picture, 400))
-    next(asking)
-    asking.close()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("judge")]
-    assert len(judge_server.requests) < 50
 
 
 def test_the_likeliest_tokens_are_read_as_they_are_listed() -> None:

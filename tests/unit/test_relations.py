@@ -291,20 +291,6 @@ def test_planted_relations_are_recovered_with_certainty(
 # ---- the official files
 
 
-def test_a_tilt_turns_round_with_the_order_of_its_names() -> None:
-    draw = random.Random(2)
-    relations, _ = find_relations(
-        scored("IQ-R", "D-A", planted(2, 200, draw)), ["IQ-R", "D-A"], Settings(), "judge"
-    )
-    codes = files.official_result(relations)["relationship_codes"]
-    assert codes == {"D-A_IQ-R": -2, "IQ-R_D-A": 2}
-    header, row, last = files.official_table(relations).splitlines()
-    assert header == ",D-A,IQ-R"
-    assert row.split(",")[2] == "-2"
-    mean = relations.pairs[0].mean_of
-    assert last == f"IQ-R,[{mean('IQ-R'):.3f}-{mean('D-A'):.3f}],{mean('IQ-R'):.3f}"
-
-
 def test_the_official_files_have_the_official_form(
     trig: tuple[dict[tuple[str, str], int], Relations],
 ) -> None:
@@ -427,21 +413,6 @@ def test_what_cannot_be_related_is_one_line(metrics: list[str], says: str) -> No
     assert says in str(told.value)
 
 
-def test_a_scale_may_begin_elsewhere_and_end_below() -> None:
-    values = [{"grade": 1 + n % 5, "IQ-A/niqe": 2.5 * (n % 5), "cos": n % 3 - 1} for n in range(20)]
-    items = [Scored(str(n), str(n), one) for n, one in enumerate(values)]
-    metrics = ["grade/1:5", "IQ-A/niqe/10:0", "cos/-1:1"]
-    relations, points = find_relations(items, metrics, Settings(), "judge")
-    assert relations.metrics == metrics
-    assert relations.dimensions == ["IQ-A/niqe", "cos", "grade"]
-    both = points["grade", "IQ-A/niqe"]
-    assert sorted(set(both.x)) == [0, 0.25, 0.5, 0.75, 1]
-    # the lowest NIQE is the best
-    assert both.y.tolist() == [1 - x for x in both.x]
-    assert relations.pairs[0].correlation == pytest.approx(-1)
-    assert sorted(set(points["grade", "cos"].y)) == [0, 0.5, 1]
-
-
 # ---- balanced samples
 
 
@@ -492,21 +463,3 @@ def test_balanced_samples_are_good_in_both_and_about_equally_so(
     assert samples[0]["scores"] == {"look": 0.9, "truth": 0.8}
     assert Path(samples[0]["image"]).is_file()
     assert told.err.strip() == "2 samples of 4 images with both scores"
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ("org/modl/bench look truth/2 --above 0.7 --within 0.1", "did you mean 'org/model/bench'?"),
-        ("org/model/bench look look --above 0.7 --within 0.1", "name two metrics, not look twice"),
-        ("org/model/bench look truth/2 --above 7 --within 0.1", "--above must be from 0 to 1, not 7"),
-    ],
-)
-def test_a_wrong_wish_for_samples_is_one_line(
-    cell: Cell, monkeypatch: pytest.MonkeyPatch, words: str, says: str
-) -> None:
-    monkeypatch.setattr("sys.argv", ["relations", *words.split()])
-    with pytest.raises(UserError) as told:
-        select()
-    assert says in str(told.value)
-    assert "\n" not in str(told.value)

@@ -13,14 +13,12 @@ from zipfile import ZipFile
 
 import pytest
 from PIL import Image
-from rich.cells import cell_len
 
 from imageevalkit.common.errors import CellFailure, ExitStatus
 from imageevalkit.jobs.plan import ReportOrder
 from imageevalkit.report.__main__ import main, make_report
 from imageevalkit.report.cell_parts import _Previews
 from imageevalkit.report.collect import collect
-from imageevalkit.report.leaderboard import format_table
 from imageevalkit.store.cell import Cell, output_root
 from imageevalkit.store.results import Evaluator, Metric, Result
 from tests.support.cells import QWEN, Made, image_of, paint, write_cell, write_scored
@@ -332,20 +330,6 @@ def test_an_image_that_was_replaced_is_not_shown_by_the_thumbnail_of_the_old_one
         assert statuses() == [("generated", True), ("corrupt", False), ("generated", True)]
 
 
-def test_terminal_table_is_aligned_with_wide_characters() -> None:
-    for model, value in (("短名", 0.9), ("a-rather-long-model-name", 0.8)):
-        write_cell(model, "text", THREE, score(value))
-    write_cell("gap", "text", [*THREE, Made("images/p/9_1", "x", "refused")], score(0.99))
-    lines = format_table(results(), 100).splitlines()
-    numbers = [re.search(r"0\.[89]000", line) for line in lines[1:3]]
-    ends = {cell_len(number.string[: number.end()]) for number in numbers if number}
-    assert len(ends) == 1
-    assert [line.split()[0] for line in lines[1:4]] == ["*", "a-rather-long-model-name", "gap"]
-    assert "±0.0100" in lines[1]
-    assert "3/4 (1 refused)" in lines[3]
-    assert "withheld: gap / text@ppocr-v4: incomplete: 1 refused" in lines[-1]
-
-
 def test_noise_and_drift_of_the_judge_stand_beside_each_score(capsys: pytest.CaptureFixture[str]) -> None:
     """``b`` is better by 14 of 100 items, which the judge alone may make; ``c`` by 14, too, of a judge that is sure."""
     values = {f"p/{n:04}": float(n % 2) for n in range(100)}
@@ -450,14 +434,6 @@ def test_the_user_chooses_what_orders_the_models(
     found, printed, _ = orders(capsys)
     assert set(map(tuple, found.values())) == {("a", "z")}
     assert f"order of the {label}" in printed and label in md_table()["a"]
-
-
-def test_none_is_highlighted_where_all_models_tie() -> None:
-    for model in ("a", "b", "c"):
-        write_cell(model, "text", THREE, score(0.5))
-    site = reported()
-    assert "**" not in "".join(md_table()[model]["text/accuracy@ppocr-v4"] for model in "abc")
-    assert not any("best" in site.cell(model, "text")["figures"]["accuracy"] for model in "abc")
 
 
 def test_a_missing_interval_states_its_reason(capsys: pytest.CaptureFixture[str]) -> None:

@@ -187,16 +187,6 @@ def test_pairs_and_counts_are_chosen(tmp_path: Path, settings: dict[str, Any], c
     ]
 
 
-def test_other_items_are_another_evaluator(tmp_path: Path) -> None:
-    one = local(tmp_path, "t2i")
-    assert one.identity == local(tmp_path, "t2i").identity
-    assert one.identity != local(tmp_path, "t2i", pairs="TA-C_TA-R").identity
-    assert one.identity != local(tmp_path, "t2i", rules="paper").identity
-    assert one.identity == local(tmp_path, "t2i", per_pair=2).identity, (
-        "the same items, chosen in other words"
-    )
-
-
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -265,23 +255,6 @@ def test_the_dataset_needs_prefetch_and_a_local_file_does_not(tmp_path: Path) ->
     assert registry.benchmark_files("trig-t2i", given).problems() == [f"{file} is missing" for file in texts]
 
 
-@pytest.mark.parametrize("task", ["t2i", "s2p"])
-def test_the_dataset_is_the_local_file_in_another_form(tmp_path: Path, task: str) -> None:
-    pytest.importorskip("pyarrow", reason="no pyarrow, which reads Parquet: requirements/parquet.txt")
-    trig_data.write_hub_cache(tmp_path / "home", task, 3)
-    benchmark = with_texts(TASKS[task]())
-    assert benchmark.files().problems(hashes=True) == []
-    own = local(tmp_path, task, 3)
-    ours, theirs = items(benchmark), items(own)
-    assert [item.id for item in ours] == [item.id for item in theirs]
-    assert [item.prompt_sha256 for item in ours] == [item.prompt_sha256 for item in theirs], (
-        "images byte for byte"
-    )
-    assert [item.data for item in ours] == [item.data for item in theirs]
-    assert benchmark.identity == own.identity
-    assert benchmark.files().sha256()["rows.jsonl"]
-
-
 def test_rows_are_trusted_once_and_then_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("pyarrow", reason="no pyarrow, which reads Parquet: requirements/parquet.txt")
     trig_data.write_hub_cache(tmp_path / "home", "p2p", 1)
@@ -306,19 +279,6 @@ def test_rows_are_trusted_once_and_then_known(tmp_path: Path, capsys: pytest.Cap
     [problem] = fetch(files, shared_mirror())
     assert "has other rows than at the first download" in problem
     assert not image.exists() and not list(benchmark.data.glob(".*.part"))
-
-
-def test_without_a_copy_of_the_cache_nothing_is_made(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow", reason="no pyarrow, which reads Parquet: requirements/parquet.txt")
-    [problem] = fetch(TrigT2I().files(), shared_mirror())
-    assert "TRIG-bench/TRIG is not in the cache" in problem
-    folder = tmp_path / "home/hub/datasets--TRIG-bench--TRIG"
-    trig_data.write_hub_cache(tmp_path / "home", "t2i", 1)
-    [damaged, _] = sorted(folder.rglob("*.parquet"))
-    damaged.write_bytes(b"PAR1 and no more")
-    [problem] = fetch(TrigT2I().files(), shared_mirror())
-    assert "text_to_image-00000-of-00002.parquet, row 0" in problem and "\n" not in problem
-    assert not (TrigT2I().data / "rows.jsonl").exists()
 
 
 def test_who_lacks_the_reader_of_parquet_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

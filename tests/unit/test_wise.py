@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -109,14 +108,6 @@ def test_the_official_request(wise: MakeWise, name: str, max_tokens: int, extra:
     assert benchmark.tries == 3
 
 
-def test_texts_are_put_in_as_they_are(wise: MakeWise) -> None:
-    benchmark = wise("wise")
-    [item] = items(benchmark, 1)
-    odd = replace(item, prompt='{Explanation} "{}"', data={"explanation": "{0}\n%s"})
-    [question] = benchmark.questions(odd, Picture(item.path, ""), Answers({}))
-    assert 'PROMPT: "{Explanation} "{}""\nEXPLANATION: "{0}\n%s"\n' in question.text
-
-
 # ---- which replies have a score: the specification's examples, and what the official functions say to odd ones --
 
 
@@ -126,13 +117,6 @@ def read(benchmark: Wise, reply: str) -> Mapping[str, float] | None:
         return benchmark.parse(ASK, Answer(ASK, reply))
     except Unparsed:
         return None
-
-
-@pytest.mark.parametrize("reply", ["<think>" * 60_000, "realism" + " " * 60_000])
-def test_no_reply_keeps_the_parsers_busy(reply: str) -> None:
-    """Minutes, where each tag or blank is followed to the end of the reply."""
-    assert WiseVerified().clean(reply) == reply.strip()
-    assert read(WiseVerified(), reply) is read(Wise(), reply) is None
 
 
 @pytest.mark.parametrize(
@@ -476,17 +460,6 @@ def test_official_files_of_the_legacy_protocol(wise: MakeWise) -> None:
 SUBCATEGORIES = {"wise": 27, "wise-verified": 26}
 
 
-def test_any_first_items_stand_for_all(edition: Wise) -> None:
-    made = items(edition)
-    assert len({item.data["category"] for item in made[:7]}) == 6
-    of_category: Counter[str] = Counter()
-    for n, item in enumerate(made, start=1):
-        of_category[item.data["category"]] += 1
-        for name, ids in edition.categories.items():
-            assert abs(of_category[name] - n * len(ids) / 1000) < 2
-    assert len({item.data["subcategory"] for item in made[:50]}) == 30
-
-
 @pytest.fixture
 def official(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[int, Mapping[str, Any]]]:
     """The official entries of all three by prompt id."""
@@ -509,15 +482,6 @@ def test_official_ids_categories_and_labels(official: dict[str, dict[int, Mappin
             # a label belongs to one category
             keys = {(entry["category"], entry["subcategory"]) for entry in entries.values()}
             assert len(keys) == expected
-
-
-def test_the_editions_are_not_one_another(official: dict[str, dict[int, Mapping[str, Any]]]) -> None:
-    legacy, verified, rewrite = official["wise"], official["wise-verified"], official["wise-rewrite"]
-    assert sum(legacy[i]["prompt"] != verified[i]["prompt"] for i in legacy) == 668
-    texts = {entry["prompt"] for entry in legacy.values()} & {entry["prompt"] for entry in verified.values()}
-    assert len(texts) == 513
-    assert all(legacy[i]["prompt"] != rewrite[i]["prompt"] for i in legacy)
-    assert {i for i in legacy if legacy[i]["explanation"] != rewrite[i]["explanation"]} == {287, 442}
 
 
 @pytest.mark.parametrize(
