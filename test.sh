@@ -28,7 +28,7 @@ fi
 
 if [[ ${1-} == --fast ]]; then
   bash utils/make_env.sh --requirements requirements/test.txt --path .venv-test
-  exec .venv-test/bin/python -m pytest -n 2 --dist worksteal -m "not slow" tests/unit "${@:2}"
+  exec .venv-test/bin/python -m pytest -n 2 --dist worksteal tests/unit "${@:2}"
 fi
 
 # background processes end with this script
