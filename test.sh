@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs all tests, linters and type checks, and builds the documentation site. It makes the environments for this.
 #   bash test.sh [pytest arguments]
-#   bash test.sh --fast [pytest arguments]    only unit tests, without tests of thousands of random cases
+#   bash test.sh --fast [pytest arguments]    only the unit tests
 #   bash test.sh --gpu [--wheels FOLDER] [--tiny] [--parts A,B] [--seconds S] [--write FILE]    examines a GPU
 # --wheels: for a machine without a network; tests/gpu/pack.sh fills the folder.
 set -euo pipefail
