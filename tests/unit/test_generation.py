@@ -207,8 +207,8 @@ def test_an_unusable_folder_is_found_before_an_image_is_paid_for() -> None:
     folder.parent.mkdir(parents=True)
     folder.write_text("a file")
     outcome = generate(model, FakeDataset(2))
-    assert outcome.state == FAILED and f"no image can be stored in {folder}" in outcome.message
     assert model.calls == []
+    assert outcome.state == FAILED and f"no image can be stored in {folder}" in outcome.message
 
 
 def test_model_that_always_fails_is_given_up() -> None:
