@@ -22,6 +22,7 @@ from imageevalkit.judges.client import ApiJudge
 from tests.support.api_runs import REPEATS, ApiRuns, message, prompts, text_of
 from tests.support.batch_server import ImageBatches, JudgeBatches
 from tests.support.checkout import EDITS, add_benchmark, environ, make_checkout, needs_driver_env, run_eval
+from tests.support.image_server import FAULTS
 from tests.support.judge_server import JUDGE_FAULTS
 from tests.support.schemas import check_files
 from tests.support.waiting import LONGEST_WAIT, wait_for
@@ -425,6 +426,18 @@ def test_the_rest_of_an_expired_batch_goes_again(judge: JudgeBatches, batched: B
     assert [answer.text for answer in batched().ask(QUESTIONS)] == ["1"] * 4
     assert [len(judge.lines_of(batch)) for batch in judge.batches.values()] == [4, 2]
     assert paid(judge) == 4
+
+
+def test_a_failed_line_goes_again_and_a_refusal_is_final(
+    judge: JudgeBatches, batched: Batched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(JudgeBatches, "faults", {**JUDGE_FAULTS, "refuse": FAULTS["refuse"]})
+    judge.script("first", "500", "ok")
+    judge.script("second", "refuse")
+    found = {answer.question.name: answer for answer in batched().ask(QUESTIONS)}
+    assert [name for name, answer in found.items() if answer.refused] == ["second"]
+    assert {name: answer.attempts for name, answer in found.items() if answer.attempts > 1} == {"first": 2}
+    assert [len(judge.lines_of(batch)) for batch in judge.batches.values()] == [4, 1]
 
 
 @pytest.mark.parametrize("how", ["missing", "not accepted"])

@@ -11,6 +11,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ import pytest
 
 from imageevalkit.common.errors import ExitStatus
 from imageevalkit.jobs.plan import Job, Plan
-from imageevalkit.run import local
+from imageevalkit.run import guard, local
 from imageevalkit.run.display import CellSummary, RunSummary
 from imageevalkit.run.local import run_plan
 from tests.support.jobs import ESCAPING, done_job, launcher, marked, python_job
@@ -368,6 +369,27 @@ def test_a_stopped_run_leaves_no_process(tmp_path: Path) -> None:
     assert "attempt 2" not in err and not (tmp_path / "never").exists()
     saved = json.loads((tmp_path / "summary.json").read_text())
     assert saved["status"] == 143 and saved["jobs"][3]["state"] == "interrupted"
+
+
+def test_the_second_ctrl_c_kills_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launcher and the guard of this test would wait for ever after the first one."""
+    patient = Path(guard.__file__).read_text().replace("GRACE_ASKED = 5.0", "GRACE_ASKED = 1e9")
+    (tmp_path / "guard.py").write_text(patient)
+    monkeypatch.setattr(guard, "__file__", str(tmp_path / "guard.py"))
+    monkeypatch.setattr(local, "_STOP_LIMIT", 1e9)
+    monkeypatch.setattr(local, "_SECOND_SIGNAL_AFTER", 0.0)
+    code = (
+        f"signal.signal(signal.SIGTERM, lambda *_: stamp('asked')); stamp('deaf'); time.sleep({LONGEST_WAIT})"
+    )
+
+    def press_twice() -> None:
+        for seen in ("deaf", "asked"):
+            wait_for((tmp_path / seen).exists)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=press_twice, daemon=True).start()
+    summary = run(tmp_path, [python_job(tmp_path, "generate:m", code, ["m/a"])])
+    assert (summary.status, summary.jobs[0].exit) == (130, "SIGKILL")
 
 
 def test_kill_9_of_the_launcher_leaves_no_process(tmp_path: Path) -> None:

@@ -231,6 +231,18 @@ def test_a_model_that_is_not_that_of_the_hub_is_not_called_so(folder: Path) -> N
     assert "weights of kwargs.lora" in line
 
 
+def test_the_card_names_a_drift_and_a_result_that_stopped_early(folder: Path) -> None:
+    cell = write_scored(Cell("m", "text"), FEW, more={"notes": ["the judge has drifted since May"]})
+    result = read_result(cell.result)
+    early = replace(result, coverage=replace(result.coverage, expected=50, unasked=30))
+    cell.result.write_text(json.dumps(as_object(early)))
+    publish(folder, lambda line: None)
+    card = (folder / "README.md").read_text()
+    assert "- only 20 of 50 items: m / text" in card
+    assert "- the judge has drifted since May: m / text" in card
+    assert logs(folder)["text"]["evaluation_results"][0]["evaluation_name"].endswith(".asked-20")
+
+
 def test_of_absolute_paths_only_the_name_is_public() -> None:
     for text, shown in (
         ("no file /data/alice/ckpt: use /mnt/a/b.pt", "no file ckpt: use b.pt"),

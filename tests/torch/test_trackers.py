@@ -67,6 +67,12 @@ def test_tensorboard_has_metrics_by_step_and_samples_with_images() -> None:
     assert rb"| p/00 | a \*red\* cat 0 | accuracy 0 |" in table.tensor.string_val[0]
 
 
+def test_a_limited_result_has_a_name_of_its_own() -> None:
+    write_cell("flux", "text", ITEMS, score(0.475), limit=40)
+    send("tensorboard", "", print)
+    assert ("text/accuracy_ppocr-v4__first_40_items_", 0) in values(output_root() / "tensorboard/flux")
+
+
 def test_a_package_that_is_not_there_is_one_line_that_says_how_to_get_it() -> None:
     if importlib.util.find_spec(PACKAGES["wandb"]):
         pytest.skip("wandb is installed here")

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from imageevalkit.api.limiter import Traffic
 from imageevalkit.api.money import Bill
 from imageevalkit.common.atomic import part_path
 from imageevalkit.common.errors import CellFailure
 from imageevalkit.common.images import encode
 from imageevalkit.generate.cell_run import CellRun, GenerateOptions
-from imageevalkit.generate.model import Generated, ItemFailed, ModelUnusable, Refused
-from imageevalkit.jobs.plan import COMPLETE, FAILED, INCOMPLETE, STALE
+from imageevalkit.generate.job import _Generation
+from imageevalkit.generate.model import Generated, ImageModel, ItemFailed, ModelUnusable, Refused
+from imageevalkit.jobs.plan import COMPLETE, FAILED, INCOMPLETE, STALE, GenerateOrder
 from imageevalkit.store.cell import Cell
 from imageevalkit.store.records import last_records
 from tests.support.generation import (
@@ -189,6 +191,24 @@ def test_unusable_model_stops_the_cell_at_once() -> None:
     assert outcome.state == FAILED
     assert "the key is wrong (2 of 9 images)" in outcome.message
     assert len(model.calls) == 3
+
+
+def test_max_cost_refuses_an_api_class_that_reports_no_costs() -> None:
+    unused: Any = None
+    run, traffic = planned(FakeDataset(1)).open(), Traffic(max_cost=5.0)
+    run.setting = {**run.setting, "api": True}
+    job = _Generation(unused, unused, unused, GenerateOrder(api=True, settings={}), 0.0)
+    with pytest.raises(CellFailure, match="--max_cost cannot bound a model class"):
+        job._bounded(ImageModel(), traffic, run)
+
+
+def test_an_unusable_folder_is_found_before_an_image_is_paid_for() -> None:
+    folder, model = CELL.folder / "images", FakeModel()
+    folder.parent.mkdir(parents=True)
+    folder.write_text("a file")
+    outcome = generate(model, FakeDataset(2))
+    assert model.calls == []
+    assert outcome.state == FAILED and f"no image can be stored in {folder}" in outcome.message
 
 
 def test_model_that_always_fails_is_given_up() -> None:

@@ -117,6 +117,13 @@ def test_a_bound_on_money_needs_the_price_of_every_reply(
         judge_needs(run, wise)
 
 
+def test_with_max_cost_evaluation_waits_for_all_images(tmp_path: Path) -> None:
+    def follows(max_cost: float | None) -> bool:
+        return Run(Options(overlap=True, max_cost=max_cost), Config(), tmp_path, "now", 1, {}, {}).follows
+
+    assert [follows(None), follows(0.5)] == [True, False]
+
+
 def test_results_share_a_job_as_far_as_they_share_what_it_loads(tmp_path: Path) -> None:
     """A judge over the network loads nothing: its jobs run side by side."""
     names = ["wise", "geneval2", "quicktext"]

@@ -250,7 +250,7 @@ def test_an_interval_of_a_difference_holds_the_truth(kind: str, count: int, p: f
     assert 0.93 - slack <= held / runs <= most + slack, held / runs
 
 
-def test_equal_models_are_seldom_significant_pairs() -> None:
+def test_equal_models_seldom_differ_significantly() -> None:
     rng = np.random.default_rng(13)
     told = 0
     for _ in range(120):
