@@ -156,9 +156,8 @@ def _is_current(target: Path, states: Sequence[ImageState], grid: Grid) -> bool:
         width, height = _size(made[0]) if made else NO_IMAGE_SIZE
         return _size(target) == (grid.cols * width, grid.rows * height)
     except (OSError, ValueError, CorruptImage):
-        return (
-            False  # missing, no image, or no such date; _write reads every image in full and reports errors
-        )
+        # missing, no image, or no such date; _write reads every image in full and reports errors
+        return False
 
 
 def _size(path: Path) -> tuple[int, int]:
@@ -173,7 +172,7 @@ def _write(target: Path, states: Sequence[ImageState], grid: Grid) -> str:
         for state in states:
             if state.status == CORRUPT:
                 raise ValueError(
-                    f"{state.path.name}: {state.reason}; run the command that generated it again"
+                    f"{state.path.name}: {state.reason}; repeat the command that generated the image"
                 )
         images = [decode(one.path.read_bytes()) if one.status == GENERATED else None for one in states]
         whole = grid.combine([*images, *[None] * (grid.cells - len(images))])

@@ -13,6 +13,7 @@ layout that they would have, and ``grid_idx`` is an index into them.
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -253,10 +254,15 @@ def _markdown(table: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in [header, ["---"] * len(header), *rows])
 
 
+def _width(text: str) -> int:
+    """Returns the number of columns of ``text`` in a terminal; the environment of a benchmark has no rich."""
+    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
 def _aligned(table: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    widths = [max(map(_width, column)) for column in zip(*table, strict=True)]
     lines = (
-        "  ".join(cell + " " * (width - len(cell)) for cell, width in zip(row, widths, strict=True))
+        "  ".join(cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True))
         for row in table
     )
     return "".join(f"{line.rstrip()}\n" for line in lines)

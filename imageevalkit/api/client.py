@@ -197,9 +197,8 @@ async def _sent(client: AsyncOpenAI, request: Request) -> httpx2.Response:
             stream=True,  # the body stays unread
             stream_cls=openai.AsyncStream[Any],
         )
-        return cast(
-            "httpx2.Response", reply
-        )  # `cast_to` has priority over `stream_cls`; the type stubs omit this
+        # `cast_to` has priority over `stream_cls`; the type stubs omit this
+        return cast("httpx2.Response", reply)
     except openai.APIConnectionError as error:
         cause = error.__cause__ or error
     raise cause  # outside the except block: else the APIConnectionError would be its context

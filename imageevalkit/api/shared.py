@@ -78,9 +78,8 @@ class SharedFile:
                         rows[0][0] += self._inherits * rows[n][0]
                         rows[n] = [0.0, 0.0]
                 yield rows
-                for n, row in enumerate(
-                    rows
-                ):  # the run's first: a kill in between counts money twice, not never
+                # the run's first: a kill in between counts money twice, not never
+                for n, row in enumerate(rows):
                     if tuple(row) != before[n]:
                         os.pwrite(self._fd, _ROW.pack(*row), n * _ROW.size)
             finally:

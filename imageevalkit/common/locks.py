@@ -97,9 +97,8 @@ def why_of_one_machine(folder: Path, mounts: str | None = None) -> str:
         _, place, kind, options, *_ = [*line.split(" "), "", "", "", ""]
         # spaces and the like are written as octal numbers: proc(5)
         mount = Path(re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), place))
-        if len(mount.parts) >= best and whole.is_relative_to(
-            mount
-        ):  # the last of several mounts at one place hides the others
+        # the last of several mounts at one place hides the others
+        if len(mount.parts) >= best and whole.is_relative_to(mount):
             local = _OWN_ONLY.get(kind.removesuffix("4"), frozenset()).intersection(options.split(","))
             best, why = len(mount.parts), f"{kind} with {min(local)}" if local else ""
     return why

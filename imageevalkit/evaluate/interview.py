@@ -335,7 +335,7 @@ class Interview:
             raise CellFailure(f"{what} twice")
         if not isinstance(raw, str | None):
             raise CellFailure(
-                f"{what} with {reprlib.repr(raw)}: an answer is a text, that of a measurement JSON"
+                f"{what} with {reprlib.repr(raw)}: an answer must be text; the answer of a metric model must be JSON"
             )
         answer = without_thoughts(answer)
         text = answer.text

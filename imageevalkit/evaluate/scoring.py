@@ -283,7 +283,7 @@ def _notes(states: Mapping[str, ImageState], asked_again: int, origin: Mapping[s
         notes.append(f"{asked_again} questions were asked more often than officially (--retry_unparsed)")
     if foreign := sum(not state.made_here for state in generated):
         grids = {settings["grid"] for settings in origin["model_settings"] if "grid" in settings}
-        cut = f", and cut out of grids (rows,cols {', '.join(sorted(grids))})" if grids else ""
+        cut = f" and were cut out of grids (rows,cols {', '.join(sorted(grids))})" if grids else ""
         notes.append(f"{foreign} images come from elsewhere{cut}: their settings are unknown")
     rewritten = [state.record.rewriting for state in generated if state.record and state.record.rewriting]
     if rewritten:

@@ -433,9 +433,8 @@ class Replicas:
                 item.answer.set_result(returned)
 
     def _on_death(self, worker: _Worker, death: Exception) -> None:
-        if (
-            worker.ended_because
-        ):  # the item is the cause of a timeout: more such items must not remove the worker
+        if worker.ended_because:
+            # the item is the cause of a timeout: more such items must not remove the worker
             worker.timeouts += 1
         else:
             worker.deaths += 1

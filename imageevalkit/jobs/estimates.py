@@ -1,4 +1,4 @@
-"""The datasets of benchmarks, by which the work on a cell is counted, and estimates of requests, money and time."""
+"""The datasets of benchmarks, and estimates of the requests, money and time that a cell needs."""
 
 from __future__ import annotations
 

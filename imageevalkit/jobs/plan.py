@@ -295,7 +295,9 @@ class Plan:
 
 
 VERSION = 1
-"""The version of ``plan.json``. Otherwise, a job of an older run that waits on Slurm could misread its order."""
+"""The version of ``plan.json``.
+
+A job of an older run that waits on Slurm is refused, because it could misread its order."""
 _PLAN = Reader(Plan, order_of)
 
 

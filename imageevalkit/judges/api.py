@@ -244,7 +244,8 @@ def _without_answer(finish: str, thinks: bool) -> Failure | None:
         return THOUGHTS_ONLY
     if finish == "stop":
         return None
-    return Failure(Kind.LOST, f"the reply is empty (finish reason {finish or 'not told'})", maybe_billed=True)
+    reason = f"finish reason {finish}" if finish else "no finish reason"
+    return Failure(Kind.LOST, f"the reply is empty ({reason})", maybe_billed=True)
 
 
 def _probabilities(entries: Iterable[Any]) -> list[tuple[bytes, float]]:

@@ -224,7 +224,7 @@ def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[Gpu]:
 
     Raises:
         UserError: The driver fails, or does not know a UUID or the first name in CUDA_VISIBLE_DEVICES. Also
-        if all allowed GPUs are in MIG mode without MIG devices.
+            if all allowed GPUs are in MIG mode without MIG devices.
     """
     allowed = environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is not None and not allowed.strip():

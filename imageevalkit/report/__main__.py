@@ -83,9 +83,8 @@ def make_report(plan: Plan | None = None, order: ReportOrder = ReportOrder([])) 
             unknown = _unknown_columns(cells, ranks)
             unreadable += unknown
             over_steps = curves([cell.result for cell in cells if cell.result])
-            _print(
-                cells, unreadable, wanted, failed, ranks, over_steps
-            )  # print before writing: a full disk must not hide the scores
+            # print before writing: a full disk must not hide the scores
+            _print(cells, unreadable, wanted, failed, ranks, over_steps)
             # cells that failed before they had a file: the report lists them too, the run's table already did
             there = {cell.key for cell in cells}
             cells += [_without_files(key, why) for key, why in failed.items() if key not in there]

@@ -263,7 +263,7 @@ class LiveDisplay(Display):
         self._console.print(Text.assemble(_state(word, state), " ", plain(text)))
 
     def _block(self, view: View) -> Group:
-        head = f"{view.cells_done}/{view.cells} cells done"
+        head = f"{view.cells_done}/{view.cells} results done"
         if view.cells_failed:
             head += f", {view.cells_failed} failed"
         money = f" · spent {view.money}" if view.money else ""

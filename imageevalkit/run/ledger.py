@@ -198,21 +198,21 @@ class Ledger:
         log = log_of(job)
         # if several models share a process, its last line may be about any of them
         shared = len({cell_of(cell).model for cell in job.cells}) > 1
-        said = "" if status is None or shared else shorten(last_line(log))
-        told = (problem or how) + (f": {said}" if said else "")
+        last = "" if status is None or shared else shorten(last_line(log))
+        cause = (problem or how) + (f": {last}" if last else "")
         lacks_outcomes = bool(self._plan.lacking(job))
         why = f": {logs.full_words(log_root())}" if lacks_outcomes and logs.is_full(self._folder) else ""
-        untold = set[str]()
+        unwritten = set[str]()
         for cell in job.owed:
             outcome = self._outcome(job, cell)
             if outcome is None and stopped_by:
                 outcome = Outcome(INTERRUPTED, (problem or f"stopped by {stopped_by}") + _goes_on(job, cell))
             elif outcome is None:
-                outcome = Outcome(FAILED, told if status is None else f"left no outcome{why}, {told}")
+                outcome = Outcome(FAILED, cause if status is None else f"left no outcome{why}, {cause}")
                 try:
                     write_outcome(self._folder, cell_of(cell), job.step, outcome)
                 except (CellFailure, OSError):  # the disk is full: the report cannot show the reason
-                    untold.add(cell)
+                    unwritten.add(cell)
             self._record(job, cell, outcome, attempts, log_of(job, cell))
         state, message = _JOB_STATES.get(status, FAILED), ""
         if stopped_by and (lacks_outcomes or state == FAILED):
@@ -220,9 +220,9 @@ class Ledger:
         elif lacks_outcomes:
             state = FAILED  # the messages of its cells say why
         elif state == FAILED and all(self._stages[job.name, cell].state in USABLE for cell in job.owed):
-            message = f"{told} (although every result has its outcome)" if job.owed else told
+            message = f"{cause} (although every result has its outcome)" if job.owed else cause
         self._finish(JobSummary(job.name, job.stage, state, message, how, attempts, seconds, log))
-        return untold
+        return unwritten
 
     def never_started(self, job: Job, state: str, message: str) -> None:
         """Record that ``job`` will not start; ``message`` says why."""

@@ -84,14 +84,12 @@ class _Run:
             plan.share_gpus,
         )
         self._pending = list(plan.jobs)
-        self._in_turn: set[str] = (
-            set()
-        )  # names of jobs that could follow, but start only when the jobs before them have ended
+        # names of jobs that could follow, but start only when the jobs before them have ended
+        self._in_turn: set[str] = set()
         self._ledger = Ledger(plan, self._display)
         self._active: list[_Started] = []
-        self._paces: dict[
-            str, PaceReader
-        ] = {}  # by job; a follower that starts a second time keeps its progress and money
+        # by job; a follower that starts a second time keeps its progress and money
+        self._paces: dict[str, PaceReader] = {}
         self._waiting: dict[str, str] = {}
         self._waiting_since: dict[str, float] = {}
         self._stop: signal.Signals | None = None
@@ -285,14 +283,14 @@ class _Run:
         started.pace.read()  # the last progress line counts for the sum of money
         seconds = time.monotonic() - started.began
         stopped_by = self._stop.name if self._stop is not None else ""
-        untold = self._ledger.job_ended(
+        unwritten = self._ledger.job_ended(
             started.job, started.run.attempts, seconds, status, problem, stopped_by
         )
         for other in self._active:
             if (
                 other.follows
                 and started.job.name in other.job.after
-                and not untold.isdisjoint(other.job.cells)
+                and not unwritten.isdisjoint(other.job.cells)
             ):
                 other.is_stranded = True
                 other.run.ask_to_end()

@@ -104,10 +104,10 @@ class _Submitted:
     @property
     def why(self) -> str:
         """The reason why the job waits."""
-        told = f"in Slurm's queue ({self.reason}), job {self.id}"
+        text = f"in Slurm's queue ({self.reason}), job {self.id}"
         # "launch failed requeued held", "JobHeldUser": the job waits until a user releases it
         is_held = "held" in self.reason.lower()
-        return f"{told}: scontrol release {self.id} lets it continue" if is_held else told
+        return f"{text}: scontrol release {self.id} lets it continue" if is_held else text
 
 
 def run_plan(
@@ -175,8 +175,8 @@ class _Run:
         self._ledger.forget_earlier_run()
         files_of(self._folder).mkdir(parents=True, exist_ok=True)
         for name, there in self._found.jobs.items():
-            told = f"{name} is job {there.number} of {there.folder}: it is not submitted again"
-            self._display.tell("found", told)
+            text = f"{name} is job {there.number} of {there.folder}: it is not submitted again"
+            self._display.tell("found", text)
             self._add(there.job, there.number, there.comment, there.folder)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
@@ -190,8 +190,8 @@ class _Run:
             if not self._is_cancelled:
                 self._tell_what_is_left()
             raise
-        if told := self._faults.summary():
-            self._display.tell("note", told)
+        if note := self._faults.summary():
+            self._display.tell("note", note)
         self._display.close(money_of(self._paces.values()))
         if self._leaves_by:
             return self._leave(self._leaves_by)
@@ -428,8 +428,8 @@ class _Run:
         if is_last or not is_bad or not self._faults.may_try_elsewhere(job.name, node):
             self._end(one, report)
             return
-        said = report.problem or next((outcome.message for outcome in outcomes if outcome), "it crashed")
-        text = f"{job.name} on node {node}, job {one.id} ({said}): it is submitted again for another node"
+        reason = report.problem or next((outcome.message for outcome in outcomes if outcome), "it crashed")
+        text = f"{job.name} on node {node}, job {one.id} ({reason}): it is submitted again for another node"
         self._display.tell(FAILED, text, FAILED)
         self._first_tries[job.name] = one, report
         behind = [other for other in self._active if job.name in other.job.after and other.state != "RUNNING"]
@@ -575,5 +575,5 @@ class NodeFaults:
 
     def summary(self) -> str:
         """Returns one line about the nodes that failed jobs; empty if there are none."""
-        told = [f"{node} failed {counted(count, 'job')}" for node, count in sorted(self._failed.items())]
-        return f"node {', node '.join(told)} that another node completed: have it checked" if told else ""
+        nodes = [f"{node} failed {counted(count, 'job')}" for node, count in sorted(self._failed.items())]
+        return f"node {', node '.join(nodes)} that another node completed: have it checked" if nodes else ""

@@ -96,8 +96,10 @@ def ask(*command: str, environ: Mapping[str, str] | None = None) -> str:
     except OSError as error:
         raise SlurmFailed(f"{command[0]}: {one_line(error)}") from None
     if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines() or [f"exit status {done.returncode}"]
-        raise SlurmFailed(one_line("; ".join(_PREFIX.sub("", line) for line in said[-3:]), 300))
+        lines = (done.stderr.strip() or done.stdout.strip()).splitlines() or [
+            f"exit status {done.returncode}"
+        ]
+        raise SlurmFailed(one_line("; ".join(_PREFIX.sub("", line) for line in lines[-3:]), 300))
     return done.stdout
 
 
@@ -168,12 +170,12 @@ class Slurm:
         _for_all(numbers, lambda part: ask("scancel", *part))
 
 
-def _for_all(numbers: Sequence[str], tell: Callable[[Sequence[str]], object]) -> None:
-    """Calls ``tell`` with all ``numbers``, part by part. Raises SlurmFailed at the end if a call failed."""
+def _for_all(numbers: Sequence[str], call: Callable[[Sequence[str]], object]) -> None:
+    """Calls ``call`` with all ``numbers``, part by part. Raises SlurmFailed at the end if a call failed."""
     failed: SlurmFailed | None = None
     for n in range(0, len(numbers), _AT_ONCE):
         try:
-            tell(numbers[n : n + _AT_ONCE])
+            call(numbers[n : n + _AT_ONCE])
         except SlurmFailed as error:
             failed = error
     if failed:
@@ -264,8 +266,8 @@ def words_for(config: Config, job: Job) -> list[str]:
         given = config.map(variable)
         return next((given[key].strip() for key in keys if key in given), "")
 
-    told = {option: found(variable) for variable, option in _MAPS.items()}
-    words = [f"{option}={value}" for option, value in told.items() if value]
+    options = {option: found(variable) for variable, option in _MAPS.items()}
+    words = [f"{option}={value}" for option, value in options.items() if value]
     try:
         more = shlex.split(found(_ARGS))
     except ValueError as error:
@@ -368,11 +370,11 @@ def identity(plan: Plan, job: Job) -> str:
         name: plan.settings.get(name) for name in sorted({cell_of(key).benchmark for key in job.cells})
     }
     facts = [str(output_root().absolute()), job.step, job.cells, job.command, order, settings]
-    told = json.dumps(facts, default=str, ensure_ascii=False)
+    text = json.dumps(facts, default=str, ensure_ascii=False)
     run = Path(plan.run_folder)
     for own in (str(run.absolute()), plan.run_folder, run.name):  # the names of its logs contain its name
-        told = told.replace(own, "")
-    return hashlib.sha256(told.encode()).hexdigest()[:16]
+        text = text.replace(own, "")
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def comment_of(plan: Plan, job: Job) -> str:
@@ -390,7 +392,7 @@ def waiting_or_running(slurm: Slurm) -> dict[str, Queued]:
     try:
         return {number: queued for number, queued in slurm.queue().items() if queued.state not in ENDED}
     except SlurmFailed as error:
-        raise UserError(f"Slurm's queue cannot be seen: {error}") from None
+        raise UserError(f"Slurm's queue cannot be read: {error}; check `squeue`") from None
 
 
 class FoundJob(NamedTuple):

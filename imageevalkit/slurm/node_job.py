@@ -160,9 +160,8 @@ class _NodeJob:
         if lost and len(lost) == len(job.cells):
             return self._leave(Report(None, next(iter(lost.values())), skipped=True))
         given = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-        if (
-            self._is_slurms and len(given) < job.gpus
-        ):  # Slurm 22.05 does so if a node dies while its job is put back
+        # Slurm 22.05 does so if a node dies while its job is put back
+        if self._is_slurms and len(given) < job.gpus:
             what = f"Slurm gave it {len(given)} of {job.gpus} GPUs"
             again = int(os.environ.get("SLURM_RESTART_COUNT", "0")) < _MOST_RESTARTS
             return self._back_in_queue(what) if again else self._leave(Report(None, what, idle=True))
@@ -354,10 +353,10 @@ class _NodeJob:
     def _leave(self, report: Report) -> ExitStatus:
         owed = {key: read_outcome(self._folder, cell_of(key), self._job.step) for key in self._job.owed}
         outcomes = {key: asdict(outcome) for key, outcome in owed.items() if outcome}
-        told = asdict(report) | {"began": self._began, "ended": time.time(), "outcomes": outcomes}
-        told["node"] = _node()
+        written = asdict(report) | {"began": self._began, "ended": time.time(), "outcomes": outcomes}
+        written["node"] = _node()
         with contextlib.suppress(CellFailure, OSError):  # full disk: a missing report counts as a failed job
-            write_atomic(report_path(self._folder, self._job), json.dumps(told))
+            write_atomic(report_path(self._folder, self._job), json.dumps(written))
         if report.problem:
             say(report.problem)
         for key, outcome in owed.items():
@@ -426,23 +425,23 @@ def write_scripts(plan: Plan) -> Path:
         script = folder / f"{number:04}-{job.stem}.sh"
         write_atomic(script, _script(plan, job))
         script.chmod(0o755)
-        told = {"name": job.name, "script": str(script), "after": job.after, "level": levels[job.name]}
-        told |= {"gpus": job.gpus_at_most, "cpus": job.cores, "light": job.light, "secrets": job.secrets}
-        jobs.append(told)
+        entry = {"name": job.name, "script": str(script), "after": job.after, "level": levels[job.name]}
+        entry |= {"gpus": job.gpus_at_most, "cpus": job.cores, "light": job.light, "secrets": job.secrets}
+        jobs.append(entry)
     write_atomic(folder / "jobs.json", json.dumps(jobs, indent=1, ensure_ascii=False) + "\n")
     return folder
 
 
 def _script(plan: Plan, job: Job) -> str:
     environ, secrets = with_our_paths(dict(os.environ)), {*secret_names()}
-    told = {name: environ[name] for name in _PASSED_ON if environ.get(name) and name not in secrets}
+    exported = {name: environ[name] for name in _PASSED_ON if environ.get(name) and name not in secrets}
     lines = [
         "#!/usr/bin/env bash",
         f"# {job.name}: {counted(job.gpus_at_most, 'GPU')}, {counted(job.cores, 'core')}",
     ]
     lines += [f"# needs {name} in its environment" for name in job.secrets]
     lines += ["set -euo pipefail", f"cd {shlex.quote(str(REPO))}"]
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in told.items()]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in exported.items()]
     words = [DRIVER_PYTHON, "-P", "-m", "imageevalkit.slurm.node_job", *job_words(plan.path, job.name)]
     return "\n".join([*lines, f"exec {shlex.join(words)}"]) + "\n"
 

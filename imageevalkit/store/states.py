@@ -155,9 +155,10 @@ def survey(
         settings: the requested settings; None accepts any.
         mend: finish interrupted renames and merge the records of shards; if False, no file is changed.
         pixels: also compute the properties of the image for a judge; an image without a record is decoded.
-        tolerant: an image that cannot be read is corrupt instead of an error. quick: do not read an image
-        that is not newer than its record. shard: check only the shard's items; the states of other items come
-        from the records. tell: receives a line for each invalid record.
+        tolerant: an image that cannot be read is corrupt instead of an error.
+        quick: do not read an image that is not newer than its record.
+        shard: check only the shard's items; the states of other items come from the records.
+        tell: receives a line for each invalid record.
 
     Raises:
         CellFailure: a file of the cell cannot be read. With ``tolerant``, and for an image without a record

@@ -100,7 +100,7 @@ def verdicts(baseline: Path, run: dict[str, str] | None = None) -> dict[str, str
     return {one.name: one.verdict for one in found}
 
 
-def test_each_metric_of_either_has_a_verdict_and_only_what_fell_or_lacks_fails(
+def test_each_metric_of_either_has_a_verdict_and_only_what_fell_or_is_missing_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("holds", "fell", "rose", "gone", "judged"):
@@ -118,21 +118,21 @@ def test_each_metric_of_either_has_a_verdict_and_only_what_fell_or_lacks_fails(
     write_scored(Cell("m", "judged"), HUNDRED, evaluator=QWEN)
     assert verdicts(baseline) == {
         "m/fell/accuracy": "fell",
-        "m/gone": "lacking",
+        "m/gone": "missing",
         "m/holds/accuracy": "holds",
-        "m/judged": "lacking",
+        "m/judged": "missing",
         "m/new": "new",
         "m/renamed/now": "new",
-        "m/renamed/old": "lacking",
+        "m/renamed/old": "missing",
         "m/rose/accuracy": "holds",
-        "m/version": "lacking",
+        "m/version": "missing",
     }
     assert verdicts(baseline, {"m/holds": "", "m/rose": ""}) == {
         "m/holds/accuracy": "holds",
         "m/rose/accuracy": "holds",
     }
     # an older result stands, which is none of this run
-    assert verdicts(baseline, {"m/holds": "model does not load"}) == {"m/holds": "lacking"}
+    assert verdicts(baseline, {"m/holds": "model does not load"}) == {"m/holds": "missing"}
     assert Gate.of(baseline, None).close() == ExitStatus.FELL
     lines = capsys.readouterr().out.splitlines()
     [line] = [one for one in lines if one.startswith("fell")]
@@ -148,12 +148,12 @@ def test_each_metric_of_either_has_a_verdict_and_only_what_fell_or_lacks_fails(
     assert "fell: 0.5000 → 0.3800, p <0.001" in str(case[0].get("message"))
 
 
-def test_a_score_that_is_withheld_now_is_lacking(tmp_path: Path) -> None:
+def test_a_score_that_is_withheld_now_is_missing(tmp_path: Path) -> None:
     write_scored(Cell("m", "text"), HUNDRED)
     baseline = baseline_of(tmp_path)
     write_scored(Cell("m", "text"), HUNDRED, more={"headline": [], "withheld": "incomplete: 3 refused"})
     [found] = check(read_all(baseline, print)[1], read_all(output_root(), print)[1])
-    assert (found.verdict, found.remark) == ("lacking", "the score is withheld: incomplete: 3 refused")
+    assert (found.verdict, found.remark) == ("missing", "the score is withheld: incomplete: 3 refused")
 
 
 def noisy(error: float | None) -> dict[str, Any]:
@@ -254,7 +254,7 @@ def test_a_failed_gate_saves_no_baseline(tmp_path: Path, capsys: pytest.CaptureF
     assert "not saved: the gate failed" in capsys.readouterr().out
     Gate.of(None, file).close({"m/text": "", "m/other": "model does not load"})
     assert file.read_bytes() == before
-    assert "not saved: 1 cell failed" in capsys.readouterr().out
+    assert "not saved: 1 result failed" in capsys.readouterr().out
 
 
 # ---- JUnit XML, and statuses
@@ -361,7 +361,7 @@ def test_eval_sh_gates_what_is_there_and_a_run_that_failed_stays_failed(tmp_path
     words = ("--model_names", "failing", "--ds_names", "quicktext", "--gate", str(here / "b.zip"))
     run = run_eval(checkout, *words)
     assert run.returncode == 1, run.stdout + run.stderr
-    assert re.search(r"^lacking +failing/quicktext .*failed in this run", run.stdout, re.MULTILINE), (
+    assert re.search(r"^missing +failing/quicktext .*failed in this run", run.stdout, re.MULTILINE), (
         run.stdout
     )
 

@@ -465,7 +465,7 @@ def test_a_terminal_shows_every_cell_of_a_job_and_its_money(tmp_path: Path) -> N
     assert first and second and re.fullmatch(f"generate own/a         {rest}", early[3])
     assert float(first[2]) == pytest.approx(0.3 * int(first[1]))
     spent = f"${float(first[2]) + float(second[2]):.2f}"
-    assert re.fullmatch(rf"0/4 cells done · \d:\d\d · spent {re.escape(spent)} of \$20.00", early[0])
+    assert re.fullmatch(rf"0/4 results done · \d:\d\d · spent {re.escape(spent)} of \$20.00", early[0])
     names = [[line.split()[1] for line in block[1:]] for block in (early, late)]
     assert names == [["gpt/a", "gpt/long-name", "own/a"], ["gpt/long-name", "own/a", "gpt/quick"]]
     # the run's sum outlives its block: 1.50 + 6.00 + 3.00
@@ -476,7 +476,7 @@ def _blocks(shown: str) -> list[list[str]]:
     """The lines of each live block drawn."""
     plain = re.sub(r"\x1b\[[\d;?]*[mlh]", "", shown)
     drawn = re.split(r"\r\x1b\[2K(?:\x1b\[1A\x1b\[2K)*|(?:\r\x1b\[1A\x1b\[2K)+", plain)
-    blocks = [[line.rstrip() for line in block.splitlines()] for block in drawn if "cells done" in block]
+    blocks = [[line.rstrip() for line in block.splitlines()] for block in drawn if "results done" in block]
     return [[line for line in block if line] for block in blocks]
 
 

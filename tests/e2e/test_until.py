@@ -192,5 +192,5 @@ def test_a_benchmark_that_cannot_stop_early_is_told_before_an_image_is_made(runs
     said = runs.run(*UNTIL, "--dry_run", benchmarks="far;whole")
     shutil.rmtree(folder)
     assert "that is the most: --until asks for 10% of the items of a benchmark (30 at least)" in said
-    told = "note: --until cannot stop whole early, all of its images are made: it is scored as a whole"
+    told = "note: --until cannot stop whole early; all of its images are generated, because it is scored as a whole"
     assert told in said and "cannot stop far early" not in said

@@ -51,7 +51,7 @@ def test_ctrl_c_while_the_controller_is_away(checkout: Path, cluster: Cluster) -
     run.send_signal(signal.SIGINT)
     status = run_eval(checkout, "--status")
     assert status.returncode == 2 and "generate slow/quicktext" in status.stdout
-    assert "runs on a cluster are not all seen: " in status.stderr
+    assert "the list lacks runs on the cluster: " in status.stderr
     cluster.start_controller()
     told = run.communicate(timeout=LONGEST_WAIT)
     assert run.returncode == 130, told

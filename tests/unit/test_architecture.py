@@ -223,6 +223,14 @@ def test_documents_name_files_that_there_are() -> None:
     assert [path for path in sorted(there) if not (REPO / path).is_file()] == []
 
 
+def test_the_chinese_map_names_the_same_paths() -> None:
+    english, chinese = (
+        {re.sub("<.*?>", "<>", path) for path in re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8"))}
+        for page in (MAP, MAP.with_suffix(".zh.md"))
+    )
+    assert english == chinese
+
+
 def test_the_map_has_every_folder() -> None:
     there = {path.parent.name for path in (REPO / "imageevalkit").glob("*/__init__.py")}
     modules = {path.stem for path in (REPO / "imageevalkit").glob("*.py")} - {"__init__"}

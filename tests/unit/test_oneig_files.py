@@ -109,6 +109,14 @@ def test_summary_has_the_rows_of_the_seed() -> None:
     assert [row.replace(" | ", " ").strip("| ") for row in rows] == SEED.splitlines()
 
 
+def test_columns_of_the_summary_line_up_behind_a_chinese_model_name() -> None:
+    text = summary_files("a39421", {"模型": of_values(), "b": of_values()}, ENGLISH)["summary.txt"]
+    header, *rows = text.splitlines()
+    # a Chinese letter takes two columns of a terminal
+    place = header.replace("模型", "####").rindex("b")
+    assert {row.rindex("  ") + 2 for row in rows} == {place}
+
+
 def write(
     model: str,
     found: Mapping[str, Metric],

@@ -268,7 +268,7 @@ def test_words_that_only_look_like_a_key_reach_the_parser(
         ("too_long", "HTTP 400: This model's maximum context length is 128000 tokens", 1),
         ("bad_image", "HTTP 400: cannot identify image file", 1),
         ("spent", "the reply is empty: all tokens allowed were spent on thinking", 1),
-        ("unended", "the reply is empty (finish reason not told) (gave up after 2 attempts", 2),
+        ("unended", "the reply is empty (no finish reason) (gave up after 2 attempts", 2),
         ("500", "HTTP 500: The server had an error (gave up after 3 attempts", 3),
         ("error200", "the reply (HTTP 200) holds an error: upstream went away", 3),
     ],

@@ -57,8 +57,8 @@ def find_images(
 
     Args:
         entries: All entries of the benchmark, without a limit.
-        find: A function that finds images in the benchmark's special layouts; its result has priority. among:
-        A folder with the images of several models, each in a subfolder.
+        find: A function that finds images in the benchmark's special layouts; its result has priority.
+        among: A folder with the images of several models, each in a subfolder.
 
     Raises CellFailure if ``source`` cannot be read, or if an image is in no folder of its model.
     """

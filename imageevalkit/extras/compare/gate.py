@@ -31,11 +31,11 @@ would count more than 50 failures.
 
 HOLDS: Final = "holds"
 FELL: Final = "fell"
-LACKING: Final = "lacking"
+MISSING: Final = "missing"
 NEW: Final = "new"
 UNTESTED: Final = "not tested"
 UNJUDGED: Final = "cannot be judged"
-Verdict = Literal["holds", "fell", "lacking", "new", "not tested", "cannot be judged"]
+Verdict = Literal["holds", "fell", "missing", "new", "not tested", "cannot be judged"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Check:
 
     @property
     def fails(self) -> bool:
-        return self.verdict in (FELL, LACKING)
+        return self.verdict in (FELL, MISSING)
 
     @property
     def name(self) -> str:
@@ -111,9 +111,9 @@ def check(
             if key in there:
                 found.append(Check(key, "", NEW, "the baseline has no such result"))
         elif key not in there:
-            found.append(Check(key, "", LACKING, "there is no result, which the baseline has"))
+            found.append(Check(key, "", MISSING, "there is no result, which the baseline has"))
         elif run and run[key]:  # the result in the folder is from an earlier run
-            found.append(Check(key, "", LACKING, f"failed in this run: {run[key]}"))
+            found.append(Check(key, "", MISSING, f"failed in this run: {run[key]}"))
         else:
             found += _of_cell(known[key], there[key])
     tested = falls([one[1] for one in found if isinstance(one, tuple)])
@@ -131,7 +131,7 @@ def _of_cell(before: Scored, results: Sequence[Scored]) -> Iterator[Check | tupl
     now = next((one for one in results if may_compare(before.result, one.result)), None)
     if now is None:
         reason = why_not(before.result, results[0].result)
-        yield Check(key, "", LACKING, f"not as the baseline's: {reason}; save a new one if that is meant")
+        yield Check(key, "", MISSING, f"not as the baseline's: {reason}; save a new one if that is meant")
         return
     pair = Pair(before, now)
     left_out = pair.other_prompts
@@ -145,23 +145,23 @@ def _of_cell(before: Scored, results: Sequence[Scored]) -> Iterator[Check | tupl
             )
             continue
         value, scale = was.metric.value, was.metric.scale
-        lacking = Check(key, metric, LACKING, "", before=value, scale=scale)
+        missing = Check(key, metric, MISSING, "", before=value, scale=scale)
         if is_ is None:
-            yield replace(lacking, remark="there is no such score, which the baseline has")
+            yield replace(missing, remark="there is no such score, which the baseline has")
         elif before.result.headline and not now.result.headline:
             withheld = " ".join(now.result.withheld.split())
-            yield replace(lacking, remark=f"the score is withheld: {withheld}")
+            yield replace(missing, remark=f"the score is withheld: {withheld}")
         elif not math.isclose(scale, is_.metric.scale):
-            yield replace(lacking, remark=f"it is on another scale ({scale:g}, {is_.metric.scale:g})")
+            yield replace(missing, remark=f"it is on another scale ({scale:g}, {is_.metric.scale:g})")
         elif before.result.limit != now.result.limit and not (was.metric.parts and is_.metric.parts):
             yield replace(
-                lacking,
+                missing,
                 verdict=UNTESTED,
                 now=is_.metric.value,
                 remark="on other items, and nothing pairs them",
             )
         elif left_out and not (was.metric.parts and is_.metric.parts):
-            yield replace(lacking, now=is_.metric.value, remark="none of the baseline's prompts is left")
+            yield replace(missing, now=is_.metric.value, remark="none of the baseline's prompts is left")
         else:
             remarks = [f"{counted(len(left_out), 'item')} with other prompts left out"] * bool(left_out)
             if unwhole:
@@ -295,7 +295,7 @@ class Gate:
         assert self.save
         why = "" if scored else "there is no result"
         if failed := sum(map(bool, run.values())):
-            why = f"{counted(failed, 'cell')} failed"
+            why = f"{counted(failed, 'result')} failed"
         elif status == ExitStatus.FELL:  # else the baseline would go down with every fall
             why = "the gate failed"
         if why:

@@ -16,7 +16,7 @@ from imageevalkit.report.reading import Scored, may_compare, read_all, read_belo
 from imageevalkit.store.cell import Cell, output_root, short_path
 from imageevalkit.store.jsonl import Tell
 
-FOLDER, MODEL, CELL = "a folder of results", "a model", "a cell"
+FOLDER, MODEL, CELL = "a folder of results", "a model", "a result"
 
 
 class Side(NamedTuple):
@@ -159,7 +159,7 @@ def _by_name(word: str, path: Path, known: Sequence[Cell], tell: Tell) -> Side:
 
 
 class _Named(NamedTuple):
-    """A model or a cell in output/, with the evaluator that the word names (or empty)."""
+    """A model or a result in output/, with the evaluator that the word names (or empty)."""
 
     kind: str
     name: str

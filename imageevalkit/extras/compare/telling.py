@@ -150,7 +150,10 @@ def terminal(moves: Sequence[Move], names: tuple[str, str]) -> Iterator[str]:
         table.append([plain(one) for one in row] + ([_agreement(move)] if judges else []))
     yield _grid([*header, *["agreement"] * judges], table, {1, 2, 3, 5, 6})
     if more:
-        yield f"{more:,} more metrics are in comparison.csv; beside headline metrics only the most changed are shown"
+        yield (
+            f"{more:,} more metrics are in comparison.csv; the table has the headline metrics and the most "
+            "significant other changes"
+        )
     for move in kept:
         if not move.headline:
             continue

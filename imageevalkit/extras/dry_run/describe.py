@@ -78,7 +78,7 @@ def describe(plan: Plan, sbatch: Mapping[str, Sequence[str]] = {}) -> tuple[str,
             served = ", ".join(job.cells)
             lines.append(f"  serves {job.order.judge} ({job.order.command[0]}) to {served}")
         for request in requests[job.name]:
-            for cell, (estimate, was_counted) in zip(request.text["cells"], request.told, strict=True):
+            for cell, (estimate, was_counted) in zip(request.text["cells"], request.answers, strict=True):
                 found = Estimate(*estimate)
                 estimates.append(found._replace(seconds=found.seconds / replicas_of(job)))
                 lines.append(f"  {cell}: {found.text}")

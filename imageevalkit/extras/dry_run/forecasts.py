@@ -30,20 +30,20 @@ class Request:
     """A request to count the work of some cells of a job with an order of the ``kind``.
 
     ``python`` is the interpreter that counts, ``text`` the JSON on its stdin, ``secrets`` are the variables with
-    its keys. ``told`` has an estimate and "was counted" for each cell.
+    its keys. ``answers`` has an estimate and "was counted" for each cell.
     """
 
     kind: str
     python: str
     text: dict[str, Any]
     secrets: tuple[str, ...] = ()
-    told: list[tuple[Any, bool]] = field(default_factory=list)
+    answers: list[tuple[Any, bool]] = field(default_factory=list)
 
 
 def ask(plan: Plan, of_benchmarks: Sequence[Sequence[Request]]) -> None:
     """Answers the requests ``of_benchmarks``, which are all of one kind and environment, with one process."""
     asked = list(itertools.chain(*of_benchmarks))
-    first, said = asked[0], ""
+    first, printed = asked[0], ""
     text = {"settings": plan.settings, "requests": [request.text for request in asked]}
     try:
         answer = subprocess.run(
@@ -56,17 +56,17 @@ def ask(plan: Plan, of_benchmarks: Sequence[Sequence[Request]]) -> None:
             cwd=REPO,
             check=False,
         )
-        said = answer.stderr
-        for request, told in zip(asked, json.loads(answer.stdout), strict=True):
-            request.told = told
+        printed = answer.stderr
+        for request, answers in zip(asked, json.loads(answer.stdout), strict=True):
+            request.answers = answers
     except (ValueError, OSError) as error:
         if len(of_benchmarks) > 1:  # one benchmark's code ended the process: count the others separately
             for requests in of_benchmarks:
                 ask(plan, [requests])
             return
-        last = (said.strip().splitlines() or [f"no answer ({error})"])[-1]
+        last = (printed.strip().splitlines() or [f"no answer ({error})"])[-1]
         for request in asked:
-            request.told = [(Estimate(f"unknown: {last}"), False) for _ in request.text["cells"]]
+            request.answers = [(Estimate(f"unknown: {last}"), False) for _ in request.text["cells"]]
 
 
 def main() -> ExitStatus:
@@ -80,20 +80,20 @@ def main() -> ExitStatus:
     # cached: cells with the same request share one benchmark object
     forecast_for = functools.cache(lambda request: _forecast_of(kind)(json.loads(request), datasets))
 
-    def told(forecast: Forecast, key: str) -> tuple[Estimate, bool]:
+    def estimate(forecast: Forecast, key: str) -> tuple[Estimate, bool]:
         try:
             with guest_code():
                 return forecast(cell_of(key)), True
         except Exception as error:  # an error in one dataset class or benchmark must not hide the other cells
-            said = one_line(error, 300) if isinstance(error, CellFailure) else said_of(error)
-            return Estimate(f"unknown: {said}"), False
+            reason = one_line(error, 300) if isinstance(error, CellFailure) else said_of(error)
+            return Estimate(f"unknown: {reason}"), False
 
     answers = []
     with stdout_kept():
         for request in asked["requests"]:
             cells = request.pop("cells")
             forecast = forecast_for(json.dumps(request))
-            answers.append([told(forecast, key) for key in cells])
+            answers.append([estimate(forecast, key) for key in cells])
     show(json.dumps(answers))
     return ExitStatus.COMPLETE
 

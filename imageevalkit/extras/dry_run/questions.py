@@ -44,27 +44,27 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
         benchmark = registry.make_benchmark(cell.benchmark, settings, order.judge)
         known = Interview(cell, benchmark, *_shown(cell, benchmark, order, images, datasets), order)
         waiting = known.open()
-        said = f"{len(waiting)} of {known.requests} questions to ask of {known.evaluator.id}"
+        text = f"{len(waiting)} of {known.requests} questions to ask of {known.evaluator.id}"
         usd: float | None = 0.0
         is_vllm = order.judge.startswith("vllm:")
         if waiting and is_judge(order.judge):
             usd, words = effort(order.judge, waiting, order.judge_options)
-            said += f", {words}"
+            text += f", {words}"
         later = [kind.planned(known, order) for kind in connected("after_questions").values()]
         again = sum(requests for requests, _ in later)
-        said += "".join(f"; {words}" for _, words in later if words)
+        text += "".join(f"; {words}" for _, words in later if words)
         if waiting and known.depend_on_answers:
-            said += "; their answers may lead to more"
+            text += "; their answers may lead to more"
         options, sender = order.judge_options, kind_of_sender(order.judge_options.sender)
         is_api = order.judge.startswith("openai:") or bool(is_vllm and options.kwargs.get("base_url"))
         if not is_api:
-            return Estimate(said, untimed=known.evaluator.id.partition("/")[0] if waiting else "")
+            return Estimate(text, untimed=known.evaluator.id.partition("/")[0] if waiting else "")
         requests = len(waiting) + again
         if waiting and usd is not None:
             usd *= requests / len(waiting)  # a repeated question costs the same as the first time
         is_unpriced = usd is None or (again and not waiting and not is_vllm)
         return Estimate(
-            said,
+            text,
             requests=requests,
             usd=usd or 0.0,
             unpriced=requests if is_unpriced else 0,

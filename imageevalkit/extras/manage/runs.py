@@ -85,7 +85,7 @@ def _under_way() -> Iterator[_UnderWay]:
             else:
                 yield _UnderWay(plan, launcher, host, jobs)
     if unseen:
-        raise UserError(f"runs on a cluster are not all seen: {unseen}")
+        raise UserError(f"the list lacks runs on the cluster: {unseen}")
 
 
 def show_status(given: Mapping[str, Any], config: Config, here: Path) -> ExitStatus:

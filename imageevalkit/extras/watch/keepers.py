@@ -50,8 +50,8 @@ class _Keeper:
 class Keepers:
     """The keepers of the judges on this machine. ``plan`` is an example of the runs to come.
 
-    A judge that needs GPUs is kept only if enough GPUs remain for the model, or GPUs are shared. ``reported`` has
-    a line for the user on each judge. The keepers' plan is in ``folder``. Use this in the main thread only.
+    A judge that needs GPUs is kept only if enough GPUs remain for the model, or GPUs are shared. ``notes`` has a
+    line for the user on each judge. The keepers' plan is in ``folder``. Use this in the main thread only.
     """
 
     def __init__(self, plan: Plan, folder: Path) -> None:
@@ -75,7 +75,7 @@ class Keepers:
             if job.gpus and scarce:
                 self.notes.append(
                     f"judge {judge} is loaded again for each checkpoint: it takes {counted(job.gpus, 'GPU')} and other "
-                    f"jobs {others}, of {len(visible())}; with SHARE_GPUS=true both stay on one, where they fit"
+                    f"jobs {others}, of {len(visible())}; with SHARE_GPUS=true both stay on one, if both fit"
                 )
                 continue
             self._keepers[key] = self._keeper(judge, job, len(self._keepers))

@@ -181,11 +181,12 @@ class Downloads:
                 self._loop = asyncio.get_running_loop()
                 self._client = http_client(timeout, httpx2.create_ssl_context())
                 self._client.event_hooks = {"request": [self.places.guard]}
-            request = self._client.build_request("GET", url, headers=headers)
+            client = self._client  # close() may clear the attribute during a redirect
+            request = client.build_request("GET", url, headers=headers)
             try:
                 # not by the client, which would read each body of any length
                 for _ in range(_MOST_REDIRECTS):
-                    response = await self._client.send(request, stream=True)
+                    response = await client.send(request, stream=True)
                     try:
                         if response.next_request is None:
                             return await _image_in(response)
