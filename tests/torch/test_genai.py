@@ -129,7 +129,7 @@ def test_images_named_by_number_are_adopted(tmp_path: Path, monkeypatch: pytest.
     found = find_images(tmp_path / "theirs", made, [], benchmark.find_images)
     assert "2 files in" in found["images_527/000000004"].reason
     (folder / f"{0:09d}.jpg").write_bytes(b"")
-    with pytest.raises(CellFailure, match=r"^benchmark genai: .* is of the 1,600 prompts"):
+    with pytest.raises(CellFailure, match=r"^benchmark genai: .* belongs to the 1,600 prompts"):
         benchmark.find_images(tmp_path / "theirs", made)
 
 
