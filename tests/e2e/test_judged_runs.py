@@ -168,7 +168,9 @@ def test_kill_9_in_the_middle_loses_only_what_was_in_flight(
     wait_for(lambda: not marked(str(judged.checkout)))  # its guards end the rest
     kept = {record["request"] for record in judged.judgements("geneval2")}
     assert len(kept) >= 50
-    with JudgeServer() as server:  # a server of its own: the first one may still count requests of the killed run
+    with (
+        JudgeServer() as server
+    ):  # a server of its own: the first one may still count requests of the killed run
         ended = Judged(judged.checkout, server).run(benchmarks=("geneval2",))
     assert ended.returncode == 0, ended.stderr
     assert judged.result("geneval2")["metrics"] == undisturbed["geneval2"]

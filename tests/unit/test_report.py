@@ -436,6 +436,14 @@ def test_the_user_chooses_what_orders_the_models(
     assert f"order of the {label}" in printed and label in md_table()["a"]
 
 
+def test_none_is_highlighted_where_all_models_tie() -> None:
+    for model in ("a", "b", "c"):
+        write_cell(model, "text", THREE, score(0.5))
+    site = reported()
+    assert "**" not in "".join(md_table()[model]["text/accuracy@ppocr-v4"] for model in "abc")
+    assert not any("best" in site.cell(model, "text")["figures"]["accuracy"] for model in "abc")
+
+
 def test_a_missing_interval_states_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
     write_scored(Cell("a", "few"), {f"p/{n}": 1.0 for n in range(5)})
     many = write_scored(Cell("a", "sum"), {f"p/{n}": 1.0 for n in range(40)})

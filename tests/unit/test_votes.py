@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,22 @@ def test_ratings_and_intervals_are_those_of_statsmodels() -> None:
     for name, strength, error in zip(MODELS, fitted.effect, half, strict=True):
         row = row_of(table.rows, name)
         assert (row.rating, row.high - row.rating) == pytest.approx((MEAN + strength, error), rel=1e-5)
+
+
+@pytest.mark.parametrize("winners", [("left", "right", "left"), ("left", "left")])
+def test_hundreds_of_chained_names_are_rated(winners: Sequence[str]) -> None:
+    names = [f"m{n:04}" for n in range(300)]
+    votes = [
+        Vote("v", "text", f"{one}-{n}", one, other, winner)
+        for one, other in pairwise(names)
+        for n, winner in enumerate(winners)
+    ]
+    [table] = rate(votes)
+    if "right" in winners:  # two of three votes are 120 points
+        assert [row.model for row in table.rows] == names
+        steps = [one.rating - other.rating for one, other in pairwise(table.rows)]
+        assert steps == pytest.approx([ELO * np.log(2)] * 299, rel=1e-6)
+    assert all(row.low < row.rating < row.high for row in table.rows)
 
 
 # ---- files
