@@ -46,7 +46,11 @@ def test_the_tests_of_the_core_need_no_extra(bare: Path) -> None:
     ]
     words = ["-q", "-n", "0", "-p", "no:cacheprovider", *files]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *words], cwd=bare, capture_output=True, text=True, env=environ(bare)
+        [sys.executable, "-m", "pytest", *words],
+        cwd=bare,
+        capture_output=True,
+        text=True,
+        env=environ(bare, PYTEST_ADDOPTS=""),
     )
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr
     assert "passed" in done.stdout

@@ -73,7 +73,8 @@ class Judged:
 
     def judgements(self, benchmark: str) -> list[dict[str, Any]]:
         path = self.folder(benchmark) / "judgements.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        whole, _, _ = (path.read_text() if path.exists() else "").rpartition("\n")  # a run may be writing
+        return [json.loads(line) for line in whole.splitlines()]
 
     def asked(self) -> int:
         """Returns the number of requests since the last call."""
