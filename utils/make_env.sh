@@ -274,7 +274,7 @@ find_python() {
 # Runs a command into the log with a line every 15 s. In the background, so that a signal ends it at once; in a
 # session of its own, so that its compilers end with it.
 logged() {
-  local next=$((SECONDS + 15)) status=0
+  local next=$((SECONDS + 15)) status=0 child
   setsid "$@" >>"$log" 2>&1 </dev/null &
   child=$!
   while kill -0 "$child" 2>/dev/null; do
@@ -285,7 +285,6 @@ logged() {
     fi
   done
   wait "$child" || status=$?
-  child=''
   return "$status"
 }
 
@@ -361,9 +360,10 @@ up_to_date() {
 }
 ! up_to_date || exit 0
 
-child=''
 end() {
-  [[ -z $child ]] || kill -- "-$child" 2>/dev/null || true
+  local job
+  # a job that setsid has not put into a session of its own yet would live on, and keep the lock
+  for job in $(jobs -p); do kill -- "-$job" 2>/dev/null || kill "$job" 2>/dev/null || true; done
   exit "$1"
 }
 trap 'end 129' HUP
