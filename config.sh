@@ -3,7 +3,7 @@
 # BASE_URL, HF_TOKEN and HF_ENDPOINT of the environment override both files. Command-line options override all.
 
 # ---- What to run -------------------------------------------------------------------------------------------
-# Benchmarks and models; `bash eval.sh --list` shows the names. Overridden by --ds_names and --model_names.
+# Benchmarks and models; `bash eval.sh list` shows the names. Overridden by --ds_names and --model_names.
 DS_NAMES=()
 MODEL_NAMES=()
 

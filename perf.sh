@@ -1,6 +1,15 @@
 #!/usr/bin/env bash
-# Measures speed as ratios, each against a bar: bash perf.sh [names]; without names all programs that need no GPU; --list
+# Measures speed as ratios, each against a bar.
+#   bash perf.sh [NAME…]    the programs of these names; without names, all
+#   bash perf.sh --list     the names of the programs
 set -euo pipefail
+for word; do
+  case $word in -h | --help)
+    sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p;}' "${BASH_SOURCE[0]}"
+    exit
+    ;;
+  esac
+done
 cd "$(dirname "${BASH_SOURCE[0]}")"
 unset PYTHONPATH PYTHONDONTWRITEBYTECODE
 

@@ -5,6 +5,13 @@
 #   bash test.sh --gpu [--wheels FOLDER] [--tiny] [--parts A,B] [--seconds S] [--write FILE]    examines a GPU
 # --wheels: for a machine without a network; tests/gpu/pack.sh fills the folder.
 set -euo pipefail
+for word; do
+  case $word in -h | --help)
+    sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p;}' "${BASH_SOURCE[0]}"
+    exit
+    ;;
+  esac
+done
 cd "$(dirname "${BASH_SOURCE[0]}")"
 # modules are compiled at their first import: compiling all of torch during installation takes longer
 unset PYTHONPATH PYTHONDONTWRITEBYTECODE
