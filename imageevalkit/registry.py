@@ -598,8 +598,7 @@ def measurer_setting(name: str, kind: str = "") -> Any:
         return measurers()[name]
     if not kind:
         raise unknown("metric model", name, measurers(), ", and one of your own as module:Class")
-    what = "text reader" if kind == "reader" else kind
-    raise unknown(what, name, [*measurer_names(kind), *judges()], ", and any model as backend:model")
+    raise unknown("evaluator", name, [*measurer_names(kind), *judges()], ", and any model as backend:model")
 
 
 def measurer(name: str, options: Mapping[str, Any]) -> Answerer:

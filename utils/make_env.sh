@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Builds an environment from the lists in requirements/, or brings it up to date when its list has changed:
-#   bash utils/make_env.sh --driver                          .venv, for the driver
-#   bash utils/make_env.sh --model NAME [--path DIR]         requirements/model/ENVIRONMENT.txt
-#   bash utils/make_env.sh --benchmark NAME [--path DIR]     requirements/benchmark/*/ENVIRONMENT.txt, or one for several
-#   bash utils/make_env.sh --judge NAME [--path DIR]         requirements/judge/ENVIRONMENT.txt
-#   bash utils/make_env.sh --requirements FILE --path DIR    any list
+#   bash eval.sh env --driver                          .venv, for the driver
+#   bash eval.sh env --model NAME [--path DIR]         requirements/model/ENVIRONMENT.txt
+#   bash eval.sh env --benchmark NAME [--path DIR]     requirements/benchmark/*/ENVIRONMENT.txt, or one for several
+#   bash eval.sh env --judge NAME [--path DIR]         requirements/judge/ENVIRONMENT.txt
+#   bash eval.sh env --requirements FILE --path DIR    any list
 # NAME has an environment in INFER_ENV_MAP or EVAL_ENV_MAP of config.sh, or is the name of a list. Without --path the
 # environment goes to its path in config.sh, or to ${CONDA_BASE}/envs/ENVIRONMENT. mamba, conda or micromamba makes it
 # if one is installed; otherwise it is a venv. A list's line "# python: 3.10" sets its Python (default: 3.12). An
@@ -271,6 +271,21 @@ find_python() {
   fail "no Python 3.11 or newer found${PYTHON:+ (PYTHON=$PYTHON)}; install one or set PYTHON to its path"
 }
 
+# Prints the last line of the log; without the names of packages, which would fill it.
+progress() {
+  local line commas
+  line=$(tail -n 1 "$log" | tr -d '\r')
+  if [[ $line == 'Installing collected packages: '* ]]; then
+    commas=${line//[^,]/}
+    line="installing packages: $((${#commas} + 1))"
+  fi
+  if ((${#line} > 90)); then
+    line=${line:0:88}
+    line="${line% *} …"
+  fi
+  printf '%s\n' "$line"
+}
+
 # Runs a command into the log with a line every 15 s. In the background, so that a signal ends it at once; in a
 # session of its own, so that its compilers end with it.
 logged() {
@@ -280,7 +295,7 @@ logged() {
   while kill -0 "$child" 2>/dev/null; do
     sleep 0.3
     if ((SECONDS >= next)); then
-      printf '  %s s: %s\n' "$SECONDS" "$(tail -n 1 "$log" | tr -d '\r' | cut -c 1-90)" >&2
+      printf '  %s s: %s\n' "$SECONDS" "$(progress)" >&2
       next=$((SECONDS + 15))
     fi
   done

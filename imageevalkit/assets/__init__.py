@@ -144,7 +144,7 @@ def compared(name: str, folder: Path, files: Mapping[str, FileFacts | None], has
 def how_to_get(problems: Sequence[str], options: str, folders: str) -> str:
     """Returns one line: the first ``problems``, the command to fix them, the folders to copy if offline."""
     named = some(problems, more=" (--check names them all)")
-    command = f"bash utils/prefetch.sh {options}"
+    command = f"bash eval.sh prefetch {options}"
     return f"{named}. Run: {command} (without internet: run it elsewhere and copy {folders})"
 
 

@@ -350,7 +350,7 @@ class Benchmark(ABC):
         path = path if is_own else self.data / file
         remedy = "mend it" if path.is_file() else "put it there"
         if self.assets and not is_own:
-            remedy = f"run: bash utils/prefetch.sh --ds_names {self.name}"
+            remedy = f"run: bash eval.sh prefetch --ds_names {self.name}"
         return path, f"benchmark {self.name}: {short_path(path)}", remedy
 
     def sources(self, item: Item) -> list[Picture]:
@@ -393,7 +393,7 @@ class Benchmark(ABC):
         except (OSError, CorruptImage) as error:
             is_missing = isinstance(error, FileNotFoundError)
             problem = "is missing" if is_missing else f"cannot be read ({one_line(error)})"
-            remedy = remedy or f"run: bash utils/prefetch.sh --ds_names {self.name}"
+            remedy = remedy or f"run: bash eval.sh prefetch --ds_names {self.name}"
             raise CellFailure(f"benchmark {self.name}: {short_path(path)} {problem}; {remedy}") from None
 
     def check(self) -> None:  # noqa: B027 - optional to override

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from imageevalkit.jobs.plan import Plan
     from imageevalkit.run.display import RunSummary
 
-EVAL, PREFETCH = "bash eval.sh", "bash utils/prefetch.sh"
+EVAL, PREFETCH = "bash eval.sh", "bash eval.sh prefetch"
 _DESCRIPTIONS = {
     EVAL: """
 Generates with every model, scores with every benchmark, leaves one result per model × benchmark
@@ -58,8 +58,9 @@ class _Parser(argparse.ArgumentParser):
     """The command-line parser of ``program``. It raises mistakes as a UserError of one line."""
 
     def __init__(self, program: str, command: str = "") -> None:
+        self.command = command
         super().__init__(
-            prog=program,
+            prog=f"{program} {command}" if command in OF_OPTIONS else program,
             usage=f"{program} {command or '[run]'} [options]" if program == EVAL else f"{program} [options]",
             description=_DESCRIPTIONS[program],
             epilog=_EPILOGS[program]
@@ -81,7 +82,10 @@ class _Parser(argparse.ArgumentParser):
             _add(groups[title], entry, entry.help if is_shown else argparse.SUPPRESS)
 
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message.removeprefix('argument ')}; see {self.prog} --help")
+        words = message.removeprefix("argument ")
+        if option := OF_OPTIONS.get(self.command):
+            words = words.replace(f"{option.name}:", f"{self.command}:")
+        raise UserError(f"{words}; see {self.prog} --help")
 
 
 def _add(group: argparse._ActionsContainer, entry: Option, help: str) -> None:
@@ -130,7 +134,7 @@ def parse(argv: Sequence[str], program: str = EVAL) -> dict[str, Any]:
 
     Raises UserError: an option is unknown or lacks its value.
     """
-    parser = _Parser(program)
+    parser = _Parser(program, argv[0] if program == EVAL and argv and argv[0] in OF_OPTIONS else "")
     # argparse knows the names with underscores only
     words = [_NAME.sub(lambda name: name[0].replace("-", "_"), word) for word in with_options(argv)]
     given, unknown = parser.parse_known_args(words)
@@ -145,8 +149,9 @@ def parse(argv: Sequence[str], program: str = EVAL) -> dict[str, Any]:
 def _help_of(command: str) -> str:
     """Returns the help of a subcommand that stands for an option."""
     option = OF_OPTIONS[command]
+    values = re.sub("(.+)…", r"[\1 ...]", option.metavar)
     parser = argparse.ArgumentParser(
-        usage=f"{EVAL} {command} {option.metavar}".rstrip(),
+        usage=f"{EVAL} {command} {values}".rstrip(),
         description=option.help,
         epilog=f"The same as {EVAL} {option.name}. All options: {EVAL} {_RUN} --help",
         add_help=False,

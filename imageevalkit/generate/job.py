@@ -41,6 +41,7 @@ from imageevalkit.jobs.plan import (
     Plan,
     cell_of,
     given_job,
+    not_started,
     note_opened,
     read_outcome,
     shared_bounds,
@@ -190,7 +191,7 @@ class _Generation:
         """
         rewritten, order = self._left(cell.key, "rewrite"), self.order
         if rewritten and rewritten.state not in USABLE:
-            raise CellFailure(f"not started: rewrite of {cell.key} is {rewritten.state}")
+            raise CellFailure(not_started("rewrite", rewritten.state))
         settings = self.plan.settings.get(cell.benchmark, {})
         # check the benchmark's files against their pinned hashes before an image is paid for
         registry.benchmark_files(cell.benchmark, settings).sha256()

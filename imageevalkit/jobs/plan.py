@@ -421,6 +421,12 @@ def read_outcome(run_folder: Path, cell: Cell, step: str) -> Outcome | None:
     return Outcome(**written)
 
 
+def not_started(stage: str, state: str) -> str:
+    """Returns why a result has no next stage after its ``stage`` ended in ``state``."""
+    ended = {FAILED: "failed", STALE: "kept images of other settings"}.get(state, f"was {state}")
+    return f"not started: its {stage} stage {ended}"
+
+
 def lost_before(plan: Plan, job: Job) -> dict[str, str]:
     """Returns the cells of ``job`` that cannot be processed, with the reason: an unusable earlier outcome."""
     lost = dict[str, str]()
@@ -430,7 +436,7 @@ def lost_before(plan: Plan, job: Job) -> dict[str, str]:
                 continue
             outcome = read_outcome(Path(plan.run_folder), cell_of(key), before.step) or Outcome(FAILED)
             if outcome.state not in USABLE:
-                lost[key] = f"not started: {before.stage} of {key} is {outcome.state}"
+                lost[key] = not_started(before.stage, outcome.state)
     return lost
 
 

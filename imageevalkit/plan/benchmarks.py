@@ -339,9 +339,13 @@ def _judge(benchmark: Benchmark, judge: str) -> str:
     """Return the full name of the judge, or the name of the reader; "" for neither. Raises UserError."""
     if not benchmark.judge:
         return _no_judge(benchmark.name, judge)
+    where = "--judges or JUDGE_MAP: " * bool(judge)
     judge = judge or benchmark.judge
     if benchmark.takes and ":" not in judge and registry.judge_setting(judge) is None:
-        registry.measurer_setting(judge, benchmark.takes)
+        try:
+            registry.measurer_setting(judge, benchmark.takes)
+        except UserError as error:
+            raise UserError(f"{where}{error}") from None
         return judge
     if judge in registry.measurer_names():
         raise UserError(

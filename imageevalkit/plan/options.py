@@ -79,7 +79,8 @@ def parse_judges(text: str, where: str = "--judges") -> dict[str, str]:
     for pair in split_names(text):
         benchmark, equals, judge = (word.strip() for word in pair.partition("="))
         if not (benchmark and equals and judge):
-            raise UserError(f"{where}: '{pair}' is no benchmark=judge; use --judges \"longtext=ppocr\"")
+            wrong = "has an empty side" if equals else "has no '='"
+            raise UserError(f"{where}: '{pair}' {wrong}: write benchmark=judge")
         if judges.setdefault(benchmark, judge) != judge:
             raise UserError(
                 f"{where} names two judges for {benchmark}: run the command once for each, both results are kept"
@@ -201,7 +202,7 @@ class Options:
         listed_with=("report",),
     )
     quickstart: bool = _flag(
-        "the embedded benchmark on two reference models: no GPU, no key, no download", prefetch=""
+        "the embedded benchmark on two reference models: no GPU, no key, no download beyond PyPI", prefetch=""
     )
     help: bool = _flag("this text")
     blank_on_error: bool = _in_config(parse_boolean, False, config="GENERATE_BLANK_IMAGE_ON_ERROR")

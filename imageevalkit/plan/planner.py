@@ -250,7 +250,10 @@ def _check_maps(options: Options, config: Config) -> None:
     for benchmark in options.judges:
         known_here = {*tasks, *options.benchmarks, *config.map("JUDGE_MAP")}
         if benchmark not in known_here and not registry.is_plugin(benchmark):
-            raise UserError(f"--judges names unknown benchmark '{benchmark}'{suggest(benchmark, tasks)}")
+            raise UserError(
+                f"--judges: unknown benchmark '{benchmark}'{suggest(benchmark, tasks)}; "
+                "bash eval.sh list shows the names"
+            )
 
 
 def _block(options: Options, benchmarks: Mapping[str, BenchmarkChoice], blocked: dict[str, str]) -> None:

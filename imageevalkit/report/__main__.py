@@ -94,7 +94,7 @@ def make_report(plan: Plan | None = None, order: ReportOrder = ReportOrder([])) 
         raise _not_written(error, output_root()) from error
     # failures come last, so that they are the last lines on the screen
     refused = [line for section in sections for line in section.refused]
-    show("\n".join([*(f"report: {path}" for path in paths), *map(plain, refused)]))
+    show("\n".join([*_lines_of(paths), *map(plain, refused)]))
     own = [cell for cell in found if not wanted or cell.key in wanted]
     return ExitStatus.FAILED if refused or unknown else _status_of(own)
 
@@ -132,8 +132,13 @@ def report_of(folders: Sequence[Path], order: ReportOrder = ReportOrder([])) -> 
             paths += write_site(place, cells, found, ranks, order.report_mb)
     except OSError as error:
         raise _not_written(error, place) from error
-    show("\n".join(f"report: {path}" for path in paths))
+    show("\n".join(_lines_of(paths)))
     return ExitStatus.FAILED if unknown else _status_of(cells)
+
+
+def _lines_of(paths: Iterable[Path]) -> list[str]:
+    """Return a line for each of ``paths``; pages come first."""
+    return [f"report: {path}" for path in sorted(paths, key=lambda path: path.suffix != ".html")]
 
 
 def _unknown_columns(cells: Iterable[CellReport], ranks: Ranks) -> list[str]:
@@ -243,7 +248,7 @@ def _print(
     width = shutil.get_terminal_size((_WIDTH_OF_A_PIPE, 24)).columns
     results = [cell.result for cell in listed if cell.result]
     if results or not listed:
-        show(format_table(results, width, ranks))
+        show(format_table(results, width, ranks) if results or not wanted else "This run has no results.")
     boards_here = {(*by_name(one.model)[:1], board_of(one)) for one in results}
     # a curve has all steps of a training run, not only the steps of this run of the command
     if text := curve_tables([curve for curve in over_steps if (curve.run, curve.board) in boards_here]):

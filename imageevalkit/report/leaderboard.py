@@ -264,14 +264,10 @@ class Mean(NamedTuple):
         by_reason = grouped(((why, name) for name, why in self.left_out.items()), lambda one: one[0])
         out = "; ".join(f"{_few(named)} ({why})" for why, named in by_reason.items())
         if not self.of:
-            return (
-                "order of the first column, best first"
-                + f"; no benchmark counts for a mean: {out}" * bool(out)
-            )
-        excluded = f"; not in the mean: {out}; --sort_by chooses others" * bool(out)
-        return (
-            f"order of the {self.label}, best first: {', '.join(self.of)}, in percent of the scale{excluded}"
-        )
+            return "Models are sorted by the first column." + f" No mean is shown: {out}." * bool(out)
+        excluded = f" Not in the mean: {out}; --sort_by chooses others." * bool(out)
+        of = ", ".join(self.of)
+        return f"Models are sorted by the {self.label}: {of}, in percent of the scale.{excluded}"
 
     def text(self, model: str) -> str:
         """Return the mean of ``model`` in percent, as shown."""

@@ -25,6 +25,7 @@ from imageevalkit.jobs.plan import (
     Outcome,
     Plan,
     cell_of,
+    not_started,
     opened_path,
     outcome_path,
     outcomes_of,
@@ -137,7 +138,7 @@ class Ledger:
                     continue
                 # a failed cell is final only when its job has ended: the next attempt may succeed
                 if stage is not None and before.name in self._jobs:
-                    lost[cell] = f"not started: {before.stage} of {cell} is {stage.state}"
+                    lost[cell] = not_started(before.stage, stage.state)
                 else:
                     waiting.add(cell)
                 can_begin &= stage is None and cell in self._opened

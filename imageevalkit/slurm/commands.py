@@ -229,6 +229,9 @@ def gpus_per_node(config: Config) -> int:
     try:
         nodes = ask("sinfo", "--noheader", "--Node", "--format=%G").splitlines()
     except SlurmFailed as error:
+        # without a controller, sinfo looks for its configuration and fails there
+        if error.is_silent or "fetch_config" in str(error):
+            raise UserError(f"no Slurm controller answers: {error}; --launcher local needs none") from None
         raise UserError(f"the cluster does not report its GPUs ({error}): set SLURM_GPUS_PER_NODE") from None
     return max((sum(map(int, _GPU.findall(node))) for node in nodes), default=0)
 

@@ -166,7 +166,7 @@ def test_failing_models_and_missing_data_leave_other_cells_unharmed(checkout: Pa
     assert "illegal memory access" in text
     assert "model does not load: OSError: no file named model.safetensors" in text
     assert "text_prompts.jsonl" in text
-    assert "bash utils/prefetch.sh --ds_names longtext" in text
+    assert "bash eval.sh prefetch --ds_names longtext" in text
     assert "Traceback" not in text
     assert not (checkout / "output/failing/quicktext/result.json").exists()
 

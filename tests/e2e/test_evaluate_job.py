@@ -171,7 +171,7 @@ def test_a_failure_is_of_its_result_alone(job: tuple[Plan, Job]) -> None:
     assert started(job) is ExitStatus.FAILED
     assert states(job[0]) == [COMPLETE, FAILED, COMPLETE]
     lost = read_outcome(Path(job[0].run_folder), CELLS[1], "evaluate")
-    assert lost and lost.message == "not started: generate of m1/fake is failed"
+    assert lost and lost.message == "not started: its generate stage failed"
 
 
 def test_a_metric_model_that_fails_is_told_of_each_result(job: tuple[Plan, Job]) -> None:

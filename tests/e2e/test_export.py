@@ -51,7 +51,7 @@ def test_scripts_in_the_order_of_their_levels_leave_what_a_run_leaves(tmp_path: 
     assert run_script(jobs[2]) == 1
     [told] = (Path(jobs[2]["script"]).parents[1] / "slurm").glob("evaluate_*.json")
     problem = json.loads(told.read_text())
-    assert problem["skipped"] and "generate of reference-typeset/quicktext is failed" in problem["problem"]
+    assert problem["skipped"] and "its generate stage failed" in problem["problem"]
     for level in (1, 2, 3):
         with ThreadPoolExecutor(2) as engine:
             assert set(engine.map(run_script, [job for job in jobs if job["level"] == level])) == {0}

@@ -111,7 +111,7 @@ def test_a_failed_job_stops_only_what_needs_it(tmp_path: Path, capfd: pytest.Cap
     assert {c.cell: c.state for c in summary.cells} == {"m/a": "complete", "m/b": "failed", "x/y": "blocked"}
     skipped = cell(summary, "m/b").stages[1]
     assert (skipped.state, skipped.attempts) == ("skipped", 0)
-    assert skipped.message == "not started: generate of m/b is failed"
+    assert skipped.message == "not started: its generate stage failed"
     assert (tmp_path / "report").exists() and not (tmp_path / "never").exists()
     assert summary.status is ExitStatus.FAILED
     assert "    the benchmark file z is missing\n" in capfd.readouterr().out

@@ -83,7 +83,7 @@ def test_all_cells_share_one_server_and_it_is_gone(tree: Tree) -> None:
     run = tree.run("reference-blank;failing;reference-noise", "alpha;beta", fake={"loads": 0.8})
     assert run.returncode == 1
     for benchmark in ("alpha", "beta"):
-        assert f"not started: generate of failing/{benchmark} is failed" in run.stderr
+        assert f"evaluate failing/{benchmark}: not started: its generate stage failed" in run.stderr
         for model in ("reference-blank", "reference-noise"):
             assert tree.state(f"{model}/{benchmark}") == "complete", run.stdout + run.stderr
             [log] = (tree.checkout / "log" / model).glob(f"{benchmark}_evaluate_*")

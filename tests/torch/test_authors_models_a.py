@@ -253,7 +253,7 @@ def test_entry_names_what_there_is(task: str, name: str, entry: dict[str, Any]) 
 def test_what_is_missing_is_one_clear_line(put: Callable[[dict[str, Any]], Path], tmp_path: Path) -> None:
     entry = MODEL_SETTINGS["edit"]["bagel"]
     kwargs = {"model_path": str(tmp_path), **entry["model_kwargs"]}
-    with pytest.raises(ModelUnusable, match=r"code is not at .*: run bash utils/prefetch.sh .*\bbagel\b"):
+    with pytest.raises(ModelUnusable, match=r"code is not at .*: run bash eval.sh prefetch .*\bbagel\b"):
         _class(entry)(**kwargs)
     (put(entry) / "inferencer.py").write_text("import seaborn_of_another_name\n")
     with pytest.raises(ModelUnusable, match=r"seaborn_of_another_name.*requirements/model/bagel.txt"):

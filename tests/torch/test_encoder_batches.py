@@ -219,7 +219,7 @@ def test_weights_are_told_by_content_and_not_by_place(tmp_path: Path) -> None:
 
 def test_missing_reference_vectors_are_told_when_the_run_is_planned(tmp_path: Path) -> None:
     options = {"references": {"csd": str(tmp_path / "gone.pt")}, "weights": {"csd": __file__, "se": "org/se"}}
-    remedy = "; bash utils/prefetch.sh --ds_names oneig gets it"
+    remedy = "; bash eval.sh prefetch --ds_names oneig gets it"
     assert registry.measurer_missing("csd+se", options) == [
         f"encoders: there is no file of reference vectors for 'csd' at {tmp_path}/gone.pt{remedy}",
         f"encoders: there is no file of reference vectors for 'se' in references['se']{remedy}",

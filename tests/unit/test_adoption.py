@@ -173,7 +173,7 @@ def test_a_folder_with_nothing_of_the_benchmark_is_named(tmp_path: Path) -> None
     (tmp_path / "cat.png").write_bytes(b"")
     with pytest.raises(
         CellFailure,
-        match=r"no image of fake is in .*: PNG, .* TIFF files are taken, named as in .*2 items .* with 00000\.png",
+        match=r"no image of fake is in .*: rename the files; the items of this run are 00000, 00001$",
     ):
         adopt(tmp_path, 2)
 

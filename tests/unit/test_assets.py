@@ -61,7 +61,7 @@ def test_one_line_names_every_wrong_file_and_the_command(data: Path) -> None:
     assert "\n" not in message
     assert "prompts.jsonl has 4 bytes instead of 1000" in message
     assert "more/questions+1.json is missing" in message
-    assert "bash utils/prefetch.sh --ds_names tiny" in message
+    assert "bash eval.sh prefetch --ds_names tiny" in message
 
 
 def test_hundreds_of_problems_stay_readable(data: Path) -> None:

@@ -296,7 +296,7 @@ class BadNode(SimulatedSlurm):
         folder = Path(self.plan.run_folder)
         for before in map(self.plan.job, job.after):
             if not job.always and not read_report(folder, before):
-                return Report(None, "not started: generate of m/a is failed", skipped=True, node=node)
+                return Report(None, "not started: its generate stage failed", skipped=True, node=node)
         report = self.fails(job) if node in self.bad else super().report_of(job, node)
         for key, outcome in report.outcomes.items() if report else ():
             write_outcome(folder, cell_of(key), job.step, outcome)

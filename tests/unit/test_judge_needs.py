@@ -88,7 +88,7 @@ def test_what_a_judge_of_embedded_prompts_is_asked_with_is_missed_before_an_imag
     def blocked(given: dict[str, str]) -> str:
         return "".join(make_plan(resolve(given, Config()), Config()).blocked.values())
 
-    assert "judge_prompts.json is missing. Run: bash utils/prefetch.sh --ds_names longtext" in blocked(judged)
+    assert "judge_prompts.json is missing. Run: bash eval.sh prefetch --ds_names longtext" in blocked(judged)
     assert not blocked(words) and not blocked({**judged, "--eval": "false"})
 
     def files(given: dict[str, str]) -> list[str]:

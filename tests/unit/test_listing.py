@@ -103,7 +103,7 @@ def test_weights_are_looked_for_beside_the_environment(
     assert shown("flux.1-dev") == ("yes", "no")
     how = listed_with(environments)[1]
     assert re.search(r"environment of a model +bash utils/make_env\.sh --model NAME\n", how)
-    assert re.search(r"weights of a model +bash utils/prefetch\.sh --model_names NAME\n", how)
+    assert re.search(r"weights of a model +bash eval\.sh prefetch --model_names NAME\n", how)
 
 
 def test_data_that_is_not_here_is_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ def test_data_that_is_not_here_is_a_column(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(BenchmarkFiles, "problems", lambda files: ["no data"])
     found, how = listed_with({})
     assert found["wise"]["data"] == "no"
-    assert "bash utils/prefetch.sh --ds_names NAME" in how
+    assert "bash eval.sh prefetch --ds_names NAME" in how
 
 
 @pytest.mark.parametrize(

@@ -296,7 +296,7 @@ def test_wrong_prompts_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         csv.writer(file).writerows([*rows[:-1], rows[1]])
     with pytest.raises(CellFailure, match=r"prompt \d+ of \w+ occurs twice") as error:
         list(benchmark.samples())
-    assert str(error.value).endswith("run: bash utils/prefetch.sh --ds_names oneig")
+    assert str(error.value).endswith("run: bash eval.sh prefetch --ds_names oneig")
 
 
 def test_the_first_samples_stand_for_all() -> None:

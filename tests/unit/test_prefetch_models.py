@@ -83,7 +83,7 @@ def test_where_nothing_may_be_downloaded_missing_weights_block_a_cell(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     blocked = missing_of_model("flux.1-dev", "t2i", False, {})
     assert "is not in the cache" in blocked
-    assert "Run: bash utils/prefetch.sh --model_names flux.1-dev (without internet" in blocked
+    assert "Run: bash eval.sh prefetch --model_names flux.1-dev (without internet" in blocked
     other = missing_of_model("flux.1-dev", "t2i", False, {"model_path": "org/other"})
     assert '--model_names flux.1-dev --custom_model_kwargses "model_path=org/other"' in other
     assert missing_of_model("reference-noise", "t2i", False, {}) == ""

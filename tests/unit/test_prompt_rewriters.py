@@ -253,7 +253,7 @@ def test_dtm_needs_the_relations_of_the_raw_prompts(tmp_path: Path, monkeypatch:
     with pytest.raises(CellFailure, match=re.escape(told)):
         dtm.Dtm().check(Cell("some-model", "puzzles"), None)
     monkeypatch.setattr("imageevalkit.assets.REWRITERS", tmp_path)
-    told = "prompts/judge_prompts.json is missing. Run: bash utils/prefetch.sh --prompt_rewriter dtm"
+    told = "prompts/judge_prompts.json is missing. Run: bash eval.sh prefetch --prompt_rewriter dtm"
     with pytest.raises(CellFailure, match=re.escape(told)):
         _ = dtm.Dtm().texts
 

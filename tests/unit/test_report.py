@@ -433,7 +433,7 @@ def test_the_user_chooses_what_orders_the_models(
     assert make_report(None, ReportOrder([], sort_by=sort_by)) == ExitStatus.COMPLETE
     found, printed, _ = orders(capsys)
     assert set(map(tuple, found.values())) == {("a", "z")}
-    assert f"order of the {label}" in printed and label in md_table()["a"]
+    assert f"sorted by the {label}" in printed and label in md_table()["a"]
 
 
 def test_none_is_highlighted_where_all_models_tie() -> None:

@@ -19,7 +19,6 @@ from imageevalkit.benchmark.image_files import Place
 from imageevalkit.common.errors import CellFailure, say
 from imageevalkit.common.grids import Grid, is_black
 from imageevalkit.common.images import (
-    IMAGE_FORMATS,
     CorruptImage,
     EncodedImage,
     decode,
@@ -31,6 +30,7 @@ from imageevalkit.common.images import (
 )
 from imageevalkit.common.machine import available_cores
 from imageevalkit.common.redaction import one_line
+from imageevalkit.common.text import some
 from imageevalkit.extras.adopt.sources import Places
 from imageevalkit.jobs.plan import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.jobs.progress import Progress, ProgressWriter
@@ -144,10 +144,10 @@ def _why_nothing(cell: Cell, items: Sequence[Item], source: Path, places: Places
         return next(iter(places.values())).reason
     if source.is_file():
         return f"no prompt of {cell.benchmark} is in {source}"
-    names = ", ".join(str(item.path.relative_to(cell.folder / "images")) for item in items[:3])
+    names = [str(item.path.relative_to(cell.folder / "images").with_suffix("")) for item in items]
     return (
-        f"no image of {cell.benchmark} is in {source}: {IMAGE_FORMATS} files are taken, named as in the official "
-        f"layout; the {len(items)} items of this run begin with {names}"
+        f"no image of {cell.benchmark} is in {source}: rename the files; the items of this run are "
+        f"{some(names, ', ', most=3)}"
     )
 
 

@@ -27,7 +27,7 @@ from imageevalkit.plan.options import LAUNCHERS
 YES, NO, NOTHING, LATER = "yes", "no", "-", "1st run"
 _LEGEND = (
     f"{YES}: it is here · {NO}: it is missing · {NOTHING}: none is needed",
-    f"{LATER}: the first run downloads it, or bash utils/prefetch.sh before",
+    f"{LATER}: the first run downloads it, or bash eval.sh prefetch before",
 )
 
 
@@ -171,7 +171,7 @@ def _model(config: Config, name: str, tasks: Sequence[str], remedies: _Remedies)
     except (UserError, CellFailure) as error:
         row.problem = str(error)
     if row.weights == NO:
-        remedies.add("weights of a model", "bash utils/prefetch.sh --model_names NAME", name)
+        remedies.add("weights of a model", "bash eval.sh prefetch --model_names NAME", name)
     return row
 
 
@@ -233,7 +233,7 @@ def _benchmark(config: Config, name: str, task: str, remedies: _Remedies) -> _Ro
     except (UserError, CellFailure) as error:
         row.problem = str(error)
     if NO in (row.data, row.weights):
-        remedies.add("data and weights of a benchmark", "bash utils/prefetch.sh --ds_names NAME", name)
+        remedies.add("data and weights of a benchmark", "bash eval.sh prefetch --ds_names NAME", name)
     return row
 
 

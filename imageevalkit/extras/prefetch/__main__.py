@@ -1,4 +1,4 @@
-"""The command ``bash utils/prefetch.sh``: downloads all that the models and benchmarks of a run need."""
+"""The command ``bash eval.sh prefetch``: downloads all that the models and benchmarks of a run need."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def main() -> ExitStatus:
     """Download or check all files. Problems are reported in one message at the end, with exit status 1."""
     words = sys.argv[1:]
     if words[:1] != ["--config-fd"]:
-        raise UserError("start this as bash utils/prefetch.sh --help")
+        raise UserError("start this as bash eval.sh prefetch --help")
     request = read_request(parse(words[2:], PREFETCH), read_config(int(words[1])))
     # Python would wait for running downloads; the next call resumes them
     signal.signal(signal.SIGINT, signal.SIG_DFL)

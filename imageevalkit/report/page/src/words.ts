@@ -44,7 +44,7 @@ const WORDS = {
   mean_over: ["Mean of {n} benchmarks", "{n} 个基准的平均"],
   mean_over_one: ["Mean of 1 benchmark", "1 个基准的平均"],
   order_mean: ["Order: {mean}, in percent of each scale.", "按“{mean}”排序（各项按满分折算为百分比）。"],
-  order_first: ["Order: first column. No benchmark counts for a mean.", "按第一列排序：没有可以计入平均的基准。"],
+  order_first: ["Models are sorted by the first column. No mean is shown.", "模型按第一列排序；不显示平均值。"],
   not_in_mean: ["Not in the mean: {names}. --sort_by chooses others.", "未计入平均：{names}。可用 --sort_by 另选。"],
   no_interval: ["no interval: {why}", "无区间：{why}"],
   heat_note: [
