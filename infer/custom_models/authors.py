@@ -85,7 +85,7 @@ def _how_to_get(name: str) -> str:
     ]
     if not models:
         return "no model of the registry has it among its assets"
-    return f"run bash utils/prefetch.sh --model_names {' or '.join(dict.fromkeys(models))}"
+    return f"run bash eval.sh prefetch --model_names {' or '.join(dict.fromkeys(models))}"
 
 
 def set_in_file(name: str, file: str, variable: str, weights: str = "") -> Any:
