@@ -68,7 +68,7 @@ def evaluate(benchmark: Benchmark, model: str = "m") -> tuple[Outcome, Result, l
 
 
 class Reworded(Benchmark):
-    """As TIIF: the question is put in other words at every attempt, drawn anew for each item."""
+    """Draws new words of the question for each attempt at each item, as TIIF-Bench does."""
 
     name, version, judge, headline, tries = "reworded", "1", "openai:judge-1", ("grade",), 3
 

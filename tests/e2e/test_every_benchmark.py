@@ -89,8 +89,7 @@ HPSv2Encoder.load = _load_small
 
 
 class Seen(NamedTuple):
-    """What a run has left of a cell: its folder and state, the line that is printed of it, and how many replies of each
-    kind its judge gave."""
+    """One result after a run: its folder, state and printed message, and the number of its judge's replies by kind."""
 
     folder: Path
     state: str

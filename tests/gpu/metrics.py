@@ -171,7 +171,7 @@ METRICS: dict[str, Metric] = {
 
 
 _TINY_METRICS = ("CLIPScore, ViT-B/32", _HALVED, "VQAScore, CLIP-FlanT5-XL")
-"""Those of ``--tiny``: one of each library, and one in half precision."""
+"""The metric models of ``--tiny``: one of each library, and one in half precision."""
 
 
 class Loaded(NamedTuple):

@@ -1,4 +1,4 @@
-"""What registered native models must do, tried on a tiny checkpoint of their pipeline's class.
+"""The contract of registered native models, tested on a tiny checkpoint of their pipeline's class.
 
 ``python -m tests.support.native_contract FOLDER TASK/MODEL…`` prints the findings as JSON, one line for each model: for
 models that need packages which no other test may see.

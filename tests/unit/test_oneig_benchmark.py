@@ -98,7 +98,7 @@ def names(questions: Iterable[Question]) -> list[str]:
 
 
 def answered(benchmark: OneIG, one: Item, said: Mapping[str, str]) -> ScoredItem:
-    """What the engine makes of what was ``said``, by question."""
+    """Returns the scored item for the replies ``said``, by question."""
     answers = {}
     for question in questions_of(benchmark, one):
         if question.name in said:

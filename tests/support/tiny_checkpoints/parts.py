@@ -14,7 +14,7 @@ Sizes = Mapping[str, Mapping[str, Any]]
 
 
 def small_config(hidden: int, inner: int, layers: int, heads: int = 2) -> dict[str, Any]:
-    """What configurations of transformers have in common."""
+    """Returns the settings that all configurations of transformers share."""
     return {
         "hidden_size": hidden,
         "intermediate_size": inner,
